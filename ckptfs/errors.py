@@ -1,0 +1,565 @@
+"""Every error that is not a plain ``OSError`` of a file-system operation.
+
+Each class owns three things: ``kind`` (stable, for machines), ``exit_code`` (what the command
+line ends with) and the words. A message names the failed thing first, then says what is
+unchanged; the hint says what to do. Nothing here prints, and nothing here knows who raises.
+
+    CkptfsError                     1
+    ├── UsageError                  2
+    ├── ProblemsFound               3
+    ├── StoreError
+    │   ├── StoreMissing           10
+    │   ├── NotAStore              11
+    │   ├── StoreVersionUnknown    12
+    │   ├── StoreInUse             13
+    │   ├── StoreUnreadable        14
+    │   ├── StoreReadOnly          15
+    │   ├── StoreFull              16
+    │   └── StoreCorrupt           17
+    ├── MountpointError
+    │   ├── MountpointMissing      20
+    │   ├── MountpointNotDirectory 21
+    │   ├── MountpointNotEmpty     22
+    │   ├── AlreadyMounted         23
+    │   ├── MountpointInStore      24
+    │   ├── StoreInMountpoint      25
+    │   ├── DangerousRoot          26
+    │   └── MountpointBusy         27
+    ├── MountError
+    │   ├── MountFailed            30
+    │   ├── NoFuse                 31
+    │   ├── NoFusermount           32
+    │   └── NoPermission           33
+    ├── WorkspaceError
+    │   ├── WorkspaceUnknown       40
+    │   ├── NotMounted             41
+    │   ├── CheckpointUnknown      42
+    │   └── WorkspaceNotEmpty      43
+    ├── SyncError
+    │   ├── SourceMissing          50
+    │   ├── DestinationInvalid     51
+    │   ├── OverlappingTrees       52
+    │   ├── Conflict               53
+    │   └── WriteBackIncomplete    54
+    └── ControlError               60
+        ├── DaemonGone             61
+        └── ProtocolMismatch       62
+
+130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, TypedDict
+
+#: A path as any layer has it; decoded only when it goes into a sentence.
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class ErrorRecord(TypedDict):
+    """An error as it travels through the start-up pipe, the socket and ``--json``."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+class CkptfsError(Exception):
+    """The root. ``hint`` may be given for one error or stand on the class for all of its kind."""
+
+    kind: ClassVar[str] = "internal"
+    exit_code: ClassVar[int] = 1
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+    def record(self) -> ErrorRecord:
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(CkptfsError):
+    """The command line itself makes no sense."""
+
+    kind = "usage"
+    exit_code = 2
+    hint = "See `ckptfs --help`."
+
+
+class ProblemsFound(CkptfsError):
+    """`ckptfs check` looked and found something."""
+
+    kind = "problems-found"
+    exit_code = 3
+
+    def __init__(self, store: AnyPath, count: int) -> None:
+        problems = "1 problem" if count == 1 else f"{count} problems"
+        super().__init__(
+            f"Store {_show(store)} has {problems}. Nothing was changed.",
+            hint="Export what you need with `ckptfs export` and keep a copy of the store.",
+        )
+
+
+# The store
+
+
+class StoreError(CkptfsError):
+    """The store cannot be used."""
+
+    kind = "store"
+
+
+class StoreMissing(StoreError):
+    kind = "store-missing"
+    exit_code = 10
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot open store {_show(path)}: it does not exist. Nothing was changed.",
+            hint="`ckptfs mount DIR` makes a store for a new workspace.",
+        )
+
+
+class NotAStore(StoreError):
+    kind = "not-a-store"
+    exit_code = 11
+
+    def __init__(self, path: AnyPath, reason: str = "it is not a ckptfs store") -> None:
+        super().__init__(
+            f"Cannot open store {_show(path)}: {reason}. Nothing was changed.",
+            hint="Name an empty or absent directory for a new store, or an existing store.",
+        )
+
+
+class StoreVersionUnknown(StoreError):
+    kind = "store-version-unknown"
+    exit_code = 12
+
+    def __init__(self, path: AnyPath, found: int, supported: int | str) -> None:
+        super().__init__(
+            f"Cannot open store {_show(path)}: its format is version {found} and this ckptfs "
+            f"reads version {supported}. Nothing was changed.",
+            hint="Use the ckptfs release that wrote it, or a newer one.",
+        )
+        self.found = found
+        self.supported = supported
+
+
+class StoreInUse(StoreError):
+    kind = "store-in-use"
+    exit_code = 13
+
+    def __init__(self, path: AnyPath, pid: int | None = None) -> None:
+        who = f"process {pid}" if pid is not None else "another process"
+        super().__init__(
+            f"Cannot open store {_show(path)}: {who} is using it. Nothing was changed.",
+            hint="Unmount its workspace first with `ckptfs umount DIR`.",
+        )
+        self.pid = pid
+
+
+class StoreUnreadable(StoreError):
+    kind = "store-unreadable"
+    exit_code = 14
+
+    def __init__(self, path: AnyPath, reason: str = "permission denied") -> None:
+        super().__init__(
+            f"Cannot read store {_show(path)}: {reason}. Nothing was changed.",
+            hint="Check who owns the store and its files.",
+        )
+
+
+class StoreReadOnly(StoreError):
+    kind = "store-read-only"
+    exit_code = 15
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot write to store {_show(path)}: it is read-only. Nothing was changed.",
+            hint="Check its permissions and whether its file system is mounted read-only.",
+        )
+
+
+class StoreFull(StoreError):
+    kind = "store-full"
+    exit_code = 16
+
+    def __init__(self, path: AnyPath, reason: str = "no space is left") -> None:
+        super().__init__(
+            f"Cannot write to store {_show(path)}: {reason}. What was stored before is intact.",
+            hint="Free space on the disk that holds the store and try again.",
+        )
+
+
+class StoreCorrupt(StoreError):
+    kind = "store-corrupt"
+    exit_code = 17
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(
+            f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
+            hint="`ckptfs check --store DIR` lists what is wrong. Keep a copy of the store.",
+        )
+
+
+# The mountpoint
+
+
+class MountpointError(CkptfsError):
+    """The directory cannot be mounted on, or not be unmounted."""
+
+    kind = "mountpoint"
+
+
+class MountpointMissing(MountpointError):
+    kind = "mountpoint-missing"
+    exit_code = 20
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: it does not exist. Nothing was changed.",
+            hint=f"Create it first: mkdir -p {_shell(path)}",
+        )
+
+
+class MountpointNotDirectory(MountpointError):
+    kind = "mountpoint-not-directory"
+    exit_code = 21
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: it is not a directory. Nothing was changed.",
+            hint="Name a directory.",
+        )
+
+
+class MountpointNotEmpty(MountpointError):
+    kind = "mountpoint-not-empty"
+    exit_code = 22
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot fill {_show(path)} with --from: it is not empty. Nothing was changed.",
+            hint="Name an empty directory, or leave out --from to take this one over in place.",
+        )
+
+
+class AlreadyMounted(MountpointError):
+    kind = "already-mounted"
+    exit_code = 23
+
+    def __init__(self, path: AnyPath, *, by: str = "ckptfs", pid: int | None = None) -> None:
+        daemon = f" (process {pid})" if pid is not None else ""
+        hint = f"Unmount it first: umount {_shell(path)}"
+        if by == "ckptfs":
+            hint = f"It is ready to use. To unmount it: ckptfs umount {_shell(path)}"
+        super().__init__(
+            f"Cannot mount {_show(path)}: {by}{daemon} is already mounted there. "
+            "Nothing was changed.",
+            hint=hint,
+        )
+        self.pid = pid
+
+
+class MountpointInStore(MountpointError):
+    kind = "mountpoint-in-store"
+    exit_code = 24
+
+    def __init__(self, path: AnyPath, store: AnyPath) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: it lies inside the store {_show(store)}. "
+            "Nothing was changed.",
+            hint="Keep the workspace and its store apart.",
+        )
+
+
+class StoreInMountpoint(MountpointError):
+    kind = "store-in-mountpoint"
+    exit_code = 25
+
+    def __init__(self, path: AnyPath, store: AnyPath) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: its store {_show(store)} lies inside it and would be "
+            "covered. Nothing was changed.",
+            hint="Name a store outside of the workspace with --store.",
+        )
+
+
+class DangerousRoot(MountpointError):
+    kind = "dangerous-root"
+    exit_code = 26
+
+    def __init__(self, path: AnyPath, what: str = "a directory the system needs") -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: it is {what}. Nothing was changed.",
+            hint="Mount a directory of your own below it.",
+        )
+
+
+class MountpointBusy(MountpointError):
+    kind = "mountpoint-busy"
+    exit_code = 27
+
+    def __init__(self, path: AnyPath, users: Sequence[str] = ()) -> None:
+        who = ", ".join(users) if users else "a process"
+        super().__init__(
+            f"Cannot unmount {_show(path)}: {who} still uses it. It stays mounted.",
+            hint="Close the files and leave the directory, or detach it with --lazy.",
+        )
+
+
+# FUSE and the machine
+
+
+class MountError(CkptfsError):
+    """This machine or this user cannot mount."""
+
+    kind = "mount"
+
+
+class MountFailed(MountError):
+    kind = "mount-failed"
+    exit_code = 30
+
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: {reason}. It is not mounted.",
+            hint="The log may say more." if hint is None else hint,
+        )
+
+
+class NoFuse(MountError):
+    kind = "no-fuse"
+    exit_code = 31
+
+    def __init__(self, path: AnyPath, reason: str = "this machine has no /dev/fuse") -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: {reason}. Nothing was changed.",
+            hint="Load the module with `sudo modprobe fuse`; in a container, start it with "
+            "--device /dev/fuse --cap-add SYS_ADMIN.",
+        )
+
+
+class NoFusermount(MountError):
+    kind = "no-fusermount"
+    exit_code = 32
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: the program fusermount3 is not installed. "
+            "Nothing was changed.",
+            hint="Install it, on Debian and Ubuntu with `sudo apt install fuse3`.",
+        )
+
+
+class NoPermission(MountError):
+    kind = "no-permission"
+    exit_code = 33
+
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot mount {_show(path)}: {reason}. Nothing was changed.",
+            hint="Use a directory that you own." if hint is None else hint,
+        )
+
+
+# Workspaces and their history
+
+
+class WorkspaceError(CkptfsError):
+    """The workspace, or something in its history, is not there."""
+
+    kind = "workspace"
+
+
+class WorkspaceUnknown(WorkspaceError):
+    kind = "workspace-unknown"
+    exit_code = 40
+
+    def __init__(self, path: AnyPath, *, above: bool = False) -> None:
+        where = (
+            f"Neither {_show(path)} nor a directory above it is"
+            if above
+            else (f"{_show(path)} is not")
+        )
+        super().__init__(
+            f"{where} a ckptfs workspace. Nothing was changed.",
+            hint="Make one with `ckptfs mount DIR`, or name one with -w DIR.",
+        )
+
+
+class NotMounted(WorkspaceError):
+    kind = "not-mounted"
+    exit_code = 41
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Workspace {_show(path)} is not mounted. Nothing was changed.",
+            hint=f"Mount it with: ckptfs mount {_shell(path)}",
+        )
+
+
+class CheckpointUnknown(WorkspaceError):
+    kind = "checkpoint-unknown"
+    exit_code = 42
+
+    def __init__(self, name: str | int) -> None:
+        super().__init__(
+            f"There is no checkpoint {name}. Nothing was changed.",
+            hint="`ckptfs list` shows the checkpoints there are.",
+        )
+
+
+class WorkspaceNotEmpty(WorkspaceError):
+    kind = "workspace-not-empty"
+    exit_code = 43
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot fill workspace {_show(path)}: it already has content. Nothing was changed.",
+            hint="Import into a new workspace, or copy with cp -a into the mounted one.",
+        )
+
+
+# Bringing trees in and out
+
+
+class SyncError(CkptfsError):
+    """A directory could not be brought into the store, or out of it."""
+
+    kind = "sync"
+
+
+class SourceMissing(SyncError):
+    kind = "source-missing"
+    exit_code = 50
+
+    def __init__(self, path: AnyPath, reason: str = "it does not exist") -> None:
+        super().__init__(
+            f"Cannot import {_show(path)}: {reason}. Nothing was changed.",
+            hint="Name an existing, readable directory.",
+        )
+
+
+class DestinationInvalid(SyncError):
+    kind = "destination-invalid"
+    exit_code = 51
+
+    def __init__(self, path: AnyPath, reason: str = "it is not empty") -> None:
+        super().__init__(
+            f"Cannot export to {_show(path)}: {reason}. Nothing was changed.",
+            hint="Name an absent or an empty directory.",
+        )
+
+
+class OverlappingTrees(SyncError):
+    kind = "overlapping-trees"
+    exit_code = 52
+
+    def __init__(self, path: AnyPath, other: AnyPath) -> None:
+        super().__init__(
+            f"Cannot use {_show(path)}: it overlaps with {_show(other)}. Nothing was changed.",
+            hint="Name a directory outside of it.",
+        )
+
+
+class Conflict(SyncError):
+    """Both the store and the directory below changed, and keeping both was not possible."""
+
+    kind = "conflict"
+    exit_code = 53
+
+
+class WriteBackIncomplete(SyncError):
+    """The workspace is unmounted, but the directory below is not fully current."""
+
+    kind = "write-back-incomplete"
+    exit_code = 54
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(
+            f"Directory {_show(path)} was not fully brought up to date: {reason}. "
+            "The store has everything.",
+            hint=f"Mount it again to go on: ckptfs mount {_shell(path)}",
+        )
+
+
+# Talking to the daemon
+
+
+class ControlError(CkptfsError):
+    """The daemon answered with something that is no answer."""
+
+    kind = "control"
+    exit_code = 60
+
+
+class DaemonGone(ControlError):
+    kind = "daemon-gone"
+    exit_code = 61
+
+    def __init__(self, path: AnyPath, reason: str = "it ended before it answered") -> None:
+        super().__init__(
+            f"Lost the daemon of {_show(path)}: {reason}. What it had stored is kept.",
+            hint=f"Mount again with: ckptfs mount {_shell(path)}",
+        )
+
+
+class ProtocolMismatch(ControlError):
+    kind = "protocol-mismatch"
+    exit_code = 62
+
+    def __init__(self, found: object, supported: int) -> None:
+        super().__init__(
+            f"Cannot talk to the daemon: it speaks protocol {found!r} and this ckptfs speaks "
+            f"{supported}. Nothing was changed.",
+            hint="Unmount with the ckptfs that mounted, then mount again with this one.",
+        )
+
+
+def from_record(record: ErrorRecord) -> CkptfsError:
+    """The error that ``record`` was made from, for raising on the other side of a socket.
+
+    The words are taken as they are; a kind this version does not know becomes a plain
+    `CkptfsError`, so an older client still shows what a newer daemon says.
+    """
+    found = _by_kind().get(record["kind"], CkptfsError)
+    error = found.__new__(found)
+    CkptfsError.__init__(error, record["message"], hint=record["hint"])
+    return error
+
+
+def every_error() -> Iterator[type[CkptfsError]]:
+    """Every class of the tree, the root first."""
+    pending: list[type[CkptfsError]] = [CkptfsError]
+    while pending:
+        cls = pending.pop(0)
+        yield cls
+        pending.extend(cls.__subclasses__())
+
+
+def _by_kind() -> dict[str, type[CkptfsError]]:
+    return {cls.kind: cls for cls in every_error()}
+
+
+def _show(path: AnyPath) -> str:
+    """A path for a sentence. Bytes that are no UTF-8 stay in it; the screen escapes them."""
+    return os.fsdecode(path)
+
+
+def _shell(path: AnyPath) -> str:
+    """A path for a command to copy: quoted only when it must be, since most need no quotes."""
+    text = _show(path)
+    safe = all(char.isalnum() or char in "/._-+:@%,=" for char in text)
+    return text if safe and text else "'" + text.replace("'", "'\"'\"'") + "'"
