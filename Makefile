@@ -1,0 +1,58 @@
+# `make help` lists what there is. A newcomer needs two of them: `make run` and `make test`.
+
+PY := .venv/bin/python
+WORKSPACE ?= ./workspace
+ARGS ?=
+
+# Recipes read these from the environment, so that spaces and quotes in a path need no escaping.
+export WORKSPACE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-tests run fmt lint types test test-deep bench check vm clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+setup: ## install what is missing: system packages, .venv, .venv/bin/ckptfs
+	@sh vagrant/provision.sh
+
+setup-tests: ## setup, and what the tests and linters need
+	@sh vagrant/provision.sh tests
+
+run: setup ## mount WORKSPACE=path (default ./workspace) and say what to do next
+	@sh vagrant/run.sh "$$WORKSPACE"
+
+fmt: setup-tests ## format the code
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+
+lint: setup-tests ## ruff, and the layers held by import-linter
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
+	.venv/bin/lint-imports
+
+types: setup-tests ## mypy, strict
+	$(PY) -m mypy
+
+test: lint types ## set up, then lint, types and the default suite, mounted tests included; ARGS="-k word"
+	$(PY) -m pytest $(ARGS)
+
+test-deep: setup-tests ## the tests that take minutes; ARGS="-k word"
+	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
+
+bench: setup-tests ## measure against the directory's own file system; ARGS=...
+	$(PY) -m bench $(ARGS)
+
+check: lint types test ## everything that must pass before a commit
+
+vm: ## a Debian machine with ckptfs set up, by Vagrant
+	@command -v vagrant >/dev/null || { \
+	    echo "Cannot start the VM: vagrant is not installed. Get it from https://developer.hashicorp.com/vagrant" >&2; exit 1; }
+	cd vagrant && vagrant up
+	@echo "Next: cd vagrant && vagrant ssh -c 'cd ckptfs && make run WORKSPACE=~/workspace; exec bash -l'"
+
+clean: ## remove .venv, caches and build output; workspaces and stores stay
+	@! grep -qE '^ckptfs | fuse\.ckptfs ' /proc/mounts || { \
+	    echo "Cannot clean: a workspace is mounted, and its daemon runs from .venv. Unmount it first: ckptfs umount DIR" >&2; exit 1; }
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find ckptfs tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

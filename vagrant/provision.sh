@@ -1,0 +1,277 @@
+#!/bin/sh
+# Brings a machine from "git, make, Python 3.11" to a working .venv/bin/ckptfs.
+#
+#     vagrant/provision.sh          what running ckptfs needs        (`make setup`, and the Vagrant VM)
+#     vagrant/provision.sh tests    and what its test suite needs    (`make setup-tests`)
+#
+# It owns the system packages and the virtual environment. It refuses to know what a workspace is.
+# It asks for what is needed (a command, a header), never for a package, so that a Python from pyenv
+# or a hand-built libfuse counts; package names appear only where something has to be installed.
+# A second call finds everything in place and ends within a second.
+#
+# PYTHON=/path/to/python3 chooses the interpreter.
+
+set -eu
+
+mode=${1:-run}
+root=$(CDPATH='' cd -P -- "$(dirname -- "$0")/.." && pwd)
+venv=$root/.venv
+python=
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "$@"
+    exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# ---- Python ---------------------------------------------------------------------------------
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+# The first interpreter that is new enough; with PYTHON given, that one or none.
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        set -- "$PYTHON"
+    else
+        # /usr/bin/python3 last: a pyenv shim may stand before it with an older version.
+        set -- python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3
+    fi
+    for candidate in "$@"; do
+        if new_enough "$candidate"; then
+            python=$candidate
+            return
+        fi
+    done
+    return 1
+}
+
+refuse_python() {
+    found=$("${PYTHON:-python3}" -c 'import platform; print(platform.python_version())' 2>&1) ||
+        found="not usable (${found##*: })"
+    die "Cannot set up: ckptfs needs Python 3.11 or newer, and ${PYTHON:-python3} is $found." \
+        "Nothing was changed. Install a newer one, then: make setup PYTHON=/path/to/python3"
+}
+
+ask_python() { "$python" -c "import os, sys, sysconfig; sys.exit(not ($1))" >/dev/null 2>&1; }
+python_version() { "$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+# A Python below /usr gets its missing parts from packages; any other brings them or never will.
+refuse_foreign_python() {
+    ask_python 'sys.base_prefix == "/usr"' || die \
+        "Cannot set up: the Python at $(command -v "$python") came without $1." \
+        "Nothing was changed. Install it whole, or use the system's: make setup PYTHON=/usr/bin/python3"
+}
+
+# ---- What is needed, by its own presence ----------------------------------------------------
+
+present() {
+    case $1 in
+    python3) find_python || have python3 ;;
+    ensurepip) ask_python '__import__("ensurepip") and __import__("venv")' ;;
+    Python.h) ask_python 'os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' ;;
+    gcc) have gcc && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 ;;
+    libfuse3) have pkg-config && pkg-config --exists fuse3 ;;
+    fusermount3) have fusermount3 || [ -x /usr/bin/fusermount3 ] ;;
+    *) have "$1" ;;
+    esac
+}
+
+# The packages that bring it, by family; a name that is a package everywhere stands for itself.
+packages_for() {
+    case $family:$1 in
+    apt:ensurepip) echo "python$(python_version)-venv" ;;
+    apt:Python.h) echo "python$(python_version)-dev" ;;
+    apt:gcc) echo gcc libc6-dev ;;
+    apt:libfuse3) echo libfuse3-dev ;;
+    apt:npm) echo nodejs npm ;;
+    pacman:python3 | pacman:ensurepip | pacman:Python.h) echo python ;;
+    pacman:gcc) echo gcc ;;
+    pacman:pkg-config) echo pkgconf ;;
+    pacman:libfuse3) echo fuse3 ;;
+    pacman:sqlite3) echo sqlite ;;
+    dnf:ensurepip) echo python3 ;;
+    dnf:Python.h) echo python3-devel ;;
+    dnf:sqlite3) echo sqlite ;;
+    dnf:npm) echo nodejs-npm ;;
+    zypper:python3 | zypper:ensurepip) echo python311 ;;
+    zypper:Python.h) echo python311-devel ;;
+    zypper:npm) echo npm-default ;;
+    dnf:gcc | zypper:gcc) echo gcc glibc-devel ;;
+    dnf:pkg-config | zypper:pkg-config) echo pkgconf-pkg-config ;;
+    dnf:libfuse3 | zypper:libfuse3) echo fuse3-devel ;;
+    *:fusermount3) echo fuse3 ;;
+    *:setfacl) echo acl ;;
+    *:getfattr) echo attr ;;
+    *) echo "$1" ;;
+    esac
+}
+
+find_family() {
+    family=
+    for tool in apt-get dnf pacman zypper; do
+        if have "$tool"; then
+            family=${tool%-get}
+            return
+        fi
+    done
+}
+
+# ---- System packages ------------------------------------------------------------------------
+
+install_command() {
+    case $family in
+    apt) echo "apt-get install -y" ;;
+    pacman) echo "pacman -S --needed" ;;
+    *) echo "$family install" ;;
+    esac
+}
+
+# Every package list of a system that is not apt's, for someone whose package tool is unknown.
+name_packages() {
+    needs=$1
+    families=${family:-apt dnf pacman zypper}
+    for family in $families; do
+        say "    $(install_command) $(list_packages "$needs")"
+    done
+}
+
+list_packages() {
+    for need in $1; do
+        packages_for "$need"
+    done | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/ $//'
+}
+
+# Sets `as_root` to what must stand before a command that needs root; fails if nothing would do.
+find_root() {
+    as_root=
+    [ "$(id -u)" -ne 0 ] || return 0
+    have sudo || return 1
+    as_root=sudo
+    # Without a terminal a password prompt would hang for ever.
+    [ -t 0 ] || as_root="sudo -n"
+}
+
+apt_get() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >&2; }
+
+apt_install() {
+    # A package list that cannot be refreshed (one broken third-party source) may still do.
+    apt_get update || say "apt-get update failed (see above); trying with the package lists at hand."
+    apt_get install -y --no-install-recommends "$@"
+}
+
+missing_of() {
+    for need in "$@"; do
+        present "$need" || printf '%s ' "$need"
+    done
+}
+
+# Installs what is missing of the given needs, or ends with the command that would.
+require() {
+    missing=$(missing_of "$@")
+    [ -n "$missing" ] || return 0
+    find_family
+    if [ "$family" != apt ]; then
+        say "Cannot set up: missing here: ${missing% }; and there is no apt to install it with." \
+            "Nothing was changed. Install these packages as root, then run make again:"
+        name_packages "$missing"
+        exit 1
+    fi
+    packages=$(list_packages "$missing")
+    if ! find_root; then
+        die "Cannot set up: installing packages needs root, and there is no sudo." \
+            "Nothing was changed. Run this as root, then run make again:
+    apt-get update && apt-get install -y $packages"
+    fi
+    say "Installing system packages: $packages"
+    # shellcheck disable=SC2086  # a list of package names
+    apt_install $packages || die "Cannot set up: the packages were not installed (the reason stands above)." \
+        "Run this as root, then run make again:
+    apt-get update && apt-get install -y $packages"
+    missing=$(missing_of "$@")
+    [ -z "$missing" ] || die "Cannot set up: ${missing% } is still missing after installing $packages."
+}
+
+require_system() {
+    require python3
+    find_python || refuse_python
+    present ensurepip || refuse_foreign_python "ensurepip"
+    present Python.h || refuse_foreign_python "its header files (Python.h)"
+    require ensurepip Python.h gcc pkg-config libfuse3 fusermount3 make
+}
+
+# The programs that the mounted tests drive.
+require_test_tools() {
+    require git sqlite3 rsync make gcc tar setfacl getfattr
+    # npm alone may stay away: on Debian it is hundreds of packages, and its one test says it skips.
+    present npm || (require npm) || say "Going on without npm: the test that uses it is skipped."
+}
+
+# ---- The virtual environment ----------------------------------------------------------------
+
+# What a finished installation depends on. Sources do not count: the package is installed editable.
+fingerprint() {
+    echo "$root"
+    "$venv/bin/python" --version
+    cksum <"$root/pyproject.toml"
+    cksum <"$root/vagrant/provision.sh"
+}
+
+# Every distribution that the package asks for is there; the names are in pyproject.toml only.
+all_installed() {
+    "$venv/bin/python" - "$mode" <<'PYTHON' 2>/dev/null
+import re, sys
+from importlib.metadata import distribution
+
+for wanted in distribution("ckptfs").requires or []:
+    if "extra ==" not in wanted or sys.argv[1] == "tests":
+        distribution(re.match(r"[\w.-]+", wanted).group())
+PYTHON
+}
+
+stamp_of() { echo "$venv/.ckptfs-$1"; }
+
+is_current() {
+    stamp=$(stamp_of "$mode")
+    [ -f "$stamp" ] && [ -x "$venv/bin/ckptfs" ] && [ "$(cat "$stamp")" = "$(fingerprint 2>&1)" ] &&
+        all_installed
+}
+
+# A venv that was moved has scripts that name its old place; one whose Python went away is dead.
+is_usable() {
+    new_enough "$venv/bin/python" && grep -qsF "$venv/bin/" "$venv/bin/pip"
+}
+
+build_venv() {
+    if ! is_usable; then
+        say "Creating .venv with $("$python" --version) ($(command -v "$python"))"
+        "$python" -m venv --clear "$venv" || die "Cannot create $venv (the reason stands above)."
+    fi
+    if [ "$mode" = tests ]; then what="${root}[dev]"; else what=$root; fi
+    say "Installing ckptfs into .venv (the first time pyfuse3 is compiled: about a minute)"
+    rm -f "$(stamp_of "$mode")"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$what" >&2 ||
+        die "Cannot install ckptfs into .venv: pip's reason stands above." \
+            "If it could not reach a package index, check the network or pip's configuration. Then run make again."
+    fingerprint >"$(stamp_of run)"
+    [ "$mode" = run ] || fingerprint >"$(stamp_of "$mode")"
+}
+
+main() {
+    case $mode in
+    run | tests) ;;
+    *) die "usage: provision.sh [run|tests]" ;;
+    esac
+    [ "$mode" = run ] || require_test_tools
+    if is_current; then
+        require fusermount3
+    else
+        require_system
+        build_venv
+        say "ckptfs is set up: .venv/bin/ckptfs"
+    fi
+}
+
+main
