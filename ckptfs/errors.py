@@ -111,9 +111,6 @@ class ProblemsFound(CkptfsError):
         )
 
 
-# The store
-
-
 class StoreError(CkptfsError):
     """The store cannot be used."""
 
@@ -124,10 +121,10 @@ class StoreMissing(StoreError):
     kind = "store-missing"
     exit_code = 10
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot open store {_show(path)}: it does not exist. Nothing was changed.",
-            hint="`ckptfs mount DIR` makes a store for a new workspace.",
+            hint="`ckptfs mount DIR` makes a store for a new workspace." if hint is None else hint,
         )
 
 
@@ -211,9 +208,6 @@ class StoreCorrupt(StoreError):
             f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
             hint="`ckptfs check --store DIR` lists what is wrong. Keep a copy of the store.",
         )
-
-
-# The mountpoint
 
 
 class MountpointError(CkptfsError):
@@ -319,9 +313,6 @@ class MountpointBusy(MountpointError):
         )
 
 
-# FUSE and the machine
-
-
 class MountError(CkptfsError):
     """This machine or this user cannot mount."""
 
@@ -372,9 +363,6 @@ class NoPermission(MountError):
             f"Cannot mount {_show(path)}: {reason}. Nothing was changed.",
             hint="Use a directory that you own." if hint is None else hint,
         )
-
-
-# Workspaces and their history
 
 
 class WorkspaceError(CkptfsError):
@@ -430,9 +418,6 @@ class WorkspaceNotEmpty(WorkspaceError):
             f"Cannot fill workspace {_show(path)}: it already has content. Nothing was changed.",
             hint="Import into a new workspace, or copy with cp -a into the mounted one.",
         )
-
-
-# Bringing trees in and out
 
 
 class SyncError(CkptfsError):
@@ -493,9 +478,6 @@ class WriteBackIncomplete(SyncError):
             "The store has everything.",
             hint=f"Mount it again to go on: ckptfs mount {_shell(path)}",
         )
-
-
-# Talking to the daemon
 
 
 class ControlError(CkptfsError):

@@ -1,0 +1,198 @@
+"""Where things live: the data directory, a workspace's store, its socket, its log, the registry.
+
+The only module that reads the user's environment. It computes paths and keeps the registry
+(which store belongs to which workspace); it never opens a store and never looks at mounts.
+Every client command imports it, so it stays with a few cheap modules of the standard library.
+
+Layout below the data directory, ``$XDG_DATA_HOME/ckptfs`` or ``~/.local/share/ckptfs``:
+
+    workspaces/<name>.json      {"v": 1, "workspace": PATH, "store": PATH}, one per workspace
+    <slug>-<hash>/              the store of a workspace that was mounted without --store
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs.errors import StoreMissing, WorkspaceUnknown
+
+#: Bytes of ``sun_path`` that the kernel takes, without the terminating zero.
+SOCKET_PATH_MAX = 107
+
+#: A log file is rotated at this size, and this many old ones are kept.
+LOG_BYTES = 1_000_000
+LOG_KEEP = 3
+
+_SLUG_MAX = 40
+_REGISTRY_NAME_MAX = 200
+
+
+class Workspace(NamedTuple):
+    """A workspace and the store that holds it. Both paths are absolute and free of symlinks."""
+
+    path: Path
+    store: Path
+
+    @property
+    def log(self) -> Path:
+        return self.store / "ckptfs.log"
+
+    @property
+    def daemon(self) -> Path:
+        """What the running daemon says about itself; see `ckptfs.control.runtime`."""
+        return self.store / "daemon.json"
+
+    @property
+    def socket(self) -> Path:
+        """The control socket: in the store, or in a runtime directory if that path is too long."""
+        inside = self.store / "control.sock"
+        if len(os.fsencode(inside)) <= SOCKET_PATH_MAX:
+            return inside
+        return runtime_dir() / f"{_digest(os.fsencode(self.store))}.sock"
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory of everything that ckptfs keeps for this user.
+
+    A relative ``XDG_DATA_HOME`` is ignored, as the XDG specification asks.
+    """
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home(environ), ".local", "share")
+    return Path(base) / "ckptfs"
+
+
+def home(environ: Mapping[str, str] = os.environ) -> str:
+    """The user's home directory, from HOME or else from the system's list of users."""
+    named = environ.get("HOME", "")
+    if os.path.isabs(named):
+        return named
+    import pwd  # late: needed only where HOME is not set
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
+def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """A short directory for sockets whose own place has too long a path."""
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(base) and len(os.fsencode(base)) < SOCKET_PATH_MAX // 2:
+        return Path(base) / "ckptfs"
+    return Path(f"/tmp/ckptfs-{os.getuid()}")
+
+
+def default_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The store of ``workspace`` when none is named: readable, and unique by the whole path."""
+    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in workspace.name)
+    slug = kept.strip("-")[:_SLUG_MAX] or "workspace"
+    return data_dir(environ) / f"{slug}-{_digest(os.fsencode(workspace))}"
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """Absolute and without symlinks; the path need not exist, and a dead mount may be in it."""
+    return Path(os.path.realpath(path))
+
+
+def register(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> None:
+    """Remember which store belongs to the workspace. Replaces an older answer in one step."""
+    entry = _registry_entry(workspace.path, environ)
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    record = {"v": 1, "workspace": str(workspace.path), "store": str(workspace.store)}
+    write_atomically(entry, json.dumps(record).encode() + b"\n")
+
+
+def forget(path: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Take a workspace out of the registry; its store stays."""
+    _registry_entry(path, environ).unlink(missing_ok=True)
+
+
+def registered(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
+    """What the registry says about exactly this resolved path; the store may be gone by now."""
+    try:
+        record = json.loads(_registry_entry(path, environ).read_bytes())
+        # The name of the entry may be a digest; the path inside it decides.
+        if record["v"] == 1 and record["workspace"] == str(path):
+            return Workspace(path, Path(record["store"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # absent or damaged is the same: not known here
+    return None
+
+
+def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
+    """The workspace at exactly this resolved path, if it is known."""
+    workspace = registered(path, environ)
+    if workspace is not None:
+        return workspace
+    return _in_default_place(path, environ)
+
+
+def known(environ: Mapping[str, str] = os.environ) -> Iterator[Workspace]:
+    """Every registered workspace, in no order that means anything."""
+    try:
+        entries = sorted((data_dir(environ) / "workspaces").iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            record = json.loads(entry.read_bytes())
+            yield Workspace(Path(record["workspace"]), Path(record["store"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+
+
+def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
+    """The workspace that the resolved path ``here`` lies in: the nearest known one, going up.
+
+    An entry whose store is gone does not hide a workspace further up, but is named if it is all
+    there is. The default places are tried last: they cost a digest for every level.
+    """
+    upward = (here, *here.parents)
+    entries = [entry for path in upward if (entry := registered(path, environ)) is not None]
+    for entry in entries:
+        if os.path.isdir(entry.store):
+            return entry
+    for path in upward:
+        workspace = _in_default_place(path, environ)
+        if workspace is not None:
+            return workspace
+    if entries:
+        raise StoreMissing(entries[0].store)
+    raise WorkspaceUnknown(here, above=True)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a small file so that a reader sees the old or the new content, never a part."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+    os.replace(fresh, path)
+
+
+def _in_default_place(path: Path, environ: Mapping[str, str]) -> Workspace | None:
+    """A workspace whose registry entry was lost, found by the store that its path leads to."""
+    store = default_store(path, environ)
+    return Workspace(path, store) if os.path.exists(store / "data.mdb") else None
+
+
+def _registry_entry(path: Path, environ: Mapping[str, str]) -> Path:
+    """The path itself, escaped, is the name as long as it fits: no digest on the usual way."""
+    raw = os.fsencode(path)
+    name = os.fsdecode(raw.replace(b"%", b"%25").replace(b"/", b"%2F"))
+    if len(os.fsencode(name)) > _REGISTRY_NAME_MAX:
+        name = _digest(raw)
+    return data_dir(environ) / "workspaces" / f"{name}.json"
+
+
+def _digest(raw: bytes) -> str:
+    import hashlib  # late: OpenSSL takes some milliseconds to load
+
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()

@@ -1,0 +1,97 @@
+"""The client's end of the control socket: standard library only, since hooks start it often.
+
+It sends one request and hands on what comes back; it knows nothing about what a verb means.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from ckptfs.config import Workspace
+from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
+from ckptfs.errors import ControlError, DaemonGone
+
+#: Seconds without a word from the daemon after which it counts as stuck.
+PATIENCE = 600.0
+#: The same for questions that a healthy daemon answers in milliseconds.
+PATIENCE_SHORT = 10.0
+
+Progress = Callable[[Record], None]
+
+
+class Client:
+    """A connection to the daemon of one workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        """Connect. Raises `DaemonGone` if nothing listens there."""
+        self._workspace = workspace
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(PATIENCE_SHORT)
+        try:
+            self._socket.connect(str(workspace.socket))
+        except OSError as error:
+            self._socket.close()
+            reason = f"its socket does not answer ({error.strerror or error})"
+            raise DaemonGone(workspace.path, reason) from error
+        #: What came after the last whole line.
+        self._rest = b""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def call(
+        self,
+        op: str,
+        args: Record | None = None,
+        *,
+        progress: Progress | None = None,
+        patience: float = PATIENCE,
+    ) -> Record:
+        """Ask, and return the result. Raises the error that the daemon answered with."""
+        self._socket.settimeout(patience)
+        try:
+            self._socket.sendall(encode_request(op, args or {}))
+            while True:
+                answer = self._answer()
+                if answer.error is not None:
+                    raise answer.error
+                if answer.result is not None:
+                    return answer.result
+                if progress is not None and answer.progress is not None:
+                    progress(answer.progress)
+        except TimeoutError as error:
+            reason = f"it has not answered for {patience:.0f} seconds"
+            raise ControlError(
+                f"Cannot reach the daemon of {self._workspace.path}: {reason}. "
+                "Nothing was changed by this command.",
+                hint=f"Its log is {self._workspace.log}.",
+            ) from error
+        except OSError as error:
+            raise DaemonGone(self._workspace.path) from error
+
+    def wait_for_end(self, patience: float = PATIENCE_SHORT) -> None:
+        """Wait until the daemon closes the connection, which it does by ending."""
+        self._socket.settimeout(patience)
+        with suppress(OSError):
+            while self._socket.recv(4096):
+                pass
+
+    def _answer(self) -> Answer:
+        received = [self._rest]
+        while b"\n" not in received[-1]:
+            received.append(self._socket.recv(65536))
+            if not received[-1]:
+                raise DaemonGone(self._workspace.path)
+        line, _, self._rest = b"".join(received).partition(b"\n")
+        return decode_answer(line)

@@ -1,0 +1,101 @@
+"""The wire: one JSON object per line, each with the protocol's version.
+
+    request     {"v": 1, "op": "save", "args": {"message": "before the refactoring"}}
+    answers     {"v": 1, "progress": {...}}            any number of times
+                {"v": 1, "result": {...}}              or, once and last,
+                {"v": 1, "error": {"kind": ..., "message": ..., "hint": ..., "exit_code": ...}}
+
+The same lines run through the pipe from a starting daemon to the command that started it. Paths
+are strings with surrogate escapes, which JSON carries as ``\\udcXX``, so every name survives.
+Fields may be added; none change their meaning within a version. This module turns lines into
+values and back, and refuses what is not a line of ours; it does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from ckptfs.errors import CkptfsError, ControlError, ErrorRecord, ProtocolMismatch, from_record
+
+VERSION = 1
+
+#: A request longer than this is refused unread: nothing we send comes near it.
+REQUEST_MAX = 256 * 1024
+
+#: What a JSON object is to Python.
+Record = dict[str, Any]
+
+
+class Request(NamedTuple):
+    op: str
+    args: Record
+
+
+class Answer(NamedTuple):
+    """One line from the daemon: exactly one of the three is set."""
+
+    progress: Record | None = None
+    result: Record | None = None
+    error: CkptfsError | None = None
+
+
+def encode_request(op: str, args: Record) -> bytes:
+    return _line({"v": VERSION, "op": op, "args": args})
+
+
+def encode_progress(progress: Record) -> bytes:
+    return _line({"v": VERSION, "progress": progress})
+
+
+def encode_result(result: Record) -> bytes:
+    return _line({"v": VERSION, "result": result})
+
+
+def encode_error(error: CkptfsError) -> bytes:
+    return _line({"v": VERSION, "error": error.record()})
+
+
+def decode_request(line: bytes) -> Request:
+    record = _object(line)
+    op, args = record.get("op"), record.get("args", {})
+    if not isinstance(op, str) or not isinstance(args, dict):
+        raise ControlError("Cannot read the request: it names no operation. Nothing was changed.")
+    return Request(op, args)
+
+
+def decode_answer(line: bytes) -> Answer:
+    record = _object(line)
+    progress, result, error = (record.get(key) for key in ("progress", "result", "error"))
+    if isinstance(progress, dict):
+        return Answer(progress=progress)
+    if isinstance(result, dict):
+        return Answer(result=result)
+    if isinstance(error, dict):
+        return Answer(error=from_record(_error_record(error)))
+    raise ControlError("Cannot read the daemon's answer: it holds neither result nor error.")
+
+
+def _error_record(found: Record) -> ErrorRecord:
+    return {
+        "kind": str(found.get("kind", "")),
+        "message": str(found.get("message", "The daemon reported an error without words.")),
+        "hint": str(found.get("hint", "")),
+        "exit_code": 1,
+    }
+
+
+def _object(line: bytes) -> Record:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise ControlError("Cannot read the message: it is not a JSON object.")
+    if record.get("v") != VERSION:
+        raise ProtocolMismatch(record.get("v"), VERSION)
+    return record
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"

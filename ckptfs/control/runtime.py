@@ -1,0 +1,69 @@
+"""The note that a running daemon leaves in its store, and whether that daemon still lives.
+
+``<store>/daemon.json`` is written when a daemon takes the store, again whenever its state
+changes, and removed when it ends in order. A daemon that was killed leaves it behind, so a
+note counts only while the process that wrote it runs: a pid alone may belong to someone else by
+now, hence the start time of the process beside it. Nothing here opens a socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from ckptfs.config import Workspace, write_atomically
+
+#: The states of a daemon, in the order it goes through them.
+SCANNING = "scanning"
+SERVING = "serving"
+WRITING_BACK = "writing back"
+
+
+class Daemon(NamedTuple):
+    """A daemon as its note describes it."""
+
+    pid: int
+    #: Field 22 of /proc/PID/stat: clock ticks since boot when the process began.
+    start_ticks: int
+    state: str
+    workspace: str
+    started_ns: int
+    version: str
+    options: dict[str, Any]
+
+
+def publish(workspace: Workspace, daemon: Daemon) -> None:
+    """Write or replace the note."""
+    write_atomically(workspace.daemon, json.dumps(daemon._asdict()).encode() + b"\n")
+
+
+def withdraw(workspace: Workspace) -> None:
+    workspace.daemon.unlink(missing_ok=True)
+
+
+def living(workspace: Workspace) -> Daemon | None:
+    """The daemon that owns this workspace's store right now, if there is one."""
+    try:
+        note = json.loads(workspace.daemon.read_bytes())
+        daemon = Daemon(*(note[field] for field in Daemon._fields))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return daemon if start_ticks(daemon.pid) == daemon.start_ticks else None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process began, or None if there is none (a zombie counts as none)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The command's name stands in parentheses and may hold anything, even a parenthesis.
+            fields = stat.read().rpartition(b")")[2].split()
+        state, ticks = fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if state in (b"Z", b"X") else ticks
+
+
+def own_start_ticks() -> int:
+    ticks = start_ticks(os.getpid())
+    return 0 if ticks is None else ticks

@@ -1,0 +1,179 @@
+"""The daemon's end of the control socket, on trio.
+
+It accepts connections of the same user and of root only, reads requests of bounded size, and
+sends back what the daemon's handler returns. A client that sends garbage gets an error and is
+hung up on; one that never reads loses its progress messages and then its connection; neither
+delays anyone else. What a verb does is the handler's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from ckptfs.control.protocol import (
+    REQUEST_MAX,
+    Record,
+    Request,
+    decode_request,
+    encode_error,
+    encode_progress,
+    encode_result,
+)
+from ckptfs.errors import CkptfsError, ControlError
+
+log = logging.getLogger(__name__)
+
+#: More connections than this at once are closed unheard.
+CONNECTIONS_MAX = 128
+#: Seconds that a client may take to accept an answer.
+SEND_PATIENCE = 30.0
+
+#: Answers a request, or returns None when it adopted the connection and will answer later.
+Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
+
+
+class Connection:
+    """One client. ``tell`` may be called from synchronous code in the middle of a verb."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        raw.setblocking(False)
+        self._raw = raw
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
+        self._rest = b""
+        self._unsent = b""
+
+    async def request(self) -> Request | None:
+        """The next request, or None when the client hung up."""
+        received = self._rest
+        while b"\n" not in received:
+            if len(received) > REQUEST_MAX:
+                raise ControlError("Cannot read the request: it is too long. Nothing was changed.")
+            more = await self._stream.receive_some(65536)
+            if not more:
+                return None
+            received += more
+        line, _, self._rest = received.partition(b"\n")
+        return decode_request(line)
+
+    async def send(self, line: bytes) -> None:
+        """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
+        line, self._unsent = self._unsent + line, b""
+        with trio.fail_after(SEND_PATIENCE):
+            await self._stream.send_all(line)
+
+    def tell(self, progress: Record) -> None:
+        """Send progress now if the client has room for it, else drop it: never wait."""
+        line = self._unsent or encode_progress(progress)
+        sent = 0
+        with suppress(OSError):
+            sent = self._raw.send(line)
+        # A line that was cut in the middle has to be finished before anything else.
+        self._unsent = line[sent:] if 0 < sent < len(line) or self._unsent else b""
+
+    def adopt(self) -> socket.socket:
+        """The client's socket for use after the event loop ended; the caller answers on it."""
+        return self._raw.dup()
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket that only this user can reach. The store's lock must be held.
+
+    What lies at the path is the leftover of a daemon that died, since we have the lock.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _keep_others_out(path.parent)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # Without the mask the socket would be open to all between bind and chmod.
+        mask = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(mask)
+        listener.listen(64)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+async def serve(listener: socket.socket, handler: Handler) -> None:
+    """Answer requests until cancelled."""
+    listener.setblocking(False)
+    accepting = trio.socket.from_stdlib_socket(listener)
+    async with trio.open_nursery() as nursery:
+        while True:
+            accepted, _ = await accepting.accept()
+            raw = socket.socket(fileno=accepted.detach())
+            if len(nursery.child_tasks) >= CONNECTIONS_MAX or not allowed(peer_uid(raw)):
+                raw.close()
+            else:
+                nursery.start_soon(_converse, Connection(raw), handler)
+
+
+def peer_uid(raw: socket.socket) -> int:
+    """The user at the other end, from the kernel."""
+    credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid
+
+
+def allowed(uid: int) -> bool:
+    return uid in (0, os.geteuid())
+
+
+async def _converse(connection: Connection, handler: Handler) -> None:
+    """Serve one client to its end; whatever goes wrong with it ends here."""
+    try:
+        while (request := await connection.request()) is not None:
+            answer = await _answer(request, connection, handler)
+            if answer is None:
+                return
+            await connection.send(answer)
+    except CkptfsError as error:
+        with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
+            await connection.send(encode_error(error))
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+        pass  # the client went away
+    finally:
+        await connection.close()
+
+
+async def _answer(request: Request, connection: Connection, handler: Handler) -> bytes | None:
+    try:
+        result = await handler(request, connection)
+    except CkptfsError as error:
+        return encode_error(error)
+    except Exception as error:  # one of the three edges: a bug must not end the daemon
+        log.exception("request %r failed", request.op)
+        return encode_error(
+            CkptfsError(
+                f"Cannot {request.op}: {str(error) or type(error).__name__}. The workspace goes on.",
+                hint="The daemon's log has the details; `ckptfs status` says where it is.",
+            )
+        )
+    return None if result is None else encode_result(result)
+
+
+def _keep_others_out(directory: Path) -> None:
+    """A directory below /tmp may have been made by someone else to catch our socket."""
+    found = directory.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        raise ControlError(
+            f"Cannot put the control socket into {directory}: it belongs to another user.",
+            hint="Set XDG_RUNTIME_DIR to a directory of your own.",
+        )
+    if found.st_mode & 0o022:
+        directory.chmod(0o700)

@@ -1,0 +1,57 @@
+"""Who keeps a mount busy: processes with files, a current directory or a mapping in it.
+
+Reads links in /proc, which the kernel answers without asking the mounted file system. What
+other users' processes hold is invisible to us; the caller has words for "someone".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+#: More than this many names do not help anyone.
+NAMED_MAX = 5
+
+
+def holders(mountpoint: Path) -> list[str]:
+    """The processes that use something below the mountpoint, as "name (PID)"."""
+    found = [
+        f"{_command(pid)} ({pid})"
+        for pid in _processes()
+        if pid != os.getpid() and any(_lies_in(path, mountpoint) for path in _used_paths(pid))
+    ]
+    if len(found) > NAMED_MAX:
+        return [*found[:NAMED_MAX], f"{len(found) - NAMED_MAX} more"]
+    return found
+
+
+def _processes() -> list[int]:
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _used_paths(pid: int) -> Iterator[str]:
+    base = f"/proc/{pid}"
+    links = [f"{base}/cwd", f"{base}/root", f"{base}/exe"]
+    for folder in (f"{base}/fd", f"{base}/map_files"):
+        try:
+            links.extend(f"{folder}/{name}" for name in os.listdir(folder))
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to look at
+    for link in links:
+        try:
+            yield os.readlink(link)
+        except OSError:
+            continue
+
+
+def _lies_in(path: str, mountpoint: Path) -> bool:
+    top = str(mountpoint)
+    return path == top or path.startswith(top + "/")
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() or "process"
+    except OSError:
+        return "process"

@@ -1,0 +1,116 @@
+"""The kernel's mounts: what is mounted where, whether it is dead, and taking it away.
+
+Only the mount table and system calls; it knows no store and no daemon. The table is read from
+/proc, which never asks the file systems themselves, so a hung one cannot hang us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+FSTYPE = "fuse.ckptfs"
+
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+
+class Mount(NamedTuple):
+    """One line of the mount table."""
+
+    path: Path
+    fstype: str
+    source: str
+
+    @property
+    def is_ours(self) -> bool:
+        # The kernel reports the subtype only if the mount named one; the source names us anyway.
+        return self.fstype == FSTYPE or (self.fstype == "fuse" and self.source == "ckptfs")
+
+
+def mount_at(path: Path) -> Mount | None:
+    """What covers exactly this resolved path, topmost, or None."""
+    table = Path("/proc/self/mountinfo").read_bytes()
+    found = [mount for mount in parse_mountinfo(table) if mount.path == path]
+    return found[-1] if found else None
+
+
+def parse_mountinfo(table: bytes) -> list[Mount]:
+    """The mounts of a /proc/PID/mountinfo, in the order they were made."""
+    mounts = []
+    for line in table.splitlines():
+        before, _, after = line.partition(b" - ")
+        fields, kind = before.split(b" "), after.split(b" ")
+        if len(fields) < 5 or len(kind) < 2:
+            continue
+        path = Path(os.fsdecode(_unescape(fields[4])))
+        mounts.append(Mount(path, os.fsdecode(kind[0]), os.fsdecode(_unescape(kind[1]))))
+    return mounts
+
+
+def is_dead(path: Path) -> bool:
+    """Whether the FUSE server behind this mountpoint is gone."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def unmount(path: Path, *, detach: bool = False) -> None:
+    """Take the topmost mount away. Raises OSError, with EBUSY if something still uses it.
+
+    ``detach`` takes it out of the tree even then; the rest of it ends with its last user.
+    """
+    if os.geteuid() == 0:
+        _umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0))
+    else:
+        _fusermount(path, detach=detach)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Push everything the kernel still holds for this file system to its server."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def fusermount() -> str | None:
+    """The helper by which users without privileges mount and unmount."""
+    return shutil.which("fusermount3")
+
+
+def _umount2(path: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(path), flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+
+
+def _fusermount(path: Path, *, detach: bool) -> None:
+    program = fusermount()
+    if program is None:
+        raise OSError(errno.ENOENT, "fusermount3 is not installed", "fusermount3")
+    command = [program, "-u", *(["-z"] if detach else []), "--", os.fspath(path)]
+    done = subprocess.run(
+        command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
+    if done.returncode == 0:
+        return
+    said = os.fsdecode(done.stderr).strip()
+    number = errno.EBUSY if "busy" in said.lower() else errno.EPERM
+    raise OSError(number, said or os.strerror(number), str(path))
+
+
+def _unescape(field: bytes) -> bytes:
+    """The table writes blanks, newlines and backslashes as three octal digits."""
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field)

@@ -1,0 +1,263 @@
+"""Whether a mount may happen: every rule that can be checked before anything changes.
+
+`plan` answers from paths, the mount table, permissions and the machine, in an order in which
+the first thing said is the one to mend first. Rules that need the store or an uncovered
+directory are in `check_directory`, which the daemon calls once it has both. Nothing here
+changes anything.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs import config
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.daemon import mounts
+from ckptfs.errors import (
+    AlreadyMounted,
+    DangerousRoot,
+    MountpointInStore,
+    MountpointMissing,
+    MountpointNotDirectory,
+    MountpointNotEmpty,
+    NoFuse,
+    NoFusermount,
+    NoPermission,
+    NotAStore,
+    OverlappingTrees,
+    SourceMissing,
+    StoreInMountpoint,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnreadable,
+)
+
+#: Directories that the system or everything of a user lives in.
+SYSTEM_ROOTS = frozenset(
+    Path(path)
+    for path in (
+        "/ /bin /boot /dev /dev/shm /etc /home /lib /lib32 /lib64 /libx32 /media /mnt /opt /proc "
+        "/root /run /run/lock /run/user /sbin /srv /sys /tmp /usr /usr/bin /usr/include /usr/lib "
+        "/usr/lib64 /usr/libexec /usr/local /usr/local/bin /usr/local/lib /usr/sbin /usr/share "
+        "/usr/src /var /var/cache /var/lib /var/log /var/mail /var/opt /var/run /var/spool "
+        "/var/tmp"
+    ).split()
+)
+#: Nothing below these is a place for files either.
+KERNEL_TREES = (Path("/proc"), Path("/sys"), Path("/dev"))
+
+_CAP_SYS_ADMIN = 21
+
+
+class MountRequest(NamedTuple):
+    """What the command line asks for, as it was typed."""
+
+    directory: str
+    store: str | None = None
+    source: str | None = None
+    #: None leaves the choice to the file system's default.
+    xattrs: bool | None = None
+    allow_other: bool = False
+    write_back: bool = True
+
+
+class Plan(NamedTuple):
+    """A mount that passed the rules."""
+
+    workspace: Workspace
+    source: Path | None
+    xattrs: bool | None
+    allow_other: bool
+    write_back: bool
+    #: A FUSE server died here; its mount has to go first.
+    covered_by_dead: bool
+
+
+def plan(request: MountRequest) -> Plan:
+    """Check everything that can be checked from outside. Raises the first rule that is broken."""
+    path = config.resolve(request.directory)
+    check_not_dangerous(path)
+    dead = check_not_mounted(path)
+    if not dead:
+        check_is_directory(path)
+    workspace = Workspace(path, choose_store(path, request.store))
+    check_apart(path, workspace.store)
+    source = None if request.source is None else check_source(request.source, workspace)
+    check_machine(path, allow_other=request.allow_other)
+    check_store(workspace.store)
+    checked = Plan(workspace, source, request.xattrs, request.allow_other, request.write_back, dead)
+    if not dead:
+        check_directory(checked)
+    return checked
+
+
+def check_not_dangerous(path: Path) -> None:
+    """Refuse the places whose loss from sight would break the machine or the user's login."""
+    homes = {config.resolve(config.home()), *config.resolve(config.home()).parents}
+    if path == config.resolve(config.home()):
+        raise DangerousRoot(path, "your home directory")
+    if path in SYSTEM_ROOTS or path in homes:
+        raise DangerousRoot(path)
+    if any(path.is_relative_to(tree) for tree in KERNEL_TREES) and not path.is_relative_to(
+        "/dev/shm"
+    ):
+        raise DangerousRoot(path, "part of the kernel's own file systems")
+
+
+def check_not_mounted(path: Path) -> bool:
+    """Refuse a path that is covered by a living mount; say whether a dead one covers it."""
+    mount = mounts.mount_at(path)
+    if mount is None:
+        return False
+    if not mount.is_ours:
+        by = f"a file system of type {mount.fstype}"
+        if mount.fstype.startswith("fuse") and mounts.is_dead(path):
+            by = f"a dead file system of type {mount.fstype}"
+        raise AlreadyMounted(path, by=by)
+    # Ask the daemon's note before the mount itself: a stopped daemon would never answer.
+    workspace = config.lookup(path)
+    daemon = runtime.living(workspace) if workspace is not None else None
+    if daemon is not None or not mounts.is_dead(path):
+        raise AlreadyMounted(path, pid=daemon.pid if daemon is not None else None)
+    return True
+
+
+def check_is_directory(path: Path) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError as error:
+        raise NoPermission(path, "you may not look at it") from error
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise MountpointMissing(path) from error
+        reason = (error.strerror or str(error)).lower()
+        raise NoPermission(path, f"it cannot be read ({reason})") from error
+    if not stat.S_ISDIR(mode):
+        raise MountpointNotDirectory(path)
+
+
+def choose_store(path: Path, named: str | None) -> Path:
+    """The store to use: the named one, else the one this workspace had last, else the default."""
+    if named is not None:
+        return config.resolve(named)
+    default = config.default_store(path)
+    known = config.registered(path)
+    if known is None or known.store == default:
+        return config.resolve(default)
+    if not known.store.exists():
+        # A new and empty history in its place would hide that something is missing.
+        raise StoreMissing(
+            known.store, hint="This workspace was last mounted with it. Name a store with --store."
+        )
+    return known.store
+
+
+def check_apart(path: Path, store: Path) -> None:
+    if path.is_relative_to(store):
+        raise MountpointInStore(path, store)
+    if store.is_relative_to(path):
+        raise StoreInMountpoint(path, store)
+
+
+def check_source(named: str, workspace: Workspace) -> Path:
+    """The directory of ``--from``: readable, and not overlapping with what it would fill."""
+    source = config.resolve(named)
+    if not source.exists():
+        raise SourceMissing(source)
+    if not source.is_dir():
+        raise SourceMissing(source, "it is not a directory")
+    if not os.access(source, os.R_OK | os.X_OK):
+        raise SourceMissing(source, "you may not read it")
+    for other in (workspace.path, workspace.store):
+        if source.is_relative_to(other) or other.is_relative_to(source):
+            raise OverlappingTrees(source, other)
+    return source
+
+
+def check_store(store: Path) -> None:
+    """What can be said about a store without opening it; `Store.open` says the rest."""
+    if not store.exists():
+        nearest = next(parent for parent in store.parents if parent.exists())
+        if not nearest.is_dir():
+            raise NotAStore(store, f"{nearest} is not a directory")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise StoreReadOnly(store)
+        return
+    if not store.is_dir():
+        raise NotAStore(store, "it is not a directory")
+    data = store / "data.mdb"
+    if not os.access(store, os.R_OK | os.X_OK):
+        raise StoreUnreadable(store)
+    if data.exists() and not os.access(data, os.R_OK):
+        raise StoreUnreadable(store)
+    if not os.access(store, os.W_OK) or (data.exists() and not os.access(data, os.W_OK)):
+        raise StoreReadOnly(store)
+
+
+def check_machine(path: Path, *, allow_other: bool) -> None:
+    """Refuse where FUSE cannot work for this user."""
+    _check_device(path)
+    if os.geteuid() == 0:
+        if not has_capability(_CAP_SYS_ADMIN):
+            raise NoPermission(
+                path,
+                "this container may not mount",
+                hint="Start it with --cap-add SYS_ADMIN --device /dev/fuse.",
+            )
+        return
+    if mounts.fusermount() is None:
+        raise NoFusermount(path)
+    if allow_other and not user_allow_other(Path("/etc/fuse.conf")):
+        raise NoPermission(
+            path,
+            "--allow-other is not allowed on this machine",
+            hint="Add the line user_allow_other to /etc/fuse.conf, or leave out --allow-other.",
+        )
+
+
+def check_directory(plan: Plan) -> None:
+    """Rules about the directory's own content and rights; it must not be covered."""
+    path = plan.workspace.path
+    check_is_directory(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise NoPermission(path, "you may not read and write it")
+    if plan.source is not None and any(True for _ in os.scandir(path)):
+        raise MountpointNotEmpty(path)
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process holds a capability; root in a container often lacks some."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+        return bool(int(effective.split()[1], 16) & (1 << number))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return True  # unknown: let the mount itself answer
+
+
+def user_allow_other(fuse_conf: Path) -> bool:
+    try:
+        lines = fuse_conf.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.partition("#")[0].strip() == "user_allow_other" for line in lines)
+
+
+def _check_device(path: Path) -> None:
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise NoPermission(
+                path,
+                "you may not open /dev/fuse",
+                hint="On most systems everyone may: sudo chmod 666 /dev/fuse",
+            ) from error
+        if error.errno in (errno.ENODEV, errno.ENXIO):
+            raise NoFuse(path, "the kernel has no FUSE behind /dev/fuse") from error
+        raise NoFuse(path) from error
