@@ -1,0 +1,5 @@
+"""POSIX in a view."""
+
+from ckptfs.fs.filesystem import Filesystem
+
+__all__ = ["Filesystem"]

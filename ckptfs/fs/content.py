@@ -1,0 +1,317 @@
+"""The bytes of files: reading, writing, cutting, and what they take.
+
+Owns the block map of a file's content and the one small buffer that gathers a run of short writes
+into whole blocks. Names and attributes other than size and times are not known here.
+
+A stored block may be shorter than BLOCK_SIZE; what it lacks reads as zeros. A content that was
+allocated in the writing epoch keeps no `changes` entries for its blocks: they are all found under
+the content id, and go with it (docs/FORMAT.md, "content").
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import inodes
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
+from ckptfs.store.blocks import Buffer
+from ckptfs.store.format import (
+    INLINE,
+    INLINE_MAX,
+    Mapping,
+    block_entity,
+    block_number,
+    pack_reference,
+    pack_u64,
+    unpack_mapping,
+)
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+#: How many files may have a gathered block waiting at once.
+_PENDING_MAX = 64
+
+_ZEROS = bytes(BLOCK_SIZE)
+
+
+class Pending:
+    """Writes to one file that are acknowledged but not yet in the transaction.
+
+    ``gathered`` is the block under way (number ``number``, None if there is none). The fields below
+    it replace the stored inode's when the file settles. Invariant: nobody reads the inode or its
+    content without `settle`, and no commit happens before `settle_all`.
+    """
+
+    __slots__ = ("allocated", "gathered", "inode", "mode", "mtime_ns", "number", "size", "view")
+
+    def __init__(self, view: View, inode: Inode) -> None:
+        self.view = view
+        self.inode = inode
+        self.size = inode.size
+        self.allocated = inode.allocated
+        self.mode = inode.mode
+        self.mtime_ns = inode.mtime_ns
+        self.number: int | None = None
+        self.gathered = bytearray()
+
+
+# -- settling --------------------------------------------------------------------------------------
+
+
+def settle(fs: Filesystem, ino: Ino) -> None:
+    """Put what is pending for the file into the transaction."""
+    pending = fs.pending.pop(ino, None)
+    if pending is not None:
+        inodes.save(fs, pending.view, _settled(fs, pending))
+
+
+def settle_all(fs: Filesystem) -> None:
+    while fs.pending:
+        settle(fs, next(iter(fs.pending)))
+
+
+def take(fs: Filesystem, view: View, ino: Ino) -> Inode:
+    """The inode with its pending writes applied, for a caller that saves it anyway."""
+    pending = fs.pending.pop(ino, None)
+    if pending is None:
+        return inodes.load_stored(fs, view, ino)
+    return _settled(fs, pending)
+
+
+def _settled(fs: Filesystem, pending: Pending) -> Inode:
+    _store_gathered(fs, pending)
+    return pending.inode._replace(
+        size=pending.size,
+        allocated=pending.allocated,
+        mode=pending.mode,
+        mtime_ns=pending.mtime_ns,
+        ctime_ns=pending.mtime_ns,
+    )
+
+
+def _store_gathered(fs: Filesystem, pending: Pending) -> None:
+    if pending.number is not None:
+        number, data = pending.number, pending.gathered
+        pending.number, pending.gathered = None, bytearray()
+        pending.allocated += put_block(fs, pending.view, pending.inode, number, data)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def write(
+    fs: Filesystem, view: View, ino: Ino, offset: int, data: Buffer, *, clear_mode: int = 0
+) -> int:
+    """Write at ``offset``; ``clear_mode`` takes mode bits (set-id) away in the same step."""
+    length = len(data)
+    if offset < 0:
+        raise OSError(errno.EINVAL, "negative offset")
+    if offset + length > FILE_SIZE_MAX:
+        raise OSError(errno.EFBIG, "file too large")
+    pending = fs.pending.get(ino)
+    if pending is None or pending.view is not view:
+        pending = _begin(fs, view, ino)
+    if not length:
+        return 0
+    fs.store.charge(length)
+    _scatter(fs, pending, offset, memoryview(data))
+    if offset + length > pending.size:
+        pending.size = offset + length
+    pending.mtime_ns = fs.clock()
+    pending.mode &= ~clear_mode
+    return length
+
+
+def _begin(fs: Filesystem, view: View, ino: Ino) -> Pending:
+    view.require_writable()
+    inode = inodes.load(fs, view, ino)
+    if not inode.is_file:
+        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    if inode.content == NO_CONTENT:
+        inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
+    if len(fs.pending) >= _PENDING_MAX:
+        settle(fs, next(iter(fs.pending)))
+    pending = fs.pending[ino] = Pending(view, inode)
+    return pending
+
+
+def _scatter(fs: Filesystem, pending: Pending, offset: int, data: memoryview) -> None:
+    """Cut the data at block borders: whole blocks are stored, parts are gathered."""
+    position = 0
+    length = len(data)
+    while position < length:
+        number, start = divmod(offset + position, BLOCK_SIZE)
+        size = min(BLOCK_SIZE - start, length - position)
+        piece = data[position : position + size]
+        if size == BLOCK_SIZE:
+            if pending.number == number:
+                pending.number, pending.gathered = None, bytearray()
+            pending.allocated += put_block(fs, pending.view, pending.inode, number, piece)
+        else:
+            _gather(fs, pending, number, start, piece)
+        position += size
+
+
+def _gather(
+    fs: Filesystem, pending: Pending, number: int, start: int, piece: memoryview
+) -> None:
+    if pending.number != number:
+        _store_gathered(fs, pending)
+        pending.number = number
+        mapping = find_block(fs, pending.view, pending.inode, number)
+        pending.gathered = bytearray(block_bytes(fs, mapping)) if mapping else bytearray()
+    gathered = pending.gathered
+    if start > len(gathered):
+        gathered.extend(_ZEROS[: start - len(gathered)])
+    gathered[start : start + len(piece)] = piece
+    if len(gathered) == BLOCK_SIZE and start + len(piece) == BLOCK_SIZE:
+        _store_gathered(fs, pending)
+
+
+# -- the block map ---------------------------------------------------------------------------------
+
+
+def find_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Mapping | None:
+    record = fs.store.blockmap.get(view, block_entity(inode.content, number))
+    return unpack_mapping(record) if record else None
+
+
+def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
+    return fs.store.blocks.read(mapping.key) if mapping.key else mapping.inline
+
+
+def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
+    """Map a block to these bytes; return by how much the file's allocation grew."""
+    store = fs.store
+    entity = block_entity(inode.content, number)
+    length = len(data)
+    if length <= INLINE_MAX:
+        record = INLINE + data
+    else:
+        record = pack_reference(length, store.blocks.add(data))
+    if inode.content_epoch == view.epoch:
+        replaced = store.blockmap.put_unlisted(view, entity, record)
+        inherited = None
+    else:
+        replaced = store.blockmap.put(view, entity, record)
+        inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
+    return length - _release(fs, replaced) - _length(inherited)
+
+
+def _length(record: bytes | None) -> int:
+    return unpack_mapping(record).length if record else 0
+
+
+def _release(fs: Filesystem, record: bytes | None) -> int:
+    """Let go of what a dropped block-map record held; return how many bytes it mapped."""
+    if not record:
+        return 0
+    mapping = unpack_mapping(record)
+    if mapping.key:
+        fs.store.blocks.release(mapping.key)
+    return mapping.length
+
+
+def _drop_block(fs: Filesystem, view: View, inode: Inode, entity: bytes) -> None:
+    if inode.content_epoch == view.epoch:
+        _release(fs, fs.store.blockmap.forget_unlisted(view, entity))
+    else:
+        _release(fs, fs.store.blockmap.drop(view, entity))
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+
+def truncate(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
+    """The inode with its content cut or grown to ``size``; the caller saves it."""
+    if size < 0:
+        raise OSError(errno.EINVAL, "negative size")
+    if size > FILE_SIZE_MAX:
+        raise OSError(errno.EFBIG, "file too large")
+    if size == 0 and inode.content != NO_CONTENT:
+        discard(fs, view, inode)
+        inode = inode._replace(content=NO_CONTENT, content_epoch=0, allocated=0)
+    elif size < inode.size:
+        inode = _cut(fs, view, inode, size)
+    return inode._replace(size=size)
+
+
+def _cut(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
+    first, keep = divmod(size, BLOCK_SIZE)
+    allocated = inode.allocated
+    prefix = pack_u64(inode.content)
+    for entity, record in fs.store.blockmap.walk(view, prefix, block_entity(inode.content, first)):
+        mapping = unpack_mapping(record)
+        if keep and block_number(entity) == first:
+            if mapping.length > keep:
+                data = block_bytes(fs, mapping)[:keep]
+                allocated += put_block(fs, view, inode, first, data)
+        else:
+            _drop_block(fs, view, inode, entity)
+            allocated -= mapping.length
+    return inode._replace(allocated=allocated)
+
+
+def discard(fs: Filesystem, view: View, inode: Inode) -> None:
+    """Let go of what the view's epoch wrote into the content; what it inherited stays."""
+    blockmap = fs.store.blockmap
+    prefix = pack_u64(inode.content)
+    if inode.content_epoch == view.epoch:
+        for entity, _ in blockmap.walk(view, prefix):
+            _release(fs, blockmap.forget_unlisted(view, entity))
+        return
+    for entity in fs.store.changes.walk(view.epoch, blockmap.kind, prefix):
+        _release(fs, blockmap.forget(view, entity))
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer:
+    """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+    inode = inodes.load(fs, view, ino)
+    if not inode.is_file:
+        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    end = min(offset + size, inode.size)
+    if offset >= end:
+        return b""
+    first, last = offset // BLOCK_SIZE, (end - 1) // BLOCK_SIZE
+    if first == last:
+        start = first * BLOCK_SIZE
+        return _piece(fs, find_block(fs, view, inode, first), offset - start, end - start)
+    return b"".join(_pieces(fs, view, inode, offset, end))
+
+
+def _pieces(
+    fs: Filesystem, view: View, inode: Inode, offset: int, end: int
+) -> Iterator[Buffer]:
+    while offset < end:
+        number, start = divmod(offset, BLOCK_SIZE)
+        stop = min(BLOCK_SIZE, start + end - offset)
+        yield _piece(fs, find_block(fs, view, inode, number), start, stop)
+        offset += stop - start
+
+
+def _piece(fs: Filesystem, mapping: Mapping | None, start: int, stop: int) -> Buffer:
+    """Bytes ``start`` to ``stop`` of a block; a hole and what a short block lacks are zeros."""
+    if mapping is None:
+        return _ZEROS[: stop - start]
+    piece = block_bytes(fs, mapping)[start:stop]
+    missing = stop - start - len(piece)
+    return b"".join((piece, _ZEROS[:missing])) if missing else piece
+
+
+def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
+    """(offset, length) of each stored range of the file, in order."""
+    inode = inodes.load(fs, view, ino)
+    if inode.content == NO_CONTENT:
+        return
+    for entity, record in fs.store.blockmap.walk(view, pack_u64(inode.content)):
+        offset = block_number(entity) * BLOCK_SIZE
+        length = min(unpack_mapping(record).length, inode.size - offset)
+        if length > 0:
+            yield offset, length

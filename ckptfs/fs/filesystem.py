@@ -1,0 +1,78 @@
+"""The file system: POSIX operations on a view of a store.
+
+Every operation takes the view it runs in, raises ``OSError`` with the errno POSIX names, and has
+done everything or nothing when it returns. It knows neither FUSE nor checkpoints. The operations
+stand in the modules beside this one, by what they work on; here is the state that they share.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ckptfs.fs import content, inodes, names, xattrs
+from ckptfs.fs.content import Pending
+from ckptfs.model import Clock, Epoch, Ino, wall_clock
+from ckptfs.store import Store, View
+
+
+class Filesystem:
+    def __init__(self, store: Store, clock: Clock = wall_clock) -> None:
+        self.store = store
+        self.clock = clock
+        #: Files with writes that are not in the transaction yet.
+        self.pending: dict[Ino, Pending] = {}
+        #: How many handles are open on an inode.
+        self.held: dict[Ino, int] = {}
+        #: Inodes that lost their last name and may still be in use.
+        self.unlinked: set[Ino] = set()
+        #: Those of them that the kernel forgot while a handle was still open.
+        self.forgotten: set[Ino] = set()
+        #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH
+        #: descriptor): a nameless inode then lives until the kernel forgets it.
+        self.keep_unlinked = False
+        if not store.head.inodes:
+            inodes.make_root(self, 0o755, os.getuid(), os.getgid())
+        inodes.reap_orphans(self)
+
+    @property
+    def head(self) -> View:
+        return self.store.head
+
+    def view_of(self, epoch: Epoch) -> View:
+        return self.store.view(epoch)
+
+    def settle(self) -> None:
+        """Put every acknowledged write into the transaction."""
+        content.settle_all(self)
+
+    def commit(self) -> None:
+        """Make every acknowledged operation durable."""
+        content.settle_all(self)
+        inodes.record_orphans(self)
+        self.store.commit()
+
+    lookup = names.lookup
+    entries = names.entries
+    readlink = names.readlink
+    mknod = names.mknod
+    mkdir = names.mkdir
+    symlink = names.symlink
+    link = names.link
+    unlink = names.unlink
+    rmdir = names.rmdir
+    rename = names.rename
+
+    getattr = inodes.getattr
+    setattr = inodes.setattr
+    hold = inodes.hold
+    drop = inodes.drop
+    forget = inodes.forget
+
+    read = content.read
+    write = content.write
+    extents = content.extents
+
+    getxattr = xattrs.getxattr
+    listxattr = xattrs.listxattr
+    setxattr = xattrs.setxattr
+    removexattr = xattrs.removexattr

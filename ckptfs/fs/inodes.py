@@ -1,0 +1,217 @@
+"""Inodes of a view: loading and saving them, and the life of one that has lost its last name.
+
+Every other module of the file system reaches inodes through here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import content
+from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Epoch, Ino, Inode
+from ckptfs.store.format import inode_entity, pack_inode, pack_u64, unpack_inode
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+
+def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
+    if ino in fs.pending:
+        content.settle(fs, ino)
+    return load_stored(fs, view, ino)
+
+
+def load_stored(fs: Filesystem, view: View, ino: Ino) -> Inode:
+    """`load` for a caller that knows that nothing is pending for the inode."""
+    record = fs.store.inodes.get(view, inode_entity(ino))
+    if record is None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    return unpack_inode(ino, record)
+
+
+def load_dir(fs: Filesystem, view: View, ino: Ino) -> Inode:
+    inode = load_stored(fs, view, ino)
+    if not inode.is_dir:
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return inode
+
+
+def save(fs: Filesystem, view: View, inode: Inode) -> None:
+    fs.store.note()
+    fs.store.inodes.put(view, inode_entity(inode.ino), pack_inode(inode))
+
+
+def make(
+    fs: Filesystem,
+    view: View,
+    mode: int,
+    uid: int,
+    gid: int,
+    *,
+    parent: Ino = Ino(0),
+    name: bytes = b"",
+    rdev: int = 0,
+    target: bytes = b"",
+) -> Inode:
+    """A new inode, not saved yet."""
+    now = fs.clock()
+    view.inodes += 1
+    return Inode(
+        ino=fs.store.new_ino(),
+        mode=mode,
+        nlink=2 if stat.S_ISDIR(mode) else 1,
+        uid=uid,
+        gid=gid,
+        rdev=rdev,
+        size=len(target),
+        allocated=0,
+        atime_ns=now,
+        mtime_ns=now,
+        ctime_ns=now,
+        btime_ns=now,
+        content=NO_CONTENT,
+        content_epoch=Epoch(0),
+        parent=parent,
+        name=name,
+        target=target,
+    )
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:  # noqa: A001 - the POSIX word
+    return load(fs, view, ino)
+
+
+def setattr(  # noqa: A001 - the POSIX word
+    fs: Filesystem, view: View, ino: Ino, wanted: Attributes, *, clear_mode: int = 0
+) -> Inode:
+    """Change attributes. ``clear_mode`` names bits that a change of size takes away."""
+    view.require_writable()
+    inode = content.take(fs, view, ino)
+    now = fs.clock()
+    if wanted.size is not None:
+        if not inode.is_file:
+            raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+        inode = content.truncate(fs, view, inode, wanted.size)._replace(
+            mtime_ns=now, mode=inode.mode & ~clear_mode
+        )
+    inode = inode._replace(
+        mode=_new_mode(inode, wanted),
+        uid=inode.uid if wanted.uid is None else wanted.uid,
+        gid=inode.gid if wanted.gid is None else wanted.gid,
+        atime_ns=inode.atime_ns if wanted.atime_ns is None else wanted.atime_ns,
+        mtime_ns=inode.mtime_ns if wanted.mtime_ns is None else wanted.mtime_ns,
+        ctime_ns=now if wanted.ctime_ns is None else wanted.ctime_ns,
+    )
+    save(fs, view, inode)
+    return inode
+
+
+def _new_mode(inode: Inode, wanted: Attributes) -> int:
+    mode = inode.mode
+    if wanted.mode is not None:
+        mode = stat.S_IFMT(mode) | stat.S_IMODE(wanted.mode)
+    elif (wanted.uid is not None or wanted.gid is not None) and not inode.is_dir:
+        mode &= ~set_id_bits(mode)
+    return mode
+
+
+def set_id_bits(mode: int) -> int:
+    """The bits that a write or a change of owner takes from a file. Without the group's execute
+    bit S_ISGID is no set-id bit but marks mandatory locking, and stays."""
+    bits = mode & stat.S_ISUID
+    if mode & stat.S_IXGRP:
+        bits |= mode & stat.S_ISGID
+    return bits
+
+
+# -- the end of an inode ---------------------------------------------------------------------------
+
+
+def hold(fs: Filesystem, ino: Ino) -> None:
+    """An open handle keeps an inode alive after its last name is gone."""
+    fs.held[ino] = fs.held.get(ino, 0) + 1
+
+
+def drop(fs: Filesystem, ino: Ino) -> None:
+    count = fs.held[ino] - 1
+    if count:
+        fs.held[ino] = count
+        return
+    del fs.held[ino]
+    if ino in fs.pending:
+        content.settle(fs, ino)
+    if ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
+        destroy(fs, fs.head, ino)
+
+
+def forget(fs: Filesystem, ino: Ino) -> None:
+    """The kernel no longer knows the inode: if it has no name and no handle either, it ends."""
+    if ino not in fs.unlinked:
+        return
+    if ino in fs.held:
+        # The kernel may send this ahead of the release of the last handle.
+        fs.forgotten.add(ino)
+    else:
+        destroy(fs, fs.head, ino)
+
+
+def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
+    """What follows when the last name goes: the end, unless someone may still be using it."""
+    if fs.keep_unlinked or inode.ino in fs.held:
+        fs.unlinked.add(inode.ino)
+        save(fs, view, inode._replace(nlink=0, parent=Ino(0), name=b""))
+    else:
+        _erase(fs, view, inode)
+
+
+def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
+    fs.unlinked.discard(ino)
+    fs.forgotten.discard(ino)
+    fs.store.orphans.delete(pack_u64(ino))
+    record = fs.store.inodes.get(view, inode_entity(ino))
+    if record is not None:
+        fs.pending.pop(ino, None)
+        _erase(fs, view, unpack_inode(ino, record))
+
+
+def _erase(fs: Filesystem, view: View, inode: Inode) -> None:
+    store = fs.store
+    store.note()
+    if inode.content != NO_CONTENT:
+        content.discard(fs, view, inode)
+    _erase_xattrs(fs, view, inode.ino)
+    store.inodes.drop(view, inode_entity(inode.ino))
+    view.inodes -= 1
+
+
+def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
+    """Take back the epoch's own xattr records; nobody asks for those of an inode that is gone."""
+    xattrs = fs.store.xattrs
+    for entity in fs.store.changes.walk(view.epoch, xattrs.kind, pack_u64(ino)):
+        xattrs.forget(view, entity)
+
+
+def record_orphans(fs: Filesystem) -> None:
+    """Before a commit: note the nameless inodes in use, so that a crash does not leak them."""
+    for ino in fs.unlinked:
+        fs.store.orphans.put(pack_u64(ino), b"")
+
+
+def reap_orphans(fs: Filesystem) -> None:
+    """At start: nobody can still be using what an earlier mount kept open."""
+    for key, _ in list(fs.store.orphans.walk()):
+        destroy(fs, fs.head, Ino(int.from_bytes(key, "big")))
+
+
+def make_root(fs: Filesystem, mode: int, uid: int, gid: int) -> Inode:
+    root = make(fs, fs.head, stat.S_IFDIR | mode, uid, gid)
+    if root.ino != ROOT_INO:
+        raise AssertionError(f"the root must be inode {ROOT_INO}, not {root.ino}")
+    save(fs, fs.head, root)
+    return root

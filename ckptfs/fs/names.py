@@ -1,0 +1,389 @@
+"""Names: directories and what stands in them.
+
+Owns directory entries, hard links, renames, and the times and link counts that they change. The
+bytes of files are not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import inodes
+from ckptfs.model import LINK_MAX, NAME_MAX, ROOT_INO, TARGET_MAX, Ino, Inode
+from ckptfs.store.format import (
+    PRESENT,
+    dirent_entity,
+    dirent_name,
+    link_entity,
+    link_place,
+    pack_u64,
+    unpack_u64,
+)
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def _require_valid(name: bytes) -> None:
+    """Refuse a name that no directory can hold."""
+    if len(name) > NAME_MAX:
+        raise _error(errno.ENAMETOOLONG)
+    if name in (b"", b".", b"..") or b"/" in name or b"\0" in name:
+        raise _error(errno.EINVAL)
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def find(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino | None:
+    """The inode under a name, or None. The parent is not checked."""
+    record = fs.store.dirents.get(view, dirent_entity(parent, name))
+    return Ino(unpack_u64(record)) if record else None
+
+
+def _require(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
+    ino = find(fs, view, parent, name)
+    if ino is None:
+        raise _error(errno.ENOENT)
+    return ino
+
+
+def lookup(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
+    if len(name) > NAME_MAX:
+        raise _error(errno.ENAMETOOLONG)
+    ino = find(fs, view, parent, name)
+    if ino is None:
+        inodes.load_dir(fs, view, parent)
+        raise _error(errno.ENOENT)
+    return inodes.load(fs, view, ino)
+
+
+def entries(
+    fs: Filesystem, view: View, ino: Ino, after: bytes = b""
+) -> Iterator[tuple[bytes, Inode]]:
+    """(name, inode) of a directory's entries in name order, from the first behind ``after``.
+
+    The caller may change the directory between two entries: nothing is given twice, and nothing
+    that stays is left out.
+    """
+    prefix = pack_u64(ino)
+    # An entity ends in NUL, so the name followed by \x01 lies behind it and before every other.
+    start = prefix + after + b"\x01" if after else prefix
+    for entity, record in fs.store.dirents.walk(view, prefix, start):
+        child = Ino(unpack_u64(record))
+        try:
+            yield dirent_name(entity), inodes.load(fs, view, child)
+        except OSError as error:
+            # Removed since the walk read ahead.
+            if error.errno != errno.ESTALE:
+                raise
+
+
+def readlink(fs: Filesystem, view: View, ino: Ino) -> bytes:
+    inode = inodes.load_stored(fs, view, ino)
+    if not inode.is_link:
+        raise _error(errno.EINVAL)
+    return inode.target
+
+
+def is_empty(fs: Filesystem, view: View, ino: Ino) -> bool:
+    return next(fs.store.dirents.walk(view, pack_u64(ino)), None) is None
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+def mknod(
+    fs: Filesystem,
+    view: View,
+    parent: Ino,
+    name: bytes,
+    mode: int,
+    uid: int,
+    gid: int,
+    rdev: int = 0,
+) -> Inode:
+    """A regular file, FIFO, socket or device node."""
+    if not stat.S_IFMT(mode):
+        mode |= stat.S_IFREG
+    return _make(fs, view, parent, name, mode, uid, gid, rdev=rdev)
+
+
+def mkdir(
+    fs: Filesystem, view: View, parent: Ino, name: bytes, mode: int, uid: int, gid: int
+) -> Inode:
+    return _make(fs, view, parent, name, stat.S_IFDIR | stat.S_IMODE(mode), uid, gid)
+
+
+def symlink(
+    fs: Filesystem, view: View, parent: Ino, name: bytes, target: bytes, uid: int, gid: int
+) -> Inode:
+    if len(target) > TARGET_MAX:
+        raise _error(errno.ENAMETOOLONG)
+    if not target or b"\0" in target:
+        raise _error(errno.ENOENT)
+    return _make(fs, view, parent, name, stat.S_IFLNK | 0o777, uid, gid, target=target)
+
+
+def _make(
+    fs: Filesystem,
+    view: View,
+    parent: Ino,
+    name: bytes,
+    mode: int,
+    uid: int,
+    gid: int,
+    *,
+    rdev: int = 0,
+    target: bytes = b"",
+) -> Inode:
+    directory = _open_place(fs, view, parent, name)
+    if directory.mode & stat.S_ISGID:
+        gid = directory.gid
+        if stat.S_ISDIR(mode):
+            mode |= stat.S_ISGID
+    fs.store.charge()
+    inode = inodes.make(
+        fs, view, mode, uid, gid, parent=parent, name=name, rdev=rdev, target=target
+    )
+    inodes.save(fs, view, inode)
+    _set(fs, view, parent, name, inode.ino)
+    _touch(fs, view, directory, subdirs=1 if stat.S_ISDIR(mode) else 0)
+    return inode
+
+
+def _open_place(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
+    """The directory, if the name is valid and free in it."""
+    view.require_writable()
+    _require_valid(name)
+    directory = inodes.load_dir(fs, view, parent)
+    if not directory.nlink:
+        raise _error(errno.ENOENT)
+    if find(fs, view, parent, name) is not None:
+        raise _error(errno.EEXIST)
+    return directory
+
+
+def _set(fs: Filesystem, view: View, parent: Ino, name: bytes, ino: Ino) -> None:
+    fs.store.dirents.put(view, dirent_entity(parent, name), pack_u64(ino))
+
+
+def _touch(fs: Filesystem, view: View, directory: Inode, *, subdirs: int = 0) -> None:
+    """Save the directory with the times, and the link count, of a changed entry."""
+    now = fs.clock()
+    inodes.save(
+        fs,
+        view,
+        directory._replace(nlink=directory.nlink + subdirs, mtime_ns=now, ctime_ns=now),
+    )
+
+
+def link(fs: Filesystem, view: View, ino: Ino, parent: Ino, name: bytes) -> Inode:
+    directory = _open_place(fs, view, parent, name)
+    inode = inodes.load(fs, view, ino)
+    if inode.is_dir:
+        raise _error(errno.EPERM)
+    if not inode.nlink:
+        raise _error(errno.ENOENT)
+    if inode.nlink >= LINK_MAX:
+        raise _error(errno.EMLINK)
+    fs.store.charge()
+    _set(fs, view, parent, name, ino)
+    fs.store.links.put(view, link_entity(ino, parent, name), PRESENT)
+    inode = inode._replace(nlink=inode.nlink + 1, ctime_ns=fs.clock())
+    inodes.save(fs, view, inode)
+    _touch(fs, view, directory)
+    return inode
+
+
+# -- the names of one inode ------------------------------------------------------------------------
+
+
+def _without_name(fs: Filesystem, view: View, inode: Inode, parent: Ino, name: bytes) -> Inode:
+    """The inode with one of several names gone from its own record or the `links` table."""
+    links = fs.store.links
+    if (inode.parent, inode.name) != (parent, name):
+        links.drop(view, link_entity(inode.ino, parent, name))
+        return inode
+    entity, _ = next(links.walk(view, pack_u64(inode.ino)))
+    links.drop(view, entity)
+    new_parent, new_name = link_place(entity)
+    return inode._replace(parent=new_parent, name=new_name)
+
+
+def _renamed(
+    fs: Filesystem,
+    view: View,
+    inode: Inode,
+    old: tuple[Ino, bytes],
+    new: tuple[Ino, bytes],
+) -> Inode:
+    if (inode.parent, inode.name) == old:
+        return inode._replace(parent=new[0], name=new[1])
+    fs.store.links.drop(view, link_entity(inode.ino, *old))
+    fs.store.links.put(view, link_entity(inode.ino, *new), PRESENT)
+    return inode
+
+
+# -- removing --------------------------------------------------------------------------------------
+
+
+def unlink(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
+    view.require_writable()
+    directory = inodes.load_dir(fs, view, parent)
+    inode = inodes.load(fs, view, _require(fs, view, parent, name))
+    if inode.is_dir:
+        raise _error(errno.EISDIR)
+    _remove(fs, view, parent, name, inode)
+    _touch(fs, view, directory)
+    return inode.ino
+
+
+def rmdir(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
+    view.require_writable()
+    directory = inodes.load_dir(fs, view, parent)
+    inode = inodes.load_dir(fs, view, _require(fs, view, parent, name))
+    if not is_empty(fs, view, inode.ino):
+        raise _error(errno.ENOTEMPTY)
+    _remove(fs, view, parent, name, inode)
+    _touch(fs, view, directory, subdirs=-1)
+    return inode.ino
+
+
+def _remove(fs: Filesystem, view: View, parent: Ino, name: bytes, inode: Inode) -> None:
+    """Take a name away, and the inode with it if that was the last."""
+    fs.store.note()
+    fs.store.dirents.drop(view, dirent_entity(parent, name))
+    inode = inode._replace(ctime_ns=fs.clock())
+    if inode.is_dir or inode.nlink == 1:
+        inodes.lose_last_name(fs, view, inode)
+    else:
+        inode = _without_name(fs, view, inode, parent, name)
+        inodes.save(fs, view, inode._replace(nlink=inode.nlink - 1))
+
+
+# -- renaming --------------------------------------------------------------------------------------
+
+
+def rename(
+    fs: Filesystem,
+    view: View,
+    parent: Ino,
+    name: bytes,
+    new_parent: Ino,
+    new_name: bytes,
+    flags: int = 0,
+) -> Ino | None:
+    """Move an entry; return the inode that lost the new name, if there was one."""
+    view.require_writable()
+    if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+        raise _error(errno.EINVAL)
+    _require_valid(new_name)
+    source = inodes.load_dir(fs, view, parent)
+    target = inodes.load_dir(fs, view, new_parent)
+    moved = inodes.load(fs, view, _require(fs, view, parent, name))
+    if not target.nlink:
+        raise _error(errno.ENOENT)
+    if moved.is_dir and new_parent != parent:
+        _require_outside(fs, view, moved.ino, new_parent)
+    found = find(fs, view, new_parent, new_name)
+    replaced = None if found is None else inodes.load(fs, view, found)
+    if flags == RENAME_EXCHANGE:
+        _exchange(fs, view, source, name, moved, target, new_name, replaced)
+        return None
+    if replaced is not None and flags == RENAME_NOREPLACE:
+        raise _error(errno.EEXIST)
+    if replaced is not None and replaced.ino == moved.ino:
+        return None
+    _move(fs, view, source, name, moved, target, new_name, replaced)
+    return replaced.ino if replaced else None
+
+
+def _require_outside(fs: Filesystem, view: View, ino: Ino, place: Ino) -> None:
+    """Refuse to put a directory below itself."""
+    while place != ROOT_INO:
+        if place == ino:
+            raise _error(errno.EINVAL)
+        place = inodes.load_stored(fs, view, place).parent
+        if not place:
+            return
+
+
+def _move(
+    fs: Filesystem,
+    view: View,
+    source: Inode,
+    name: bytes,
+    moved: Inode,
+    target: Inode,
+    new_name: bytes,
+    replaced: Inode | None,
+) -> None:
+    fs.store.charge()
+    if replaced is not None:
+        _require_replaceable(fs, view, moved, replaced)
+        _remove(fs, view, target.ino, new_name, replaced)
+    fs.store.dirents.drop(view, dirent_entity(source.ino, name))
+    _set(fs, view, target.ino, new_name, moved.ino)
+    # A hard link of one inode replaced by another name of it was ruled out before, so what
+    # `_remove` saved cannot be `moved`.
+    renamed = _renamed(fs, view, moved, (source.ino, name), (target.ino, new_name))
+    inodes.save(fs, view, renamed._replace(ctime_ns=fs.clock()))
+    gained = int(moved.is_dir) - int(replaced is not None and replaced.is_dir)
+    if source.ino == target.ino:
+        _touch(fs, view, source, subdirs=gained - int(moved.is_dir))
+    else:
+        _touch(fs, view, source, subdirs=-int(moved.is_dir))
+        _touch(fs, view, target, subdirs=gained)
+
+
+def _require_replaceable(fs: Filesystem, view: View, moved: Inode, replaced: Inode) -> None:
+    if replaced.is_dir and not moved.is_dir:
+        raise _error(errno.EISDIR)
+    if moved.is_dir and not replaced.is_dir:
+        raise _error(errno.ENOTDIR)
+    if replaced.is_dir and not is_empty(fs, view, replaced.ino):
+        raise _error(errno.ENOTEMPTY)
+
+
+def _exchange(
+    fs: Filesystem,
+    view: View,
+    source: Inode,
+    name: bytes,
+    first: Inode,
+    target: Inode,
+    new_name: bytes,
+    second: Inode | None,
+) -> None:
+    if second is None:
+        raise _error(errno.ENOENT)
+    if first.ino == second.ino:
+        return
+    if second.is_dir and source.ino != target.ino:
+        _require_outside(fs, view, second.ino, source.ino)
+    fs.store.charge()
+    old, new = (source.ino, name), (target.ino, new_name)
+    _set(fs, view, *old, second.ino)
+    _set(fs, view, *new, first.ino)
+    now = fs.clock()
+    inodes.save(fs, view, _renamed(fs, view, first, old, new)._replace(ctime_ns=now))
+    inodes.save(fs, view, _renamed(fs, view, second, new, old)._replace(ctime_ns=now))
+    if source.ino == target.ino:
+        _touch(fs, view, source)
+    else:
+        difference = int(second.is_dir) - int(first.is_dir)
+        _touch(fs, view, source, subdirs=difference)
+        _touch(fs, view, target, subdirs=-difference)

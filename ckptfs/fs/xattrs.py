@@ -1,0 +1,61 @@
+"""Extended attributes of an inode."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import inodes
+from ckptfs.model import NAME_MAX, Ino
+from ckptfs.store.format import PRESENT, pack_u64, xattr_entity, xattr_name
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+XATTR_CREATE = 1
+XATTR_REPLACE = 2
+VALUE_MAX = 65_536
+
+
+def getxattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> bytes:
+    record = fs.store.xattrs.get(view, xattr_entity(ino, name))
+    if record is None:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+    return record[len(PRESENT) :]
+
+
+def listxattr(fs: Filesystem, view: View, ino: Ino) -> list[bytes]:
+    return [xattr_name(entity) for entity, _ in fs.store.xattrs.walk(view, pack_u64(ino))]
+
+
+def setxattr(
+    fs: Filesystem, view: View, ino: Ino, name: bytes, value: bytes, flags: int = 0
+) -> None:
+    view.require_writable()
+    if not name or len(name) > NAME_MAX:
+        raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
+    if len(value) > VALUE_MAX:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    entity = xattr_entity(ino, name)
+    present = fs.store.xattrs.get(view, entity) is not None
+    if flags & XATTR_CREATE and present:
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if flags & XATTR_REPLACE and not present:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+    fs.store.charge(len(value))
+    fs.store.xattrs.put(view, entity, PRESENT + value)
+    _touch(fs, view, ino)
+
+
+def removexattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> None:
+    view.require_writable()
+    getxattr(fs, view, ino, name)
+    fs.store.xattrs.drop(view, xattr_entity(ino, name))
+    _touch(fs, view, ino)
+
+
+def _touch(fs: Filesystem, view: View, ino: Ino) -> None:
+    inode = inodes.load(fs, view, ino)
+    inodes.save(fs, view, inode._replace(ctime_ns=fs.clock()))

@@ -1,0 +1,244 @@
+"""`check`: every invariant of docs/FORMAT.md, one small function each.
+
+Reads only. Each function yields the problems that it finds; what to do about them is the caller's.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.store import format as fmt
+from ckptfs.store.views import View
+
+if TYPE_CHECKING:
+    from ckptfs.store.environment import Store
+    from ckptfs.store.tables import Versioned
+
+
+class Problem(NamedTuple):
+    invariant: str
+    message: str
+
+
+def check(store: Store) -> list[Problem]:
+    """Everything that is wrong with the store; empty when nothing is."""
+    problems = [*_epochs(store), *_versions(store), *_changes(store), *_block_uses(store)]
+    problems += _blocks(store)
+    for epoch in store.epochs:
+        problems += _view(store, store.view(epoch))
+    return problems
+
+
+def _epochs(store: Store) -> Iterator[Problem]:
+    """Every parent exists and is sealed; the head exists and is not sealed."""
+    for epoch, record in store.epochs.items():
+        parent = store.epochs.get(record.parent)
+        if record.parent != fmt.NO_EPOCH and (parent is None or not parent.sealed):
+            yield Problem("epochs", f"epoch {epoch} has no sealed parent {record.parent}")
+    head = store.epochs.get(store.head.epoch)
+    if head is None or head.sealed:
+        yield Problem("epochs", f"the head {store.head.epoch} is not an open epoch")
+
+
+def _versioned(store: Store) -> tuple[Versioned, ...]:
+    return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
+
+
+def _versions(store: Store) -> Iterator[Problem]:
+    """Every record belongs to an epoch that exists, and is listed in `changes` if it must be."""
+    listed = {
+        (epoch, key[:1], key[1:]) for epoch in store.epochs for key in store.changes.walk(epoch)
+    }
+    born = _content_epochs(store)
+    for table in _versioned(store):
+        for entity, suffix, _ in table.versions(b""):
+            epoch = fmt.epoch_of(suffix)
+            if epoch not in store.epochs:
+                yield Problem("versions", f"{_show(table, entity)} is of the lost epoch {epoch}")
+            elif (epoch, table.kind, entity) not in listed and not (
+                table is store.blockmap and born.get(entity[:8]) == epoch
+            ):
+                yield Problem("changes", f"epoch {epoch} does not list {_show(table, entity)}")
+
+
+def _content_epochs(store: Store) -> dict[bytes, Epoch]:
+    """In which epoch each content was allocated, by its packed id."""
+    found: dict[bytes, Epoch] = {}
+    for entity, _, record in store.inodes.versions(b""):
+        if record:
+            inode = fmt.unpack_inode(Ino(fmt.unpack_u64(entity)), record)
+            found[fmt.pack_u64(inode.content)] = inode.content_epoch
+    return found
+
+
+def _changes(store: Store) -> Iterator[Problem]:
+    """Every listed change has its record, and its epoch exists."""
+    tables = {table.kind: table for table in _versioned(store)}
+    for epoch in store.epochs:
+        view = store.view(epoch)
+        for key in store.changes.walk(epoch):
+            table = tables.get(key[:1])
+            if table is None:
+                yield Problem("changes", f"epoch {epoch} lists the unknown kind {key[:1]!r}")
+            elif table.own(view, key[1:]) is None:
+                yield Problem(
+                    "changes", f"epoch {epoch} lists {_show(table, key[1:])}, which it lacks"
+                )
+    known = {fmt.pack_u32(epoch) for epoch in store.epochs}
+    for prefix in store.changes.epochs():
+        if prefix not in known:
+            yield Problem("changes", f"the lost epoch {fmt.unpack_u32(prefix)} is listed")
+
+
+def _block_uses(store: Store) -> Iterator[Problem]:
+    """Every block is counted as often as block-map records name it, and no oftener."""
+    used: Counter[bytes] = Counter()
+    for _, _, record in store.blockmap.versions(b""):
+        if record and (key := fmt.unpack_mapping(record).key):
+            used[key] += 1
+    for key in store.blocks.keys():
+        counted = store.blocks.uses(key)
+        if counted != used.pop(key, 0):
+            yield Problem("block uses", f"block {key.hex()} is counted {counted} times, wrongly")
+    for key in used:
+        yield Problem("block uses", f"block {key.hex()} is named and missing")
+    for key in store.blocks.counted():
+        if store.blocks.uses(key) < 2 or not store.blocks.has(key):
+            yield Problem("block uses", f"block {key.hex()} has a needless count")
+
+
+def _blocks(store: Store) -> Iterator[Problem]:
+    """Every block is named by the digest of its bytes and not longer than a block."""
+    for key in store.blocks.keys():
+        if not store.blocks.is_whole(key):
+            yield Problem("blocks", f"the bytes of block {key.hex()} do not match its digest")
+        elif len(store.blocks.read(key)) > BLOCK_SIZE:
+            yield Problem("blocks", f"block {key.hex()} is longer than a block")
+
+
+def _show(table: Versioned, entity: bytes) -> str:
+    return f"record {table.kind.decode()}:{entity.hex()}"
+
+
+# -- one view --------------------------------------------------------------------------------------
+
+
+def _view(store: Store, view: View) -> list[Problem]:
+    inodes = {
+        (ino := Ino(fmt.unpack_u64(entity))): fmt.unpack_inode(ino, record)
+        for entity, record in store.inodes.walk(view, b"")
+    }
+    names: dict[Ino, list[tuple[Ino, bytes]]] = {}
+    for entity, record in store.dirents.walk(view, b""):
+        place = (Ino(fmt.unpack_u64(entity[:8])), fmt.dirent_name(entity))
+        names.setdefault(Ino(fmt.unpack_u64(record)), []).append(place)
+    found = [
+        *_root(inodes),
+        *_named(inodes, names),
+        *_directories(inodes, names),
+        *_files(store, view, inodes),
+        *_other_names(store, view, inodes, names),
+        *_counted(view, inodes),
+    ]
+    return [Problem(p.invariant, f"epoch {view.epoch}: {p.message}") for p in found]
+
+
+def _root(inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+    if ROOT_INO not in inodes or not inodes[ROOT_INO].is_dir:
+        yield Problem("root", "there is no root directory")
+
+
+def _named(
+    inodes: dict[Ino, Inode], names: dict[Ino, list[tuple[Ino, bytes]]]
+) -> Iterator[Problem]:
+    """Every entry stands in a directory and leads to an inode; an inode's own name is one of its
+    entries; a link count is the number of names."""
+    for ino, places in names.items():
+        if ino not in inodes:
+            yield Problem("entries", f"{places[0][1]!r} leads to the lost inode {ino}")
+        for parent, name in places:
+            if parent not in inodes or not inodes[parent].is_dir:
+                yield Problem("entries", f"{name!r} stands in {parent}, which is no directory")
+    for ino, inode in inodes.items():
+        places = names.get(ino, [])
+        if ino != ROOT_INO and inode.nlink and (inode.parent, inode.name) not in places:
+            yield Problem("names", f"inode {ino} is not where it says it is")
+        if not inode.is_dir and inode.nlink != len(places):
+            yield Problem("nlink", f"inode {ino} has {len(places)} names and nlink {inode.nlink}")
+
+
+def _directories(
+    inodes: dict[Ino, Inode], names: dict[Ino, list[tuple[Ino, bytes]]]
+) -> Iterator[Problem]:
+    """A directory has one name, leads up to the root, and counts its subdirectories."""
+    subdirs: Counter[Ino] = Counter()
+    for ino, inode in inodes.items():
+        if inode.is_dir and ino != ROOT_INO and inode.nlink:
+            subdirs[inode.parent] += 1
+            if len(names.get(ino, [])) != 1:
+                yield Problem("directories", f"directory {ino} has {len(names.get(ino, []))} names")
+            if not _reaches_root(inodes, ino):
+                yield Problem("directories", f"directory {ino} does not lead up to the root")
+    for ino, inode in inodes.items():
+        if inode.is_dir and inode.nlink and inode.nlink != 2 + subdirs[ino]:
+            yield Problem("nlink", f"directory {ino} counts {inode.nlink - 2} subdirectories")
+
+
+def _reaches_root(inodes: dict[Ino, Inode], ino: Ino) -> bool:
+    seen: set[Ino] = set()
+    while ino != ROOT_INO:
+        if ino in seen or ino not in inodes:
+            return False
+        seen.add(ino)
+        ino = inodes[ino].parent
+    return True
+
+
+def _files(store: Store, view: View, inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+    """A file's allocation is the sum of its blocks, and no block lies behind its end."""
+    allocated: Counter[bytes] = Counter()
+    ends: dict[bytes, int] = {}
+    for entity, record in store.blockmap.walk(view, b""):
+        mapping = fmt.unpack_mapping(record)
+        allocated[entity[:8]] += mapping.length
+        ends[entity[:8]] = fmt.block_number(entity) * BLOCK_SIZE + mapping.length
+    for inode in inodes.values():
+        if not stat.S_ISREG(inode.mode):
+            continue
+        content = fmt.pack_u64(inode.content)
+        held = allocated[content] if inode.content != NO_CONTENT else 0
+        if held != inode.allocated:
+            yield Problem("allocated", f"file {inode.ino} holds {held}, not {inode.allocated}")
+        if inode.content != NO_CONTENT and ends.get(content, 0) > inode.size:
+            yield Problem("size", f"file {inode.ino} has a block behind its end")
+
+
+def _other_names(
+    store: Store,
+    view: View,
+    inodes: dict[Ino, Inode],
+    names: dict[Ino, list[tuple[Ino, bytes]]],
+) -> Iterator[Problem]:
+    """`links` holds every name of a file but the one in its inode."""
+    listed = {
+        (Ino(fmt.unpack_u64(entity[:8])), fmt.link_place(entity))
+        for entity, _ in store.links.walk(view, b"")
+    }
+    wanted = {
+        (ino, place)
+        for ino, places in names.items()
+        for place in places
+        if ino in inodes and place != (inodes[ino].parent, inodes[ino].name)
+    }
+    for ino, (_, name) in listed ^ wanted:
+        yield Problem("links", f"inode {ino} and its name {name!r} are not listed rightly")
+
+
+def _counted(view: View, inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+    if view.inodes != len(inodes):
+        yield Problem("inodes", f"{view.inodes} inodes are counted and {len(inodes)} are there")
+

@@ -1,0 +1,350 @@
+"""The store: one LMDB environment, its lock, its one open write transaction, its counters.
+
+Owns opening, creating, committing and closing. Every read and write of the program runs inside the
+write transaction that is always open here, on the thread that opened the store, so nobody ever sees
+half an operation and no cache has to agree with the disk. What the records mean is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from ckptfs import errors
+from ckptfs.model import ContentId, Epoch, Ino
+from ckptfs.store import format as fmt
+from ckptfs.store.blocks import Blocks
+from ckptfs.store.tables import Changes, Plain, Versioned
+from ckptfs.store.views import View, view_of
+
+#: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
+MAP_SIZE = 1 << 40
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock"
+
+_PLAIN = (b"meta", b"epochs", b"changes", b"blocks", b"refs", b"orphans", b"facts", b"below")
+_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
+
+#: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
+_RESERVE = 16 << 20
+#: A record's share of the tree pages that its commit copies, as counted against the free space.
+_RECORD_COST = 512
+#: Below this much free disk the pages that LMDB can reuse are counted too.
+_SCARCE = 4 << 30
+
+
+class Store:
+    """An open store. ``head`` is the view that may be written."""
+
+    def __init__(self, path: Path, env: lmdb.Environment, lock_fd: int) -> None:
+        self.path = path
+        self._env = env
+        self._lock_fd = lock_fd
+        dbs = {name: env.open_db(name) for name in _PLAIN + _VERSIONED}
+        plain = {name: Plain(dbs[name]) for name in _PLAIN}
+        self._meta = plain[b"meta"]
+        self._epochs = plain[b"epochs"]
+        self.changes = Changes(plain[b"changes"])
+        self.orphans = plain[b"orphans"]
+        self.facts = plain[b"facts"]
+        self.below = Below(plain[b"below"])
+        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"])
+        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes)
+        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes)
+        self.links = Versioned(dbs[b"links"], b"l", self.changes)
+        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes)
+        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes)
+        self._dbs = dbs
+        self._tables = (
+            *plain.values(),
+            self.inodes,
+            self.dirents,
+            self.links,
+            self.blockmap,
+            self.xattrs,
+        )
+        self.dirty = False
+        self.dirty_bytes = 0
+        self._begin()
+
+    @classmethod
+    def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
+        """Make a new store at a path that is absent or an empty directory."""
+        if path.exists() and (not path.is_dir() or _foreign_files(path)):
+            raise errors.NotAStore(path, "it exists and is not empty")
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)
+        except OSError as error:
+            raise _refusal(path, error) from error
+        store = cls._attach(path, map_size)
+        store._meta.put(b"format", fmt.pack_u32(fmt.FORMAT_VERSION))
+        store._next_ino, store._next_content, store._next_epoch = 1, 1, 1
+        store.epochs = {}
+        store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
+        store.commit()
+        return store
+
+    @classmethod
+    def open(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
+        if not path.exists():
+            raise errors.StoreMissing(path)
+        if not path.is_dir():
+            raise errors.NotAStore(path, "it is not a directory")
+        try:
+            present = (path / DATA_FILE).exists()
+        except OSError as error:
+            raise _refusal(path, error) from error
+        if not present:
+            raise errors.NotAStore(path)
+        store = cls._attach(path, map_size)
+        try:
+            store._load()
+        except BaseException:
+            store.close(commit=False)
+            raise
+        return store
+
+    @classmethod
+    def _attach(cls, path: Path, map_size: int) -> Store:
+        lock_fd = _take_lock(path)
+        try:
+            env = lmdb.open(
+                os.fspath(path),
+                map_size=map_size,
+                max_dbs=len(_PLAIN) + len(_VERSIONED),
+                mode=0o600,
+                max_spare_txns=0,
+            )
+            return cls(path, env, lock_fd)
+        except lmdb.Error as error:
+            os.close(lock_fd)
+            raise _not_lmdb(path, error) from error
+
+    def _load(self) -> None:
+        version = self._meta.get(b"format")
+        if version is None:
+            raise errors.NotAStore(self.path)
+        if fmt.unpack_u32(version) != fmt.FORMAT_VERSION:
+            found = fmt.unpack_u32(version)
+            raise errors.StoreVersionUnknown(self.path, found, fmt.FORMAT_VERSION)
+        self._next_ino = self._counter(b"next_ino")
+        self._next_content = self._counter(b"next_content")
+        self._next_epoch = self._counter(b"next_epoch")
+        self.epochs = {
+            Epoch(fmt.unpack_u32(key)): fmt.unpack_epoch(value) for key, value in self._epochs.walk()
+        }
+        self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
+
+    def _counter(self, key: bytes) -> int:
+        value = self._meta.get(key)
+        if value is None:
+            raise errors.StoreCorrupt(self.path, f"its {key.decode()} record is missing")
+        return fmt.unpack_u64(value)
+
+    # -- transactions -----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._txn = self._env.begin(write=True)
+        for table in self._tables:
+            table.bind(self._txn)
+        self.dirty = False
+        self.dirty_bytes = 0
+        self._budget = self._free_bytes() - _RESERVE
+
+    def commit(self) -> None:
+        """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed."""
+        if not self.dirty:
+            return
+        self._save_counters()
+        try:
+            self._txn.commit()
+        except lmdb.Error as error:
+            self._begin()
+            raise _commit_failed(self.path, error) from error
+        self._begin()
+
+    def _save_counters(self) -> None:
+        head = self.head
+        record = self.epochs[head.epoch]
+        if record.inodes != head.inodes:
+            self._put_epoch(head.epoch, record._replace(inodes=head.inodes))
+        for key, value in (
+            (b"next_ino", self._next_ino),
+            (b"next_content", self._next_content),
+            (b"next_epoch", self._next_epoch),
+            (b"head", head.epoch),
+        ):
+            self._meta.put(key, fmt.pack_u64(value))
+
+    def close(self, *, commit: bool = True) -> None:
+        if commit:
+            self.commit()
+        self._txn.abort()
+        self._env.close()
+        os.close(self._lock_fd)
+
+    # -- space ------------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Note a record that is written, whatever space is left."""
+        self.dirty = True
+        self.dirty_bytes += _RECORD_COST
+
+    def charge(self, size: int = 0) -> None:
+        """Before an operation that takes space: note its bytes, or refuse it with ENOSPC.
+
+        The reserve sees to it that what was accepted can be committed, and that operations that
+        do not ask (removing, changing attributes) still work on a full disk.
+        """
+        self.dirty = True
+        self.dirty_bytes += size + _RECORD_COST
+        if self.dirty_bytes > self._budget:
+            self._budget = self._free_bytes() - _RESERVE
+            if self.dirty_bytes > self._budget:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self.path)
+        free = disk.f_bavail * disk.f_frsize
+        room = self._env.info()["map_size"] - self._used_pages() * self._page_size
+        if free < _SCARCE:
+            free += self._reusable_pages() * self._page_size
+        return min(free, room)
+
+    @property
+    def _page_size(self) -> int:
+        return int(self._env.stat()["psize"])
+
+    def _used_pages(self) -> int:
+        return int(self._env.info()["last_pgno"]) + 1
+
+    def _reusable_pages(self) -> int:
+        stats = [self._txn.stat(db) for db in self._dbs.values()]
+        live = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+        return max(0, self._used_pages() - live)
+
+    def size_bytes(self) -> int:
+        """How much disk the store's file takes."""
+        return (self.path / DATA_FILE).stat().st_blocks * 512
+
+    def statvfs(self) -> os.statvfs_result:
+        return os.statvfs(self.path)
+
+    # -- numbers that are never used twice --------------------------------------------------------
+
+    def new_ino(self) -> Ino:
+        ino = self._next_ino
+        self._next_ino = ino + 1
+        return Ino(ino)
+
+    def new_content(self) -> ContentId:
+        content = self._next_content
+        self._next_content = content + 1
+        return ContentId(content)
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def open_epoch(self, parent: Epoch, *, inodes: int) -> View:
+        """A new epoch below ``parent`` that may be written."""
+        epoch = Epoch(self._next_epoch)
+        if epoch > fmt.EPOCH_MAX:
+            raise OSError(errno.ENOSPC, "the store has no epoch numbers left")
+        self._next_epoch += 1
+        self._put_epoch(epoch, fmt.EpochRecord(parent, sealed=False, inodes=inodes, info={}))
+        return view_of(self.epochs, epoch)
+
+    def seal_epoch(self, view: View, info: dict[str, object]) -> None:
+        """Make the view's epoch a checkpoint: from here on it can only be read."""
+        record = self.epochs[view.epoch]
+        sealed = record._replace(sealed=True, inodes=view.inodes, info=info)
+        self._put_epoch(view.epoch, sealed)
+        view.writable = False
+
+    def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
+        self.dirty = True
+        self.epochs[epoch] = record
+        self._epochs.put(fmt.pack_u32(epoch), fmt.pack_epoch(record))
+
+    def view(self, epoch: Epoch) -> View:
+        return self.head if epoch == self.head.epoch else view_of(self.epochs, epoch)
+
+
+class Below:
+    """The ledger's table: what stood under a name in the directory below, by directory and name."""
+
+    def __init__(self, table: Plain) -> None:
+        self._table = table
+
+    def get(self, directory: Ino, name: bytes) -> bytes | None:
+        return self._table.get(fmt.pack_u64(directory) + name)
+
+    def put(self, directory: Ino, name: bytes, value: bytes) -> None:
+        self._table.put(fmt.pack_u64(directory) + name, value)
+
+    def delete(self, directory: Ino, name: bytes) -> None:
+        self._table.delete(fmt.pack_u64(directory) + name)
+
+    def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._table.walk(fmt.pack_u64(directory)):
+            yield key[8:], value
+
+
+# -- opening: who else is there, and why not ------------------------------------------------------
+
+
+def _take_lock(path: Path) -> int:
+    """An exclusive lock that ends with the process; the file says whose it is."""
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refusal(path, error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(fd, 32, 0).strip()
+        os.close(fd)
+        raise errors.StoreInUse(path, int(holder) if holder.isdigit() else None) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _foreign_files(path: Path) -> bool:
+    """Whether a directory holds more than the files that come before a store is made in it."""
+    try:
+        return any(name != LOCK_FILE and not name.startswith("ckptfs.") for name in os.listdir(path))
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> errors.StoreError:
+    if error.errno == errno.EROFS:
+        return errors.StoreReadOnly(path)
+    if error.errno == errno.ENOSPC:
+        return errors.StoreFull(path)
+    if error.errno == errno.ENOTDIR:
+        return errors.NotAStore(path, "it is not a directory")
+    return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
+
+
+def _not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if isinstance(error, lmdb.ReadonlyError):
+        return errors.StoreReadOnly(path)
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
+        return errors.NotAStore(path, "its data file is not an LMDB file")
+    if isinstance(error, lmdb.CorruptedError):
+        return errors.StoreCorrupt(path, str(error))
+    return errors.StoreUnreadable(path, str(error))
+
+
+def _commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or "space" in str(error).lower():
+        return errors.StoreFull(path, str(error))
+    return errors.StoreCorrupt(path, str(error))

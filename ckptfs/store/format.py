@@ -1,0 +1,225 @@
+"""The bytes of the store: pure codecs between values and LMDB keys and records.
+
+Owns every layout that docs/FORMAT.md promises. Knows nothing of LMDB, views or POSIX.
+
+A versioned key is the *entity* (what the record is about) followed by the epoch's *suffix*: the
+complement of the epoch number, big-endian, so that the versions of an entity lie together with the
+newest first.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+from ckptfs.model import ContentId, Epoch, Ino, Inode
+
+FORMAT_VERSION = 1
+
+SUFFIX_SIZE = 4
+_EPOCH_MASK = 0xFFFF_FFFF
+#: Epoch numbers fill four bytes; 0 never names an epoch and stands for "no parent".
+EPOCH_MAX = _EPOCH_MASK - 1
+NO_EPOCH = Epoch(0)
+
+_U32_BE = struct.Struct(">I")
+_U64_BE = struct.Struct(">Q")
+_TWO_U64_BE = struct.Struct(">QQ")
+
+pack_u32 = _U32_BE.pack
+pack_u64 = _U64_BE.pack
+
+
+def unpack_u32(data: bytes) -> int:
+    return int(_U32_BE.unpack(data)[0])
+
+
+def unpack_u64(data: bytes) -> int:
+    return int(_U64_BE.unpack(data)[0])
+
+
+def suffix_of(epoch: Epoch) -> bytes:
+    return pack_u32(epoch ^ _EPOCH_MASK)
+
+
+def epoch_of(suffix: bytes) -> Epoch:
+    return Epoch(unpack_u32(suffix) ^ _EPOCH_MASK)
+
+
+# A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.
+
+
+def inode_entity(ino: Ino) -> bytes:
+    return pack_u64(ino)
+
+
+def dirent_entity(parent: Ino, name: bytes) -> bytes:
+    return pack_u64(parent) + name + b"\0"
+
+
+def dirent_name(entity: bytes) -> bytes:
+    return entity[8:-1]
+
+
+def link_entity(ino: Ino, parent: Ino, name: bytes) -> bytes:
+    return _TWO_U64_BE.pack(ino, parent) + name + b"\0"
+
+
+def link_place(entity: bytes) -> tuple[Ino, bytes]:
+    """The directory and name that a `links` entity stands for."""
+    return Ino(unpack_u64(entity[8:16])), entity[16:-1]
+
+
+def xattr_entity(ino: Ino, name: bytes) -> bytes:
+    return pack_u64(ino) + name + b"\0"
+
+
+def xattr_name(entity: bytes) -> bytes:
+    return entity[8:-1]
+
+
+def block_entity(content: ContentId, number: int) -> bytes:
+    return _TWO_U64_BE.pack(content, number)
+
+
+def block_number(entity: bytes) -> int:
+    return unpack_u64(entity[8:16])
+
+
+# mode, nlink, uid, gid | rdev, size, allocated | atime, mtime, ctime, btime |
+# content, content_epoch, parent | length of name; then the name, then a link's target.
+_INODE = struct.Struct("<4I3Q4qQIQB")
+
+
+def pack_inode(inode: Inode) -> bytes:
+    name = inode.name
+    return (
+        _INODE.pack(
+            inode.mode,
+            inode.nlink,
+            inode.uid,
+            inode.gid,
+            inode.rdev,
+            inode.size,
+            inode.allocated,
+            inode.atime_ns,
+            inode.mtime_ns,
+            inode.ctime_ns,
+            inode.btime_ns,
+            inode.content,
+            inode.content_epoch,
+            inode.parent,
+            len(name),
+        )
+        + name
+        + inode.target
+    )
+
+
+def unpack_inode(ino: Ino, data: bytes) -> Inode:
+    (
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        allocated,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        btime_ns,
+        content,
+        content_epoch,
+        parent,
+        name_length,
+    ) = _INODE.unpack_from(data)
+    end = _INODE.size + name_length
+    return Inode(
+        ino,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size,
+        allocated,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        btime_ns,
+        content,
+        content_epoch,
+        parent,
+        data[_INODE.size : end],
+        data[end:],
+    )
+
+
+#: A tombstone: the entity is absent from this epoch on (a hole, in the block map).
+GONE = b""
+
+#: What a record says that carries nothing but its own presence.
+PRESENT = b"\x01"
+
+# A block-map record is GONE (a hole), the bytes themselves, or a reference to a stored block.
+# Bytes up to INLINE_MAX still fit an LMDB leaf node; anything longer would take whole pages.
+INLINE_MAX = 1_920
+INLINE = b"I"
+_INLINE_TAG = INLINE[0]
+_REFERENCE = struct.Struct("<cI16s")
+REFERENCE = b"B"
+
+
+class Mapping(NamedTuple):
+    """A block-map record: ``inline`` holds the bytes, else ``key`` names a stored block."""
+
+    length: int
+    key: bytes
+    inline: bytes
+
+
+def pack_reference(length: int, key: bytes) -> bytes:
+    return _REFERENCE.pack(REFERENCE, length, key)
+
+
+def unpack_mapping(record: bytes) -> Mapping:
+    if record[0] == _INLINE_TAG:
+        return Mapping(len(record) - 1, b"", record[1:])
+    _, length, key = _REFERENCE.unpack(record)
+    return Mapping(length, key, b"")
+
+
+# A stored block: codec, seed of the digest that is its key, then the (encoded) bytes.
+BLOCK_HEADER = 2
+CODEC_RAW = 0
+SEEDS = 256
+
+
+def block_header(codec: int, seed: int) -> bytes:
+    return bytes((codec, seed))
+
+
+class EpochRecord(NamedTuple):
+    """An epoch: its parent, whether it is sealed, how many inodes its view has, and what the
+    checkpoint that sealed it says (empty while it is a head)."""
+
+    parent: Epoch
+    sealed: bool
+    inodes: int
+    info: dict[str, Any]
+
+
+_EPOCH = struct.Struct("<IBQ")
+
+
+def pack_epoch(record: EpochRecord) -> bytes:
+    info = json.dumps(record.info, separators=(",", ":")).encode() if record.info else b""
+    return _EPOCH.pack(record.parent, record.sealed, record.inodes) + info
+
+
+def unpack_epoch(data: bytes) -> EpochRecord:
+    parent, sealed, inodes = _EPOCH.unpack_from(data)
+    tail = data[_EPOCH.size :]
+    return EpochRecord(Epoch(parent), bool(sealed), inodes, json.loads(tail) if tail else {})

@@ -1,0 +1,233 @@
+"""Typed access to the store's tables, all within the one open write transaction.
+
+`Versioned` is the idea that carries the project: records keyed by entity and epoch, read through a
+view. `Plain` tables are ordinary keys and values. Neither knows what an entity means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from ckptfs.model import Epoch
+    from ckptfs.store.views import View
+
+#: Walks read this many records ahead, so that a caller may write between two of them.
+_BATCH = 256
+
+
+class Plain:
+    """Keys and values without versions."""
+
+    def __init__(self, db: lmdb._Database) -> None:
+        self._db = db
+        self._txn: lmdb.Transaction
+
+    def bind(self, txn: lmdb.Transaction) -> None:
+        self._txn = txn
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._txn.get(key, db=self._db)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._txn.put(key, value, db=self._db)
+
+    def add(self, key: bytes, value: bytes) -> bool:
+        """Store the value unless the key is there already; say whether it was stored."""
+        return self._txn.put(key, value, overwrite=False, db=self._db)
+
+    def delete(self, key: bytes) -> bool:
+        return self._txn.delete(key, db=self._db)
+
+    def count(self) -> int:
+        return int(self._txn.stat(self._db)["entries"])
+
+    def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
+        return _walk(self._txn, self._db, prefix, after)
+
+
+def _walk(
+    txn: lmdb.Transaction, db: lmdb._Database, prefix: bytes, after: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    start = after + b"\0" if after else prefix
+    while True:
+        batch = _batch(txn, db, prefix, start)
+        yield from batch
+        if len(batch) < _BATCH:
+            return
+        start = batch[-1][0] + b"\0"
+
+
+def _batch(
+    txn: lmdb.Transaction, db: lmdb._Database, prefix: bytes, start: bytes
+) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    with txn.cursor(db) as cursor:
+        if not (cursor.set_range(start) if start else cursor.first()):
+            return found
+        for key, value in cursor:
+            if not key.startswith(prefix):
+                break
+            found.append((key, value))
+            if len(found) == _BATCH:
+                break
+    return found
+
+
+class Changes:
+    """Which entities each epoch wrote: (epoch, kind, entity) -> nothing."""
+
+    def __init__(self, table: Plain) -> None:
+        self._table = table
+
+    def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
+        self._table.put(pack_u32(epoch) + kind + entity, b"")
+
+    def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
+        self._table.delete(pack_u32(epoch) + kind + entity)
+
+    def walk(self, epoch: Epoch, kind: bytes = b"", prefix: bytes = b"") -> Iterator[bytes]:
+        """Entities the epoch wrote, without their kind when ``kind`` is given."""
+        cut = SUFFIX_SIZE + len(kind)
+        for key, _ in self._table.walk(pack_u32(epoch) + kind + prefix):
+            yield key[cut:]
+
+
+    def epochs(self) -> Iterator[bytes]:
+        """The packed number of every epoch that lists a change."""
+        prefix = b""
+        while True:
+            key, _ = next(self._table.walk(after=prefix), (b"", b""))
+            if not key:
+                return
+            yield key[:SUFFIX_SIZE]
+            prefix = key[:SUFFIX_SIZE] + b"\xff"
+
+
+class Versioned:
+    """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
+    NUL, so no entity is the beginning of another's key."""
+
+    def __init__(self, db: lmdb._Database, kind: bytes, changes: Changes) -> None:
+        self._db = db
+        self.kind = kind
+        self._changes = changes
+        self._txn: lmdb.Transaction
+        self._cursor: lmdb.Cursor
+
+    def bind(self, txn: lmdb.Transaction) -> None:
+        self._txn = txn
+        self._cursor = txn.cursor(self._db)
+
+    def get(self, view: View, entity: bytes) -> bytes | None:
+        """The record that the view sees, or None if there is none or it is gone."""
+        cursor = self._cursor
+        if not cursor.set_range(entity + view.suffix):
+            return None
+        seen = view.seen
+        while True:
+            key, value = cursor.item()
+            if key[:-SUFFIX_SIZE] != entity:
+                return None
+            if key[-SUFFIX_SIZE:] in seen:
+                return value or None
+            if not cursor.next():
+                return None
+
+    def own(self, view: View, entity: bytes) -> bytes | None:
+        """The record that the view's own epoch wrote (GONE if it says so), or None."""
+        return self._txn.get(entity + view.suffix, db=self._db)
+
+    def inherited(self, view: View, entity: bytes) -> bytes | None:
+        """The record that the view would see had its own epoch not written one."""
+        inherited = view.inherited
+        if not inherited:
+            return None
+        cursor = self._cursor
+        if not cursor.set_range(entity + view.suffix):
+            return None
+        while True:
+            key, value = cursor.item()
+            if key[:-SUFFIX_SIZE] != entity:
+                return None
+            if key[-SUFFIX_SIZE:] in inherited:
+                return value or None
+            if not cursor.next():
+                return None
+
+    def put(self, view: View, entity: bytes, value: bytes) -> bytes | None:
+        """Write a record at the view's epoch; return the one of that epoch it replaces."""
+        replaced = self.put_unlisted(view, entity, value)
+        if replaced is None:
+            self._changes.add(view.epoch, self.kind, entity)
+        return replaced
+
+    def put_unlisted(self, view: View, entity: bytes, value: bytes) -> bytes | None:
+        """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
+        return self._txn.replace(entity + view.suffix, value, db=self._db)
+
+    def drop(self, view: View, entity: bytes) -> bytes | None:
+        """Make the entity absent in the view; return the record its own epoch had written."""
+        if self.inherited(view, entity) is not None:
+            return self.put(view, entity, GONE)
+        return self.forget(view, entity)
+
+    def forget(self, view: View, entity: bytes) -> bytes | None:
+        """Take back what the view's own epoch wrote about the entity, as if it never had."""
+        own = self._txn.pop(entity + view.suffix, db=self._db)
+        if own is not None:
+            self._changes.discard(view.epoch, self.kind, entity)
+        return own
+
+    def forget_unlisted(self, view: View, entity: bytes) -> bytes | None:
+        """`forget` for a record that `put_unlisted` wrote."""
+        return self._txn.pop(entity + view.suffix, db=self._db)
+
+    def walk(
+        self, view: View, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(entity, record) of everything the view sees under ``prefix``, in order.
+
+        ``start`` is the first entity wanted. The caller may write between two records.
+        """
+        start = start or prefix
+        while True:
+            batch, start = self._batch(view, prefix, start)
+            yield from batch
+            if not start:
+                return
+
+    def _batch(
+        self, view: View, prefix: bytes, start: bytes
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Up to a batch of records, and where to go on (empty when all was read)."""
+        found: list[tuple[bytes, bytes]] = []
+        cursor = self._cursor
+        seen = view.seen
+        length = len(prefix)
+        last = b""
+        more = cursor.set_range(start)
+        while more:
+            key, value = cursor.item()
+            if key[:length] != prefix:
+                break
+            entity = key[:-SUFFIX_SIZE]
+            if entity != last and key[-SUFFIX_SIZE:] in seen:
+                last = entity
+                if value:
+                    if len(found) == _BATCH:
+                        return found, entity
+                    found.append((entity, value))
+            more = cursor.next()
+        return found, b""
+
+    def versions(self, prefix: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(entity, suffix, record) of every version under ``prefix``, whoever may see it."""
+        for key, value in _walk(self._txn, self._db, prefix):
+            yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value
