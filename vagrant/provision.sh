@@ -18,7 +18,7 @@ root=$(CDPATH='' cd -P -- "$(dirname -- "$0")/.." && pwd)
 venv=$root/.venv
 python=
 
-say() { printf '%s\n' "$*" >&2; }
+say() { printf '%s\n' "$@" >&2; }
 
 die() {
     say "$@"
@@ -150,8 +150,8 @@ find_root() {
     [ "$(id -u)" -ne 0 ] || return 0
     have sudo || return 1
     as_root=sudo
-    # Without a terminal a password prompt would hang for ever.
-    [ -t 0 ] || as_root="sudo -n"
+    # Where nobody can type a password, sudo must do without one.
+    [ -t 0 ] || sudo -n true 2>/dev/null
 }
 
 apt_get() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >&2; }
@@ -181,33 +181,28 @@ require() {
     fi
     packages=$(list_packages "$missing")
     if ! find_root; then
-        die "Cannot set up: installing packages needs root, and there is no sudo." \
-            "Nothing was changed. Run this as root, then run make again:
-    apt-get update && apt-get install -y $packages"
+        die "Cannot set up: missing here: ${missing% }; installing it needs root, or sudo without a password." \
+            "Nothing was changed. Run this as root, then run make again:" \
+            "    apt-get update && apt-get install -y $packages"
     fi
     say "Installing system packages: $packages"
     # shellcheck disable=SC2086  # a list of package names
     apt_install $packages || die "Cannot set up: the packages were not installed (the reason stands above)." \
-        "Run this as root, then run make again:
-    apt-get update && apt-get install -y $packages"
+        "Run this as root, then run make again:" \
+        "    apt-get update && apt-get install -y $packages"
     missing=$(missing_of "$@")
     [ -z "$missing" ] || die "Cannot set up: ${missing% } is still missing after installing $packages."
 }
 
-require_system() {
+require_python() {
     require python3
     find_python || refuse_python
     present ensurepip || refuse_foreign_python "ensurepip"
     present Python.h || refuse_foreign_python "its header files (Python.h)"
-    require ensurepip Python.h gcc pkg-config libfuse3 fusermount3 make
 }
 
-# The programs that the mounted tests drive.
-require_test_tools() {
-    require git sqlite3 rsync make gcc tar setfacl getfattr
-    # npm alone may stay away: on Debian it is hundreds of packages, and its one test says it skips.
-    present npm || (require npm) || say "Going on without npm: the test that uses it is skipped."
-}
+# npm alone may stay away: on Debian it is hundreds of packages, and the test that uses it can skip.
+try_npm() { (require npm) || say "Going on without npm: the test that uses it will be skipped."; }
 
 # ---- The virtual environment ----------------------------------------------------------------
 
@@ -261,17 +256,20 @@ build_venv() {
 
 main() {
     case $mode in
-    run | tests) ;;
+    run) tools= ;;
+    tests) tools="git sqlite3 rsync tar setfacl getfattr gcc" ;; # what the mounted tests drive
     *) die "usage: provision.sh [run|tests]" ;;
     esac
-    [ "$mode" = run ] || require_test_tools
+    # shellcheck disable=SC2086  # a list of words
     if is_current; then
-        require fusermount3
+        require fusermount3 make $tools
     else
-        require_system
+        require_python
+        require ensurepip Python.h gcc pkg-config libfuse3 fusermount3 make $tools
         build_venv
         say "ckptfs is set up: .venv/bin/ckptfs"
     fi
+    [ "$mode" = run ] || try_npm
 }
 
 main

@@ -37,9 +37,9 @@ quoted() {
 
 # A shell that does not expand ~ after = hands it over as it stands.
 absolute() {
+    # shellcheck disable=SC2088  # the tilde itself is meant
     case $1 in
     '~') printf '%s' "$HOME" ;;
-    # shellcheck disable=SC2088  # the tilde itself is meant
     '~/'*) printf '%s' "$HOME/${1#??}" ;;
     /*) printf '%s' "$1" ;;
     *) printf '%s' "$PWD/$1" ;;
