@@ -104,9 +104,15 @@ def _store_gathered(fs: Filesystem, pending: Pending) -> None:
 
 
 def write(
-    fs: Filesystem, view: View, ino: Ino, offset: int, data: Buffer, *, clear_mode: int = 0
+    fs: Filesystem,
+    view: View,
+    ino: Ino,
+    offset: int,
+    data: Buffer,
+    *,
+    keep_set_id: bool = True,
 ) -> int:
-    """Write at ``offset``; ``clear_mode`` takes mode bits (set-id) away in the same step."""
+    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
     length = len(data)
     if offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
@@ -122,7 +128,8 @@ def write(
     if offset + length > pending.size:
         pending.size = offset + length
     pending.mtime_ns = fs.clock()
-    pending.mode &= ~clear_mode
+    if not keep_set_id:
+        pending.mode &= ~inodes.set_id_bits(pending.mode)
     return length
 
 

@@ -88,18 +88,18 @@ def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:  # noqa: A001 - the 
 
 
 def setattr(  # noqa: A001 - the POSIX word
-    fs: Filesystem, view: View, ino: Ino, wanted: Attributes, *, clear_mode: int = 0
+    fs: Filesystem, view: View, ino: Ino, wanted: Attributes, *, keep_set_id: bool = True
 ) -> Inode:
-    """Change attributes. ``clear_mode`` names bits that a change of size takes away."""
+    """Change attributes. A change of size by one who may not keep them takes set-id bits away."""
     view.require_writable()
     inode = content.take(fs, view, ino)
     now = fs.clock()
     if wanted.size is not None:
         if not inode.is_file:
             raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
-        inode = content.truncate(fs, view, inode, wanted.size)._replace(
-            mtime_ns=now, mode=inode.mode & ~clear_mode
-        )
+        cleared = 0 if keep_set_id else set_id_bits(inode.mode)
+        inode = content.truncate(fs, view, inode, wanted.size)
+        inode = inode._replace(mtime_ns=now, mode=inode.mode & ~cleared)
     inode = inode._replace(
         mode=_new_mode(inode, wanted),
         uid=inode.uid if wanted.uid is None else wanted.uid,

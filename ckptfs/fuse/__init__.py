@@ -1,0 +1,6 @@
+"""The workspace as a FUSE file system."""
+
+from ckptfs.fuse.options import MountOptions
+from ckptfs.fuse.serving import serve
+
+__all__ = ["MountOptions", "serve"]

@@ -1,0 +1,15 @@
+"""How a workspace is mounted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MountOptions:
+    """``xattrs`` is off by default: while getxattr is answered at all, the kernel asks for
+    security.capability before every write(2) (docs/design/fuse.md has the figures)."""
+
+    xattrs: bool = False
+    allow_other: bool = False
+    fsname: str = "ckptfs"

@@ -1,0 +1,91 @@
+"""Serving a workspace: mount it, run the request loop, commit in step with the load, unmount.
+
+Commits happen at fsync, when the requests pause, and at an interval under load; here are the last
+two. While nothing changes, nothing wakes up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyfuse3
+import trio
+
+from ckptfs import errors
+from ckptfs.fs import Filesystem
+from ckptfs.fuse import loop
+from ckptfs.fuse.adapter import Operations
+from ckptfs.fuse.options import MountOptions
+
+#: A pause of this length between requests is a good moment to commit.
+PAUSE_S = 0.02
+#: Under load, what is not committed is at most this old.
+INTERVAL_S = 1.0
+
+
+async def serve(
+    fs: Filesystem,
+    mountpoint: Path,
+    options: MountOptions,
+    *,
+    started: Callable[[], None],
+) -> None:
+    """Serve until the workspace is unmounted. On cancellation it is unmounted here."""
+    committer = Committer(fs)
+    committer.requests = loop.install(committer.turn)
+    operations = Operations(fs, xattrs=options.xattrs)
+    try:
+        pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
+    except RuntimeError as error:
+        raise errors.MountFailed(mountpoint, str(error)) from error
+    fs.keep_unlinked = True
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(committer.run)
+            started()
+            await pyfuse3.main(min_tasks=1, max_tasks=8)
+            nursery.cancel_scope.cancel()
+    finally:
+        fs.keep_unlinked = False
+        pyfuse3.close(unmount=True)
+        fs.commit()
+
+
+def _fuse_options(options: MountOptions) -> set[str]:
+    chosen = {"default_permissions", f"fsname={options.fsname}", "subtype=ckptfs", "noatime"}
+    if options.allow_other:
+        chosen.add("allow_other")
+    if os.geteuid() == 0:
+        chosen |= {"suid", "dev"}
+    return chosen
+
+
+class Committer:
+    """Commits in step with the load. ``turn`` is called by the request loop whenever it pauses,
+    and every millisecond when it does not."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+        self._changed = trio.Event()
+        self.requests: Callable[[], int] = lambda: 0
+
+    def turn(self) -> None:
+        if self._fs.store.dirty:
+            self._changed.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._changed.wait()
+            await self._pause_or_interval()
+            self._fs.commit()
+            self._changed = trio.Event()
+
+    async def _pause_or_interval(self) -> None:
+        """Wait until no request has come for a while, or for the whole interval."""
+        deadline = trio.current_time() + INTERVAL_S
+        seen = -1
+        while self.requests() != seen and trio.current_time() < deadline:
+            seen = self.requests()
+            await trio.sleep(PAUSE_S)
