@@ -226,17 +226,24 @@ for wanted in distribution("ckptfs").requires or []:
 PYTHON
 }
 
+# With PYTHON given, a .venv made with another one does not count.
+is_chosen() {
+    identity='import sys; print(sys.base_prefix, sys.version)'
+    [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" -c "$identity")" = "$("$venv/bin/python" -c "$identity")" ]
+} 2>/dev/null
+
 stamp_of() { echo "$venv/.ckptfs-$1"; }
 
 is_current() {
     stamp=$(stamp_of "$mode")
+    is_chosen || return
     [ -f "$stamp" ] && [ -x "$venv/bin/ckptfs" ] && [ "$(cat "$stamp")" = "$(fingerprint 2>&1)" ] &&
         all_installed
 }
 
 # A venv that was moved has scripts that name its old place; one whose Python went away is dead.
 is_usable() {
-    new_enough "$venv/bin/python" && grep -qsF "$venv/bin/" "$venv/bin/pip"
+    is_chosen && new_enough "$venv/bin/python" && grep -qsF "$venv/bin/" "$venv/bin/pip"
 }
 
 build_venv() {
