@@ -11,7 +11,7 @@ set -eu
 root=$(CDPATH='' cd -P -- "$(dirname -- "$0")/.." && pwd)
 bin=$root/.venv/bin/ckptfs
 
-# Everything printed at the end. $C is how to call ckptfs, $W the workspace, both ready for a shell.
+# Everything printed at the end. $W is the workspace, ready for a shell; $ALIAS a line that is not always needed.
 next_steps() {
     cat <<END
 
