@@ -40,15 +40,47 @@ SEND_PATIENCE = 30.0
 Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
 
 
-class Connection:
-    """One client. ``tell`` may be called from synchronous code in the middle of a verb."""
+class Outlet:
+    """A client's socket as synchronous code uses it: in the middle of a verb, or without a loop."""
 
     def __init__(self, raw: socket.socket) -> None:
         raw.setblocking(False)
         self._raw = raw
+        #: The rest of a line that was cut; it has to go out before anything else.
+        self._cut = b""
+
+    def tell(self, progress: Record) -> None:
+        """Send progress now if the client has room for it, else drop it: never wait."""
+        line = self._cut or encode_progress(progress)
+        try:
+            sent = self._raw.send(line)
+        except OSError:
+            return  # full, or gone: what was cut before stays cut
+        self._cut = line[sent:]
+
+    def completed(self, line: bytes) -> bytes:
+        """The line, after what is still owed of an earlier one."""
+        cut, self._cut = self._cut, b""
+        return cut + line
+
+    def finish(self, line: bytes) -> None:
+        """Send the last line, with some patience. The end of the process closes the socket."""
+        self._raw.settimeout(SEND_PATIENCE)
+        with suppress(OSError):
+            self._raw.sendall(self.completed(line))
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+class Connection:
+    """One client of the running loop."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self._outlet = Outlet(raw)
+        self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self._rest = b""
-        self._unsent = b""
 
     async def request(self) -> Request | None:
         """The next request, or None when the client hung up."""
@@ -65,22 +97,16 @@ class Connection:
 
     async def send(self, line: bytes) -> None:
         """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
-        line, self._unsent = self._unsent + line, b""
         with trio.fail_after(SEND_PATIENCE):
-            await self._stream.send_all(line)
+            await self._stream.send_all(self._outlet.completed(line))
 
     def tell(self, progress: Record) -> None:
-        """Send progress now if the client has room for it, else drop it: never wait."""
-        line = self._unsent or encode_progress(progress)
-        sent = 0
-        with suppress(OSError):
-            sent = self._raw.send(line)
-        # A line that was cut in the middle has to be finished before anything else.
-        self._unsent = line[sent:] if 0 < sent < len(line) or self._unsent else b""
+        """Send progress from synchronous code; dropped if the client does not read."""
+        self._outlet.tell(progress)
 
-    def adopt(self) -> socket.socket:
-        """The client's socket for use after the event loop ended; the caller answers on it."""
-        return self._raw.dup()
+    def adopt(self) -> Outlet:
+        """The client's socket for use after the loop ended; whoever adopts it answers."""
+        return Outlet(self._raw.dup())
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -156,11 +182,11 @@ async def _answer(request: Request, connection: Connection, handler: Handler) ->
         result = await handler(request, connection)
     except CkptfsError as error:
         return encode_error(error)
-    except Exception as error:  # one of the three edges: a bug must not end the daemon
+    except Exception as error:
         log.exception("request %r failed", request.op)
         return encode_error(
             CkptfsError(
-                f"Cannot {request.op}: {str(error) or type(error).__name__}. The workspace goes on.",
+                f"Cannot {request.op}: {str(error) or type(error).__name__}. The mount goes on.",
                 hint="The daemon's log has the details; `ckptfs status` says where it is.",
             )
         )

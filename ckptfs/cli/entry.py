@@ -1,0 +1,101 @@
+"""From the command line's words to a verb, and from whatever happens to an exit code.
+
+One of the three edges that catch everything: an expected error is one sentence, a fault of ckptfs
+is one sentence with a log, and no traceback reaches a user who did not set CKPTFS_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ckptfs.cli import screen
+from ckptfs.errors import CkptfsError
+
+INTERRUPTED = 130
+#: What a shell reports for a command whose reader went away.
+PIPE_CLOSED = 141
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _silence_stdout()
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        screen.note("ckptfs: interrupted.")
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    as_json = "--json" in words
+    try:
+        from ckptfs.cli.parser import make_parser
+
+        args = make_parser().parse_args(words)
+        return verb(args.verb)(args)
+    except SystemExit as leaving:  # argparse, after --help and --version
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except CkptfsError as error:
+        screen.failure(error, as_json=as_json)
+        return error.exit_code
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if os.environ.get("CKPTFS_DEBUG"):
+            raise
+        screen.failure(_fault(error), as_json=as_json)
+        return CkptfsError.exit_code
+
+
+def verb(name: str) -> Callable[[Namespace], int]:
+    """The function behind a verb; imported here, so that each verb pays for itself only."""
+    if name == "status":
+        from ckptfs.cli.status import status as chosen
+    elif name == "mount":
+        from ckptfs.cli.mount import mount as chosen
+    elif name == "umount":
+        from ckptfs.cli.umount import umount as chosen
+    elif name in ("save", "list"):
+        from ckptfs.cli import checkpoints
+
+        chosen = checkpoints.save if name == "save" else checkpoints.show_list
+    elif name in ("import", "export"):
+        from ckptfs.cli import transfer
+
+        chosen = transfer.import_tree if name == "import" else transfer.export
+    else:
+        from ckptfs.cli.check import check as chosen
+    return chosen
+
+
+def _fault(error: Exception) -> CkptfsError:
+    """The error to show for a bug, with its traceback put where a report can pick it up."""
+    import traceback
+
+    from ckptfs import config
+
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    path = config.data_dir() / "faults.log"
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), errors="backslashreplace")
+        return CkptfsError(f"ckptfs itself failed: {what}.", hint=f"Details are in {path}.")
+    return CkptfsError(
+        f"ckptfs itself failed: {what}.", hint="Set CKPTFS_DEBUG=1 to see the details."
+    )
+
+
+def _silence_stdout() -> None:
+    """Whoever read our output has gone; the interpreter must not complain when it flushes."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())

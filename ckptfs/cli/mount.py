@@ -1,0 +1,85 @@
+"""`ckptfs mount`: check, start the daemon, and say what became of it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from ckptfs.cli import place, report, screen
+from ckptfs.cli.screen import Record
+from ckptfs.daemon import rules
+from ckptfs.daemon.launch import Announcer, launch
+from ckptfs.errors import CkptfsError, MountFailed, UsageError
+
+
+def mount(args: Namespace) -> int:
+    plan = rules.plan(_request(args))
+    if args.foreground:
+        _live(plan, _ForegroundAnnouncer(plan, as_json=args.json))
+        return 0
+    with screen.progress("Reading") as show:
+        started = launch(lambda announcer: _live(plan, announcer), show, ended=lambda: _died(plan))
+    _say(plan, started, as_json=args.json)
+    return 0
+
+
+def _request(args: Namespace) -> rules.MountRequest:
+    directory = place.directory(args)
+    if directory is None:
+        raise UsageError("Cannot mount: no directory is named.")
+    return rules.MountRequest(
+        directory=directory,
+        store=args.store,
+        source=args.source,
+        xattrs=args.xattrs,
+        allow_other=args.allow_other,
+        write_back=args.write_back,
+    )
+
+
+def _live(plan: rules.Plan, announcer: Announcer) -> None:
+    # Late, and in the daemon only: LMDB and trio have no business in the process that forks.
+    from ckptfs.daemon.life import live
+
+    live(plan, announcer)
+
+
+def _died(plan: rules.Plan) -> CkptfsError:
+    return MountFailed(
+        plan.workspace.path,
+        "the daemon ended without a word",
+        hint=f"It may have been killed. Its log is {plan.workspace.log}.",
+    )
+
+
+class _ForegroundAnnouncer:
+    """Says on our own screen what a daemon would tell its parent."""
+
+    def __init__(self, plan: rules.Plan, *, as_json: bool) -> None:
+        self._plan = plan
+        self._as_json = as_json
+        self.is_ready = False
+
+    def progress(self, record: Record) -> None:
+        pass
+
+    def ready(self, record: Record) -> None:
+        self.is_ready = True
+        _say(self._plan, record, as_json=self._as_json)
+
+
+def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
+    workspace, scan = plan.workspace, started["scan"]
+    record = {
+        "workspace": str(workspace.path),
+        "store": str(workspace.store),
+        "mounted": True,
+        "pid": started["pid"],
+        "log": str(workspace.log),
+        "scan": scan,
+    }
+    human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
+    screen.result(record, human, as_json=as_json)
+    sys.stdout.flush()
+    for line in report.remarks(scan):
+        screen.note(line)

@@ -1,0 +1,145 @@
+"""What can be typed: verbs, options and their help. Knows no verb's meaning.
+
+``-w`` and ``--json`` may stand before or after the verb. Both are declared twice for that; the
+one after the verb has no default, or it would overwrite what stood before.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from ckptfs import __version__
+from ckptfs.errors import UsageError
+
+_EPILOG = """\
+A workspace is found from the current directory upward, or from -w DIR.
+Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted, others name the error
+(docs/CLI.md lists them)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of printing and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"Cannot understand the command line: {message}.", hint=f"See `{self.prog} --help`."
+        )
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="ckptfs",
+        description="A workspace that is a file system with a history.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ckptfs {__version__}")
+    _add_common(parser, default=None, json_default=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    _add_mount(verbs)
+    _add_umount(verbs)
+    _add_status(verbs)
+    _add_save(verbs)
+    _add_list(verbs)
+    _add_import(verbs)
+    _add_export(verbs)
+    _add_check(verbs)
+    return parser
+
+
+_Verbs = argparse._SubParsersAction
+
+
+def _add_common(parser: argparse.ArgumentParser, *, default: object, json_default: object) -> None:
+    parser.add_argument(
+        "-w", "--workspace", metavar="DIR", default=default, help="the workspace to work on"
+    )
+    parser.add_argument(
+        "--json", action="store_true", default=json_default, help="print the result as JSON"
+    )
+
+
+def _verb(verbs: _Verbs[Parser], name: str, text: str) -> Parser:
+    parser = verbs.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    _add_common(parser, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
+    return parser
+
+
+def _add_store(parser: Parser, text: str) -> None:
+    parser.add_argument("--store", metavar="DIR", help=text)
+
+
+def _add_mount(verbs: _Verbs[Parser]) -> None:
+    mount = _verb(verbs, "mount", "take a directory over in place and give it a history")
+    mount.add_argument("directory", metavar="DIR", nargs="?", help="the directory to mount")
+    _add_store(mount, "where its content and history live (default: below ~/.local/share/ckptfs)")
+    mount.add_argument("--foreground", action="store_true", help="do not go to the background")
+    mount.add_argument(
+        "--xattrs",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="support user extended attributes",
+    )
+    mount.add_argument("--allow-other", action="store_true", help="let other users in")
+    mount.add_argument(
+        "--from", dest="source", metavar="DIR", help="fill a new workspace from DIR (only read)"
+    )
+    mount.add_argument(
+        "--no-write-back",
+        dest="write_back",
+        action="store_false",
+        help="leave the directory below alone when unmounting",
+    )
+
+
+def _add_umount(verbs: _Verbs[Parser]) -> None:
+    umount = _verb(verbs, "umount", "unmount and bring the directory below up to date")
+    umount.add_argument("directory", metavar="DIR", nargs="?", help="the workspace to unmount")
+    how = umount.add_mutually_exclusive_group()
+    how.add_argument(
+        "--lazy", action="store_true", help="detach now, finish when the last user has gone"
+    )
+    how.add_argument(
+        "--force", action="store_true", help="detach and finish now; files still open fail"
+    )
+    umount.add_argument(
+        "--no-write-back",
+        dest="write_back",
+        action="store_false",
+        help="leave the directory below alone",
+    )
+
+
+def _add_status(verbs: _Verbs[Parser]) -> None:
+    _verb(verbs, "status", "say where a workspace lives and how it is")
+
+
+def _add_save(verbs: _Verbs[Parser]) -> None:
+    save = _verb(verbs, "save", "take a checkpoint")
+    save.add_argument("message", metavar="MESSAGE", nargs="?", default="", help="what it is")
+
+
+def _add_list(verbs: _Verbs[Parser]) -> None:
+    _verb(verbs, "list", "list the checkpoints, newest first")
+
+
+def _add_import(verbs: _Verbs[Parser]) -> None:
+    parser = _verb(verbs, "import", "fill an empty workspace from a directory, which is only read")
+    parser.add_argument("source", metavar="SRC", help="the directory to read")
+    _add_store(parser, "the store to fill, made if absent, instead of a workspace")
+
+
+def _add_export(verbs: _Verbs[Parser]) -> None:
+    parser = _verb(verbs, "export", "write the workspace, or a checkpoint, into a new directory")
+    parser.add_argument("dest", metavar="DEST", help="an absent or empty directory")
+    parser.add_argument("--checkpoint", metavar="ID", help="the checkpoint to write out")
+    _add_store(parser, "the store to read instead of a workspace's")
+
+
+def _add_check(verbs: _Verbs[Parser]) -> None:
+    parser = _verb(verbs, "check", "look for damage in the store")
+    _add_store(parser, "the store to look at instead of a workspace's")

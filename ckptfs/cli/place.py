@@ -1,0 +1,62 @@
+"""Which workspace, or which store, a command line means."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from ckptfs import config
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.errors import UsageError, WorkspaceUnknown
+
+
+def workspace(args: Namespace) -> Workspace:
+    """The workspace of ``-w``, else of the current directory, each looked for upward."""
+    if args.workspace is not None:
+        return config.find(config.resolve(args.workspace))
+    return config.find(here())
+
+
+def workspace_or_store(args: Namespace) -> Workspace:
+    """What ``--store`` names, else the workspace. A store alone stands for its own workspace,
+    unless a daemon has it and says which one."""
+    if args.store is None:
+        return workspace(args)
+    store = config.resolve(args.store)
+    alone = Workspace(store, store)
+    daemon = runtime.living(alone)
+    return alone if daemon is None else Workspace(Path(daemon.workspace), store)
+
+
+def exact_workspace(args: Namespace) -> Workspace:
+    """The workspace that a positional DIR or ``-w`` names itself, not one further up."""
+    path = directory(args)
+    if path is None:
+        return config.find(here())
+    resolved = config.resolve(path)
+    found = config.lookup(resolved)
+    if found is None:
+        raise WorkspaceUnknown(resolved)
+    return found
+
+
+def directory(args: Namespace) -> str | None:
+    """DIR as it was typed, after the verb or with ``-w``."""
+    named: str | None = args.directory
+    other: str | None = args.workspace
+    if named is not None and other is not None and named != other:
+        raise UsageError("Cannot tell which directory is meant: DIR and -w DIR differ.")
+    return other if named is None else named
+
+
+def here() -> Path:
+    """The current directory. The kernel's own answer: asking each part of it could hang."""
+    try:
+        return Path(os.getcwd())
+    except OSError as error:
+        raise UsageError(
+            "Cannot look for a workspace: the current directory does not exist any more.",
+            hint="Change to another directory, or name a workspace with -w DIR.",
+        ) from error

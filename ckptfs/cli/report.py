@@ -1,0 +1,42 @@
+"""Sentences about a pass over a tree: what it did, what it kept twice, what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptfs.cli.screen import Record, bytes_text, count_text, safe
+
+#: More names than this do not fit a screen; `--json` has more.
+NAMED_MAX = 10
+
+
+def counts(record: Record) -> str:
+    """What changed, as "3 added, 1 modified, 2 deleted", or "nothing" if nothing did."""
+    parts = [f"{record[key]:,} {key}" for key in ("added", "modified", "deleted") if record[key]]
+    return ", ".join(parts) if parts else "nothing"
+
+
+def copied(record: Record) -> str:
+    """How much a pass copied, as "12,000 entries, 3.4 MiB"."""
+    return f"{count_text(record['added'], 'entry', 'entries')}, {bytes_text(record['bytes'])}"
+
+
+def remarks(record: Record) -> Iterator[str]:
+    """What the user should hear besides the result: one line each."""
+    for found in record["conflicts"][:NAMED_MAX]:
+        yield _conflict(safe(found["path"]), safe(found["kept_as"]))
+    yield from _rest(record["conflict_count"], "changed on both sides")
+    for found in record["skipped"][:NAMED_MAX]:
+        yield f"Left out {safe(found['path'])}: {safe(found['reason'])}."
+    yield from _rest(record["skipped_count"], "left out")
+
+
+def _conflict(path: str, kept_as: str) -> str:
+    if path == kept_as:
+        return f"{path} was deleted in the workspace and changed outside; it was kept."
+    return f"{path} changed on both sides; the version from outside is kept as {kept_as}."
+
+
+def _rest(count: int, what: str) -> Iterator[str]:
+    if count > NAMED_MAX:
+        yield f"... and {count - NAMED_MAX:,} more {what}; --json names them."

@@ -1,0 +1,86 @@
+"""`ckptfs status`: where a workspace lives and how it is."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ckptfs.cli import place, screen
+from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.control.client import PATIENCE_SHORT, Client
+
+
+def status(args: Namespace) -> int:
+    workspace = place.workspace(args)
+    daemon = runtime.living(workspace)
+    record = _of_store(workspace) if daemon is None else _of_daemon(workspace, daemon)
+    screen.result(record, _human(record), as_json=args.json)
+    return 0
+
+
+def _place(workspace: Workspace) -> Record:
+    return {
+        "workspace": str(workspace.path),
+        "store": str(workspace.store),
+        "log": str(workspace.log),
+    }
+
+
+def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
+    record = {
+        **_place(workspace),
+        "mounted": daemon.state == runtime.SERVING,
+        "state": daemon.state,
+        "pid": daemon.pid,
+        "version": daemon.version,
+        "started_ns": daemon.started_ns,
+        "options": daemon.options,
+        "checkpoints": None,
+        "store_bytes": None,
+        "inodes": None,
+    }
+    if daemon.state == runtime.SERVING:
+        with Client(workspace) as client:
+            answer = client.call("status", patience=PATIENCE_SHORT)
+        record.update({key: answer.get(key) for key in record if key in answer})
+        record["state"] = runtime.SERVING
+    return record
+
+
+def _of_store(workspace: Workspace) -> Record:
+    """Nobody serves it: the store itself has the figures, the mount table the rest."""
+    from ckptfs.connect import open_store
+    from ckptfs.daemon import mounts
+
+    mount = mounts.mount_at(workspace.path)
+    dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
+    record = {
+        **_place(workspace),
+        "mounted": False,
+        "state": "dead" if dead else "unmounted",
+        "pid": None,
+        "checkpoints": None,
+        "store_bytes": None,
+        "inodes": None,
+    }
+    with open_store(workspace.store) as session:
+        record.update(session.call("figures"))
+    return record
+
+
+def _human(record: Record) -> str:
+    state = record["state"]
+    if record["mounted"]:
+        state = f"mounted (process {record['pid']}, since {screen.time_text(record['started_ns'])})"
+    elif state == "dead":
+        state = "its daemon died; `ckptfs mount` or `ckptfs umount` brings it in order"
+    rows = [("workspace", record["workspace"]), ("state", state)]
+    if record["checkpoints"] is not None:
+        rows.append(("checkpoints", f"{record['checkpoints']:,}"))
+        rows.append(("entries", f"{record['inodes']:,}"))
+    rows.append(("store", record["store"]))
+    if record["store_bytes"] is not None:
+        rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")
+    rows.append(("log", record["log"]))
+    return "\n".join(f"{name:<12} {screen.safe(value)}" for name, value in rows)

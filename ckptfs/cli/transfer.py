@@ -1,0 +1,103 @@
+"""`ckptfs import` and `ckptfs export`: trees into a store and out of it."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from ckptfs import config
+from ckptfs.cli import place, report, screen
+from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.connect import Session, new_store, open_workspace
+from ckptfs.control import runtime
+from ckptfs.errors import (
+    DestinationInvalid,
+    OverlappingTrees,
+    SourceMissing,
+    UsageError,
+    WorkspaceUnknown,
+)
+
+
+def import_tree(args: Namespace) -> int:
+    source = config.resolve(args.source)
+    _check_source(source)
+    target = _import_target(args)
+    _check_apart(source, target)
+    with _filling(target) as session, screen.progress("Importing") as show:
+        record = session.call("import", {"source": str(source)}, progress=show)
+    if args.store is None:
+        config.register(target)
+    _say(record, f"Imported {screen.safe(source)}", as_json=args.json)
+    return 0
+
+
+def export(args: Namespace) -> int:
+    dest = config.resolve(args.dest)
+    target = place.workspace_or_store(args)
+    _check_apart(dest, target)
+    _check_dest(dest)
+    wishes = {"dest": str(dest), "checkpoint": args.checkpoint}
+    with open_workspace(target) as session, screen.progress("Exporting") as show:
+        record = session.call("export", wishes, progress=show)
+    _say(record, f"Exported to {screen.safe(dest)}", as_json=args.json)
+    return 0
+
+
+def _import_target(args: Namespace) -> Workspace:
+    """The workspace or store to fill; one that is not known yet gets its default store."""
+    if args.store is None and args.workspace is None:
+        raise UsageError("Cannot import: name the workspace with -w DIR or a store with --store.")
+    try:
+        return place.workspace_or_store(args)
+    except WorkspaceUnknown:
+        path = config.resolve(args.workspace)
+        return Workspace(path, config.default_store(path))
+
+
+def _filling(target: Workspace) -> AbstractContextManager[Session]:
+    if (target.store / "data.mdb").exists():
+        return open_workspace(target)
+    return new_store(target.store)
+
+
+def _check_source(source: Path) -> None:
+    if not source.exists():
+        raise SourceMissing(source)
+    if not source.is_dir():
+        raise SourceMissing(source, "it is not a directory")
+    if not os.access(source, os.R_OK | os.X_OK):
+        raise SourceMissing(source, "you may not read it")
+
+
+def _check_dest(dest: Path) -> None:
+    if not dest.exists():
+        if not dest.parent.is_dir():
+            raise DestinationInvalid(dest, "its parent directory does not exist")
+        if not os.access(dest.parent, os.W_OK | os.X_OK):
+            raise DestinationInvalid(dest, "you may not write there")
+    elif not dest.is_dir():
+        raise DestinationInvalid(dest, "it is not a directory")
+    elif any(True for _ in os.scandir(dest)):
+        raise DestinationInvalid(dest)
+
+
+def _check_apart(tree: Path, target: Workspace) -> None:
+    """A daemon that reads or writes its own mount would wait for itself for ever."""
+    for other in {target.path, target.store}:
+        if tree.is_relative_to(other) or other.is_relative_to(tree):
+            raise OverlappingTrees(tree, other)
+    if runtime.living(target) is not None:
+        existing = next(path for path in (tree, *tree.parents) if path.exists())
+        # The mount may be reachable by another way too, such as a bind mount.
+        if os.stat(existing).st_dev == os.stat(target.path).st_dev:
+            raise OverlappingTrees(tree, target.path)
+
+
+def _say(record: Record, done: str, *, as_json: bool) -> None:
+    screen.result(record, f"{done}: {report.copied(record)}.", as_json=as_json)
+    for line in report.remarks(record):
+        screen.note(line)

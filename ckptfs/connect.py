@@ -1,0 +1,115 @@
+"""The verbs of a workspace: from its daemon if it is mounted, else from its store.
+
+Either way a caller gets the same records for the same operation. Costs the standard library
+only as long as a daemon answers; the store is imported when there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.control.client import Client, Progress
+from ckptfs.control.protocol import Record
+from ckptfs.errors import ControlError
+
+if TYPE_CHECKING:
+    from ckptfs.service import CheckpointService
+
+
+class Session(Protocol):
+    """Something that answers operations by name."""
+
+    def call(
+        self, op: str, args: Record | None = None, *, progress: Progress | None = None
+    ) -> Record: ...
+
+
+class LocalSession:
+    """The verbs on a store that this process opened itself."""
+
+    def __init__(self, service: CheckpointService, below: Path | None) -> None:
+        self._service = service
+        self._below = below
+
+    def call(
+        self, op: str, args: Record | None = None, *, progress: Progress | None = None
+    ) -> Record:
+        from ckptfs.control.verbs import perform
+
+        if op == "save" and self._below is not None:
+            self._take_in(self._below)
+        return perform(self._service, op, args or {}, progress or _ignore)
+
+    def _take_in(self, below: Path) -> None:
+        """An unmounted workspace is the directory itself: what it holds now is what is saved."""
+        try:
+            dir_fd = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return  # gone, or behind a dead mount: the store's own state is all there is
+        try:
+            self._service.take_in(dir_fd)
+        finally:
+            os.close(dir_fd)
+
+
+@contextmanager
+def open_workspace(workspace: Workspace) -> Iterator[Session]:
+    """A session with the workspace's daemon, or with its store if there is no daemon."""
+    daemon = runtime.living(workspace)
+    if daemon is None:
+        with open_store(workspace.store, below=workspace.path) as session:
+            yield session
+        return
+    if daemon.state != runtime.SERVING:
+        raise ControlError(
+            f"Workspace {workspace.path} is busy: its daemon ({daemon.pid}) is {daemon.state}. "
+            "Nothing was changed.",
+            hint="Try again when it is done; `ckptfs status` tells.",
+        )
+    with Client(workspace) as client:
+        yield client
+
+
+@contextmanager
+def open_store(path: Path, *, below: Path | None = None) -> Iterator[Session]:
+    """A session with a store that no daemon has. ``below`` is its workspace's directory."""
+    from ckptfs.fs import Filesystem
+    from ckptfs.service import CheckpointService
+    from ckptfs.store import Store
+
+    store = Store.open(path)
+    try:
+        yield LocalSession(CheckpointService(Filesystem(store)), below)
+    finally:
+        store.close()
+
+
+@contextmanager
+def new_store(path: Path) -> Iterator[Session]:
+    """A session with a store made for it; if the session fails, the store goes again."""
+    import shutil
+
+    from ckptfs.fs import Filesystem
+    from ckptfs.service import CheckpointService
+    from ckptfs.store import Store
+
+    existed = path.exists()
+    store = Store.create(path)
+    try:
+        yield LocalSession(CheckpointService(Filesystem(store)), None)
+    except BaseException:
+        store.close(commit=False)
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    store.close()
+
+
+def _ignore(progress: Record) -> None:
+    pass

@@ -1,0 +1,115 @@
+"""From an operation's name and JSON arguments to a verb of the service, and back to JSON.
+
+The daemon answers its socket from this table and a command without a daemon uses it directly,
+so both give the same records. Fields may be added to a record; none change their meaning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptfs.control.protocol import Record
+from ckptfs.errors import ControlError
+
+if TYPE_CHECKING:
+    from ckptfs.history import Checkpoint
+    from ckptfs.service import CheckpointService
+    from ckptfs.sync import Progress, SyncResult, Watcher
+
+Tell = Callable[[Record], None]
+
+#: A pass over a large tree may have left out a great many entries; this many are named.
+NAMED_MAX = 1000
+
+#: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
+NEEDS_SYNC = frozenset({"save", "export"})
+
+
+def perform(service: CheckpointService, op: str, args: Record, tell: Tell) -> Record:
+    """Do what is asked and return the record that says how it went."""
+    verb = _VERBS.get(op)
+    if verb is None:
+        raise ControlError(f"There is no operation {op!r}. Nothing was changed.")
+    try:
+        return verb(service, args, tell)
+    except KeyError as error:
+        raise ControlError(
+            f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
+        ) from error
+
+
+def relay(tell: Tell, phase: str) -> Watcher:
+    """Turn the progress of a pass into records that say what it is doing."""
+
+    def watch(progress: Progress) -> None:
+        tell({"phase": phase, **progress._asdict()})
+
+    return watch
+
+
+def checkpoint_record(checkpoint: Checkpoint) -> Record:
+    return {
+        "id": checkpoint.id,
+        "kind": checkpoint.kind,
+        "message": checkpoint.message,
+        "time_ns": checkpoint.time_ns,
+    }
+
+
+def result_record(result: SyncResult) -> Record:
+    """What a pass did; names go out as strings with surrogate escapes."""
+    return {
+        "added": result.added,
+        "modified": result.modified,
+        "deleted": result.deleted,
+        "unchanged": result.unchanged,
+        "bytes": result.bytes,
+        "conflicts": [
+            {"path": os.fsdecode(found.path), "kept_as": os.fsdecode(found.kept_as)}
+            for found in result.conflicts[:NAMED_MAX]
+        ],
+        "skipped": [
+            {"path": os.fsdecode(found.path), "reason": found.reason}
+            for found in result.skipped[:NAMED_MAX]
+        ],
+        "conflict_count": len(result.conflicts),
+        "skipped_count": len(result.skipped),
+    }
+
+
+def _figures(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    return service.figures()._asdict()
+
+
+def _save(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    return checkpoint_record(service.save(str(args["message"])))
+
+
+def _list(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    return {"checkpoints": [checkpoint_record(found) for found in service.checkpoints()]}
+
+
+def _check(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    return {"problems": [problem._asdict() for problem in service.check()]}
+
+
+def _import(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    return result_record(service.import_tree(Path(args["source"]), relay(tell, "import")))
+
+
+def _export(service: CheckpointService, args: Record, tell: Tell) -> Record:
+    dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
+    return result_record(service.export(dest, checkpoint, relay(tell, "export")))
+
+
+_VERBS: dict[str, Callable[[CheckpointService, Record, Tell], Record]] = {
+    "figures": _figures,
+    "save": _save,
+    "list": _list,
+    "check": _check,
+    "import": _import,
+    "export": _export,
+}

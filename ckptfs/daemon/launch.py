@@ -1,0 +1,168 @@
+"""Starting the daemon: fork, leave the terminal, and tell the parent how it went.
+
+The parent waits at a pipe for the protocol's lines: progress, then a result (the mount is
+usable) or an error. It returns or raises accordingly, so `ckptfs mount` ends with the truth.
+Nothing that does not survive a fork, LMDB above all, may be open when `launch` is called. What
+the child does is given as a function; this module does not know mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+from ckptfs.control.protocol import (
+    Record,
+    decode_answer,
+    encode_error,
+    encode_progress,
+    encode_result,
+)
+from ckptfs.errors import CkptfsError
+
+#: Progress is sent on at most this often, in seconds.
+PROGRESS_INTERVAL = 0.1
+
+
+class Announcer(Protocol):
+    """By which a daemon says how its start goes."""
+
+    is_ready: bool
+
+    def progress(self, record: Record) -> None: ...
+    def ready(self, record: Record) -> None: ...
+
+
+class PipeAnnouncer:
+    """Announces through the pipe to the waiting parent; if that is gone, nobody listens."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._told_at = 0.0
+        self.is_ready = False
+
+    def progress(self, record: Record) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_INTERVAL:
+            self._told_at = now
+            self._write(encode_progress(record))
+
+    def ready(self, record: Record) -> None:
+        self.is_ready = True
+        self._write(encode_result(record))
+        self._close()
+
+    def fail(self, error: CkptfsError) -> None:
+        self._write(encode_error(error))
+        self._close()
+
+    def _write(self, line: bytes) -> None:
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.write(self._descriptor, line)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def launch(
+    life: Callable[[Announcer], None],
+    progress: Callable[[Record], None],
+    *,
+    ended: Callable[[], CkptfsError],
+) -> Record:
+    """Run ``life`` in a daemon; return what it announced as ready, or raise why it did not.
+
+    ``ended`` makes the error for a daemon that ended without a word (killed, out of memory).
+    """
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _become_daemon(life, writing)  # never returns
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, "rb") as lines:
+        return _follow(lines, progress, ended)
+
+
+def _follow(
+    lines: Iterator[bytes],
+    progress: Callable[[Record], None],
+    ended: Callable[[], CkptfsError],
+) -> Record:
+    pid = 0
+    try:
+        for line in lines:
+            answer = decode_answer(line)
+            if answer.error is not None:
+                raise answer.error
+            if answer.result is not None:
+                return answer.result
+            if answer.progress is not None:
+                pid = answer.progress.get("pid", pid)
+                progress(answer.progress)
+    except KeyboardInterrupt:
+        # The daemon left our terminal, so the interrupt reached only us: pass it on, then wait
+        # for the end of the pipe, that is until it has cleaned up.
+        if pid:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+            for _ in lines:
+                pass
+        raise
+    raise ended()
+
+
+def _become_daemon(life: Callable[[Announcer], None], writing: int) -> None:
+    """In the first child: detach in the usual two steps, then live and end."""
+    status = 1
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _leave_everything_but(writing)
+        status = _live(life, PipeAnnouncer(writing))
+    finally:
+        # No exit handlers and no flushing: those belong to the parent.
+        os._exit(status)
+
+
+def _live(life: Callable[[Announcer], None], announcer: PipeAnnouncer) -> int:
+    announcer._write(encode_progress({"phase": "start", "pid": os.getpid()}))
+    try:
+        life(announcer)
+    except CkptfsError as error:
+        announcer.fail(error)
+        return error.exit_code
+    except BaseException as error:  # noqa: BLE001 - the edge: the parent has to hear of it
+        detail = traceback.format_exc() if os.environ.get("CKPTFS_DEBUG") else ""
+        what = str(error) or type(error).__name__
+        announcer.fail(
+            CkptfsError(f"The daemon failed: {what}. It is not mounted.", hint=detail or None)
+        )
+        return 1
+    return 0
+
+
+def _leave_everything_but(kept: int) -> None:
+    """No working directory, terminal or inherited file is held by the daemon."""
+    os.chdir("/")
+    os.umask(0o077)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and descriptor != kept:
+            with suppress(OSError):
+                os.close(descriptor)

@@ -1,0 +1,258 @@
+"""What the daemon does, from opening the store to leaving a current directory behind.
+
+    open the store → clear a dead mount → bring in the directory below → serve → write back
+
+Every step that fails before the mount is usable leaves things as they were: a store made for
+this mount goes again, an older one keeps the state it had. The event loop runs only while the
+workspace is mounted; bringing in and writing back happen before and after it, on this same
+thread, because the store belongs to the thread that opened it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from ckptfs import __version__, config
+from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
+from ckptfs.control import runtime, server
+from ckptfs.control.protocol import Record
+from ckptfs.control.verbs import Tell, relay, result_record
+from ckptfs.daemon import mounts, rules
+from ckptfs.daemon.launch import Announcer
+from ckptfs.daemon.mounted import Farewell, Mounted
+from ckptfs.errors import (
+    CkptfsError,
+    MountFailed,
+    NoPermission,
+    StoreFull,
+    WriteBackIncomplete,
+)
+from ckptfs.fs import Filesystem
+from ckptfs.service import CheckpointService
+from ckptfs.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def live(plan: rules.Plan, announcer: Announcer) -> None:
+    """The whole life of a daemon, in the process and thread that calls it."""
+    farewell = Farewell()
+    with _terminable():
+        try:
+            with _store_for(plan, announcer) as store, _logging_to(plan.workspace.log):
+                left = _live_with(store, plan, announcer, farewell)
+        except CkptfsError as error:
+            farewell.fail(error)
+            raise
+        # Only now: whoever hears it may use the store and the directory at once.
+        farewell.finish(left)
+
+
+def write_back_alone(workspace: Workspace, tell: Tell) -> Record | None:
+    """Finish for a daemon that died: bring the directory below up to date from the store.
+
+    Returns None if nothing was left to do.
+    """
+    store = Store.open(workspace.store)
+    try:
+        service = CheckpointService(Filesystem(store))
+        if service.below_is_current():
+            return None
+        dir_fd = _open_directory(workspace.path)
+        try:
+            return _write_back(service, workspace.path, dir_fd, tell)
+        finally:
+            os.close(dir_fd)
+    finally:
+        store.close()
+
+
+def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell) -> Record:
+    workspace = plan.workspace
+    log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
+    note = _note(plan)
+    try:
+        with _published(workspace, note):
+            dir_fd = _uncovered_directory(plan)
+            service = CheckpointService(Filesystem(store))
+            brought = _bring_in(service, plan, dir_fd, announcer)
+            _serve(service, plan, note, farewell, announcer, brought)
+            runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
+            return _leave(service, plan, dir_fd, farewell)
+    except Exception:
+        log.exception("ending with an error")
+        raise
+
+
+def _uncovered_directory(plan: rules.Plan) -> int:
+    """A descriptor that reaches the directory below even while the mount covers it."""
+    path = plan.workspace.path
+    if plan.covered_by_dead:
+        log.info("clearing a dead mount")
+        mounts.unmount(path, detach=True)
+        rules.check_directory(plan)
+    return _open_directory(path)
+
+
+def _bring_in(
+    service: CheckpointService, plan: rules.Plan, dir_fd: int, announcer: Announcer
+) -> Record:
+    try:
+        if plan.source is not None:
+            service.import_tree(plan.source, relay(announcer.progress, "import"))
+        result = service.bring_in(dir_fd, relay(announcer.progress, "scan"))
+    except OSError as error:
+        raise _not_brought_in(plan.workspace, error) from error
+    log.info("brought in: %s", result[:5])
+    return result_record(result)
+
+
+def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(workspace.store)
+    reason = (error.strerror or str(error)).lower()
+    return MountFailed(workspace.path, f"its content cannot be read ({reason})")
+
+
+def _serve(
+    service: CheckpointService,
+    plan: rules.Plan,
+    note: runtime.Daemon,
+    farewell: Farewell,
+    announcer: Announcer,
+    brought: Record,
+) -> None:
+    workspace = plan.workspace
+
+    def started() -> None:
+        config.register(workspace)
+        runtime.publish(workspace, note._replace(state=runtime.SERVING))
+        announcer.ready({"pid": os.getpid(), "scan": brought})
+        log.info("mounted")
+
+    # From here on the store may know more than the directory below.
+    service.mark_below(current=False)
+    listener = server.listen(workspace.socket)
+    try:
+        Mounted(plan, service, note, farewell).serve(listener, started)
+    finally:
+        listener.close()
+        workspace.socket.unlink(missing_ok=True)
+    log.info("unmounted")
+
+
+def _leave(service: CheckpointService, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
+    if not (plan.write_back and farewell.write_back):
+        service.fs.commit()
+        return {"write_back": None}
+    # A shutdown sends its signal to us while we do exactly what it wants.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
+
+
+def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell) -> Record:
+    try:
+        result = service.write_back(dir_fd, relay(tell, "write back"))
+    except OSError as error:
+        log.exception("write-back failed")
+        reason = (error.strerror or str(error)).lower()
+        raise WriteBackIncomplete(path, reason) from error
+    log.info("written back: %s", result[:5])
+    return {"write_back": result_record(result)}
+
+
+@contextmanager
+def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
+    """The plan's store, made if there is none; a new one goes again if the mount fails."""
+    path = plan.workspace.store
+    existed, new = path.exists(), not (path / "data.mdb").exists()
+    store = Store.create(path) if new else Store.open(path)
+    try:
+        yield store
+    except BaseException:
+        store.close(commit=False)
+        if new and not announcer.is_ready:
+            _remove_store(path, keep_directory=existed)
+        raise
+    store.close()
+
+
+def _remove_store(path: Path, *, keep_directory: bool) -> None:
+    if not keep_directory:
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    for entry in path.iterdir():
+        with suppress(OSError):
+            entry.unlink()
+
+
+@contextmanager
+def _published(workspace: Workspace, note: runtime.Daemon) -> Iterator[None]:
+    runtime.publish(workspace, note)
+    try:
+        yield
+    finally:
+        runtime.withdraw(workspace)
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_KEEP, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the daemon in order even before the loop, which has its own way, is there."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _open_directory(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise NoPermission(path, f"it cannot be opened ({reason})") from error
+
+
+def _note(plan: rules.Plan) -> runtime.Daemon:
+    options = {
+        "xattrs": plan.xattrs,
+        "allow_other": plan.allow_other,
+        "write_back": plan.write_back,
+    }
+    return runtime.Daemon(
+        pid=os.getpid(),
+        start_ticks=runtime.own_start_ticks(),
+        state=runtime.SCANNING,
+        workspace=str(plan.workspace.path),
+        started_ns=time.time_ns(),
+        version=__version__,
+        options=options,
+    )

@@ -1,0 +1,151 @@
+"""The time in which the workspace is mounted: the event loop, its requests and its signals.
+
+Owns trio in the daemon. FUSE requests are answered by `ckptfs.fuse`, questions on the control
+socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, whoever
+ended it: `ckptfs umount`, umount by hand, or a signal. What comes before and after is `life`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from ckptfs import fuse
+from ckptfs.control import runtime, server, verbs
+from ckptfs.control.protocol import Record, Request, encode_error, encode_result
+from ckptfs.control.server import Connection, Outlet
+from ckptfs.daemon import mounts
+from ckptfs.daemon.holders import holders
+from ckptfs.daemon.rules import Plan
+from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.service import CheckpointService
+
+log = logging.getLogger(__name__)
+
+
+class Farewell:
+    """The clients that asked for the unmount and wait to hear how it ended."""
+
+    def __init__(self) -> None:
+        self._outlets: list[Outlet] = []
+        #: Whether the directory below shall be brought up to date; a client may decide against.
+        self.write_back = True
+
+    def add(self, outlet: Outlet) -> None:
+        self._outlets.append(outlet)
+
+    def remove(self, outlet: Outlet) -> None:
+        self._outlets.remove(outlet)
+        outlet.close()
+
+    def tell(self, record: Record) -> None:
+        for outlet in self._outlets:
+            outlet.tell(record)
+
+    def finish(self, record: Record) -> None:
+        for outlet in self._outlets:
+            outlet.finish(encode_result(record))
+
+    def fail(self, error: CkptfsError) -> None:
+        for outlet in self._outlets:
+            outlet.finish(encode_error(error))
+
+
+class Mounted:
+    """One mount, from the first request to the last."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        service: CheckpointService,
+        note: runtime.Daemon,
+        farewell: Farewell,
+    ) -> None:
+        self._plan = plan
+        self._service = service
+        self._note = note
+        self._farewell = farewell
+        self._failure: Exception | None = None
+        self._scope = trio.CancelScope()
+
+    def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
+        """Mount and serve until unmounted. Raises what ended it if that was an error."""
+        trio.run(self._run, listener, started)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _run(self, listener: socket.socket, started: Callable[[], None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._obey, signals)
+                nursery.start_soon(server.serve, listener, self._answer)
+                with self._scope:
+                    await self._serve_files(started)
+                nursery.cancel_scope.cancel()
+
+    async def _serve_files(self, started: Callable[[], None]) -> None:
+        plan = self._plan
+        options = fuse.MountOptions(allow_other=plan.allow_other)
+        if plan.xattrs is not None:
+            options = fuse.MountOptions(xattrs=plan.xattrs, allow_other=plan.allow_other)
+        try:
+            await fuse.serve(self._service.fs, plan.workspace.path, options, started=started)
+        except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
+            self._failure = error
+
+    async def _obey(self, signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            log.info("ending on %s", signal.Signals(number).name)
+            self._scope.cancel()
+
+    async def _answer(self, request: Request, connection: Connection) -> Record | None:
+        if request.op == "status":
+            return self._status()
+        if request.op == "umount":
+            return await self._umount(request.args, connection)
+        if request.op in verbs.NEEDS_SYNC:
+            await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
+        return verbs.perform(self._service, request.op, request.args, connection.tell)
+
+    def _status(self) -> Record:
+        return {**self._note._asdict(), **self._service.figures()._asdict()}
+
+    async def _umount(self, args: Record, connection: Connection) -> Record | None:
+        """Unmount; the answer comes once the directory below is current, from `life`."""
+        # Adopted first: a mount that ends takes this task with it.
+        outlet = connection.adopt()
+        self._farewell.add(outlet)
+        try:
+            await self._take_away(detach=bool(args.get("lazy") or args.get("force")))
+        except BaseException:
+            self._farewell.remove(outlet)
+            raise
+        self._farewell.write_back = bool(args.get("write_back", True))
+        if args.get("force"):
+            self._scope.cancel()
+        elif args.get("lazy"):
+            self._farewell.remove(outlet)
+            return {"detached": True}
+        return None
+
+    async def _take_away(self, *, detach: bool) -> None:
+        """Unmount from a thread, since the kernel may have requests for us while it does it."""
+        path = self._plan.workspace.path
+        try:
+            await trio.to_thread.run_sync(mounts.sync_filesystem, path)
+            await trio.to_thread.run_sync(lambda: mounts.unmount(path, detach=detach))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                users = await trio.to_thread.run_sync(holders, path)
+                raise MountpointBusy(path, users) from error
+            if error.errno == errno.EINVAL:
+                return  # somebody else was faster; the loop is ending already
+            raise ControlError(
+                f"Cannot unmount {path}: {(error.strerror or str(error)).lower()}. "
+                "It stays mounted."
+            ) from error

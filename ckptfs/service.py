@@ -1,0 +1,126 @@
+"""Every verb once: what the command line, the control socket and later edges can ask for.
+
+`CheckpointService` works on an open file system and returns values. It is synchronous, prints
+nothing, and does not know whether the workspace is mounted; each verb that changes something
+has committed it durably when it returns.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs import history, sync
+from ckptfs.errors import CheckpointUnknown, WorkspaceNotEmpty
+from ckptfs.fs import Filesystem
+from ckptfs.history import Checkpoint
+from ckptfs.model import ROOT_INO
+from ckptfs.store import Problem, View, check
+from ckptfs.sync import SyncResult, Watcher
+
+#: Whether the directory below was brought up to date when the workspace was last let go.
+_CURRENT_BELOW = b"current_below"
+
+
+class Figures(NamedTuple):
+    """What `status` says about a store."""
+
+    checkpoints: int
+    store_bytes: int
+    inodes: int
+
+
+class CheckpointService:
+    """The verbs of one workspace, on the file system that holds it."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self.fs = fs
+
+    def figures(self) -> Figures:
+        store = self.fs.store
+        return Figures(len(history.checkpoints(store)), store.size_bytes(), store.head.inodes)
+
+    def save(self, message: str, kind: str = "manual") -> Checkpoint:
+        """Take a checkpoint of the workspace as it is."""
+        checkpoint = history.seal(self.fs, kind, message, self.fs.clock())
+        self.fs.commit()
+        return checkpoint
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All checkpoints, oldest first."""
+        return history.checkpoints(self.fs.store)
+
+    def view(self, checkpoint: str | None) -> View:
+        """The tree of a checkpoint, or of now when none is named."""
+        if checkpoint is None:
+            return self.fs.head
+        if not checkpoint.isdecimal():
+            raise CheckpointUnknown(checkpoint)
+        return self.fs.view_of(history.find(self.fs.store, int(checkpoint)).epoch)
+
+    def check(self) -> list[Problem]:
+        """Everything that is wrong with the store; empty when nothing is."""
+        self.fs.commit()
+        return check(self.fs.store)
+
+    def is_empty(self) -> bool:
+        """Whether the workspace has no files at all."""
+        return not any(True for _ in self.fs.entries(self.fs.head, ROOT_INO))
+
+    def import_tree(self, source: Path, progress: Watcher | None = None) -> SyncResult:
+        """Fill an empty workspace from another directory, which is only read."""
+        if not self.is_empty():
+            raise WorkspaceNotEmpty(self.fs.store.path)
+        result = sync.import_tree(self.fs, source, progress=progress)
+        self.save(f"import from {source}", "import")
+        return result
+
+    def export(
+        self, dest: Path, checkpoint: str | None = None, progress: Watcher | None = None
+    ) -> SyncResult:
+        """Write a checkpoint, or the tree of now, into an absent or empty directory."""
+        view = self.view(checkpoint)
+        self.fs.settle()
+        return sync.export(self.fs, view, dest, progress=progress)
+
+    def take_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+        """Bring in what changed in the directory below, without a checkpoint of its own."""
+        result = sync.scan(self.fs, dir_fd, progress=progress)
+        self.fs.commit()
+        return result
+
+    def bring_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+        """Take over what the directory below holds; what changed there becomes a checkpoint.
+
+        The state that the store had before is sealed first, so that a change made from outside
+        never stands in the same checkpoint as one made inside.
+        """
+        first = not self.checkpoints()
+        if not first and self._has_unsaved():
+            self.save("as it was unmounted", "mount")
+        result = self.take_in(dir_fd, progress)
+        if first:
+            self.save("first mount", "mount")
+        elif result.changed:
+            self.save("changed while unmounted", "offline")
+        return result
+
+    def write_back(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+        """Bring the directory below up to date with the workspace."""
+        self.fs.commit()
+        result = sync.write_back(self.fs, dir_fd, progress=progress)
+        self.mark_below(current=True)
+        return result
+
+    def mark_below(self, *, current: bool) -> None:
+        """Note durably whether the directory below is as current as the store."""
+        self.fs.store.charge()
+        self.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")
+        self.fs.commit()
+
+    def below_is_current(self) -> bool:
+        return self.fs.store.facts.get(_CURRENT_BELOW) != b"0"
+
+    def _has_unsaved(self) -> bool:
+        store = self.fs.store
+        return any(True for _ in store.changes.walk(store.head.epoch))
