@@ -1,0 +1,1 @@
+"""Tests of a mounted workspace, seen as programs see it: through the kernel and the CLI."""

@@ -1,0 +1,102 @@
+"""Fixtures of the mounted tests: workspaces, and the rule that none is skipped without cause."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import HAVE_FUSE, PLAIN, Workspace, scratch, workspace
+
+HERE = Path(__file__).parent
+_numbers = count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_root: makes devices, changes owners or users")
+    config.addinivalue_line("markers", "needs_mount: is about mounting; a plain directory has none")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE not in item.path.parents:
+            continue
+        reason = _excuse(item)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _excuse(item: pytest.Item) -> str | None:
+    """The only three reasons for which a mounted test may be left out."""
+    if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        return "needs root"
+    if PLAIN:
+        return "on a plain directory" if item.get_closest_marker("needs_mount") else None
+    return None if HAVE_FUSE else "no /dev/fuse"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[pytest.TestReport]:
+    """A mounted test that skips itself where it could run is a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and _excuse(item) is None:
+        report.outcome = "failed"
+        report.longrepr = f"skipped although it could run: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Workspace]:
+    """One mount for all the tests of a module; they use it through `mount`."""
+    with workspace() as made:
+        yield made
+
+
+@pytest.fixture
+def mount(shared: Workspace) -> Iterator[Path]:
+    """An empty directory of the test's own in a mounted workspace."""
+    path = shared.path / f"t{next(_numbers)}"
+    path.mkdir()
+    yield path
+    shared.quiet()
+
+
+@pytest.fixture
+def make_workspace() -> Iterator[Callable[..., Workspace]]:
+    """Makes workspaces with mount options of the test's choice, for this test alone."""
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(workspace(*options))
+
+
+@pytest.fixture
+def own_mount(make_workspace: Callable[..., Workspace]) -> Workspace:
+    """A workspace for tests that unmount, remount or kill."""
+    return make_workspace()
+
+
+@pytest.fixture(scope="module")
+def shared_by_all() -> Iterator[Workspace]:
+    with workspace("--allow-other") as made:
+        yield made
+
+
+@pytest.fixture
+def open_mount(shared_by_all: Workspace) -> Iterator[Path]:
+    """Like `mount`, in a workspace that other users may enter."""
+    path = shared_by_all.path / f"t{next(_numbers)}"
+    path.mkdir()
+    yield path
+    shared_by_all.quiet()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """An empty ordinary directory beside the workspace, never in one."""
+    with scratch(PLAIN) as base:
+        yield base

@@ -1,0 +1,118 @@
+"""Files that lose their last name while somebody holds them open."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.peer import peer
+from tests.support.trees import plant
+
+
+def test_reads_writes_and_stat_go_on(mount: Path) -> None:
+    plant(mount, {"file": "content"})
+    fd = os.open(mount / "file", os.O_RDWR)
+    try:
+        os.unlink(mount / "file")
+        assert os.listdir(mount) == []
+        assert os.fstat(fd).st_nlink == 0
+        assert os.pread(fd, 99, 0) == b"content"
+        os.pwrite(fd, b"x" * 200_000, 7)
+        assert os.fstat(fd).st_size == 200_007
+        assert os.pread(fd, 300_000, 0) == b"content" + b"x" * 200_000
+        os.fsync(fd)
+        os.ftruncate(fd, 3)
+        assert os.pread(fd, 99, 0) == b"con"
+        os.fchmod(fd, 0o600)
+        assert os.fstat(fd).st_mode & 0o7777 == 0o600
+        os.utime(fd, ns=(1, 2))
+        assert os.fstat(fd).st_mtime_ns == 2
+    finally:
+        os.close(fd)
+
+
+def test_data_not_yet_flushed_survives_the_unlink(mount: Path) -> None:
+    data = os.urandom(300_000)
+    fd = os.open(mount / "file", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(fd, data)
+        os.unlink(mount / "file")
+        assert os.pread(fd, len(data), 0) == data
+    finally:
+        os.close(fd)
+
+
+def test_the_name_is_free_for_a_new_file(mount: Path) -> None:
+    plant(mount, {"file": "old"})
+    with open(mount / "file", "r+") as old:
+        os.unlink(mount / "file")
+        (mount / "file").write_text("new")
+        old.seek(0, os.SEEK_END)
+        old.write(" and written")
+        old.flush()
+        old.seek(0)
+        assert old.read() == "old and written"
+    assert (mount / "file").read_text() == "new"
+
+
+def test_two_processes_hold_it(mount: Path) -> None:
+    plant(mount, {"file": "shared"})
+    fd = os.open(mount / "file", os.O_RDWR)
+    with peer() as other:
+        theirs = other(os.open, mount / "file", os.O_RDWR)
+        os.unlink(mount / "file")
+        other(os.pwrite, theirs, b"SH", 0)
+        assert os.pread(fd, 99, 0) == b"SHared"
+        os.close(fd)
+        assert other(os.pread, theirs, 99, 0) == b"SHared"
+        assert other(os.fstat, theirs).st_nlink == 0
+
+
+def test_a_mapping_outlives_name_and_descriptor(mount: Path) -> None:
+    (mount / "file").write_bytes(b"m" * 100_000)
+    with open(mount / "file", "r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+        os.unlink(mount / "file")
+    mapped[50_000:50_004] = b"DATA"
+    mapped.flush()
+    assert mapped[49_999:50_005] == b"mDATAm"
+    mapped.close()
+
+
+def test_reopened_through_proc(mount: Path) -> None:
+    plant(mount, {"file": "content"})
+    fd = os.open(mount / "file", os.O_RDONLY)
+    try:
+        os.unlink(mount / "file")
+        with open(f"/proc/self/fd/{fd}", "r+b") as again:
+            again.write(b"CON")
+        assert os.pread(fd, 99, 0) == b"CONtent"
+    finally:
+        os.close(fd)
+
+
+def test_temporary_files_of_python(mount: Path) -> None:
+    """tempfile tries O_TMPFILE first and must be told properly where that is not offered."""
+    with tempfile.TemporaryFile(dir=mount) as file:
+        file.write(b"x" * 10_000)
+        file.seek(0)
+        assert file.read() == b"x" * 10_000
+        assert os.listdir(mount) == []
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
+def test_many_unlinked_files_at_once(mount: Path, size: int) -> None:
+    fds = []
+    for number in range(20):
+        fds.append(os.open(mount / str(number), os.O_RDWR | os.O_CREAT))
+        os.write(fds[-1], bytes([number]) * size)
+    for number in range(20):
+        os.unlink(mount / str(number))
+    assert os.listdir(mount) == []
+    for number, fd in enumerate(fds):
+        assert os.pread(fd, size + 1, 0) == bytes([number]) * size
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""What the tests share. Nothing here imports ckptfs: it is driven as a program, from outside."""

@@ -1,0 +1,230 @@
+"""Workspaces to test on: mounted through the CLI, as a user does it, or plain directories.
+
+Where CKPTFS_TEST_PLAIN names a directory, every workspace is an ordinary directory below it. That
+is how the tests themselves are tested: what fails on ext4 or tmpfs is no judge of ckptfs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.waiting import wait_for_exit
+
+PLAIN = os.environ.get("CKPTFS_TEST_PLAIN")
+HAVE_FUSE = os.path.exists("/dev/fuse")
+
+_TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^Traceback ", re.MULTILINE)
+
+
+def ckptfs(
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run the CLI to its end. Nothing it does may take longer than `timeout` seconds."""
+    return subprocess.run(
+        [sys.executable, "-m", "ckptfs", *map(str, arguments)],
+        env=None if env is None else {**os.environ, **env},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+    )
+
+
+def succeed(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """The program must have ended well; what it said otherwise becomes the failure."""
+    command = " ".join(map(str, done.args))
+    assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether something, dead or alive, is mounted right on `path`."""
+    wanted = re.sub(r"[\s\\]", lambda found: f"\\{ord(found[0]):03o}", str(path))
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        return any(line.split()[4] == wanted for line in table)
+
+
+@contextmanager
+def scratch(parent: str | None = None) -> Iterator[Path]:
+    """A directory of one's own that every user may enter, as pytest's are not."""
+    path = Path(tempfile.mkdtemp(prefix="ckptfs-test-", dir=parent)).resolve()
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        _let_go(path)
+        if os.geteuid() != 0:
+            _open_up(path)
+        shutil.rmtree(path)
+
+
+def _let_go(path: Path) -> None:
+    """Take away every mount that a failed test left below `path`."""
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        points = [line.split()[4] for line in table]
+    for point in reversed(points):
+        if point.startswith(f"{path}/"):
+            unescaped = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), point)
+            _detach(unescaped)
+
+
+def _detach(point: str) -> None:
+    command = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
+    subprocess.run([*command, point], check=False, capture_output=True)
+
+
+def _open_up(path: Path) -> None:
+    """Give an ordinary user back the rights that a test took from directories of its own."""
+    for directory, _, _ in os.walk(path):
+        os.chmod(directory, stat.S_IRWXU)
+
+
+class Workspace:
+    """A workspace at `path` with a store of its own, mounted and unmounted by the CLI."""
+
+    plain = False
+
+    def __init__(self, base: Path, *options: str) -> None:
+        self.path = base / "work"
+        self.store = base / "store"
+        self.options = options
+        #: Keeps the tests out of the data directory of whoever runs them.
+        self.env = _private_directories(base)
+        self._log: Path | None = None
+        self._log_read = 0
+
+    def cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return ckptfs(*arguments, env=self.env)
+
+    def mount(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Mount, with the options of the workspace and some more, and see that it is there."""
+        self.path.mkdir(exist_ok=True)
+        done = succeed(self.cli("mount", self.path, "--store", self.store, *self.options, *options))
+        assert is_mounted(self.path), "mount ended well, but nothing is mounted"
+        self._log = Path(self.status()["log"])
+        return done
+
+    def status(self) -> dict[str, Any]:
+        answer = json.loads(succeed(self.cli("status", "-w", self.path, "--json")).stdout)
+        assert isinstance(answer, dict)
+        return answer
+
+    def umount(self) -> subprocess.CompletedProcess[str]:
+        """Unmount and see that the daemon has gone and left the store whole."""
+        pid = self.status()["pid"]
+        done = succeed(self.cli("umount", self.path))
+        assert not is_mounted(self.path), "umount ended well, but it is still mounted"
+        wait_for_exit(pid)
+        self.check()
+        return done
+
+    def remount(self) -> None:
+        self.umount()
+        self.mount()
+
+    def kill(self) -> None:
+        """End the daemon as a crash would. The dead mountpoint stays."""
+        pid = self.status()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_for_exit(pid)
+
+    def check(self) -> None:
+        succeed(self.cli("check", "--store", self.store))
+
+    def trouble(self) -> str:
+        """What the daemon logged since the last call, if there is a warning or worse in it."""
+        if self._log is None or not self._log.exists():
+            return ""
+        with self._log.open(errors="replace") as log:
+            log.seek(self._log_read)
+            news = log.read()
+            self._log_read = log.tell()
+        return news if _TROUBLE.search(news) else ""
+
+    def quiet(self) -> None:
+        trouble = self.trouble()
+        assert not trouble, f"the daemon's log has trouble in it:\n{trouble[-4000:]}"
+
+    def finish(self) -> None:
+        """The end of every test: nothing mounted, nothing in the log, nothing broken."""
+        try:
+            if is_mounted(self.path):
+                self.umount()
+            self.quiet()
+        finally:
+            if is_mounted(self.path):
+                self._abandon()
+
+    def _abandon(self) -> None:
+        pid = _daemon_of(self.path)
+        _detach(str(self.path))
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+class PlainWorkspace(Workspace):
+    """An ordinary directory in place of a workspace: the oracle."""
+
+    plain = True
+
+    def mount(self, *options: str) -> subprocess.CompletedProcess[str]:
+        self.path.mkdir(exist_ok=True)
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    def umount(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    def kill(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+
+def _daemon_of(path: Path) -> int | None:
+    """The daemon of a workspace whose CLI no longer answers, from its command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(path) in command and b"ckptfs" in b" ".join(command):
+            return int(process.name)
+    return None
+
+
+def _private_directories(base: Path) -> dict[str, str]:
+    names = {"XDG_DATA_HOME": "data", "XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}
+    env = {variable: str(base / name) for variable, name in names.items()}
+    runtime = base / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    return {**env, "XDG_RUNTIME_DIR": str(runtime)}
+
+
+@contextmanager
+def workspace(*options: str) -> Iterator[Workspace]:
+    """A mounted, empty workspace; at the end it must unmount well and leave nothing behind."""
+    with scratch(PLAIN) as base:
+        made = PlainWorkspace(base, *options) if PLAIN else Workspace(base, *options)
+        made.mount()
+        try:
+            yield made
+        finally:
+            made.finish()
