@@ -307,8 +307,9 @@ class MountpointBusy(MountpointError):
 
     def __init__(self, path: AnyPath, users: Sequence[str] = ()) -> None:
         who = ", ".join(users) if users else "a process"
+        use = "use" if len(users) > 1 else "uses"
         super().__init__(
-            f"Cannot unmount {_show(path)}: {who} still uses it. It stays mounted.",
+            f"Cannot unmount {_show(path)}: {who} still {use} it. It stays mounted.",
             hint="Close the files and leave the directory, or detach it with --lazy.",
         )
 

@@ -37,7 +37,8 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"ckptfs {__version__}")
     _add_common(parser, default=None, json_default=False)
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    # The given prog spares argparse a formatter, and with it the import of shutil.
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, prog="ckptfs")
     _add_mount(verbs)
     _add_umount(verbs)
     _add_status(verbs)

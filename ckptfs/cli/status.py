@@ -9,14 +9,23 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
+from ckptfs.errors import DaemonGone
 
 
 def status(args: Namespace) -> int:
     workspace = place.workspace(args)
-    daemon = runtime.living(workspace)
-    record = _of_store(workspace) if daemon is None else _of_daemon(workspace, daemon)
+    try:
+        record = _record(workspace)
+    except DaemonGone:
+        # It ended, or stopped serving, between our look and our question: look again.
+        record = _record(workspace)
     screen.result(record, _human(record), as_json=args.json)
     return 0
+
+
+def _record(workspace: Workspace) -> Record:
+    daemon = runtime.living(workspace)
+    return _of_store(workspace) if daemon is None else _of_daemon(workspace, daemon)
 
 
 def _place(workspace: Workspace) -> Record:

@@ -8,8 +8,8 @@ from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.client import Client
-from ckptfs.errors import ControlError, NotMounted
+from ckptfs.control.client import PATIENCE, Client
+from ckptfs.errors import ControlError, DaemonGone, NotMounted
 
 
 def umount(args: Namespace) -> int:
@@ -18,6 +18,8 @@ def umount(args: Namespace) -> int:
     with screen.progress("Writing back") as show:
         if daemon is None:
             ended = _finish_alone(workspace, show, write_back=args.write_back)
+        elif daemon.state == runtime.WRITING_BACK:
+            ended = _await_end(workspace, daemon)
         else:
             ended = _ask(workspace, daemon, args, show)
     _say(workspace, ended, as_json=args.json)
@@ -27,7 +29,8 @@ def umount(args: Namespace) -> int:
 def _ask(
     workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show
 ) -> Record:
-    if daemon.state != runtime.SERVING:
+    detached = daemon.state == runtime.DETACHED and args.force
+    if daemon.state != runtime.SERVING and not detached:
         raise ControlError(
             f"Cannot unmount {workspace.path}: its daemon ({daemon.pid}) is {daemon.state}. "
             "Nothing was changed.",
@@ -39,6 +42,13 @@ def _ask(
         if not ended.get("detached"):
             client.wait_for_end()
     return {"daemon": "ended", **ended}
+
+
+def _await_end(workspace: Workspace, daemon: runtime.Daemon) -> Record:
+    """Somebody unmounted before us: there is only the end to wait for."""
+    if not runtime.wait_for_end(daemon, PATIENCE):
+        raise DaemonGone(workspace.path, f"process {daemon.pid} does not end")
+    return {"daemon": "ended before"}
 
 
 def _finish_alone(workspace: Workspace, show: screen.Show, *, write_back: bool) -> Record:
@@ -81,6 +91,8 @@ def _sentences(path: str, ended: Record, written: Record | None) -> list[str]:
         first = f"The daemon of {path} had died. Everything that reached the store is kept."
         if ended["cleared"]:
             first += " The dead mountpoint is cleared."
+    elif ended["daemon"] == "ended before":
+        return [f"{first} Somebody else had asked for it; the directory below is written back."]
     if written is None:
         return [f"{first} The directory below was left as it is."]
     return [f"{first} Written back: {report.counts(written)}."]

@@ -17,6 +17,7 @@ from ckptfs.config import Workspace, write_atomically
 #: The states of a daemon, in the order it goes through them.
 SCANNING = "scanning"
 SERVING = "serving"
+DETACHED = "waiting for the last open file"
 WRITING_BACK = "writing back"
 
 
@@ -50,6 +51,22 @@ def living(workspace: Workspace) -> Daemon | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return daemon if start_ticks(daemon.pid) == daemon.start_ticks else None
+
+
+def wait_for_end(daemon: Daemon, seconds: float) -> bool:
+    """Wait until the daemon's process has ended; say whether it has."""
+    import select  # late: hardly ever needed
+
+    try:
+        process = os.pidfd_open(daemon.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if start_ticks(daemon.pid) != daemon.start_ticks:
+            return True
+        return bool(select.select([process], [], [], seconds)[0])
+    finally:
+        os.close(process)
 
 
 def start_ticks(pid: int) -> int | None:

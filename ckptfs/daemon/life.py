@@ -42,6 +42,8 @@ from ckptfs.store import Store
 
 log = logging.getLogger(__name__)
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 def live(plan: rules.Plan, announcer: Announcer) -> None:
     """The whole life of a daemon, in the process and thread that calls it."""
@@ -67,7 +69,10 @@ def write_back_alone(workspace: Workspace, tell: Tell) -> Record | None:
         service = CheckpointService(Filesystem(store))
         if service.below_is_current():
             return None
-        dir_fd = _open_directory(workspace.path)
+        try:
+            dir_fd = os.open(workspace.path, _DIRECTORY)
+        except OSError as error:
+            raise WriteBackIncomplete(workspace.path, _words(error)) from error
         try:
             return _write_back(service, workspace.path, dir_fd, tell)
         finally:
@@ -119,8 +124,7 @@ def _bring_in(
 def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(workspace.store)
-    reason = (error.strerror or str(error)).lower()
-    return MountFailed(workspace.path, f"its content cannot be read ({reason})")
+    return MountFailed(workspace.path, f"its content cannot be read ({_words(error)})")
 
 
 def _serve(
@@ -165,8 +169,7 @@ def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell)
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:
         log.exception("write-back failed")
-        reason = (error.strerror or str(error)).lower()
-        raise WriteBackIncomplete(path, reason) from error
+        raise WriteBackIncomplete(path, _words(error)) from error
     log.info("written back: %s", result[:5])
     return {"write_back": result_record(result)}
 
@@ -235,10 +238,13 @@ def _terminable() -> Iterator[None]:
 
 def _open_directory(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, _DIRECTORY)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise NoPermission(path, f"it cannot be opened ({reason})") from error
+        raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
+
+
+def _words(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def _note(plan: rules.Plan) -> runtime.Daemon:

@@ -130,6 +130,7 @@ class Mounted:
             self._scope.cancel()
         elif args.get("lazy"):
             self._farewell.remove(outlet)
+            runtime.publish(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
             return {"detached": True}
         return None
 

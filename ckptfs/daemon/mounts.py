@@ -6,12 +6,9 @@ Only the mount table and system calls; it knows no store and no daemon. The tabl
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +54,8 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
 def is_dead(path: Path) -> bool:
     """Whether the FUSE server behind this mountpoint is gone."""
     try:
-        os.stat(path)
+        # Not stat: the kernel may answer that from its cache long after the server died.
+        os.statvfs(path)
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
@@ -76,6 +74,8 @@ def unmount(path: Path, *, detach: bool = False) -> None:
 
 def sync_filesystem(path: Path) -> None:
     """Push everything the kernel still holds for this file system to its server."""
+    import ctypes  # late, like all that only a change of mounts needs
+
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
@@ -86,10 +86,14 @@ def sync_filesystem(path: Path) -> None:
 
 def fusermount() -> str | None:
     """The helper by which users without privileges mount and unmount."""
+    import shutil
+
     return shutil.which("fusermount3")
 
 
 def _umount2(path: Path, flags: int) -> None:
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(os.fsencode(path), flags) != 0:
         number = ctypes.get_errno()
@@ -97,6 +101,8 @@ def _umount2(path: Path, flags: int) -> None:
 
 
 def _fusermount(path: Path, *, detach: bool) -> None:
+    import subprocess
+
     program = fusermount()
     if program is None:
         raise OSError(errno.ENOENT, "fusermount3 is not installed", "fusermount3")

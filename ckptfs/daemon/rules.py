@@ -32,6 +32,7 @@ from ckptfs.errors import (
     OverlappingTrees,
     SourceMissing,
     StoreInMountpoint,
+    StoreInUse,
     StoreMissing,
     StoreReadOnly,
     StoreUnreadable,
@@ -50,6 +51,11 @@ SYSTEM_ROOTS = frozenset(
 )
 #: Nothing below these is a place for files either.
 KERNEL_TREES = (Path("/proc"), Path("/sys"), Path("/dev"))
+
+#: Seconds that a mount waits for the daemon before it to end, by the state that one is in. One
+#: that says it serves, though nothing is mounted, has not noticed yet.
+ENDING_PATIENCE = {runtime.SERVING: 2.0, runtime.WRITING_BACK: 60.0}
+_LOOK_AGAIN = 0.2
 
 _CAP_SYS_ADMIN = 21
 
@@ -87,6 +93,7 @@ def plan(request: MountRequest) -> Plan:
         check_is_directory(path)
     workspace = Workspace(path, choose_store(path, request.store))
     check_apart(path, workspace.store)
+    check_nobody_has(workspace)
     source = None if request.source is None else check_source(request.source, workspace)
     check_machine(path, allow_other=request.allow_other)
     check_store(workspace.store)
@@ -155,6 +162,20 @@ def choose_store(path: Path, named: str | None) -> Path:
             known.store, hint="This workspace was last mounted with it. Name a store with --store."
         )
     return known.store
+
+
+def check_nobody_has(workspace: Workspace) -> None:
+    """Refuse a store that a daemon has, after letting one finish that is about to end.
+
+    Whoever unmounts by hand and mounts again meets the daemon while it still writes back.
+    """
+    waited = 0.0
+    while (daemon := runtime.living(workspace)) is not None:
+        same = daemon.workspace == str(workspace.path)
+        if not same or waited >= ENDING_PATIENCE.get(daemon.state, 0.0):
+            raise StoreInUse(workspace.store, daemon.pid)
+        runtime.wait_for_end(daemon, _LOOK_AGAIN)
+        waited += _LOOK_AGAIN
 
 
 def check_apart(path: Path, store: Path) -> None:
