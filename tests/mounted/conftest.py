@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -42,7 +42,7 @@ def _excuse(item: pytest.Item) -> str | None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[pytest.TestReport]:
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A mounted test that skips itself where it could run is a failure."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and _excuse(item) is None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.mounting import Workspace, ckptfs, is_mounted, scratch
 from tests.support.peer import NOBODY
-from tests.support.trees import plant, stats, tree
+from tests.support.trees import Stat, plant, stats, tree
 
 pytestmark = pytest.mark.needs_mount
 
@@ -56,7 +56,7 @@ def refuses(done: subprocess.CompletedProcess[str], naming: str = "") -> None:
     assert naming in done.stderr
 
 
-def _but_directories_of_ckptfs(known: dict[str, object]) -> dict[str, object]:
+def _but_directories_of_ckptfs(known: dict[str, Stat]) -> dict[str, Stat]:
     """State and runtime directories may be made by asking; the rest must not be touched."""
     private = ("data", "state", "run", "config")
     return {
@@ -172,27 +172,40 @@ def test_a_store_reached_through_a_link_is_still_inside(attempt: Attempt) -> Non
 
 DANGEROUS = ["/", "/etc", "/usr", "/var", "/tmp", "/root", "/home", "/bin", "/dev", "/proc"]
 
+#: A world of its own that ends with the command, should it really mount over the system.
+BUBBLE = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+
+
+def mount_in_a_bubble(attempt: Attempt, path: str | Path) -> subprocess.CompletedProcess[str]:
+    bubble = BUBBLE if os.geteuid() == 0 else []
+    return subprocess.run(
+        [*bubble, sys.executable, "-m", "ckptfs", "mount", str(path), "--store", attempt.store],
+        env={**os.environ, **attempt.env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+
 
 @pytest.mark.parametrize("path", DANGEROUS)
 def test_a_dangerous_root(attempt: Attempt, path: str) -> None:
-    mounted = is_mounted(Path(path))
-    attempt.refused("mount", path, "--store", attempt.store, naming=path)
-    assert is_mounted(Path(path)) == mounted
+    refuses(mount_in_a_bubble(attempt, path), path)
     assert not attempt.store.exists()
 
 
 def test_a_dangerous_root_in_disguise(attempt: Attempt) -> None:
     (attempt.base / "link").symlink_to("/etc")
-    for path in (attempt.base / "link", Path("/usr/../etc"), Path("//etc/")):
-        attempt.refused("mount", path, "--store", attempt.store)
+    for path in (attempt.base / "link", "/usr/../etc", "//etc/"):
+        refuses(mount_in_a_bubble(attempt, path), "/etc")
+    assert not attempt.store.exists()
 
 
 def test_the_home_directory_itself(attempt: Attempt) -> None:
     home = attempt.base / "home"
     home.mkdir()
     attempt.refused("mount", home, "--store", attempt.store, env={"HOME": str(home)})
-    attempt.refused("mount", attempt.base, "--store", "/dev/shm/x", env={"HOME": str(home)})
-    assert not is_mounted(home) and not is_mounted(attempt.base)
+    assert not is_mounted(home)
 
 
 def test_a_store_in_use(own_mount: Workspace) -> None:
@@ -309,10 +322,10 @@ def test_import_of_what_will_not_do(own_mount: Workspace) -> None:
 
 def _crippled(attempt: Attempt, script: str) -> subprocess.CompletedProcess[str]:
     """`ckptfs mount` in a mount namespace of its own that `script` has taken something from."""
-    command = f'{script}\nexec "$0" -m ckptfs mount "$1" --store "$2"'
+    mount = '"$0" -m ckptfs mount "$1" --store "$2"'
+    arguments = [sys.executable, str(attempt.work), str(attempt.store)]
     return subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-ec", command]
-        + [sys.executable, str(attempt.work), str(attempt.store)],
+        [*BUBBLE, "sh", "-ec", f"{script}\n{mount}", *arguments],
         env={**os.environ, **attempt.env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -337,9 +350,9 @@ def test_a_device_that_is_not_fuse(attempt: Attempt) -> None:
 @pytest.mark.needs_root
 def test_root_without_the_right_to_mount(attempt: Attempt) -> None:
     drop = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
-    command = [*drop, sys.executable, "-m", "ckptfs", "mount", attempt.work]
+    command = [*drop, sys.executable, "-m", "ckptfs", "mount", str(attempt.work)]
     done = subprocess.run(
-        [*command, "--store", attempt.store],
+        [*command, "--store", str(attempt.store)],
         env={**os.environ, **attempt.env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -358,7 +371,7 @@ def test_every_refusal_has_an_exit_code_of_its_own(attempt: Attempt) -> None:
         attempt.refused("mount", attempt.base / "none", *store),
         attempt.refused("mount", attempt.base / "file", *store),
         attempt.refused("mount", attempt.work, *store, "--from", attempt.base / "source"),
-        attempt.refused("mount", "/etc", *store),
+        mount_in_a_bubble(attempt, "/etc").returncode,
         attempt.refused("mount", attempt.work, "--store", attempt.work / "store"),
         attempt.refused("mount", attempt.work, "--store", attempt.base / "full"),
         attempt.refused("status", "-w", attempt.work),

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.mounting import Workspace
 from tests.support.programs import run
-from tests.support.trees import Directory, Facts, Fifo, File, Link, Same, facts, plant
+from tests.support.trees import Directory, Facts, Fifo, File, Link, Same, Tree, facts, plant
 
 #: Something of everything that a faithful copy must keep.
-SAMPLE = {
+SAMPLE: Tree = {
     "plain": File("text\n", mtime_ns=1_111_111_111_123_456_789),
     "empty": "",
     "binary": os.urandom(200_000),

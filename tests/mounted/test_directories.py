@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.errnos import fails
-from tests.support.trees import Fifo, Link, plant, tree
+from tests.support.trees import Fifo, Link, Tree, plant, tree
 
 
 def test_a_new_directory_is_empty_and_has_two_links(mount: Path) -> None:
@@ -35,7 +35,12 @@ def test_a_directory_has_a_link_more_for_each_subdirectory(mount: Path) -> None:
 
 
 def test_mkdir_over_anything_that_exists(mount: Path) -> None:
-    before = {"dir": {"x": "kept"}, "file": "kept", "fifo": Fifo(), "dangling": Link("nowhere")}
+    before: Tree = {
+        "dir": {"x": "kept"},
+        "file": "kept",
+        "fifo": Fifo(),
+        "dangling": Link("nowhere"),
+    }
     plant(mount, before)
     for name in before:
         with fails(errno.EEXIST):
@@ -113,7 +118,7 @@ def _read(path: Path) -> bytes:
 
 @pytest.mark.parametrize("call, number", MISUSE.values(), ids=MISUSE.keys())
 def test_misuse(mount: Path, call: Callable[[Path], object], number: int) -> None:
-    before = {"dir": {"inside": "kept"}, "file": "kept", "link": Link("dir")}
+    before: Tree = {"dir": {"inside": "kept"}, "file": "kept", "link": Link("dir")}
     plant(mount, before)
     with fails(number):
         call(mount)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mounting import Workspace
 from tests.support.programs import run
-from tests.support.trees import File, Link, plant, tree
+from tests.support.trees import File, Link, Tree, plant, tree
 
 
 def git(where: Path, *arguments: str | Path) -> str:
@@ -20,7 +21,7 @@ def commit(where: Path, message: str) -> None:
     git(where, "commit", "-q", "-m", message)
 
 
-FIRST = {
+FIRST: Tree = {
     "README": "first\n",
     "run.sh": File("#!/bin/sh\n", mode=0o755),
     "link": Link("README"),
@@ -139,10 +140,7 @@ def test_branches_merge_rebase_stash(repository: Path) -> None:
     git(repository, "fsck", "--full")
 
 
-def test_a_repository_outlives_a_remount(own_mount: object) -> None:
-    from tests.support.mounting import Workspace
-
-    assert isinstance(own_mount, Workspace)
+def test_a_repository_outlives_a_remount(own_mount: Workspace) -> None:
     path = own_mount.path / "repository"
     git(own_mount.path, "init", "-q", "-b", "main", path)
     plant(path, FIRST)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Workspace, is_mounted, scratch, succeed
+from tests.support.mounting import Workspace, detach, is_mounted, scratch, succeed
 from tests.support.trees import (
     Directory,
     Fifo,
@@ -144,7 +144,6 @@ def edit(path: Path) -> None:
     (path / "deep/er").rename(path / "moved")
     (path / "void").rename(path / "deep/void")
     (path / "src/f5.c").unlink()
-    (path / "src/f6.c").hardlink_to(path / "src/f7.c") if False else None
     os.link(path / "src/f7.c", path / "src/linked.c")
     plant(path, {"new": File("n", mode=0o640, mtime_ns=55), "new dir": {"a": {"b": {"c": "d"}}}})
     os.mkfifo(path / "new pipe", 0o600)
@@ -247,6 +246,47 @@ def test_a_sparse_file_stays_sparse_on_its_way(over: Make) -> None:
     assert (workspace.path / "sparse").stat().st_blocks * 512 < 5_000_000
 
 
+def test_directories_without_write_permission(over: Make) -> None:
+    """The mode of a directory does not stop its content from coming back, for no user."""
+    workspace = over({"closed": Directory({"f": "x", "g": "y", "sub": {}}, mode=0o555)})
+    workspace.mount()
+    closed = workspace.path / "closed"
+    closed.chmod(0o755)
+    (closed / "f").write_text("edited")
+    (closed / "g").unlink()
+    plant(closed, {"new": File("z", mode=0o444), "deep": Directory({"h": ""}, mode=0o500)})
+    closed.chmod(0o511)
+    os.utime(closed, ns=(1, 2_000_000_003))
+    expected = stats_of_content(workspace.path)
+    workspace.umount()
+    assert stats_of_content(workspace.path) == expected
+
+
+def stats_of_content(path: Path) -> dict[str, tuple[int, int, int]]:
+    """Mode, size and mtime: what can be told without reading what one may not read."""
+    return {
+        name: (info.mode, 0 if stat.S_ISDIR(info.mode) else info.size, info.mtime_ns)
+        for name, info in stats(path).items()
+    }
+
+
+def test_a_file_that_may_not_be_read_is_not_lost(over: Make) -> None:
+    """Root reads it; another user is told no, or told that it stays out. Below it stays as it is."""
+    workspace = over({"locked": File("secret", mode=0), "open": "x"})
+    done = workspace.cli("mount", workspace.path, "--store", workspace.store)
+    if done.returncode == 0:
+        assert os.geteuid() == 0 or "locked" in done.stderr
+        (workspace.path / "open").write_text("edited")
+        workspace.umount()
+        assert (workspace.path / "open").read_text() == "edited"
+    else:
+        assert "locked" in done.stderr and "Traceback" not in done.stderr
+    assert not is_mounted(workspace.path)
+    assert stat.S_IMODE((workspace.path / "locked").stat().st_mode) == 0
+    (workspace.path / "locked").chmod(0o600)
+    assert (workspace.path / "locked").read_text() == "secret"
+
+
 # --- changes below while it is not mounted ---------------------------------------------------
 
 
@@ -337,9 +377,7 @@ def test_after_a_kill_umount_still_brings_the_directory_up_to_date(over: Make) -
 
 def clear_dead_mount(workspace: Workspace) -> None:
     """Take the dead mountpoint away behind ckptfs's back, as a reboot does."""
-    from tests.support.mounting import _detach
-
-    _detach(str(workspace.path))
+    detach(str(workspace.path))
     assert not is_mounted(workspace.path)
 
 

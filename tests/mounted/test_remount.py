@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, is_mounted, succeed
-from tests.support.trees import Fifo, File, Link, Same, facts, plant, stats, tree
+from tests.support.trees import Fifo, File, Link, Same, Tree, facts, plant, stats, tree
 
-EVERYTHING = {
+EVERYTHING: Tree = {
     "file": File("content", mode=0o640, mtime_ns=1_234_567_890_123_456_789),
     "empty": "",
     "large": os.urandom(500_000),

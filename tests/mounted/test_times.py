@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.mounting import Workspace
 from tests.support.syscalls import NOW, OMIT, Time, renameat2, utimensat
-from tests.support.trees import Link, Same, plant
+from tests.support.trees import Link, Same, Tree, plant
 from tests.support.waiting import wait_until
 
 Times = dict[str, int]
@@ -20,7 +20,7 @@ Times = dict[str, int]
 CONTENT = "x" * 5000
 
 #: What stands in the directory before each call of the table below.
-STAGE = {
+STAGE: Tree = {
     "parent": {
         "file": CONTENT,
         "twin": Same("parent/file"),

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 
 class File(NamedTuple):
@@ -40,12 +40,12 @@ class Fifo(NamedTuple):
 class Directory(NamedTuple):
     """A directory with attributes of its own; a plain dict is one with mode 755."""
 
-    content: Mapping[str, "Node"]
+    content: Mapping[str, Node]
     mode: int = 0o755
     mtime_ns: int | None = None
 
 
-Node = Union[str, bytes, File, Link, Same, Fifo, Directory, Mapping[str, "Node"]]
+Node = str | bytes | File | Link | Same | Fifo | Directory | Mapping[str, "Node"]
 Tree = Mapping[str, Node]
 
 

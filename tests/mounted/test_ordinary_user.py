@@ -1,0 +1,76 @@
+"""The basic suites once more, as a user without any rights, who mounts through fusermount3.
+
+They run in a mount namespace of their own, in which that user can reach the interpreter, the
+packages and this checkout wherever they lie (below /root, say), and in which /dev/fuse is open to
+everybody, as udev makes it on an ordinary machine. The machine itself is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import scratch
+from tests.support.peer import NOBODY
+
+ROOT = Path(__file__).parents[2]
+
+#: The files that say what a file system is; the programs have had their turn as root.
+SUITES = """
+    test_names test_directories test_links test_special_files test_rename test_unlink_open
+    test_content test_append test_locks test_modes test_readdir test_remount test_in_place
+""".split()
+
+STAGE = """
+set -e
+stage=$1 python=$2 packages=$3 project=$4
+mount -t tmpfs -o mode=0755 none $stage
+mkdir $stage/python $stage/packages $stage/project $stage/tmp
+chmod 1777 $stage/tmp
+mount --bind $python $stage/python
+mount --bind $packages $stage/packages
+mount --bind $project $stage/project
+mknod -m 666 $stage/fuse c 10 229
+mount --bind $stage/fuse /dev/fuse
+shift 4
+cd $stage/project
+# Not exec: the shell stays as the first process of its namespace and reaps daemons that end.
+setpriv --reuid {user} --regid {user} --clear-groups "$@" || exit $?
+"""
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_mount
+@pytest.mark.timeout(280)
+def test_the_basic_suites_pass_for_an_ordinary_user() -> None:
+    with scratch() as stage:
+        done = subprocess.run(_command(stage), capture_output=True, text=True, env=_env(stage))
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout
+
+
+def _command(stage: Path) -> list[str]:
+    bubble = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split()
+    places = [stage, sys.base_prefix, sysconfig.get_path("purelib"), ROOT]
+    python = f"{stage}/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    suites = [f"tests/mounted/{name}.py" for name in SUITES]
+    pytest_call = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *suites]
+    script = STAGE.format(user=NOBODY)
+    return [*bubble, "sh", "-c", script, "sh", *map(str, places), *pytest_call]
+
+
+def _env(stage: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    return {
+        **kept,
+        "HOME": f"{stage}/tmp",
+        "TMPDIR": f"{stage}/tmp",
+        "PYTHONPATH": f"{stage}/project:{stage}/packages",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LD_LIBRARY_PATH": f"{stage}/python/lib",
+    }
