@@ -1,0 +1,76 @@
+"""The machine and the versions a run was made with: a ratio without them says little."""
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+
+def machine_facts(work_dir: Path) -> dict[str, str]:
+    """What stands on top of the table, in its order."""
+    return {
+        "machine": f"{_cpu_model()}, {os.cpu_count()} cores, {_memory_gb():.0f} GB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "disk": _disk(work_dir),
+        "load before": " ".join(f"{each:.2f}" for each in os.getloadavg()),
+        "ckptfs": f"{_package('ckptfs')} ({_revision()})",
+        "python": platform.python_version(),
+        "parts": ", ".join(f"{each} {_package(each)}" for each in ("pyfuse3", "lmdb", "trio")),
+        "programs": "; ".join(filter(None, map(_program, ("git", "tar", "grep", "ls", "gcc")))),
+        "fuse": _program("fusermount3") or "no fusermount3",
+    }
+
+
+def mount_of(path: Path, mountinfo: str) -> tuple[str, str]:
+    """The file system type and source of the mount that holds `path`, from mountinfo's text."""
+    best, found = "", ("unknown", "unknown")
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        if len(point) >= len(best) and path.is_relative_to(point):
+            best, found = point, (after.split()[0], after.split()[1])
+    return found
+
+
+def file_system_of(path: Path) -> str:
+    return mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())[0]
+
+
+def _disk(path: Path) -> str:
+    kind, source = mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())
+    free_gb = shutil.disk_usage(path).free / 1e9
+    return f"{kind} on {source}, {free_gb:.0f} GB free"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+def _package(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _revision() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--tags"]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no revision"
+
+
+def _program(name: str) -> str:
+    if shutil.which(name) is None:
+        return ""
+    done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).partition("\n")[0]

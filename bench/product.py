@@ -1,0 +1,61 @@
+"""ckptfs as a user has it: its command line. The only module that knows how it is called."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_TIMEOUT_S = 600.0
+
+
+class ProductFailed(Exception):
+    """A ckptfs command did not succeed; the text is what it said."""
+
+
+def ckptfs(*arguments: str | Path) -> str:
+    """Run one command and return its standard output.
+
+    The output goes through files: a daemon that kept a pipe open would keep us waiting.
+    """
+    command = [sys.executable, "-m", "ckptfs", *map(str, arguments)]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=_CHECKOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                timeout=_TIMEOUT_S,
+                # A Ctrl-C ends the harness, which then unmounts; not the command that unmounts.
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ProductFailed(f"ckptfs {arguments[0]} did not finish in time") from error
+        out.seek(0)
+        err.seek(0)
+        if done.returncode != 0:
+            said = err.read().strip().splitlines() or ["nothing"]
+            raise ProductFailed(f"ckptfs {arguments[0]} ended with {done.returncode}: {said[-1]}")
+        return out.read()
+
+
+def mount(workspace: Path, store: Path, *options: str) -> None:
+    ckptfs("mount", workspace, "--store", store, *options)
+
+
+def umount(workspace: Path) -> None:
+    ckptfs("umount", workspace)
+
+
+def status(workspace: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(ckptfs("status", "-w", workspace, "--json"))
+    return answer
+
+
+def import_into(store: Path, source: Path) -> None:
+    ckptfs("import", source, "--store", store)

@@ -1,0 +1,47 @@
+"""How real programs are started: without the user's settings, their output thrown away."""
+
+import os
+import subprocess
+from pathlib import Path
+
+# A background gc would still run when the next row starts.
+GIT = (
+    "git",
+    *("-c", "gc.auto=0"),
+    *("-c", "maintenance.auto=false"),
+    *("-c", "init.defaultBranch=main"),
+    *("-c", "user.name=bench"),
+    *("-c", "user.email=bench@localhost"),
+)
+_ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith("GIT_")},
+    "LC_ALL": "C",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+
+
+class ProgramFailed(Exception):
+    """A program ended in another way than it should; the text is the end of what it said."""
+
+
+def exit_code(*command: str | Path) -> int:
+    return _start(command).returncode
+
+
+def run(*command: str | Path, expect: int = 0) -> None:
+    done = _start(command)
+    if done.returncode != expect:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise ProgramFailed(f"{command[0]} ended with {done.returncode}: {said[-1]}")
+
+
+def _start(command: tuple[str | Path, ...]) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        command,
+        env=_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )

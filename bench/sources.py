@@ -1,0 +1,174 @@
+"""The material the workloads work on, made from a seed: the same bytes on every machine.
+
+A source tree looks like a repository with its dependencies: packages some levels deep, mostly
+text of 200 B to 20 KB, a few large files, licences that repeat, some scripts and links.
+"""
+
+import io
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SEED = 20_260_101
+# Part of the cached file's name: raise it when the content of the tree changes.
+_TREE_VERSION = 1
+_MTIME = 1_700_000_000
+_STEMS = [
+    *("index", "main", "util", "parse", "render", "token", "lexer", "config", "cache", "client"),
+    *("server", "route", "model", "schema", "query", "stream", "buffer", "event", "logger"),
+    *("format", "loader", "plugin", "worker", "session", "handler", "test", "types"),
+]
+_SUFFIXES = (".js", ".js", ".ts", ".py", ".py", ".c", ".h", ".md", ".json", ".map", ".txt")
+_SHAPES = (
+    "    {a} = {b}.{c}({n})",
+    "        if ({a} !== {b}.{c}) return {a};",
+    "def {a}_{b}({c}, {a}=None):",
+    "import {{ {a}, {b} }} from './{c}';",
+    "    # {a} {b} {c} {a} the {b}, see {n}",
+    "static int {a}_{b}(struct {c} *{a}, size_t {b});",
+    '    "{a}-{b}": "^{n}.0.1",',
+    "}}",
+    "",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    path: str
+    mode: int
+    content: bytes = b""
+    link: str = ""
+
+
+def tree_entries(files: int) -> Iterator[Entry]:
+    """`files` regular files and a link for every 200 of them, in packages of some 60 files."""
+    rng = random.Random(_SEED)
+    lines = _lines(rng, 20_000)
+    licence = "\n".join(rng.choices(lines, k=40)).encode()
+    made, package = 0, 0
+    while made < files:
+        root = _package_root(rng, package)
+        package += 1
+        yield Entry(f"{root}/LICENSE", 0o644, licence)
+        made += 1
+        size = min(files - made, rng.randint(10, 110))
+        for number in range(size):
+            yield _file(rng, lines, root, number)
+        made += size
+        if package % 3 == 0:
+            yield Entry(f"{root}/current", 0o777, link="LICENSE")
+
+
+def _package_root(rng: random.Random, number: int) -> str:
+    name = f"{rng.choice(_STEMS)}-{rng.choice(_STEMS)}-{number}"
+    return f"src/{name}" if number % 5 == 0 else f"node_modules/{name}"
+
+
+def _file(rng: random.Random, lines: list[str], root: str, number: int) -> Entry:
+    below = "/".join(rng.choices(_STEMS[:8], k=rng.choice((0, 0, 1, 1, 2, 3))))
+    suffix = rng.choice(_SUFFIXES)
+    path = "/".join(filter(None, (root, below, f"{rng.choice(_STEMS)}{number}{suffix}")))
+    if number % 150 == 149:
+        return Entry(path, 0o644, rng.randbytes(rng.randint(50_000, 400_000)))
+    size = min(max(int(rng.lognormvariate(7.8, 1.2)), 60), 300_000)
+    text = "\n".join(rng.choices(lines, k=size // 36 + 1)).encode()
+    return Entry(path, 0o755 if number % 40 == 7 else 0o644, text)
+
+
+def _lines(rng: random.Random, count: int) -> list[str]:
+    words = [f"{rng.choice(_STEMS)}{rng.choice(_STEMS).title()}{n % 97}" for n in range(3_000)]
+    return [
+        rng.choice(_SHAPES).format(
+            a=rng.choice(words), b=rng.choice(words), c=rng.choice(_STEMS), n=rng.randint(0, 999)
+        )
+        for _ in range(count)
+    ]
+
+
+def tree_tar(cache: Path, files: int) -> Path:
+    """The tree as an archive: not compressed, since unpacking is what a row measures."""
+    path = cache / f"tree-{files}-v{_TREE_VERSION}.tar"
+    if path.exists():
+        return path
+    cache.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    with tarfile.open(unfinished, "w", format=tarfile.GNU_FORMAT) as archive:
+        for entry in tree_entries(files):
+            archive.addfile(_tar_info(entry), io.BytesIO(entry.content))
+    unfinished.rename(path)
+    return path
+
+
+def _tar_info(entry: Entry) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(f"tree/{entry.path}")
+    info.mode, info.mtime, info.size = entry.mode, _MTIME, len(entry.content)
+    if entry.link:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.link
+    return info
+
+
+def write_tree(root: Path, files: int) -> int:
+    """The tree as a directory; returns the bytes in it."""
+    total = 0
+    for entry in tree_entries(files):
+        path = root / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if entry.link:
+            path.symlink_to(entry.link)
+        else:
+            path.write_bytes(entry.content)
+            path.chmod(entry.mode)
+            total += len(entry.content)
+    return total
+
+
+def write_large_files(root: Path, megabytes: int) -> int:
+    """Files of 64 MB that no block of can be stored once for two; returns the bytes in them."""
+    root.mkdir(parents=True)
+    rng = random.Random(_SEED)
+    for number in range(megabytes // 64):
+        (root / f"large-{number}").write_bytes(rng.randbytes(64 << 20))
+    return (megabytes // 64) * (64 << 20)
+
+
+def chunks(seed: int, megabytes: int) -> list[memoryview]:
+    """Pieces of 1 MiB, no two alike at any block boundary, so that nothing is stored once for two.
+
+    They are windows into one random buffer at odd offsets: making 512 MB of random bytes would
+    take longer than writing them.
+    """
+    size = 16 << 20
+    pool = memoryview(random.Random(seed).randbytes(size))
+    step = 10_007
+    if megabytes * step > size - (1 << 20):
+        raise ValueError("too many pieces for one buffer")
+    return [pool[n * step : n * step + (1 << 20)] for n in range(megabytes)]
+
+
+def write_c_project(root: Path, units: int) -> None:
+    root.mkdir()
+    objects = " ".join(f"unit{n}.o" for n in range(units))
+    (root / "all.h").write_text("".join(f"int unit{n}(int);\n" for n in range(units)))
+    for number in range(units):
+        body = "".join(_c_function(number, n) for n in range(40))
+        entry = f"int unit{number}(int x) {{ return f{number}_39(x); }}\n"
+        (root / f"unit{number}.c").write_text(
+            f'#include <stdio.h>\n#include "all.h"\n{body}{entry}'
+        )
+    calls = " + ".join(f"unit{n}(1)" for n in range(units))
+    (root / "main.c").write_text(f'#include "all.h"\nint main(void) {{ return ({calls}) & 1; }}\n')
+    (root / "Makefile").write_text(
+        f"CFLAGS = -O1\napp: main.o {objects}\n\t$(CC) -o $@ $^\n%.o: %.c all.h\n"
+        "\t$(CC) $(CFLAGS) -c -o $@ $<\n"
+    )
+
+
+def _c_function(unit: int, number: int) -> str:
+    inner = f"f{unit}_{number - 1}(x + i)" if number else "x"
+    return (
+        f"static int f{unit}_{number}(int x) {{ int s = {number};"
+        f" for (int i = 0; i < x % 7; i++) s += {inner}; return s; }}\n"
+    )

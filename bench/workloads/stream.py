@@ -1,0 +1,79 @@
+"""One large file, written and read 1 MiB at a time."""
+
+import os
+from collections.abc import Iterator
+
+from bench.registry import Place, workload
+from bench.sources import chunks
+
+_CHUNK = 1 << 20
+
+
+def _write_all(fd: int, pieces: list[memoryview]) -> None:
+    for piece in pieces:
+        if os.write(fd, piece) != len(piece):
+            raise RuntimeError("short write")
+
+
+def _read_all(fd: int, buffer: bytearray) -> int:
+    total = 0
+    while count := os.readv(fd, [buffer]):
+        total += count
+    return total
+
+
+@workload(
+    "stream-write",
+    "write {scale.stream_mb} MB in 1 MiB pieces, and close",
+    scene="stream",
+    mark=1.5,
+)
+def stream_write(place: Place) -> Iterator[None]:
+    pieces = chunks(2 * place.repetition, place.scale.stream_mb)
+    fd = os.open(place / "large", os.O_CREAT | os.O_WRONLY, 0o644)
+    yield
+    _write_all(fd, pieces)
+    os.close(fd)
+
+
+@workload(
+    "stream-write-fsync",
+    "write {scale.stream_mb} MB in 1 MiB pieces, and fsync",
+    scene="stream",
+    mark=1.5,
+)
+def stream_write_fsync(place: Place) -> Iterator[None]:
+    pieces = chunks(2 * place.repetition + 1, place.scale.stream_mb)
+    fd = os.open(place / "large-synced", os.O_CREAT | os.O_WRONLY, 0o644)
+    yield
+    _write_all(fd, pieces)
+    os.fsync(fd)
+    os.close(fd)
+
+
+def _stream_read(place: Place) -> Iterator[None]:
+    buffer = bytearray(_CHUNK)
+    fd = os.open(place / "large", os.O_RDONLY)
+    _read_all(fd, buffer)
+    os.lseek(fd, 0, os.SEEK_SET)
+    yield
+    if _read_all(fd, buffer) != place.scale.stream_mb * _CHUNK:
+        raise RuntimeError("the file has another size than was written")
+    os.close(fd)
+
+
+workload(
+    "stream-read-warm",
+    "read {scale.stream_mb} MB in 1 MiB pieces, warm",
+    scene="stream",
+    mark=1.5,
+    needs=("stream-write",),
+)(_stream_read)
+workload(
+    "stream-read-cold",
+    "read {scale.stream_mb} MB in 1 MiB pieces, cold",
+    scene="stream",
+    mark=1.5,
+    cold=True,
+    needs=("stream-write",),
+)(_stream_read)

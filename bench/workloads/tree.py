@@ -1,0 +1,88 @@
+"""What people and their tools do to a source tree, with the real programs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.programs import GIT, exit_code, run
+from bench.registry import Place, workload
+
+
+def _warm(path: Path) -> None:
+    """Have a source outside the contestants in the page cache for both alike."""
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 22):
+            pass
+
+
+@workload("untar", "untar {scale.tree_files:,} files", scene="tree", mark=2.5)
+def untar(place: Place) -> Iterator[None]:
+    _warm(place.tree_tar)
+    yield
+    run("tar", "xf", place.tree_tar, "-C", place.root)
+
+
+def _find(place: Place) -> Iterator[None]:
+    # -size needs a stat of every file; without it find gets by with the directories.
+    command = ("find", place / "tree", "-size", "+1000k")
+    run(*command)
+    yield
+    run(*command)
+
+
+workload("find-warm", "find by size, warm", scene="tree", needs=("untar",))(_find)
+
+
+def _grep(place: Place) -> Iterator[None]:
+    # A word that is nowhere: grep ends at the first match when nobody reads its output.
+    command = ("grep", "-r", "NoSuchWordAnywhere", place / "tree")
+    run(*command, expect=1)
+    yield
+    run(*command, expect=1)
+
+
+workload("grep-warm", "grep -r, warm", scene="tree", mark=1.5, needs=("untar",))(_grep)
+
+
+@workload("cp", "cp -a of the tree", scene="tree", mark=2.5, needs=("untar",))
+def copy(place: Place) -> Iterator[None]:
+    run("grep", "-r", "NoSuchWordAnywhere", place / "tree", expect=1)
+    yield
+    run("cp", "-a", place / "tree", place / "copy")
+
+
+@workload("git-add", "git add -A", scene="tree", mark=2.5, needs=("untar",))
+def git_add(place: Place) -> Iterator[None]:
+    # Beside the tree, so that the rows which walk the tree do the same work before and after.
+    run(*GIT, "init", "-q", "--separate-git-dir", place / "git", place / "tree")
+    yield
+    run(*GIT, "-C", place / "tree", "add", "-A")
+
+
+def _git_status(place: Place) -> Iterator[None]:
+    tree = place / "tree"
+    if exit_code(*GIT, "-C", tree, "rev-parse", "-q", "--verify", "HEAD") != 0:
+        run(*GIT, "-C", tree, "commit", "-q", "-m", "all of it")
+    # Git rereads files as young as its index; the first status settles that.
+    run(*GIT, "-C", tree, "status", "--porcelain")
+    yield
+    run(*GIT, "-C", tree, "status", "--porcelain")
+
+
+workload("git-status-warm", "git status, warm", scene="tree", mark=1.5, needs=("git-add",))(
+    _git_status
+)
+
+
+@workload("rm", "rm -rf of the copy", scene="tree", mark=2.5, needs=("untar", "cp"))
+def remove(place: Place) -> Iterator[None]:
+    # Nothing is made after it: ext4 is slow to make files where many were just deleted.
+    run("find", place / "copy", "-size", "+1000k")
+    yield
+    run("rm", "-rf", place / "copy")
+
+
+workload("find-cold", "find by size, cold", scene="tree", cold=True, needs=("untar",))(_find)
+workload("grep-cold", "grep -r, cold", scene="tree", cold=True, needs=("untar",))(_grep)
+workload("git-status-cold", "git status, cold", scene="tree", cold=True, needs=("git-add",))(
+    _git_status
+)
