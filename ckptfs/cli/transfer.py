@@ -81,7 +81,7 @@ def _check_dest(dest: Path) -> None:
             raise DestinationInvalid(dest, "you may not write there")
     elif not dest.is_dir():
         raise DestinationInvalid(dest, "it is not a directory")
-    elif any(True for _ in os.scandir(dest)):
+    elif os.listdir(dest):
         raise DestinationInvalid(dest)
 
 

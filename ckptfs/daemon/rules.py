@@ -247,7 +247,7 @@ def check_directory(plan: Plan) -> None:
     check_is_directory(path)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise NoPermission(path, "you may not read and write it")
-    if plan.source is not None and any(True for _ in os.scandir(path)):
+    if plan.source is not None and os.listdir(path):
         raise MountpointNotEmpty(path)
 
 

@@ -1,0 +1,264 @@
+"""Both ends of the control socket, over a real one: answers, and clients that misbehave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from ckptfs.config import Workspace
+from ckptfs.control import protocol, server
+from ckptfs.control.client import Client
+from ckptfs.control.protocol import Record, Request
+from ckptfs.control.server import Connection
+from ckptfs.errors import CheckpointUnknown, CkptfsError, ControlError, DaemonGone
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path / "w", tmp_path)
+
+
+async def echo(request: Request, connection: Connection) -> Record | None:
+    if request.op == "steps":
+        for step in range(request.args["count"]):
+            connection.tell({"files": step, "padding": "x" * request.args.get("padding", 0)})
+    elif request.op == "fail":
+        raise CheckpointUnknown(12)
+    elif request.op == "bug":
+        raise ZeroDivisionError("planted")
+    return {"op": request.op, **request.args}
+
+
+def converse(workspace: Workspace, talk: Callable[[], object]) -> object:
+    """Run ``talk``, which blocks, in a thread while a server answers."""
+
+    async def both() -> object:
+        listener = server.listen(workspace.socket)
+        with listener:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve, listener, echo)
+                result = await trio.to_thread.run_sync(talk)
+                nursery.cancel_scope.cancel()
+        return result
+
+    return trio.run(both)
+
+
+def raw(workspace: Workspace) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX)
+    connected.settimeout(20)
+    connected.connect(str(workspace.socket))
+    return connected
+
+
+def everything(connected: socket.socket) -> bytes:
+    received = b""
+    while more := connected.recv(65536):
+        received += more
+    return received
+
+
+def test_a_call_returns_the_result(workspace: Workspace) -> None:
+    def talk() -> None:
+        with Client(workspace) as client:
+            assert client.call("hello", {"name": "wörld"}) == {"op": "hello", "name": "wörld"}
+            assert client.call("again") == {"op": "again"}
+
+    converse(workspace, talk)
+
+
+def test_progress_comes_before_the_result(workspace: Workspace) -> None:
+    def talk() -> list[Record]:
+        seen: list[Record] = []
+        with Client(workspace) as client:
+            client.call("steps", {"count": 3}, progress=seen.append)
+        return seen
+
+    seen = converse(workspace, talk)
+    assert isinstance(seen, list)
+    assert [step["files"] for step in seen] == [0, 1, 2]
+
+
+def test_progress_that_is_not_wanted_is_passed_over(workspace: Workspace) -> None:
+    def talk() -> None:
+        with Client(workspace) as client:
+            assert client.call("steps", {"count": 2})["count"] == 2
+
+    converse(workspace, talk)
+
+
+def test_an_error_is_raised_as_itself(workspace: Workspace) -> None:
+    def talk() -> None:
+        with Client(workspace) as client:
+            with pytest.raises(CheckpointUnknown, match="12"):
+                client.call("fail")
+            assert client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_a_bug_is_logged_and_hurts_nobody(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    def talk() -> None:
+        with Client(workspace) as client:
+            with pytest.raises(CkptfsError, match="planted"):
+                client.call("bug")
+            assert client.call("hello")
+
+    with caplog.at_level(logging.ERROR):
+        converse(workspace, talk)
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("garbage", [b"hello\n", b"\n", b"\x00\xff\n", b'{"v":99,"op":"x"}\n'])
+def test_garbage_is_answered_and_hung_up_on(workspace: Workspace, garbage: bytes) -> None:
+    def talk() -> None:
+        with raw(workspace) as connected:
+            connected.sendall(garbage)
+            answer = protocol.decode_answer(everything(connected))
+            assert isinstance(answer.error, ControlError)
+        with Client(workspace) as client:
+            assert client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_a_request_without_end_is_cut_off(workspace: Workspace) -> None:
+    def talk() -> None:
+        with raw(workspace) as connected:
+            with pytest.raises((ConnectionResetError, BrokenPipeError)):
+                connected.sendall(b"x" * (protocol.REQUEST_MAX * 8))
+
+    converse(workspace, talk)
+
+
+def test_a_silent_client_disturbs_nobody(workspace: Workspace) -> None:
+    def talk() -> None:
+        with raw(workspace) as silent, raw(workspace) as partial:
+            partial.sendall(b'{"v":1,')
+            with Client(workspace) as client:
+                assert client.call("hello")
+            assert silent.fileno() >= 0
+
+    converse(workspace, talk)
+
+
+def test_a_client_that_never_reads_loses_progress_only(workspace: Workspace) -> None:
+    wish = protocol.encode_request("steps", {"count": 3000, "padding": 1000})
+
+    def talk() -> bytes:
+        with raw(workspace) as lazy:
+            lazy.sendall(wish)
+            with Client(workspace) as client:
+                assert client.call("hello")
+            lazy.shutdown(socket.SHUT_WR)
+            return everything(lazy)
+
+    received = converse(workspace, talk)
+    assert isinstance(received, bytes)
+    lines = received.splitlines()
+    answers = [protocol.decode_answer(line) for line in lines]  # none of them is cut
+    assert answers[-1].result is not None
+    assert 0 < len(lines) < 3000
+
+
+def test_a_client_that_leaves_in_the_middle_is_forgotten(workspace: Workspace) -> None:
+    def talk() -> None:
+        for _ in range(5):
+            with raw(workspace) as leaving:
+                leaving.sendall(protocol.encode_request("steps", {"count": 100}))
+        with Client(workspace) as client:
+            assert client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+
+    def talk() -> None:
+        with Client(workspace) as one, Client(workspace) as two:
+            one.call("hello")
+            two.call("hello")
+            with Client(workspace) as three, pytest.raises(DaemonGone):
+                three.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_other_users_are_not_heard(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "allowed", lambda uid: False)
+
+    def talk() -> None:
+        with Client(workspace) as client, pytest.raises(DaemonGone):
+            client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_who_is_allowed() -> None:
+    assert server.allowed(os.geteuid())
+    assert server.allowed(0)
+    assert not server.allowed(os.geteuid() + 12345)
+
+
+def test_the_peers_user_is_known() -> None:
+    one, two = socket.socketpair()
+    with one, two:
+        assert server.peer_uid(one) == os.getuid()
+
+
+def test_the_socket_is_for_its_owner_only(workspace: Workspace) -> None:
+    with server.listen(workspace.socket):
+        assert stat.S_IMODE(workspace.socket.stat().st_mode) == 0o600
+
+
+def test_a_leftover_socket_is_replaced(workspace: Workspace) -> None:
+    server.listen(workspace.socket).close()
+    with server.listen(workspace.socket), raw(workspace):
+        pass
+
+
+def test_no_daemon_is_an_error_at_once(workspace: Workspace) -> None:
+    with pytest.raises(DaemonGone):
+        Client(workspace)
+    server.listen(workspace.socket).close()
+    with pytest.raises(DaemonGone):
+        Client(workspace)
+
+
+def test_an_adopted_connection_outlives_the_loop(workspace: Workspace) -> None:
+    adopted = []
+
+    async def adopt(request: Request, connection: Connection) -> Record | None:
+        adopted.append(connection.adopt())
+        done.set()
+        return None
+
+    async def until_adopted(listener: socket.socket) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, listener, adopt)
+            await done.wait()
+            nursery.cancel_scope.cancel()
+
+    with server.listen(workspace.socket) as listener, raw(workspace) as client:
+        client.sendall(protocol.encode_request("umount", {}))
+        done = trio.Event()
+        trio.run(until_adopted, listener)
+        (outlet,) = adopted
+        outlet.tell({"files": 1})
+        outlet.finish(protocol.encode_result({"done": True}))
+        outlet.close()
+        lines = everything(client).splitlines()
+    assert [protocol.decode_answer(line) for line in lines] == [
+        protocol.Answer(progress={"files": 1}),
+        protocol.Answer(result={"done": True}),
+    ]
