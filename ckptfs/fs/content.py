@@ -1,7 +1,6 @@
 """The bytes of files: reading, writing, cutting, and what they take.
 
-Owns the block map of a file's content and the one small buffer that gathers a run of short writes
-into whole blocks. Names and attributes other than size and times are not known here.
+Owns the block map of a file's content and the small buffers that gather short writes into blocks. Names and attributes other than size and times are not known here.
 
 A stored block may be shorter than BLOCK_SIZE; what it lacks reads as zeros. A content that was
 allocated in the writing epoch keeps no `changes` entries for its blocks: they are all found under
@@ -33,71 +32,47 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 #: How many files may have a gathered block waiting at once.
-_PENDING_MAX = 64
+_GATHERED_MAX = 64
 
 _ZEROS = bytes(BLOCK_SIZE)
 
 
-class Pending:
-    """Writes to one file that are acknowledged but not yet in the transaction.
+class Gathered:
+    """The block of one file that short writes are filling; it is not in the transaction yet.
 
-    ``gathered`` is the block under way (number ``number``, None if there is none). The fields below
-    it replace the stored inode's when the file settles. Invariant: nobody reads the inode or its
-    content without `settle`, and no commit happens before `settle_all`.
+    Invariant: nobody reads the file's block map without `settle`, and no commit happens before
+    `settle_all`.
     """
 
-    __slots__ = ("allocated", "gathered", "inode", "mode", "mtime_ns", "number", "size", "view")
+    __slots__ = ("data", "number", "view")
 
-    def __init__(self, view: View, inode: Inode) -> None:
+    def __init__(self, view: View, number: int, data: bytearray) -> None:
         self.view = view
-        self.inode = inode
-        self.size = inode.size
-        self.allocated = inode.allocated
-        self.mode = inode.mode
-        self.mtime_ns = inode.mtime_ns
-        self.number: int | None = None
-        self.gathered = bytearray()
+        self.number = number
+        self.data = data
 
 
 # -- settling --------------------------------------------------------------------------------------
 
 
 def settle(fs: Filesystem, ino: Ino) -> None:
-    """Put what is pending for the file into the transaction."""
-    pending = fs.pending.pop(ino, None)
-    if pending is not None:
-        inodes.save(fs, pending.view, _settled(fs, pending))
+    """Put the block that is being gathered for the file into the transaction."""
+    gathered = fs.gathered.pop(ino, None)
+    if gathered is not None:
+        view = gathered.view
+        inode = inodes.load(fs, view, ino)
+        grown = put_block(fs, view, inode, gathered.number, gathered.data)
+        inodes.save(fs, view, inode._replace(allocated=inode.allocated + grown))
 
 
 def settle_all(fs: Filesystem) -> None:
-    while fs.pending:
-        settle(fs, next(iter(fs.pending)))
+    while fs.gathered:
+        settle(fs, next(iter(fs.gathered)))
 
 
-def take(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    """The inode with its pending writes applied, for a caller that saves it anyway."""
-    pending = fs.pending.pop(ino, None)
-    if pending is None:
-        return inodes.load_stored(fs, view, ino)
-    return _settled(fs, pending)
-
-
-def _settled(fs: Filesystem, pending: Pending) -> Inode:
-    _store_gathered(fs, pending)
-    return pending.inode._replace(
-        size=pending.size,
-        allocated=pending.allocated,
-        mode=pending.mode,
-        mtime_ns=pending.mtime_ns,
-        ctime_ns=pending.mtime_ns,
-    )
-
-
-def _store_gathered(fs: Filesystem, pending: Pending) -> None:
-    if pending.number is not None:
-        number, data = pending.number, pending.gathered
-        pending.number, pending.gathered = None, bytearray()
-        pending.allocated += put_block(fs, pending.view, pending.inode, number, data)
+def drop_gathered(fs: Filesystem, ino: Ino) -> None:
+    """The file is going: what was gathered for it goes too."""
+    fs.gathered.pop(ino, None)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -113,70 +88,78 @@ def write(
     keep_set_id: bool = True,
 ) -> int:
     """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
-    length = len(data)
+    view.require_writable()
+    end = offset + len(data)
     if offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
-    if offset + length > FILE_SIZE_MAX:
+    if end > FILE_SIZE_MAX:
         raise OSError(errno.EFBIG, "file too large")
-    pending = fs.pending.get(ino)
-    if pending is None or pending.view is not view:
-        pending = _begin(fs, view, ino)
-    if not length:
-        return 0
-    fs.store.charge(length)
-    _scatter(fs, pending, offset, memoryview(data))
-    if offset + length > pending.size:
-        pending.size = offset + length
-    pending.mtime_ns = fs.clock()
-    if not keep_set_id:
-        pending.mode &= ~inodes.set_id_bits(pending.mode)
-    return length
-
-
-def _begin(fs: Filesystem, view: View, ino: Ino) -> Pending:
-    view.require_writable()
     inode = inodes.load(fs, view, ino)
     if not inode.is_file:
         raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    if not data:
+        return 0
+    fs.store.charge(len(data))
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
-    if len(fs.pending) >= _PENDING_MAX:
-        settle(fs, next(iter(fs.pending)))
-    pending = fs.pending[ino] = Pending(view, inode)
-    return pending
+    # Before the blocks: settling a block that is already gathered adds to what is saved here.
+    now = fs.clock()
+    inode = inode._replace(
+        size=max(inode.size, end),
+        mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
+        mtime_ns=now,
+        ctime_ns=now,
+    )
+    inodes.save(fs, view, inode)
+    grown = _scatter(fs, view, inode, offset, memoryview(data))
+    if grown:
+        inode = inodes.load(fs, view, ino)
+        inodes.save(fs, view, inode._replace(allocated=inode.allocated + grown))
+    return len(data)
 
 
-def _scatter(fs: Filesystem, pending: Pending, offset: int, data: memoryview) -> None:
-    """Cut the data at block borders: whole blocks are stored, parts are gathered."""
-    position = 0
+def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview) -> int:
+    """Cut the data at block borders: whole blocks are stored, parts are gathered. Returns by how
+    much the stored ones made the file's allocation grow."""
+    position = grown = 0
     length = len(data)
     while position < length:
         number, start = divmod(offset + position, BLOCK_SIZE)
         size = min(BLOCK_SIZE - start, length - position)
         piece = data[position : position + size]
         if size == BLOCK_SIZE:
-            if pending.number == number:
-                pending.number, pending.gathered = None, bytearray()
-            pending.allocated += put_block(fs, pending.view, pending.inode, number, piece)
+            gathered = fs.gathered.get(inode.ino)
+            if gathered is not None and gathered.number == number:
+                del fs.gathered[inode.ino]
+            grown += put_block(fs, view, inode, number, piece)
         else:
-            _gather(fs, pending, number, start, piece)
+            _gather(fs, view, inode, number, start, piece)
         position += size
+    return grown
 
 
 def _gather(
-    fs: Filesystem, pending: Pending, number: int, start: int, piece: memoryview
+    fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
 ) -> None:
-    if pending.number != number:
-        _store_gathered(fs, pending)
-        pending.number = number
-        mapping = find_block(fs, pending.view, pending.inode, number)
-        pending.gathered = bytearray(block_bytes(fs, mapping)) if mapping else bytearray()
-    gathered = pending.gathered
-    if start > len(gathered):
-        gathered.extend(_ZEROS[: start - len(gathered)])
-    gathered[start : start + len(piece)] = piece
-    if len(gathered) == BLOCK_SIZE and start + len(piece) == BLOCK_SIZE:
-        _store_gathered(fs, pending)
+    gathered = fs.gathered.get(inode.ino)
+    if gathered is None or gathered.number != number:
+        gathered = _begin_gathering(fs, view, inode, number)
+    data = gathered.data
+    if start > len(data):
+        data.extend(_ZEROS[: start - len(data)])
+    data[start : start + len(piece)] = piece
+    if start + len(piece) == BLOCK_SIZE:
+        settle(fs, inode.ino)
+
+
+def _begin_gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathered:
+    settle(fs, inode.ino)
+    if len(fs.gathered) >= _GATHERED_MAX:
+        settle(fs, next(iter(fs.gathered)))
+    mapping = find_block(fs, view, inode, number)
+    data = bytearray(block_bytes(fs, mapping)) if mapping else bytearray()
+    gathered = fs.gathered[inode.ino] = Gathered(view, number, data)
+    return gathered
 
 
 # -- the block map ---------------------------------------------------------------------------------
@@ -280,6 +263,7 @@ def discard(fs: Filesystem, view: View, inode: Inode) -> None:
 
 def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer:
     """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
+    settle(fs, ino)
     inode = inodes.load(fs, view, ino)
     if not inode.is_file:
         raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
@@ -314,6 +298,7 @@ def _piece(fs: Filesystem, mapping: Mapping | None, start: int, stop: int) -> Bu
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
     """(offset, length) of each stored range of the file, in order."""
+    settle(fs, ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return

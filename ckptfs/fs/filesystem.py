@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ckptfs.fs import content, inodes, names, xattrs
-from ckptfs.fs.content import Pending
+from ckptfs.fs.content import Gathered
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
 
@@ -19,8 +19,8 @@ class Filesystem:
     def __init__(self, store: Store, clock: Clock = wall_clock) -> None:
         self.store = store
         self.clock = clock
-        #: Files with writes that are not in the transaction yet.
-        self.pending: dict[Ino, Pending] = {}
+        #: The blocks that short writes are filling, one a file.
+        self.gathered: dict[Ino, Gathered] = {}
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
         #: Inodes that lost their last name and may still be in use.
@@ -33,6 +33,7 @@ class Filesystem:
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
+        self.settle()
 
     @property
     def head(self) -> View:
@@ -42,12 +43,13 @@ class Filesystem:
         return self.store.view(epoch)
 
     def settle(self) -> None:
-        """Put every acknowledged write into the transaction."""
+        """Put every acknowledged change into the transaction."""
         content.settle_all(self)
+        inodes.settle(self, self.head)
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
-        content.settle_all(self)
+        self.settle()
         inodes.record_orphans(self)
         self.store.commit()
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 
+#: How many changed inodes wait in memory before they go into the transaction.
+_UNSETTLED_MAX = 4096
+
+
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    if ino in fs.pending:
-        content.settle(fs, ino)
-    return load_stored(fs, view, ino)
-
-
-def load_stored(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    """`load` for a caller that knows that nothing is pending for the inode."""
+    inode = view.unsettled.get(ino)
+    if inode is not None:
+        return inode
     record = fs.store.inodes.get(view, inode_entity(ino))
     if record is None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -34,15 +34,27 @@ def load_stored(fs: Filesystem, view: View, ino: Ino) -> Inode:
 
 
 def load_dir(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    inode = load_stored(fs, view, ino)
+    inode = load(fs, view, ino)
     if not inode.is_dir:
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     return inode
 
 
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
+    """Keep a changed inode. One file's making is half a dozen changes to its inode and its
+    directory's; they meet in memory, and the last one goes into the transaction."""
     fs.store.note()
-    fs.store.inodes.put(view, inode_entity(inode.ino), pack_inode(inode))
+    if len(view.unsettled) >= _UNSETTLED_MAX:
+        settle(fs, view)
+    view.unsettled[inode.ino] = inode
+
+
+def settle(fs: Filesystem, view: View) -> None:
+    """Put every changed inode into the transaction."""
+    put = fs.store.inodes.put
+    for ino, inode in view.unsettled.items():
+        put(view, inode_entity(ino), pack_inode(inode))
+    view.unsettled.clear()
 
 
 def make(
@@ -84,6 +96,9 @@ def make(
 # -- attributes ------------------------------------------------------------------------------------
 
 def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:  # noqa: A001 - the POSIX word
+    """The inode as a user sees it: with what is still being gathered for the file counted."""
+    if ino in fs.gathered:
+        content.settle(fs, ino)
     return load(fs, view, ino)
 
 
@@ -92,7 +107,8 @@ def setattr(  # noqa: A001 - the POSIX word
 ) -> Inode:
     """Change attributes. A change of size by one who may not keep them takes set-id bits away."""
     view.require_writable()
-    inode = content.take(fs, view, ino)
+    content.settle(fs, ino)
+    inode = load(fs, view, ino)
     now = fs.clock()
     if wanted.size is not None:
         if not inode.is_file:
@@ -144,8 +160,6 @@ def drop(fs: Filesystem, ino: Ino) -> None:
         fs.held[ino] = count
         return
     del fs.held[ino]
-    if ino in fs.pending:
-        content.settle(fs, ino)
     if ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
         destroy(fs, fs.head, ino)
 
@@ -174,18 +188,18 @@ def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
     fs.store.orphans.delete(pack_u64(ino))
-    record = fs.store.inodes.get(view, inode_entity(ino))
-    if record is not None:
-        fs.pending.pop(ino, None)
-        _erase(fs, view, unpack_inode(ino, record))
+    _erase(fs, view, load(fs, view, ino))
 
 
 def _erase(fs: Filesystem, view: View, inode: Inode) -> None:
     store = fs.store
     store.note()
+    content.drop_gathered(fs, inode.ino)
     if inode.content != NO_CONTENT:
         content.discard(fs, view, inode)
-    _erase_xattrs(fs, view, inode.ino)
+    if store.xattrs_used:
+        _erase_xattrs(fs, view, inode.ino)
+    view.unsettled.pop(inode.ino, None)
     store.inodes.drop(view, inode_entity(inode.ino))
     view.inodes -= 1
 

@@ -67,7 +67,7 @@ def lookup(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
     if ino is None:
         inodes.load_dir(fs, view, parent)
         raise _error(errno.ENOENT)
-    return inodes.load(fs, view, ino)
+    return inodes.getattr(fs, view, ino)
 
 
 def entries(
@@ -84,7 +84,7 @@ def entries(
     for entity, record in fs.store.dirents.walk(view, prefix, start):
         child = Ino(unpack_u64(record))
         try:
-            yield dirent_name(entity), inodes.load(fs, view, child)
+            yield dirent_name(entity), inodes.getattr(fs, view, child)
         except OSError as error:
             # Removed since the walk read ahead.
             if error.errno != errno.ESTALE:
@@ -92,7 +92,7 @@ def entries(
 
 
 def readlink(fs: Filesystem, view: View, ino: Ino) -> bytes:
-    inode = inodes.load_stored(fs, view, ino)
+    inode = inodes.load(fs, view, ino)
     if not inode.is_link:
         raise _error(errno.EINVAL)
     return inode.target
@@ -316,7 +316,7 @@ def _require_outside(fs: Filesystem, view: View, ino: Ino, place: Ino) -> None:
     while place != ROOT_INO:
         if place == ino:
             raise _error(errno.EINVAL)
-        place = inodes.load_stored(fs, view, place).parent
+        place = inodes.load(fs, view, place).parent
         if not place:
             return
 

@@ -45,6 +45,7 @@ def setxattr(
     if flags & XATTR_REPLACE and not present:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
     fs.store.charge(len(value))
+    fs.store.xattrs_used = True
     fs.store.xattrs.put(view, entity, PRESENT + value)
     _touch(fs, view, ino)
 

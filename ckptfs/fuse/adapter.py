@@ -104,7 +104,7 @@ class Listing:
 class Operations(pyfuse3.Operations):
     """One mounted workspace. A file handle is the inode and whether root opened it."""
 
-    enable_writeback_cache = False
+    enable_writeback_cache = True
 
     def __init__(self, fs: Filesystem, *, xattrs: bool) -> None:
         super().__init__()

@@ -31,31 +31,40 @@ YIELD_NS = 1_000_000
 
 
 class FreeLock:
-    """A lock that does not visit the scheduler when it is free; waiters queue in order."""
+    """A lock that does not visit the scheduler when it is free.
+
+    It is not handed over: releasing it wakes one waiter, which takes it only if its last holder
+    has not come back by the time the waiter runs. So one task serves request after request, and
+    another takes over as soon as that one has to wait inside a request.
+    """
 
     def __init__(self) -> None:
         self._held = False
+        self._woken = False
         self._waiters: deque[trio.lowlevel.Task] = deque()
 
     async def __aenter__(self) -> None:
-        if not self._held:
-            self._held = True
-            return
+        while self._held:
+            await self._wait()
+        self._held = True
+
+    async def _wait(self) -> None:
         task = trio.lowlevel.current_task()
         self._waiters.append(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            self._waiters.remove(task)
+            if task in self._waiters:
+                self._waiters.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
+        self._woken = False
 
     async def __aexit__(self, *_: object) -> None:
-        if self._waiters:
-            # The lock passes to the first waiter without ever being free.
+        self._held = False
+        if self._waiters and not self._woken:
+            self._woken = True
             trio.lowlevel.reschedule(self._waiters.popleft())
-        else:
-            self._held = False
 
 
 class RequestWaiter:

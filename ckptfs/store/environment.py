@@ -69,9 +69,9 @@ class Store:
             self.blockmap,
             self.xattrs,
         )
-        self.dirty = False
-        self.dirty_bytes = 0
         self._begin()
+        #: Whether any extended attribute was ever set: most workspaces have none to look for.
+        self.xattrs_used = self._txn.stat(dbs[b"xattrs"])["entries"] > 0
 
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 
-from ckptfs.model import Epoch
+from ckptfs.model import Epoch, Ino, Inode
 from ckptfs.store.format import NO_EPOCH, EpochRecord, suffix_of
 
 
 class View:
     """One epoch and its ancestors. ``writable`` only for a head; sealing it ends that."""
 
-    __slots__ = ("epoch", "inherited", "inodes", "seen", "suffix", "writable")
+    __slots__ = ("epoch", "inherited", "inodes", "seen", "suffix", "unsettled", "writable")
 
     def __init__(
         self, epoch: Epoch, ancestors: frozenset[Epoch], *, writable: bool, inodes: int
@@ -30,6 +30,8 @@ class View:
         self.writable = writable
         #: How many inodes the view has.
         self.inodes = inodes
+        #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
+        self.unsettled: dict[Ino, Inode] = {}
 
     def require_writable(self) -> None:
         if not self.writable:
