@@ -271,7 +271,7 @@ def stats_of_content(path: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def test_a_file_that_may_not_be_read_is_not_lost(over: Make) -> None:
-    """Root reads it; another user is told no, or told that it stays out. Below it stays as it is."""
+    """Root reads it; another user is told no, or that it stays out. Below it stays as it is."""
     workspace = over({"locked": File("secret", mode=0), "open": "x"})
     done = workspace.cli("mount", workspace.path, "--store", workspace.store)
     if done.returncode == 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, workspace
+from tests.support.programs import run
 from tests.support.trees import plant
 from tests.support.waiting import wait_until
 
@@ -140,6 +143,30 @@ def test_a_name_space_nobody_knows(file: Path) -> None:
     with fails(errno.EPERM, errno.EOPNOTSUPP):
         os.symlink("x", f"{file}-link")
         os.setxattr(f"{file}-link", "user.name", b"value", follow_symlinks=False)
+
+
+def test_copies_keep_their_modes(file: Path) -> None:
+    """cp and others set modes through POSIX ACLs, which are attributes, if they seem to work."""
+    file.chmod(0o645)
+    run("cp", "-a", file, f"{file}-copy", cwd=file.parent)
+    assert stat.S_IMODE(os.stat(f"{file}-copy").st_mode) == 0o645
+
+
+def test_an_access_list_is_obeyed_or_refused(file: Path) -> None:
+    """Never just stored: whoever set it would think that it protects."""
+    entry = struct.Struct("<HHI")
+    nobody = 0xFFFFFFFF
+    access = struct.pack("<I", 2) + b"".join(
+        entry.pack(tag, rights, nobody) for tag, rights in ((1, 6), (4, 0), (0x20, 0))
+    )
+    file.chmod(0o644)
+    try:
+        os.setxattr(file, "system.posix_acl_access", access)
+    except OSError as error:
+        assert error.errno == errno.EOPNOTSUPP
+        assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    else:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_they_survive_a_remount(make_workspace: Callable[..., Workspace]) -> None:
