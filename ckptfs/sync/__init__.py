@@ -1,0 +1,30 @@
+"""Scan and materialise: a directory and the store, each brought up to date from the other."""
+
+from ckptfs.sync.results import (
+    Conflict,
+    ExportResult,
+    ImportResult,
+    Progress,
+    ScanResult,
+    Skipped,
+    SyncResult,
+    WriteBackResult,
+)
+from ckptfs.sync.scan import scan
+from ckptfs.sync.trees import export_tree, import_tree
+from ckptfs.sync.write_back import write_back
+
+__all__ = [
+    "Conflict",
+    "ExportResult",
+    "ImportResult",
+    "Progress",
+    "ScanResult",
+    "Skipped",
+    "SyncResult",
+    "WriteBackResult",
+    "export_tree",
+    "import_tree",
+    "scan",
+    "write_back",
+]

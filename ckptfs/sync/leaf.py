@@ -1,0 +1,95 @@
+"""One entry of the directory below that is not a directory: what it is, read as far as needed.
+
+Everything is lazy, since most questions are answered by the attributes alone. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from ckptfs.model import BLOCK_SIZE
+from ckptfs.sync import below, content
+
+
+class Leaf:
+    """Use as a context manager: what was opened is closed at the end."""
+
+    __slots__ = ("_digest", "_fd", "_xattrs", "dir_fd", "name", "read_ns", "seen", "target")
+
+    def __init__(self, dir_fd: int, name: bytes, seen: os.stat_result | None = None) -> None:
+        """Without ``seen`` it must be a regular file, and is opened to see it."""
+        self.dir_fd = dir_fd
+        self.name = name
+        self.target = b""
+        self._fd = -1
+        self._digest = b""
+        self._xattrs: dict[bytes, bytes] | None = None
+        #: When the entry was looked at: its content is at least as new.
+        self.read_ns = time.time_ns()
+        if seen is None:
+            self._fd, self.seen = below.open_file(dir_fd, name)
+        else:
+            self.seen = seen
+            if stat.S_ISREG(seen.st_mode):
+                self._fd, self.seen = below.open_file(dir_fd, name)
+            elif stat.S_ISLNK(seen.st_mode):
+                self.target = below.target_of(dir_fd, name)
+
+    def __enter__(self) -> Leaf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.seen.st_mode)
+
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The same for all hard links of one file."""
+        return self.seen.st_dev, self.seen.st_ino
+
+    def read_small(self) -> bytes:
+        """The whole of a file that fits one block, which also gives its digest."""
+        data = content.read_exactly(self._fd, 0, BLOCK_SIZE)
+        self._digest = content.digest_of_one(data)
+        return data
+
+    @property
+    def digest(self) -> bytes:
+        if not self._digest:
+            if self.is_file:
+                self._digest = content.digest_below(self._fd, self.seen)
+            else:
+                self._digest = special_digest(self.seen.st_mode, self.seen.st_rdev, self.target)
+        return self._digest
+
+    def found(self, digest: bytes) -> None:
+        """Take a digest that reading the content for another purpose gave."""
+        self._digest = digest
+
+    @property
+    def xattrs(self) -> dict[bytes, bytes]:
+        if self._xattrs is None:
+            self._xattrs = below.user_xattrs(self._fd) if self.is_file else {}
+        return self._xattrs
+
+    @property
+    def xattrs_digest(self) -> bytes:
+        return content.digest_of_xattrs(self.xattrs)
+
+
+def special_digest(mode: int, rdev: int, target: bytes) -> bytes:
+    """What stands for the content of something that is no regular file."""
+    if stat.S_ISLNK(mode):
+        return content.digest_of_one(b"link:" + target)
+    return content.digest_of_one(b"node:%d:%d" % (stat.S_IFMT(mode), rdev))

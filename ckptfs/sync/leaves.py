@@ -1,0 +1,223 @@
+"""One name below that changed and is not a directory: what to do with it, and doing it.
+
+Applies the decision table (`decide`) to files, links and nodes. The walk is elsewhere.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from ckptfs.model import Inode
+from ckptfs.sync.decide import Action, Side, decide
+from ckptfs.sync.frames import Frame, Scene
+from ckptfs.sync.intake import agrees, merged
+from ckptfs.sync.leaf import Leaf
+from ckptfs.sync.ledger import Record, agreement, seen_again
+
+
+def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
+    """Bring one changed entry of the directory below to where the table says."""
+    inode = scene.stored(frame, leaf.name)
+    action = decide(_below_side(leaf, record), _store_side(scene, inode, record))
+    if action is Action.BRING_IN:
+        if inode is None or record is None:
+            _add(scene, frame, leaf)
+        else:
+            _update(scene, frame, leaf, inode, record)
+    elif action is Action.COMPARE and inode is not None:
+        _compare(scene, frame, leaf, inode, record)
+    elif action is Action.BRING_BACK and record is not None:
+        _bring_back(scene, frame, leaf, record)
+    elif record is not None:
+        _note_unchanged(scene, frame, leaf, record)
+
+
+def _below_side(leaf: Leaf, record: Record | None) -> Side:
+    """A doubtful record that matches is settled by reading; every other that gets here differs."""
+    if record is None or not record.matches(leaf.seen):
+        return Side.CHANGED
+    same = leaf.digest == record.digest and leaf.xattrs_digest == record.xattrs
+    return Side.SAME if same else Side.CHANGED
+
+
+def _store_side(scene: Scene, inode: Inode | None, record: Record | None) -> Side:
+    if record is None:
+        return Side.SAME if inode is None else Side.CHANGED
+    if inode is None:
+        return Side.GONE
+    return Side.SAME if scene.intake.untouched(inode, record) else Side.CHANGED
+
+
+# -- the ledger ------------------------------------------------------------------------------------
+
+
+def _note(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, clean: bool = True) -> None:
+    value = agreement(
+        leaf.seen,
+        inode,
+        digest=leaf.digest,
+        xattrs=leaf.xattrs_digest,
+        clean=clean,
+        now_ns=leaf.read_ns,
+    )
+    scene.ledger.put(frame.key, leaf.name, value)
+
+
+def _note_link(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, clean: bool = True) -> None:
+    """`_note` for the inode that the store has under the name itself."""
+    _note(scene, frame, leaf, inode, clean=clean)
+    if clean and (inode.nlink > 1 or leaf.seen.st_nlink > 1):
+        scene.linked.append((frame.key, scene.place(frame), leaf.name))
+
+
+def _note_unchanged(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> None:
+    """Only what the directory below looks like is news."""
+    value = seen_again(
+        record,
+        leaf.seen,
+        digest=leaf.digest,
+        xattrs=leaf.xattrs_digest,
+        now_ns=leaf.read_ns,
+    )
+    scene.ledger.put(frame.key, leaf.name, value)
+    scene.tally.unchanged += 1
+
+
+# -- only below changed ----------------------------------------------------------------------------
+
+
+def _add(scene: Scene, frame: Frame, leaf: Leaf) -> None:
+    inode = scene.intake.add(leaf, scene.place(frame), leaf.name)
+    _note_link(scene, frame, leaf, inode)
+    scene.tally.added += 1
+
+
+def _update(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record) -> None:
+    intake = scene.intake
+    changed, inode = _take_content(scene, frame, leaf, inode, record)
+    wanted = merged(leaf.seen, record, inode, store_same=True, take_mtime=changed)
+    if intake.merge_xattrs(inode, leaf.xattrs, record, store_same=True):
+        changed = True
+    inode = intake.dress(inode, wanted)
+    _note_link(scene, frame, leaf, inode)
+    _count(scene, changed or wanted is not None)
+
+
+def _take_content(
+    scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
+) -> tuple[bool, Inode]:
+    """Give the name the content from below, by another inode where the hard links ask for one."""
+    intake = scene.intake
+    group = intake.groups.get(leaf.identity) if leaf.seen.st_nlink > 1 else None
+    same_file = record.below_ino == leaf.seen.st_ino
+    joined = group is not None and group.ino == inode.ino
+    if joined and stat.S_IFMT(inode.mode) == stat.S_IFMT(leaf.seen.st_mode):
+        leaf.found(intake.digest(inode))
+        return False, inode
+    outranked = group is not None and (group.places is None or not same_file)
+    shared = inode.nlink > 1 and not same_file
+    other_type = stat.S_IFMT(inode.mode) != stat.S_IFMT(leaf.seen.st_mode)
+    other_node = not leaf.is_file and leaf.digest != record.digest
+    if outranked or shared or other_type or other_node:
+        return True, intake.replace(leaf, scene.place(frame), leaf.name, inode)
+    changed = leaf.is_file and intake.rewrite(leaf, inode)
+    intake.join_group(leaf, inode)
+    return changed, intake.fs.getattr(intake.view, inode.ino)
+
+
+def _count(scene: Scene, changed: bool) -> None:
+    if changed:
+        scene.tally.modified += 1
+    else:
+        scene.tally.unchanged += 1
+
+
+# -- both changed ----------------------------------------------------------------------------------
+
+
+def _compare(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record | None) -> None:
+    """Find out whether both sides really changed, and to what."""
+    if stat.S_IFMT(inode.mode) != stat.S_IFMT(leaf.seen.st_mode):
+        _keep_both(scene, frame, leaf)
+        return
+    in_store = scene.intake.digest(inode)
+    if record is None:
+        if in_store == leaf.digest:
+            _agree(scene, frame, leaf, inode, same_content=True)
+        else:
+            _keep_both(scene, frame, leaf)
+    elif leaf.digest in (record.digest, in_store):
+        _merge_attributes(scene, frame, leaf, inode, record, same_content=leaf.digest == in_store)
+    elif in_store == record.digest:
+        _merge_content(scene, frame, leaf, inode, record)
+    else:
+        _keep_both(scene, frame, leaf)
+
+
+def _agree(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, same_content: bool) -> None:
+    """Note what is below; in agreement with the store only if nothing is left to write back."""
+    xattrs_same = leaf.xattrs == scene.intake.xattrs(inode)
+    clean = same_content and xattrs_same and agrees(leaf.seen, inode)
+    if same_content:
+        scene.intake.join_group(leaf, inode)
+    _note_link(scene, frame, leaf, inode, clean=clean)
+    scene.tally.unchanged += 1
+
+
+def _merge_attributes(
+    scene: Scene,
+    frame: Frame,
+    leaf: Leaf,
+    inode: Inode,
+    record: Record,
+    *,
+    same_content: bool,
+) -> None:
+    """The content needs nothing from below; attributes may."""
+    intake = scene.intake
+    wanted = merged(leaf.seen, record, inode, store_same=False, take_mtime=False)
+    taken = intake.merge_xattrs(inode, leaf.xattrs, record, store_same=False)
+    inode = intake.dress(inode, wanted)
+    _agree(scene, frame, leaf, inode, same_content=same_content)
+    if taken or wanted is not None:
+        scene.tally.unchanged -= 1
+        scene.tally.modified += 1
+
+
+def _merge_content(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record) -> None:
+    """The store changed attributes only: the content below is newer."""
+    intake = scene.intake
+    _, inode = _take_content(scene, frame, leaf, inode, record)
+    wanted = merged(leaf.seen, record, inode, store_same=False, take_mtime=True)
+    intake.merge_xattrs(inode, leaf.xattrs, record, store_same=False)
+    inode = intake.dress(inode, wanted)
+    clean = agrees(leaf.seen, inode) and leaf.xattrs == intake.xattrs(inode)
+    _note_link(scene, frame, leaf, inode, clean=clean)
+    scene.tally.modified += 1
+
+
+def _keep_both(scene: Scene, frame: Frame, leaf: Leaf) -> None:
+    """The store keeps the name; what is below comes in beside it. The ledger then says that the
+    name below stands for the newcomer, as if the store had moved it there: that is all the
+    write-back needs to put the store's version under the name."""
+    place = scene.place(frame)
+    name = scene.intake.free_name(place, leaf.name, leaf.dir_fd)
+    inode = scene.intake.create(leaf, place, name)
+    frame.kept = True
+    _note(scene, frame, leaf, inode)
+    scene.tally.added += 1
+    scene.tally.conflict(scene.down.path(leaf.name), scene.down.path(name))
+
+
+# -- deleted in the store --------------------------------------------------------------------------
+
+
+def _bring_back(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> None:
+    """Edited below, deleted in the store: an edit is worth more than a deletion. Other attributes
+    on the same content are no edit."""
+    if leaf.digest == record.digest and stat.S_IFMT(record.mode) == stat.S_IFMT(leaf.seen.st_mode):
+        _note_unchanged(scene, frame, leaf, record)
+        return
+    _add(scene, frame, leaf)
+    path = scene.down.path(leaf.name)
+    scene.tally.conflict(path, path)

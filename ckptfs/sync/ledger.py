@@ -1,0 +1,283 @@
+"""The ledger: what the directory below was when it last agreed with the store.
+
+Owns the record behind every name of the directory below, and its bytes in the store's `below`
+table. Decides nothing and touches no file.
+
+The ledger is a tree of its own, keyed by *our* directory inode and a name: it says where an inode
+of the store stands in the directory below, which is not where the store has it once it was moved
+there. A record holds both sides of the last agreement, so that each can be asked alone, and
+without reading content, whether it changed since.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckptfs.model import ContentId, Ino, Inode
+from ckptfs.store import Store
+
+# version | mode, uid, gid | inode number, size (or device number), mtime, ctime
+_SIGNATURE = struct.Struct("<BIIIQQqq")
+# ino, ctime, content of the inode in the store
+_STORED = struct.Struct("<QqQ")
+_BODY = struct.Struct("<BIIIQQqqQqQ")
+SIGNATURE_SIZE = _SIGNATURE.size
+DIGEST_SIZE = 16
+
+_VERSION = 1
+#: Set in the version byte of a record made so soon after the file's last change that a further
+#: one could have left the same times: the signature alone does not prove that it is unchanged.
+_DOUBT = 0x80
+
+#: How old a change must be for its times to tell it from a later one. Kernels before 6.13 stamp
+#: files with the last timer tick, at most 10 ms ago.
+SETTLED_NS = 20_000_000
+
+#: Stands where the store's ctime would, in a record of something that the store has changed since:
+#: no inode ever has it, so the next write-back looks at the entry.
+NEVER = -1
+
+#: The directory and the name under which the root's own record stands; 0 is nobody's inode.
+ROOT_PLACE = (Ino(0), b"/")
+
+
+class Record(NamedTuple):
+    """One agreement. The first fields are the entry below, `ino` to `content` the inode it stood
+    for, and `digest` and `xattrs` what both contained (empty for directories and no xattrs)."""
+
+    mode: int
+    uid: int
+    gid: int
+    below_ino: int
+    #: The device number instead, for a device node.
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    ino: Ino
+    stored_ctime_ns: int
+    content: ContentId
+    digest: bytes
+    xattrs: bytes
+    doubtful: bool
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    def is_of(self, inode: Inode) -> bool:
+        """Whether the inode is still what it was at the agreement."""
+        return (
+            self.ino == inode.ino
+            and self.stored_ctime_ns == inode.ctime_ns
+            and self.content == inode.content
+        )
+
+    def matches(self, seen: os.stat_result) -> bool:
+        """Whether the entry below is still what it was; a doubtful record takes its word."""
+        return (
+            self.mode == seen.st_mode
+            and self.below_ino == seen.st_ino
+            and self.ctime_ns == seen.st_ctime_ns
+            and self.mtime_ns == seen.st_mtime_ns
+            and self.size == (seen.st_size or seen.st_rdev)
+            and self.uid == seen.st_uid
+            and self.gid == seen.st_gid
+        )
+
+
+def signature(seen: os.stat_result) -> bytes:
+    """How a record of this very entry would begin."""
+    return _SIGNATURE.pack(
+        _VERSION,
+        seen.st_mode,
+        seen.st_uid,
+        seen.st_gid,
+        seen.st_ino,
+        seen.st_size or seen.st_rdev,
+        seen.st_mtime_ns,
+        seen.st_ctime_ns,
+    )
+
+
+def stored(inode: Inode) -> bytes:
+    """How a record of an entry in agreement with this inode goes on behind the signature."""
+    return _STORED.pack(inode.ino, inode.ctime_ns, inode.content)
+
+
+STORED_SLICE = slice(SIGNATURE_SIZE, SIGNATURE_SIZE + _STORED.size)
+_INO_SLICE = slice(SIGNATURE_SIZE, SIGNATURE_SIZE + 8)
+
+
+def agreement(
+    seen: os.stat_result,
+    inode: Inode,
+    *,
+    digest: bytes = b"",
+    xattrs: bytes = b"",
+    clean: bool = True,
+    key: Ino | None = None,
+    now_ns: int | None = None,
+) -> bytes:
+    """The record of an entry below that stands for an inode. Not ``clean``: what is below was taken
+    note of, but the store has something else. ``key`` is the directory's inode in the ledger where
+    that is not the store's any more. ``now_ns`` is when the content was looked at."""
+    doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS
+    return (
+        _BODY.pack(
+            _VERSION | _DOUBT if doubtful else _VERSION,
+            seen.st_mode,
+            seen.st_uid,
+            seen.st_gid,
+            seen.st_ino,
+            seen.st_size or seen.st_rdev,
+            seen.st_mtime_ns,
+            seen.st_ctime_ns,
+            inode.ino if key is None else key,
+            inode.ctime_ns if clean else NEVER,
+            inode.content,
+        )
+        + digest
+        + xattrs
+    )
+
+
+def doubted_if_recent(value: bytes, now_ns: int) -> bytes:
+    """The record as one that was made now: doubtful if the file changed only just before."""
+    if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - SETTLED_NS:
+        return value
+    return bytes((_VERSION | _DOUBT,)) + value[1:]
+
+
+def seen_again(
+    record: Record,
+    seen: os.stat_result,
+    *,
+    digest: bytes = b"",
+    xattrs: bytes = b"",
+    now_ns: int | None = None,
+) -> bytes:
+    """The record with the entry below as it is now; what the store had then stays as noted."""
+    return encode(
+        Record(
+            seen.st_mode,
+            seen.st_uid,
+            seen.st_gid,
+            seen.st_ino,
+            seen.st_size or seen.st_rdev,
+            seen.st_mtime_ns,
+            seen.st_ctime_ns,
+            record.ino,
+            record.stored_ctime_ns,
+            record.content,
+            digest,
+            xattrs,
+            now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS,
+        )
+    )
+
+
+def decode(value: bytes) -> Record | None:
+    """The record, or None for one of an unknown version: no known agreement is the safe reading,
+    since then nothing is deleted, and nothing overwritten without comparing."""
+    if not value or value[0] & ~_DOUBT != _VERSION:
+        return None
+    _, mode, uid, gid, below_ino, size, mtime, ctime, ino, stored_ctime, content = (
+        _BODY.unpack_from(value)
+    )
+    tail = value[_BODY.size :]
+    split = 0 if stat.S_ISDIR(mode) else DIGEST_SIZE
+    return Record(
+        mode,
+        uid,
+        gid,
+        below_ino,
+        size,
+        mtime,
+        ctime,
+        ino,
+        stored_ctime,
+        content,
+        tail[:split],
+        tail[split:],
+        bool(value[0] & _DOUBT),
+    )
+
+
+def encode(record: Record) -> bytes:
+    return (
+        _BODY.pack(
+            _VERSION | _DOUBT if record.doubtful else _VERSION,
+            *record[:10],
+        )
+        + record.digest
+        + record.xattrs
+    )
+
+
+def is_directory(value: bytes) -> bool:
+    return stat.S_ISDIR(int.from_bytes(value[1:5], "little"))
+
+
+def ino_of(value: bytes) -> Ino:
+    return Ino(int.from_bytes(value[_INO_SLICE], "little"))
+
+
+class Ledger:
+    """The records in the store's transaction: what is put here is durable with the next commit."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._table = store.below
+
+    def get(self, directory: Ino, name: bytes) -> Record | None:
+        value = self._table.get(directory, name)
+        return None if value is None else decode(value)
+
+    def children(self, directory: Ino) -> dict[bytes, bytes]:
+        """Name to undecoded record: most of them only need comparing."""
+        return dict(self._table.children(directory))
+
+    def put(self, directory: Ino, name: bytes, value: bytes) -> None:
+        self._store.charge(len(value))
+        self._table.put(directory, name, value)
+
+    def forget(self, directory: Ino, name: bytes) -> None:
+        self._store.charge()
+        self._table.delete(directory, name)
+
+    def forget_tree(self, directory: Ino, name: bytes) -> None:
+        """Forget an entry, and what stands below it if it is a directory."""
+        value = self._table.get(directory, name)
+        self.forget(directory, name)
+        doomed = [ino_of(value)] if value is not None and is_directory(value) else []
+        while doomed:
+            parent = doomed.pop()
+            for child, record in self.children(parent).items():
+                self.forget(parent, child)
+                if is_directory(record):
+                    doomed.append(ino_of(record))
+
+    def move(self, old: tuple[Ino, bytes], new: tuple[Ino, bytes], value: bytes) -> None:
+        """The same entry under another name; a directory's children go with it by its inode."""
+        self.forget(*old)
+        self.put(*new, value)
+
+    def adopt(self, old: Ino, new: Ino) -> None:
+        """Let the records below one directory inode stand below another."""
+        for name, value in self.children(old).items():
+            self.forget(old, name)
+            self.put(new, name, value)
+
+    def walk(self, root: Ino) -> Iterator[tuple[Ino, bytes, bytes]]:
+        """(directory, name, undecoded record) of everything below ``root``."""
+        waiting = [root]
+        while waiting:
+            directory = waiting.pop()
+            for name, value in self._table.children(directory):
+                if is_directory(value):
+                    waiting.append(ino_of(value))
+                yield directory, name, value

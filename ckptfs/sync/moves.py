@@ -1,0 +1,140 @@
+"""Directories that the store moved: moving them below too, instead of copying and deleting.
+
+Owns the names of unfinished things in the directory below, and the note that makes a move safe. A
+rename below and the ledger cannot change in one step. So the move is noted and committed first; an
+interrupted write-back leaves the note, and `recover` makes the ledger say where the directory is.
+Without that, a half-done move would read as "deleted here, new there".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+from typing import NamedTuple
+
+from ckptfs.fs import Filesystem
+from ckptfs.model import ROOT_INO, Ino
+from ckptfs.sync import below
+from ckptfs.sync.frames import TEMP_PREFIX
+from ckptfs.sync.ledger import Ledger, ino_of, is_directory
+
+_ID_FACT = b"sync/id"
+_MOVES_FACT = b"sync/moves"
+
+# inode, inode number below, directory and length of path it comes from, the same where it goes to
+_MOVE = struct.Struct("<QQQIQI")
+
+Place = tuple[Ino, bytes]
+Names = tuple[bytes, ...]
+
+
+def temp_prefix(fs: Filesystem) -> bytes:
+    """How the names of this store's unfinished files begin. The store's own id is in them, so that
+    nothing is ever removed that another store, or the user, put there."""
+    identity = fs.store.facts.get(_ID_FACT)
+    if identity is None:
+        identity = os.urandom(6).hex().encode()
+        fs.store.facts.put(_ID_FACT, identity)
+        fs.store.charge(len(identity))
+    return TEMP_PREFIX + identity + b"-"
+
+
+def places_of(ledger: Ledger) -> dict[Ino, Place]:
+    """Where each directory that the ledger knows stands below."""
+    return {
+        ino_of(value): (directory, name)
+        for directory, name, value in ledger.walk(ROOT_INO)
+        if is_directory(value)
+    }
+
+
+def path_to(places: dict[Ino, Place], directory: Ino) -> Names | None:
+    """The names from the root below to a directory, or None if the ledger does not reach it."""
+    names: list[bytes] = []
+    while directory != ROOT_INO:
+        place = places.get(directory)
+        if place is None:
+            return None
+        directory, name = place
+        names.append(name)
+    return tuple(reversed(names))
+
+
+class Move(NamedTuple):
+    """``old`` and ``new`` are directories of the ledger; the paths say how to get to the entry
+    below, and hold while exactly the moves before this one are done."""
+
+    ino: Ino
+    below_ino: int
+    old: Ino
+    old_path: Names
+    new: Ino
+    new_path: Names
+
+    @property
+    def places(self) -> tuple[Place, Place]:
+        return (self.old, self.old_path[-1]), (self.new, self.new_path[-1])
+
+
+def _pack(move: Move) -> bytes:
+    old, new = b"/".join(move.old_path), b"/".join(move.new_path)
+    head = _MOVE.pack(move.ino, move.below_ino, move.old, len(old), move.new, len(new))
+    return head + old + new
+
+
+def _unpack(data: bytes) -> list[Move]:
+    found = []
+    while data:
+        ino, below_ino, old, old_length, new, new_length = _MOVE.unpack_from(data)
+        middle = _MOVE.size + old_length
+        end = middle + new_length
+        old_path = tuple(data[_MOVE.size : middle].split(b"/"))
+        new_path = tuple(data[middle:end].split(b"/"))
+        found.append(Move(Ino(ino), below_ino, Ino(old), old_path, Ino(new), new_path))
+        data = data[end:]
+    return found
+
+
+def announce(fs: Filesystem, move: Move) -> None:
+    """Make durable that a move is about to happen."""
+    facts = fs.store.facts
+    data = (facts.get(_MOVES_FACT) or b"") + _pack(move)
+    facts.put(_MOVES_FACT, data)
+    fs.store.charge(len(data))
+    fs.commit()
+
+
+def conclude(fs: Filesystem) -> None:
+    """Every announced move is on the disk, and so is, with the next commit, the ledger."""
+    if fs.store.facts.delete(_MOVES_FACT):
+        fs.store.charge()
+
+
+def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:
+    """Let the ledger say where each directory stands that was being moved when something ended
+    the write-back. The last move is looked at first: if it was done, all before it were."""
+    data = fs.store.facts.get(_MOVES_FACT)
+    if not data:
+        return
+    for move in reversed(_unpack(data)):
+        old, new = move.places
+        if _stands_at(root_fd, move, move.new_path):
+            _note(fs, ledger, move, old, new)
+            break
+        _note(fs, ledger, move, new, old)
+    conclude(fs)
+
+
+def _note(fs: Filesystem, ledger: Ledger, move: Move, wrong: Place, right: Place) -> None:
+    value = fs.store.below.get(*wrong)
+    if value is not None and is_directory(value) and ino_of(value) == move.ino:
+        ledger.move(wrong, right, value)
+
+
+def _stands_at(root_fd: int, move: Move, path: Names) -> bool:
+    with contextlib.suppress(OSError), below.directory_at(root_fd, path[:-1]) as fd:
+        seen = below.look(fd, path[-1])
+        return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == move.below_ino
+    return False

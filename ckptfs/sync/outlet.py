@@ -1,0 +1,216 @@
+"""What one write-back works with: notes owed to the ledger, temporary names, links, moves.
+
+The order that makes an interruption harmless is kept here: what is below reaches the disk first,
+the ledger says so afterwards. A change below that the ledger does not know of yet is recognised by
+the next scan because it compares equal to what the store has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ckptfs.fs import Filesystem
+from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.sync import below, lay, moves
+from ckptfs.sync.below import Descent
+from ckptfs.sync.content import digest_of_xattrs, digest_stored
+from ckptfs.sync.leaf import special_digest
+from ckptfs.sync.ledger import Ledger, Record, agreement, doubted_if_recent, ino_of
+from ckptfs.sync.moves import Move, Names, Place
+from ckptfs.sync.results import Tally
+
+#: The ledger is brought up to date after this many entries, or this much content.
+_FLUSH_ENTRIES = 20_000
+_FLUSH_BYTES = 256 << 20
+_FLUSH_MOVES = 64
+
+Identity = tuple[int, int]
+
+
+class Twin(NamedTuple):
+    """A name below that has an inode with several names, for the others to be linked to."""
+
+    path: Names
+    identity: Identity
+
+
+class Late(Exception):
+    """The directory below is not what the ledger says: a scan must decide before we write."""
+
+
+class Outlet:
+    def __init__(self, fs: Filesystem, ledger: Ledger, down: Descent, tally: Tally) -> None:
+        self.fs = fs
+        self.view = fs.head
+        self.ledger = ledger
+        self.down = down
+        self.tally = tally
+        #: Paths at which someone was `Late`.
+        self.late: list[bytes] = []
+        self.twins: dict[Ino, Twin] = {}
+        #: Which inode a file below with several names stands for.
+        self.claims: dict[Identity, Ino] = {}
+        #: Files below whose ctime this write-back itself changed, by way of another of their names.
+        self._stirred: set[Identity] = set()
+        #: Names to be noted again at the end, since every further link changes the ctime.
+        self._linked: list[tuple[Names, Ino, Inode, bytes, bytes]] = []
+        self._owed: list[tuple[Ino, bytes, bytes | None]] = []
+        self._owed_bytes = 0
+        self._moves = 0
+        self._temp_prefix = moves.temp_prefix(fs)
+        self._temp_count = 0
+        #: Where the ledger's directories stand below, and those the store has elsewhere.
+        self.places = moves.places_of(ledger)
+        self.moved = {ino for ino, place in self.places.items() if self._is_elsewhere(ino, place)}
+
+    def _is_elsewhere(self, ino: Ino, place: Place) -> bool:
+        try:
+            inode = self.fs.getattr(self.view, ino)
+        except OSError:
+            return False
+        return bool(inode.nlink) and (inode.parent, inode.name) != place
+
+    # -- what the store has -----------------------------------------------------------------------
+
+    def digest(self, inode: Inode) -> bytes:
+        if inode.is_file:
+            return digest_stored(self.fs, self.view, inode)
+        return special_digest(inode.mode, inode.rdev, inode.target)
+
+    def xattrs_digest(self, inode: Inode) -> bytes:
+        return digest_of_xattrs(lay.xattrs_of(self.fs, self.view, inode))
+
+    # -- what is below ----------------------------------------------------------------------------
+
+    def as_noted(self, record: Record, seen: os.stat_result) -> bool:
+        """Whether an entry below is what the ledger says, our own stirring aside."""
+        if record.matches(seen):
+            return True
+        return (
+            (seen.st_dev, seen.st_ino) in self._stirred
+            and record.below_ino == seen.st_ino
+            and record.mode == seen.st_mode
+            and record.size == (seen.st_size or seen.st_rdev)
+            and record.mtime_ns == seen.st_mtime_ns
+        )
+
+    def stir(self, seen: os.stat_result | None) -> None:
+        """Say that a name of this file is about to come or go."""
+        if seen is not None and seen.st_nlink > 1 and not stat.S_ISDIR(seen.st_mode):
+            self._stirred.add((seen.st_dev, seen.st_ino))
+
+    def temp_name(self) -> bytes:
+        """A free name for something unfinished; what an earlier attempt left there is removed."""
+        self._temp_count += 1
+        name = self._temp_prefix + b"%d" % self._temp_count
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.down.fd)
+        return name
+
+    def swap_in(self, temp: bytes, name: bytes) -> None:
+        os.rename(temp, name, src_dir_fd=self.down.fd, dst_dir_fd=self.down.fd)
+
+    # -- the ledger -------------------------------------------------------------------------------
+
+    def note(self, key: Ino, name: bytes, inode: Inode, digest: bytes, xattrs: bytes) -> None:
+        """Owe the ledger that the name below now is what the store has."""
+        seen = os.stat(name, dir_fd=self.down.fd, follow_symlinks=False)
+        self.owe(key, name, agreement(seen, inode, digest=digest, xattrs=xattrs))
+        if inode.nlink > 1:
+            self.remember(name, inode, seen)
+            self._linked.append(((*self.down.names, name), key, inode, digest, xattrs))
+
+    def remember(self, name: bytes, inode: Inode, seen: os.stat_result) -> None:
+        """Say which file below has the inode, so that its other names can be linked to it."""
+        path = (*self.down.names, name)
+        self.twins.setdefault(inode.ino, Twin(path, (seen.st_dev, seen.st_ino)))
+
+    def owe(self, key: Ino, name: bytes, value: bytes | None) -> None:
+        """Let the ledger have the record, or lose it for None, when what is below is durable."""
+        self._owed.append((key, name, value))
+
+    def wrote(self, size: int) -> None:
+        self._owed_bytes += size
+        self.tally.bytes += size
+
+    def flush_if_large(self) -> None:
+        if (
+            len(self._owed) >= _FLUSH_ENTRIES
+            or self._owed_bytes >= _FLUSH_BYTES
+            or self._moves >= _FLUSH_MOVES
+        ):
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._owed and not self._moves:
+            return
+        below.make_durable(self.down.root_fd)
+        now_ns = time.time_ns()
+        for key, name, value in self._owed:
+            if value is None:
+                self.ledger.forget(key, name)
+            else:
+                self.ledger.put(key, name, doubted_if_recent(value, now_ns))
+        moves.conclude(self.fs)
+        self.fs.commit()
+        self._owed.clear()
+        self._owed_bytes = self._moves = 0
+
+    def finish(self) -> None:
+        for path, key, inode, digest, xattrs in self._linked:
+            with below.directory_at(self.down.root_fd, path[:-1]) as fd:
+                seen = below.look(fd, path[-1])
+            if seen is not None:
+                self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
+        self._linked.clear()
+        self.flush()
+
+    # -- moving directories -----------------------------------------------------------------------
+
+    def move_here(self, ino: Ino, key: Ino, name: bytes) -> None:
+        """Bring a directory that the store moved to a name of the directory we are in."""
+        self._move(ino, key, (*self.down.names, name), self.down.fd)
+        self.moved.discard(ino)
+
+    def park(self, ino: Ino) -> None:
+        """Put a directory that the store has elsewhere out of the way, until its place is there."""
+        name = self._temp_prefix + b"dir-%d" % ino
+        if self.places[ino] != (ROOT_INO, name):
+            self._move(ino, ROOT_INO, (name,), self.down.root_fd)
+
+    def remove_moved(self, ino: Ino, clear: Callable[..., None]) -> None:
+        """Remove a directory that could not be moved from where it stands, ledger and all."""
+        self.moved.discard(ino)
+        directory, name = self.places.pop(ino)
+        above = moves.path_to(self.places, directory)
+        record = self.ledger.get(directory, name)
+        if above is None or record is None:
+            raise AssertionError("a moved directory has a place in the ledger")
+        with below.descend(self.down.root_fd) as there:
+            for part in above:
+                there.enter(part)
+            seen = below.look(there.fd, name)
+            if seen is not None:
+                clear(self, there, name, record, seen)
+        self.owe(directory, name, None)
+        self.flush()
+
+    def _move(self, ino: Ino, key: Ino, path: Names, fd: int) -> None:
+        directory, name = self.places[ino]
+        above = moves.path_to(self.places, directory)
+        value = self.fs.store.below.get(directory, name)
+        if above is None or value is None or ino_of(value) != ino:
+            raise AssertionError("a moved directory has a place in the ledger")
+        with below.directory_at(self.down.root_fd, above) as source:
+            seen = os.stat(name, dir_fd=source, follow_symlinks=False)
+            move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
+            moves.announce(self.fs, move)
+            os.rename(name, path[-1], src_dir_fd=source, dst_dir_fd=fd)
+        self._moves += 1
+        self.places[ino] = (key, path[-1])
+        self.ledger.move(*move.places, value)

@@ -1,0 +1,134 @@
+"""Removing from the directory below what the store has deleted, and nothing else.
+
+Every entry is compared with the ledger before it goes. What the ledger does not know, or knows
+differently, stays, with the directories above it, until a scan has brought it in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from ckptfs.model import Ino
+from ckptfs.sync import below
+from ckptfs.sync.below import Descent
+from ckptfs.sync.frames import TEMP_PREFIX
+from ckptfs.sync.ledger import Record, decode, ino_of, is_directory
+from ckptfs.sync.outlet import Late, Outlet
+
+
+def remove(out: Outlet, key: Ino, name: bytes) -> None:
+    """Remove an entry of the directory we are in, if the ledger still has it there."""
+    record = out.ledger.get(key, name)
+    if record is None or (record.is_dir and record.ino in out.moved):
+        # Moved to its new place already, or waiting to be.
+        return
+    seen = below.look(out.down.fd, name)
+    if seen is not None:
+        if record.is_dir:
+            clear_directory(out, out.down, name, record, seen)
+        else:
+            _unlink(out, out.down.fd, name, record, seen)
+    out.owe(key, name, None)
+
+
+def _unlink(out: Outlet, fd: int, name: bytes, record: Record, seen: os.stat_result) -> None:
+    if not out.as_noted(record, seen):
+        raise Late
+    out.stir(seen)
+    os.unlink(name, dir_fd=fd)
+    out.tally.deleted += 1
+
+
+class _Frame:
+    """A directory below that is being emptied."""
+
+    __slots__ = ("key", "name", "waiting")
+
+    def __init__(self, name: bytes, key: Ino) -> None:
+        self.name = name
+        self.key = key
+        self.waiting: list[tuple[bytes, Ino]] = []
+
+
+def clear_directory(
+    out: Outlet, down: Descent, name: bytes, record: Record, seen: os.stat_result
+) -> None:
+    """Remove a directory of ``down`` with all that the ledger knows in it; `Late` if more is there.
+
+    Directories in it that the store has moved elsewhere are put aside. The record of the directory
+    itself is left to the caller.
+    """
+    if record.ino in out.moved:
+        out.park(record.ino)
+        return
+    if not stat.S_ISDIR(seen.st_mode):
+        raise Late
+    complete = True
+    frames = [_go_in(out, down, name, record.ino)]
+    while frames:
+        frame = frames[-1]
+        if frame.waiting:
+            inner, key = frame.waiting.pop()
+            frames.append(_go_in(out, down, inner, key))
+            continue
+        complete = _empty(out, down, frame) and complete
+        frames.pop()
+        down.leave()
+        complete = _remove_empty(out, down, frame.name) and complete
+        if frames and complete:
+            out.owe(frames[-1].key, frame.name, None)
+    if not complete:
+        raise Late
+
+
+def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino) -> _Frame:
+    """Enter a directory and find the directories in it; what the store has moved is put aside."""
+    down.enter(name)
+    if os.geteuid() != 0:
+        with contextlib.suppress(OSError):
+            os.fchmod(down.fd, 0o700)
+    frame = _Frame(name, key)
+    for inner, value in out.ledger.children(key).items():
+        if not is_directory(value):
+            continue
+        if ino_of(value) in out.moved:
+            out.park(ino_of(value))
+            continue
+        seen = below.look(down.fd, inner)
+        if seen is not None and stat.S_ISDIR(seen.st_mode):
+            frame.waiting.append((inner, ino_of(value)))
+    return frame
+
+
+def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
+    """Remove the files of a directory; say whether all of them could go."""
+    complete = True
+    known = out.ledger.children(frame.key)
+    for name in below.names_in(down.fd):
+        value = known.pop(name, None)
+        record = None if value is None else decode(value)
+        seen = below.look(down.fd, name)
+        if seen is None:
+            continue
+        if value is None and name.startswith(TEMP_PREFIX):
+            below.discard(down.fd, name)
+        elif record is None or record.is_dir or not out.as_noted(record, seen):
+            complete = False
+        else:
+            _unlink(out, down.fd, name, record, seen)
+            out.owe(frame.key, name, None)
+    for name, value in known.items():
+        if not is_directory(value):
+            out.owe(frame.key, name, None)
+    return complete
+
+
+def _remove_empty(out: Outlet, down: Descent, name: bytes) -> bool:
+    try:
+        os.rmdir(name, dir_fd=down.fd)
+    except OSError:
+        return False
+    out.tally.deleted += 1
+    return True

@@ -1,0 +1,132 @@
+"""What a pass over two trees tells its caller: counts, what was kept twice, what was left out.
+
+Nothing here touches a disk. Paths are bytes, relative to the root of the directory below.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+#: Progress is told after this many files, and after this many bytes.
+_FILES_STEP = 256
+_BYTES_STEP = 8 << 20
+
+
+class Progress(NamedTuple):
+    """How far a pass is. ``total_files`` is None where nobody counted beforehand."""
+
+    files: int
+    bytes: int
+    total_files: int | None
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Conflict(NamedTuple):
+    """Both sides changed ``path``. The store's version has the name; the one from below stands
+    under ``kept_as``, which is ``path`` itself where the store had deleted it."""
+
+    path: bytes
+    kept_as: bytes
+
+
+class Skipped(NamedTuple):
+    """Something that was left out, and why."""
+
+    path: bytes
+    reason: str
+
+
+class SyncResult(NamedTuple):
+    """What a pass did to the side it wrote to. ``bytes`` counts file content that was copied."""
+
+    added: int
+    modified: int
+    deleted: int
+    unchanged: int
+    bytes: int
+    conflicts: tuple[Conflict, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.added or self.modified or self.deleted)
+
+
+# The facts are the same in every direction; the names say in a signature which one it was.
+ScanResult = SyncResult
+WriteBackResult = SyncResult
+ImportResult = SyncResult
+ExportResult = SyncResult
+
+
+class Tally:
+    """The result of a pass while it is under way."""
+
+    def __init__(self, watcher: Watcher | None = None, total_files: int | None = None) -> None:
+        self.added = 0
+        self.modified = 0
+        self.deleted = 0
+        self.unchanged = 0
+        self.bytes = 0
+        self.conflicts: list[Conflict] = []
+        self.skipped: list[Skipped] = []
+        self._watcher = watcher
+        self._total = total_files
+        self._files = 0
+        self._told_files = 0
+        self._told_bytes = 0
+
+    def conflict(self, path: bytes, kept_as: bytes) -> None:
+        self.conflicts.append(Conflict(path, kept_as))
+
+    def skip(self, path: bytes, reason: str | OSError) -> None:
+        self.skipped.append(Skipped(path, reason_of(reason)))
+
+    def step(self, files: int = 1) -> None:
+        """Note that this many entries are done with, and tell the watcher now and then."""
+        self._files += files
+        if self._watcher is None:
+            return
+        if (
+            self._files - self._told_files >= _FILES_STEP
+            or self.bytes - self._told_bytes >= _BYTES_STEP
+        ):
+            self._tell(self._watcher)
+
+    def _tell(self, watcher: Watcher) -> None:
+        self._told_files, self._told_bytes = self._files, self.bytes
+        watcher(Progress(self._files, self.bytes, self._total))
+
+    def result(self) -> SyncResult:
+        if self._watcher is not None:
+            self._tell(self._watcher)
+        return SyncResult(
+            self.added,
+            self.modified,
+            self.deleted,
+            self.unchanged,
+            self.bytes,
+            tuple(self.conflicts),
+            tuple(self.skipped),
+        )
+
+
+def reason_of(reason: str | OSError) -> str:
+    """The words for an error, without the path that Python puts into them."""
+    if isinstance(reason, str):
+        return reason
+    return os.strerror(reason.errno) if reason.errno else str(reason)
+
+
+def is_fatal(error: OSError) -> bool:
+    """Whether an error says that going on makes no sense, rather than that one entry is bad."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+
+
+def join(names: Iterable[bytes]) -> bytes:
+    return b"/".join(names)

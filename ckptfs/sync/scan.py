@@ -1,0 +1,352 @@
+"""Scan: bring what changed in a directory below into the store.
+
+Walks the directory below beside the ledger and looks at the store only where they differ, so a
+directory that nobody touched costs one stat per entry. Never writes to the directory below, except
+to remove unfinished files that an interrupted write-back left there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from ckptfs.fs import Filesystem
+from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.sync import below, leaves, moves
+from ckptfs.sync.below import count_entries, descend
+from ckptfs.sync.content import digest_of_xattrs
+from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
+from ckptfs.sync.intake import Intake, agrees, attributes_of, merged
+from ckptfs.sync.leaf import Leaf
+from ckptfs.sync.ledger import (
+    NEVER,
+    ROOT_PLACE,
+    SIGNATURE_SIZE,
+    Ledger,
+    Record,
+    agreement,
+    decode,
+    encode,
+    ino_of,
+    is_directory,
+    seen_again,
+    signature,
+)
+from ckptfs.sync.results import ScanResult, Tally, Watcher, is_fatal
+
+#: The virtual directory of the mount: nothing else can have its name at the root.
+RESERVED = b".checkpoints"
+
+
+def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> ScanResult:
+    """Bring what changed below since the last agreement into the head, and commit."""
+    with descend(dir_fd) as down:
+        total = count_entries(dir_fd) if progress is not None else None
+        tally = Tally(progress, total)
+        ledger = Ledger(fs.store)
+        moves.recover(fs, ledger, down.root_fd)
+        scene = Scene(Intake(fs, tally), ledger, down, tally)
+        _walk(scene)
+        _note_links(scene)
+        fs.commit()
+        return tally.result()
+
+
+# -- the walk --------------------------------------------------------------------------------------
+
+
+def _walk(scene: Scene) -> None:
+    root = Frame(None, b"", ROOT_INO, os.fstat(scene.down.fd), old=scene.ledger.get(*ROOT_PLACE))
+    _list(scene, root)
+    frames = [root]
+    while frames:
+        frame = frames[-1]
+        if frame.waiting:
+            inner = _enter(scene, frame, *frame.waiting.pop())
+            if inner is not None:
+                frames.append(inner)
+                _list(scene, inner)
+        else:
+            _finish(scene, frame)
+            frames.pop()
+            if frames:
+                scene.down.leave()
+
+
+def _list(scene: Scene, frame: Frame) -> None:
+    """Look at every entry of a directory: files are done with at once, directories wait."""
+    known = {} if frame.fresh else scene.ledger.children(frame.key)
+    tally = scene.tally
+    try:
+        with os.scandir(scene.down.fd) as entries:
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                value = known.pop(name, None)
+                if frame.fresh and entry.is_file(follow_symlinks=False):
+                    _take_new_file(scene, frame, name)
+                    continue
+                try:
+                    seen = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    # Gone since it was listed.
+                    if value is not None:
+                        known[name] = value
+                    continue
+                if stat.S_ISDIR(seen.st_mode):
+                    frame.waiting.append((name, seen, value))
+                elif value is not None and value[:SIGNATURE_SIZE] == signature(seen):
+                    tally.unchanged += 1
+                else:
+                    _take(scene, frame, name, seen, value)
+                tally.step()
+    except OSError as error:
+        if is_fatal(error):
+            raise
+        # An incomplete list says nothing about what is missing from it.
+        tally.skip(scene.down.path(), error)
+        return
+    for name, value in known.items():
+        _vanish(scene, frame, name, value)
+
+
+def _take_new_file(scene: Scene, frame: Frame, name: bytes) -> None:
+    """A file in a directory that is itself new: nothing is known of it, so one look is enough."""
+    scene.tally.step()
+    if name.startswith(TEMP_PREFIX):
+        _pass_over(scene, frame, name)
+        return
+    try:
+        with Leaf(scene.down.fd, name) as leaf:
+            leaves.take(scene, frame, leaf, None)
+    except OSError as error:
+        _skip(scene, name, error)
+    scene.intake.commit_if_large()
+
+
+def _take(
+    scene: Scene, frame: Frame, name: bytes, seen: os.stat_result, value: bytes | None
+) -> None:
+    """A file, link or node that is new or differs from its record."""
+    if value is None and _pass_over(scene, frame, name):
+        return
+    if value is not None and is_directory(value):
+        _vanish(scene, frame, name, value)
+        value = None
+    try:
+        with Leaf(scene.down.fd, name, seen) as leaf:
+            leaves.take(scene, frame, leaf, None if value is None else decode(value))
+    except OSError as error:
+        _skip(scene, name, error)
+    scene.intake.commit_if_large()
+
+
+def _skip(scene: Scene, name: bytes, error: OSError) -> None:
+    if is_fatal(error):
+        raise error
+    scene.tally.skip(scene.down.path(name), error)
+
+
+def _pass_over(scene: Scene, frame: Frame, name: bytes) -> bool:
+    """Whether a name is none of the user's; unfinished files of our own are removed."""
+    if frame.parent is None and name == RESERVED:
+        scene.tally.skip(name, "the name belongs to the workspace's own directory of checkpoints")
+        return True
+    if not name.startswith(TEMP_PREFIX):
+        return False
+    if name.startswith(moves.temp_prefix(scene.intake.fs)):
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=scene.down.fd)
+    else:
+        scene.tally.skip(scene.down.path(name), "unfinished file of another ckptfs store")
+    return True
+
+
+# -- directories -----------------------------------------------------------------------------------
+
+
+def _enter(
+    scene: Scene, frame: Frame, name: bytes, seen: os.stat_result, value: bytes | None
+) -> Frame | None:
+    """Go into a directory; None if it is passed over or cannot be read."""
+    if value is None and _pass_over(scene, frame, name):
+        return None
+    if value is not None and not is_directory(value):
+        _vanish(scene, frame, name, value)
+        value = None
+    record = None if value is None else decode(value)
+    if seen.st_dev != scene.down.device:
+        scene.tally.skip(scene.down.path(name), "another file system is mounted here")
+        if record is None and scene.stored(frame, name) is None:
+            _make(scene, frame, name, name, seen)
+        return None
+    try:
+        seen = scene.down.enter(name)
+    except OSError as error:
+        _skip(scene, name, error)
+        return None
+    if record is not None:
+        return Frame(frame, name, record.ino, seen, old=record)
+    return _enter_new(scene, frame, name, seen)
+
+
+def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) -> Frame:
+    """A directory without a record: made in the store, or merged with the one it has."""
+    inode = scene.stored(frame, name)
+    if inode is None:
+        made = _make(scene, frame, name, name, seen)
+        return Frame(frame, name, made.ino, seen, made=made)
+    if inode.is_dir and not scene.has_place_below(inode.ino):
+        return Frame(frame, name, inode.ino, seen)
+    parents = scene.down.names[:-1]
+    parent_path = b"/".join((*parents, b"")) if parents else b""
+    kept = scene.intake.free_name(scene.place(frame), name)
+    made = _make(scene, frame, name, kept, seen)
+    frame.kept = True
+    scene.tally.conflict(parent_path + name, parent_path + kept)
+    return Frame(frame, name, made.ino, seen, made=made)
+
+
+def _make(
+    scene: Scene, frame: Frame, name: bytes, stored_name: bytes, seen: os.stat_result
+) -> Inode:
+    made = scene.intake.make_directory(scene.place(frame), stored_name, seen)
+    scene.ledger.put(frame.key, name, agreement(seen, made, clean=False))
+    scene.tally.added += 1
+    return made
+
+
+def _finish(scene: Scene, frame: Frame) -> None:
+    """Everything in the directory is done with: its own attributes, and its record."""
+    old = frame.old
+    listed = old is not None and old.matches(frame.seen)
+    if listed and frame.before is None and not frame.kept:
+        return
+    xattrs = below.user_xattrs(scene.down.fd)
+    value = _directory_record(scene, frame, xattrs)
+    if value is not None:
+        place = ROOT_PLACE if frame.parent is None else (frame.parent.key, frame.name)
+        scene.ledger.put(*place, value)
+    scene.intake.commit_if_large()
+
+
+def _directory_record(scene: Scene, frame: Frame, xattrs: dict[bytes, bytes]) -> bytes | None:
+    place = frame.find(scene.intake)
+    digest = digest_of_xattrs(xattrs)
+    if place is None:
+        return seen_again(frame.old, frame.seen, xattrs=digest) if frame.old else None
+    inode = scene.intake.fs.getattr(scene.intake.view, place)
+    if frame.old is None:
+        inode, clean = _dress_new(scene, frame, inode, xattrs)
+    else:
+        inode, clean = _dress_known(scene, frame, frame.old, inode, xattrs)
+    clean = clean and not frame.kept and frame.key == place
+    return agreement(frame.seen, inode, xattrs=digest, clean=clean, key=frame.key)
+
+
+def _dress_new(
+    scene: Scene, frame: Frame, inode: Inode, xattrs: dict[bytes, bytes]
+) -> tuple[Inode, bool]:
+    """A directory without a record. Where the store had one of its own, that one's attributes
+    stay; but the root was there before the store was, so it is like one that came in now."""
+    intake = scene.intake
+    if frame.fresh or frame.parent is None:
+        intake.set_xattrs(inode, xattrs)
+        return intake.dress(inode, attributes_of(frame.seen)), True
+    return inode, agrees(frame.seen, inode) and intake.xattrs(inode) == xattrs
+
+
+def _dress_known(
+    scene: Scene, frame: Frame, old: Record, inode: Inode, xattrs: dict[bytes, bytes]
+) -> tuple[Inode, bool]:
+    intake = scene.intake
+    store_same = frame.before is not None and old.is_of(frame.before)
+    changed = intake.merge_xattrs(inode, xattrs, old, store_same=store_same)
+    wanted = merged(frame.seen, old, inode, store_same=store_same, take_mtime=store_same)
+    if wanted is not None:
+        # Times alone follow from what changed inside, which is counted there.
+        owner = wanted.uid is not None or wanted.gid is not None
+        changed = changed or owner or wanted.mode != inode.mode
+    scene.tally.modified += changed
+    return intake.dress(inode, wanted), store_same
+
+
+# -- what is no longer there -----------------------------------------------------------------------
+
+
+def _vanish(scene: Scene, frame: Frame, name: bytes, value: bytes) -> None:
+    """A name that the ledger knows and the directory below no longer has."""
+    place = frame.find(scene.intake)
+    if not is_directory(value):
+        _vanish_one(scene, frame.key, place, name, value)
+        return
+    directories = _vanished_directories(scene, frame.key, place, name, value)
+    for key, where, child, record in reversed(directories):
+        _vanish_directory(scene, key, where, child, record)
+
+
+def _vanish_one(scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes) -> None:
+    """Delete it in the store too, if that still has what was below; forget it in any case."""
+    inode = None if place is None else scene.intake.find(place, name)
+    record = decode(value)
+    if (
+        place is not None
+        and inode is not None
+        and record is not None
+        and scene.intake.untouched(inode, record)
+    ):
+        scene.intake.remove(place, name, inode)
+        scene.tally.deleted += 1
+    scene.ledger.forget(key, name)
+    scene.intake.commit_if_large()
+
+
+def _vanished_directories(
+    scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes
+) -> list[tuple[Ino, Ino | None, bytes, bytes]]:
+    """The directories of a vanished tree, outermost first; their other entries are done with."""
+    found = [(key, place, name, value)]
+    for _, outer_place, outer_name, outer_value in found:
+        inner_key = ino_of(outer_value)
+        inode = None if outer_place is None else scene.intake.find(outer_place, outer_name)
+        # A directory that the store moved or replaced stays as it is: all below is forgotten.
+        inner_place = inode.ino if inode is not None and inode.ino == inner_key else None
+        for child, record in scene.ledger.children(inner_key).items():
+            if is_directory(record):
+                found.append((inner_key, inner_place, child, record))
+            else:
+                _vanish_one(scene, inner_key, inner_place, child, record)
+    return found
+
+
+def _vanish_directory(scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes) -> None:
+    scene.ledger.forget(key, name)
+    if place is None:
+        return
+    inode = scene.intake.find(place, name)
+    record = decode(value)
+    if inode is None or record is None or inode.ino != record.ino or not inode.is_dir:
+        return
+    if record.stored_ctime_ns == NEVER:
+        # The store's own, never yet brought down.
+        return
+    if next(iter(scene.intake.fs.entries(scene.intake.view, inode.ino)), None) is None:
+        scene.intake.remove(place, name, inode)
+        scene.tally.deleted += 1
+
+
+# -- links, at the end -----------------------------------------------------------------------------
+
+
+def _note_links(scene: Scene) -> None:
+    """Every further link changed the inode's ctime: record what it came to be."""
+    for key, place, name in scene.linked:
+        record = scene.ledger.get(key, name)
+        inode = scene.intake.find(place, name)
+        if record is None or inode is None:
+            continue
+        current = record._replace(
+            ino=inode.ino, stored_ctime_ns=inode.ctime_ns, content=inode.content
+        )
+        if current != record:
+            scene.ledger.put(key, name, encode(current))

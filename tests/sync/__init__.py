@@ -1,0 +1,1 @@
+"""Scan, write-back, import and export, driven without a mount."""

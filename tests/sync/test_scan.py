@@ -1,0 +1,316 @@
+"""Directory to store: what comes in, and what a second scan does not do again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ckptfs.model import BLOCK_SIZE
+from tests.support.trees import Directory, Fifo, File, Link, Same
+from tests.sync.pair import Pair
+
+EVERYTHING = {
+    "empty": "",
+    "small": File("hello", mode=0o4755, mtime_ns=1_234_567_890_123_456_789),
+    "block": b"x" * BLOCK_SIZE,
+    "large": bytes(range(256)) * 1024,
+    "dir": Directory({"inner": {"deep": "d"}, "none": {}}, mode=0o1777, mtime_ns=77),
+    "link": Link("nowhere/at all"),
+    "pipe": Fifo(mode=0o640),
+    "twin": Same("dir/inner/deep"),
+    "\udcff\udcfe\n": "a name of any bytes",
+    "n" * 255: "a long one",
+}
+
+
+def test_everything_comes_in(pair: Pair) -> None:
+    pair.plant(EVERYTHING)
+    os.utime(pair.below / "link", ns=(5, 6), follow_symlinks=False)
+    result = pair.scan()
+    pair.assert_equal()
+    assert (result.added, result.modified, result.deleted) == (13, 0, 0)
+    assert result.conflicts == result.skipped == ()
+    assert pair.inode("twin").ino == pair.inode("dir/inner/deep").ino
+
+
+def test_second_scan_finds_nothing(pair: Pair) -> None:
+    pair.plant(EVERYTHING)
+    pair.scan()
+    before = pair.stored()
+    for _ in range(2):
+        result = pair.scan()
+        assert not result.changed and not result.skipped and result.bytes == 0
+        assert result.unchanged == 10
+    assert pair.stored() == before
+
+
+def test_inode_numbers_survive_an_edit_below(pair: Pair) -> None:
+    pair.plant({"a": "one", "d": {"b": "two"}})
+    pair.scan()
+    a, b = pair.inode("a").ino, pair.inode("d/b").ino
+    (pair.below / "a").write_text("three")
+    new = pair.below / "d/new"
+    new.write_text("saved by rename")
+    new.rename(pair.below / "d/b")
+    result = pair.scan()
+    assert (result.added, result.modified, result.deleted) == (0, 2, 0)
+    assert (pair.inode("a").ino, pair.inode("d/b").ino) == (a, b)
+    pair.assert_equal()
+
+
+def test_only_changed_blocks_are_written(pair: Pair) -> None:
+    path = pair.below / "large"
+    path.write_bytes(os.urandom(10 * BLOCK_SIZE))
+    pair.scan()
+    before = pair.inode("large")
+    with path.open("r+b") as file:
+        file.seek(5 * BLOCK_SIZE + 10)
+        file.write(b"changed")
+    pair.scan()
+    assert pair.inode("large").content == before.content
+    pair.assert_equal()
+
+
+def test_touch_changes_times_only(pair: Pair) -> None:
+    pair.plant({"a": "one"})
+    pair.scan()
+    before = pair.inode("a")
+    os.utime(pair.below / "a", ns=(1, 2))
+    result = pair.scan()
+    after = pair.inode("a")
+    assert (after.mtime_ns, after.content, after.size) == (2, before.content, 3)
+    assert result.modified == 1 and result.bytes == 0
+
+
+def test_edit_that_keeps_size_and_mtime_is_seen(pair: Pair) -> None:
+    pair.plant({"a": File("one", mtime_ns=5)})
+    pair.scan()
+    pair.plant({"a": File("two", mtime_ns=5)})
+    assert pair.scan().modified == 1
+    assert pair.read("a") == b"two"
+
+
+def test_modes_and_owners(pair: Pair) -> None:
+    pair.plant({"a": "", "d": {}})
+    pair.scan()
+    (pair.below / "a").chmod(0o6711)
+    (pair.below / "d").chmod(0o2750)
+    if os.geteuid() == 0:
+        os.chown(pair.below / "d", 12, 34)
+    assert pair.scan().modified == 2
+    pair.assert_equal()
+
+
+def test_deletions(pair: Pair) -> None:
+    pair.plant({"a": "", "d": {"e": {"f": "", "g": Link("x")}}, "keep": ""})
+    pair.scan()
+    (pair.below / "a").unlink()
+    (pair.below / "d/e/f").unlink()
+    (pair.below / "d/e/g").unlink()
+    (pair.below / "d/e").rmdir()
+    (pair.below / "d").rmdir()
+    assert pair.scan().deleted == 5
+    pair.assert_equal()
+    assert pair.names() == {".", "keep"}
+    assert dict(pair.store.below.children(pair.inode("").ino)).keys() == {b"keep"}
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [("file", Link("t")), (Link("t"), "file"), (Link("t"), Link("u")), ({"x": "y"}, "file"),
+     ("file", {"x": "y"}), ({"x": {}}, Link("t")), (Fifo(), "file"), ("file", Fifo())],
+)  # fmt: skip
+def test_changes_of_type(pair: Pair, old: object, new: object) -> None:
+    pair.plant({"a": old})  # type: ignore[dict-item]
+    pair.scan()
+    os.rename(pair.below / "a", pair.root / "aside")
+    pair.plant({"a": new})  # type: ignore[dict-item]
+    result = pair.scan()
+    assert result.conflicts == ()
+    pair.assert_equal()
+
+
+def test_sparse_files_stay_sparse(pair: Pair) -> None:
+    path = pair.below / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 30)
+        file.write(b"data")
+        file.seek((1 << 39) + 5)
+        file.write(b"more")
+    pair.scan()
+    inode = pair.inode("sparse")
+    assert inode.size == 1 << 40 and inode.allocated <= 2 * BLOCK_SIZE
+    assert bytes(pair.fs.read(pair.fs.head, inode.ino, (1 << 39) + 5, 6)) == b"more\0\0"
+    with path.open("r+b") as file:
+        file.truncate(1 << 31)
+    pair.scan()
+    inode = pair.inode("sparse")
+    assert inode.size == 1 << 31 and inode.allocated <= BLOCK_SIZE
+    with path.open("r+b") as file:
+        file.truncate(1 << 29)
+    pair.scan()
+    assert pair.inode("sparse").allocated == 0
+
+
+def test_sockets(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pair.below)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        pair.scan()
+        pair.assert_equal()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_devices(pair: Pair) -> None:
+    os.mknod(pair.below / "null", 0o020666, os.makedev(1, 3))
+    pair.scan()
+    pair.assert_equal()
+
+
+def test_hard_links_come_and_go(pair: Pair) -> None:
+    pair.plant({"m": "content", "d": {}})
+    pair.scan()
+    ino = pair.inode("m").ino
+    for new in ("a", "z", "d/q"):
+        os.link(pair.below / "m", pair.below / new)
+    assert pair.scan().added == 3
+    pair.assert_equal()
+    assert {pair.inode(name).ino for name in ("a", "m", "z", "d/q")} == {ino}
+    assert not pair.scan().changed
+
+    # One name is replaced by a copy of its own, one removed, the file itself edited in place.
+    (pair.below / "a").unlink()
+    (pair.below / "a").write_text("apart")
+    (pair.below / "z").unlink()
+    with (pair.below / "m").open("a") as file:
+        file.write(" and more")
+    pair.scan()
+    pair.assert_equal()
+    assert pair.inode("m").ino == pair.inode("d/q").ino != pair.inode("a").ino
+    assert not pair.scan().changed
+
+
+def test_hard_links_all_deleted(pair: Pair) -> None:
+    pair.plant({"a": "x", "b": Same("a"), "c": Same("a")})
+    pair.scan()
+    for name in "abc":
+        (pair.below / name).unlink()
+    assert pair.scan().deleted == 3
+    pair.assert_equal()
+
+
+def test_two_groups_exchange_a_name(pair: Pair) -> None:
+    pair.plant({"a": "one", "b": Same("a"), "c": "two", "d": Same("c")})
+    pair.scan()
+    (pair.below / "b").unlink()
+    os.link(pair.below / "c", pair.below / "b")
+    pair.scan()
+    pair.assert_equal()
+
+
+def test_user_xattrs(pair: Pair) -> None:
+    pair.plant({"a": "x", "d": {}})
+    try:
+        os.setxattr(pair.below / "a", "user.one", b"1")
+    except OSError:
+        pytest.skip("no user xattrs here")
+    os.setxattr(pair.below / "d", "user.two", b"\0\xff")
+    pair.scan()
+    head, fs = pair.fs.head, pair.fs
+    assert fs.getxattr(head, pair.inode("a").ino, b"user.one") == b"1"
+    assert fs.getxattr(head, pair.inode("d").ino, b"user.two") == b"\0\xff"
+    os.removexattr(pair.below / "a", "user.one")
+    os.setxattr(pair.below / "a", "user.three", b"3")
+    assert pair.scan().modified == 1
+    assert fs.listxattr(head, pair.inode("a").ino) == [b"user.three"]
+
+
+# -- what is passed over ---------------------------------------------------------------------------
+
+
+def test_reserved_name_at_the_root_only(pair: Pair) -> None:
+    pair.plant({".checkpoints": {"x": "y"}, "d": {".checkpoints": "fine"}})
+    result = pair.scan()
+    assert pair.names() == {".", "d", "d/.checkpoints"}
+    assert [item.path for item in result.skipped] == [b".checkpoints"]
+
+
+def test_unfinished_files(pair: Pair) -> None:
+    from ckptfs.sync.moves import temp_prefix
+
+    own = os.fsdecode(temp_prefix(pair.fs)) + "7"
+    pair.plant({own: "half", "d": {own: "half"}, ".ckptfs-tmp-feed-1": "another's"})
+    result = pair.scan()
+    assert pair.names() == {".", "d"}
+    assert not (pair.below / own).exists() and not (pair.below / "d" / own).exists()
+    assert (pair.below / ".ckptfs-tmp-feed-1").exists()
+    assert [item.path for item in result.skipped] == [b".ckptfs-tmp-feed-1"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_other_file_systems_are_not_entered(pair: Pair) -> None:
+    import subprocess
+
+    pair.plant({"d": {"inside": "x"}, "new": {}})
+    (pair.below / "new").rmdir()
+    pair.scan()
+    (pair.below / "new").mkdir()
+    for name in ("d", "new"):
+        subprocess.run(["mount", "-t", "tmpfs", "none", pair.below / name], check=True)
+    try:
+        (pair.below / "d/covering").write_text("y")
+        (pair.below / "new/covering").write_text("y")
+        result = pair.scan()
+    finally:
+        for name in ("d", "new"):
+            subprocess.run(["umount", pair.below / name], check=True)
+    assert {item.path for item in result.skipped} == {b"d", b"new"}
+    assert pair.names() == {".", "d", "d/inside", "new"}
+    assert not pair.scan().skipped
+    assert pair.names() == {".", "d", "d/inside", "new"}
+
+
+def test_a_link_to_a_directory_is_a_link(pair: Pair, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+    pair.plant({"d": {"x": "y"}})
+    pair.scan()
+    (pair.below / "d/x").unlink()
+    (pair.below / "d").rmdir()
+    (pair.below / "d").symlink_to(outside)
+    pair.scan()
+    assert pair.names() == {".", "d"}
+    pair.assert_equal()
+
+
+def test_deep_trees(pair: Pair) -> None:
+    """Deeper than descriptors and the interpreter's stack would allow one each."""
+    fd = os.open(pair.below, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    assert pair.scan().added == 1501
+    assert not pair.scan().changed
+    os.rename(pair.below / "d/d/d", pair.root / "aside")
+    assert pair.scan().deleted == 1499
+    pair.mkdir("again")
+    pair.write_back()
+    pair.assert_equal()
+
+
+def test_progress_is_told(pair: Pair) -> None:
+    pair.plant({f"f{n}": "x" * n for n in range(600)})
+    told = []
+    pair.scan(progress=told.append)
+    assert len(told) >= 3
+    assert told[-1].files == told[-1].total_files == 600
+    assert told[-1].bytes == sum(range(600))
