@@ -1,0 +1,353 @@
+"""Store to directory: adds, edits, deletes, moves, and doing nothing where nothing changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from ckptfs.model import BLOCK_SIZE, Attributes
+from tests.support.trees import Directory, Fifo, File, Link, Same, stats, tree
+from tests.sync.pair import Pair
+
+START = {
+    "a": "one",
+    "b": "two",
+    "d": {"c": "three", "e": {"f": "four"}, "empty": {}},
+    "l": Link("a"),
+    "twin": Same("b"),
+}
+
+
+@pytest.fixture
+def started(pair: Pair) -> Pair:
+    pair.plant(START)  # type: ignore[arg-type]
+    pair.scan()
+    return pair
+
+
+def settled(pair: Pair) -> None:
+    """Both sides are equal, and neither pass finds anything to do."""
+    pair.assert_equal()
+    before = stats(pair.below)
+    result = pair.scan()
+    assert not result.changed and not result.skipped and not result.conflicts
+    result = pair.write_back()
+    assert not result.changed and not result.skipped and not result.conflicts
+    assert stats(pair.below) == before
+    pair.assert_equal()
+
+
+def test_nothing_changed(started: Pair) -> None:
+    before = stats(started.below)
+    result = started.write_back()
+    assert not result.changed and result.bytes == 0
+    assert stats(started.below) == before
+    settled(started)
+
+
+def test_edits(started: Pair) -> None:
+    started.write("a", "changed")
+    started.write("d/e/f", "longer than it was before")
+    started.chmod("d/c", 0o4711)
+    started.touch("d/e", 99)
+    result = started.write_back()
+    assert (result.added, result.modified, result.deleted) == (0, 3, 0)
+    assert (started.below / "d/e").stat().st_mtime_ns == 99
+    settled(started)
+
+
+def test_adds(started: Pair) -> None:
+    started.mkdir("new", 0o2770)
+    started.mkdir("new/inner")
+    started.write("new/inner/x", os.urandom(3 * BLOCK_SIZE + 5))
+    started.write("new/empty", "")
+    started.symlink("new/s", "any where")
+    started.mknod("new/pipe", stat.S_IFIFO | 0o622)
+    started.mknod("new/socket", stat.S_IFSOCK | 0o600)
+    started.link("d/c", "new/c")
+    assert started.write_back().added == 8
+    settled(started)
+
+
+def test_deletes(started: Pair) -> None:
+    started.remove("a")
+    started.remove("d")
+    assert started.write_back().deleted == 6
+    assert tree(started.below) == {"b": "two", "l": Link("a"), "twin": "two"}
+    settled(started)
+
+
+@pytest.mark.parametrize("old", ["b", "d", "l"])
+@pytest.mark.parametrize("new", ["file", "dir", "link", "pipe"])
+def test_changes_of_type(started: Pair, old: str, new: str) -> None:
+    started.remove(old)
+    if new == "file":
+        started.write(old, "now a file")
+    elif new == "dir":
+        started.mkdir(old)
+        started.write(f"{old}/c", "in it")
+    elif new == "link":
+        started.symlink(old, "elsewhere")
+    else:
+        started.mknod(old, stat.S_IFIFO | 0o644)
+    started.write_back()
+    settled(started)
+
+
+def test_content_that_did_not_change_is_not_written(started: Pair) -> None:
+    before = (started.below / "a").stat()
+    started.write("a", "one")
+    started.touch("a", before.st_mtime_ns)
+    started.chmod("a", 0o600)
+    result = started.write_back()
+    assert result.bytes == 0 and result.modified == 1
+    assert (started.below / "a").stat().st_ino == before.st_ino
+    settled(started)
+
+
+def test_mtime_forged_edit(started: Pair) -> None:
+    mtime = started.inode("a").mtime_ns
+    started.write("a", "eno")
+    started.touch("a", mtime)
+    started.write_back()
+    assert (started.below / "a").read_text() == "eno"
+    settled(started)
+
+
+def test_sparse_files_stay_sparse(pair: Pair) -> None:
+    inode = pair.write("sparse", "x")
+    head, fs = pair.fs.head, pair.fs
+    fs.setattr(head, inode.ino, Attributes(size=1 << 36))
+    fs.write(head, inode.ino, 1 << 35, b"middle")
+    pair.write_back()
+    seen = (pair.below / "sparse").stat()
+    assert seen.st_size == 1 << 36 and seen.st_blocks * 512 <= 4 * BLOCK_SIZE
+    with (pair.below / "sparse").open("rb") as file:
+        file.seek(1 << 35)
+        assert file.read(8) == b"middle\0\0"
+    assert not pair.scan().changed
+
+
+def test_user_xattrs(started: Pair) -> None:
+    head, fs = started.fs.head, started.fs
+    fs.setxattr(head, started.inode("a").ino, b"user.k", b"v")
+    fs.setxattr(head, started.inode("d").ino, b"user.k", b"w")
+    started.write_back()
+    try:
+        assert os.getxattr(started.below / "a", "user.k") == b"v"
+    except OSError:
+        pytest.skip("no user xattrs here")
+    assert os.getxattr(started.below / "d", "user.k") == b"w"
+    settled(started)
+    fs.removexattr(head, started.inode("a").ino, b"user.k")
+    fs.removexattr(head, started.inode("d").ino, b"user.k")
+    started.write_back()
+    assert os.listxattr(started.below / "a") == os.listxattr(started.below / "d") == []
+    settled(started)
+
+
+# -- hard links ------------------------------------------------------------------------------------
+
+
+def test_edit_through_one_of_several_names(started: Pair) -> None:
+    started.write("twin", "changed through the twin")
+    started.write_back()
+    assert (started.below / "b").stat().st_ino == (started.below / "twin").stat().st_ino
+    settled(started)
+
+
+def test_a_name_less(started: Pair) -> None:
+    started.remove("b")
+    started.write_back()
+    settled(started)
+
+
+def test_links_are_made_and_broken(started: Pair) -> None:
+    started.link("a", "d/another")
+    started.remove("twin")
+    started.write("twin", "two")
+    started.write_back()
+    assert (started.below / "b").stat().st_ino != (started.below / "twin").stat().st_ino
+    settled(started)
+    started.remove("b")
+    started.link("twin", "b")
+    started.write_back()
+    settled(started)
+
+
+def test_links_move_between_groups(pair: Pair) -> None:
+    pair.plant({"a": "one", "b": Same("a"), "c": "two", "d": Same("c")})
+    pair.scan()
+    pair.remove("b")
+    pair.link("c", "b")
+    pair.write_back()
+    settled(pair)
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+
+def below_inos(pair: Pair, *paths: str) -> list[int]:
+    return [(pair.below / path).stat().st_ino for path in paths]
+
+
+def test_a_moved_directory_is_moved_below(started: Pair) -> None:
+    before = below_inos(started, "d", "d/c", "d/e/f")
+    started.rename("d", "moved")
+    started.write("moved/c", "three")
+    started.touch("moved/c", 3)
+    result = started.write_back()
+    assert result.bytes == 0
+    assert below_inos(started, "moved", "moved/c", "moved/e/f") == before
+    settled(started)
+
+
+def test_moved_into_a_new_directory_and_changed(started: Pair) -> None:
+    inos = below_inos(started, "d/e")
+    started.mkdir("n")
+    started.mkdir("n/m")
+    started.rename("d/e", "n/m/e")
+    started.write("n/m/e/f", "edited")
+    started.write("n/m/e/g", "added")
+    started.remove("d")
+    started.write_back()
+    assert below_inos(started, "n/m/e") == inos
+    settled(started)
+
+
+def test_two_directories_exchanged(pair: Pair) -> None:
+    pair.plant({"a": {"one": "1"}, "b": {"two": "2"}})
+    pair.scan()
+    before = below_inos(pair, "a", "b")
+    pair.rename("a", "b", 2)
+    pair.write_back()
+    assert below_inos(pair, "b", "a") == before
+    settled(pair)
+
+
+def test_inside_out(pair: Pair) -> None:
+    pair.plant({"a": {"b": {"c": {"f": "x"}}}})
+    pair.scan()
+    pair.rename("a/b/c", "c")
+    pair.rename("a/b", "c/b")
+    pair.rename("a", "c/b/a")
+    result = pair.write_back()
+    assert result.bytes == 0
+    settled(pair)
+
+
+def test_moved_out_of_a_deleted_tree_over_another(pair: Pair) -> None:
+    pair.plant({"old": {"keep": {"f": "x"}, "gone": {"g": "y"}}, "target": {"z": {"zz": "z"}}})
+    pair.scan()
+    pair.remove("target")
+    pair.rename("old/keep", "target")
+    pair.remove("old")
+    assert pair.write_back().bytes == 0
+    assert tree(pair.below) == {"target": {"f": "x"}}
+    settled(pair)
+
+
+def test_a_file_where_a_moved_directory_was(pair: Pair) -> None:
+    pair.plant({"a": {"f": "x"}})
+    pair.scan()
+    pair.rename("a", "z")
+    pair.write("a", "a file")
+    pair.write_back()
+    settled(pair)
+
+
+def test_replaced_by_a_directory_of_the_same_name(pair: Pair) -> None:
+    pair.plant({"a": {"same": "x", "other": "y", "sub": {"s": "t"}}})
+    pair.scan()
+    pair.remove("a")
+    pair.mkdir("a")
+    pair.write("a/same", "x")
+    pair.write("a/new", "z")
+    pair.mkdir("a/sub")
+    pair.write_back()
+    settled(pair)
+
+
+def test_many_moves(pair: Pair) -> None:
+    pair.plant({f"d{n}": {"f": str(n)} for n in range(150)})
+    pair.scan()
+    for n in range(150):
+        pair.rename(f"d{n}", f"e{n}")
+    assert pair.write_back().bytes == 0
+    settled(pair)
+
+
+# -- what cannot be --------------------------------------------------------------------------------
+
+
+def test_changed_below_under_the_mount(started: Pair) -> None:
+    """A program that had its file open before the mount goes on writing to what is covered."""
+    started.write("a", "from the store")
+    started.remove("d")
+    started.write("new", "from the store")
+    (started.below / "a").write_text("from below")
+    (started.below / "d/e/f").write_text("edited below")
+    (started.below / "new").write_text("also new below")
+    result = started.write_back()
+    assert set(result.conflicts) == {
+        (b"a", b"a.below"),
+        (b"d/e/f", b"d/e/f"),
+        (b"new", b"new.below"),
+    }
+    assert not result.skipped
+    assert tree(started.below) == {
+        "a": "from the store",
+        "a.below": "from below",
+        "b": "two",
+        "d": {"e": {"f": "edited below"}},
+        "l": Link("a"),
+        "new": "from the store",
+        "new.below": "also new below",
+        "twin": "two",
+    }
+    settled(started)
+
+
+def test_something_unreadable_in_the_way(started: Pair) -> None:
+    """What cannot be brought in is not overwritten either."""
+    foreign = started.below / ".ckptfs-tmp-feed-1"
+    foreign.mkdir()
+    started.mkdir(foreign.name)
+    result = started.write_back()
+    assert {item.path for item in result.skipped} == {os.fsencode(foreign.name)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_a_mount_below_is_left_alone(started: Pair) -> None:
+    import subprocess
+
+    started.write("d/new", "x")
+    started.write("other", "y")
+    subprocess.run(["mount", "-t", "tmpfs", "none", started.below / "d"], check=True)
+    try:
+        result = started.write_back()
+        assert os.listdir(started.below / "d") == []
+    finally:
+        subprocess.run(["umount", started.below / "d"], check=True)
+    assert [item.path for item in result.skipped] == [b"d"]
+    started.write_back()
+    settled(started)
+
+
+def test_progress_is_told(started: Pair) -> None:
+    told = []
+    started.write("a", "x" * 100)
+    started.write_back(progress=told.append)
+    assert told[-1].bytes == 100 and told[-1].total_files is not None
+
+
+def test_directories_keep_their_times(pair: Pair) -> None:
+    pair.plant({"d": Directory({"f": File("x", mtime_ns=1), "p": Fifo()}, mode=0o555, mtime_ns=2)})
+    pair.scan()
+    pair.write("d/f", "y")
+    pair.touch("d", 5)
+    pair.write_back()
+    assert (pair.below / "d").stat().st_mtime_ns == 5
+    settled(pair)
