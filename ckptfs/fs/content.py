@@ -19,6 +19,7 @@ from ckptfs.store.blocks import Buffer
 from ckptfs.store.format import (
     INLINE,
     INLINE_MAX,
+    NO_EPOCH,
     Mapping,
     block_entity,
     block_number,
@@ -224,7 +225,7 @@ def truncate(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
         raise OSError(errno.EFBIG, "file too large")
     if size == 0 and inode.content != NO_CONTENT:
         discard(fs, view, inode)
-        inode = inode._replace(content=NO_CONTENT, content_epoch=0, allocated=0)
+        inode = inode._replace(content=NO_CONTENT, content_epoch=NO_EPOCH, allocated=0)
     elif size < inode.size:
         inode = _cut(fs, view, inode, size)
     return inode._replace(size=size)
@@ -277,9 +278,7 @@ def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer
     return b"".join(_pieces(fs, view, inode, offset, end))
 
 
-def _pieces(
-    fs: Filesystem, view: View, inode: Inode, offset: int, end: int
-) -> Iterator[Buffer]:
+def _pieces(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> Iterator[Buffer]:
     while offset < end:
         number, start = divmod(offset, BLOCK_SIZE)
         stop = min(BLOCK_SIZE, start + end - offset)

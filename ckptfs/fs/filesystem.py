@@ -53,6 +53,7 @@ class Filesystem:
         inodes.record_orphans(self)
         self.store.commit()
 
+    seek = names.seek
     lookup = names.lookup
     entries = names.entries
     readlink = names.readlink

@@ -11,8 +11,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content
-from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Epoch, Ino, Inode
-from ckptfs.store.format import inode_entity, pack_inode, pack_u64, unpack_inode
+from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode
+from ckptfs.store.format import NO_EPOCH, inode_entity, pack_inode, pack_u64, unpack_inode
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
@@ -86,7 +86,7 @@ def make(
         ctime_ns=now,
         btime_ns=now,
         content=NO_CONTENT,
-        content_epoch=Epoch(0),
+        content_epoch=NO_EPOCH,
         parent=parent,
         name=name,
         target=target,
@@ -95,14 +95,15 @@ def make(
 
 # -- attributes ------------------------------------------------------------------------------------
 
-def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:  # noqa: A001 - the POSIX word
+
+def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The inode as a user sees it: with what is still being gathered for the file counted."""
     if ino in fs.gathered:
         content.settle(fs, ino)
     return load(fs, view, ino)
 
 
-def setattr(  # noqa: A001 - the POSIX word
+def setattr(
     fs: Filesystem, view: View, ino: Ino, wanted: Attributes, *, keep_set_id: bool = True
 ) -> Inode:
     """Change attributes. A change of size by one who may not keep them takes set-id bits away."""

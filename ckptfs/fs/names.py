@@ -60,14 +60,22 @@ def _require(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
     return ino
 
 
-def lookup(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
+def seek(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode | None:
+    """What stands under a name, or None: most lookups are for names that are not there."""
     if len(name) > NAME_MAX:
         raise _error(errno.ENAMETOOLONG)
     ino = find(fs, view, parent, name)
     if ino is None:
         inodes.load_dir(fs, view, parent)
-        raise _error(errno.ENOENT)
+        return None
     return inodes.getattr(fs, view, ino)
+
+
+def lookup(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
+    inode = seek(fs, view, parent, name)
+    if inode is None:
+        raise _error(errno.ENOENT)
+    return inode
 
 
 def entries(

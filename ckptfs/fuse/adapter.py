@@ -65,8 +65,8 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 def attributes(inode: Inode) -> EntryAttributes:
     entry = EntryAttributes()
-    entry.st_ino = inode.ino  # type: ignore[assignment]
-    entry.st_mode = inode.mode  # type: ignore[assignment]
+    entry.st_ino = inode.ino
+    entry.st_mode = inode.mode
     entry.st_nlink = inode.nlink
     entry.st_uid = inode.uid
     entry.st_gid = inode.gid
@@ -85,7 +85,7 @@ def attributes(inode: Inode) -> EntryAttributes:
 def _absent() -> EntryAttributes:
     """The answer to a lookup that tells the kernel to remember that the name is not there."""
     entry = EntryAttributes()
-    entry.st_ino = 0  # type: ignore[assignment]
+    entry.st_ino = 0
     entry.entry_timeout = FOREVER
     return entry
 
@@ -102,7 +102,11 @@ class Listing:
 
 
 class Operations(pyfuse3.Operations):
-    """One mounted workspace. A file handle is the inode and whether root opened it."""
+    """One mounted workspace. A file handle is the inode and whether root opened it.
+
+    With the writeback cache the kernel gathers writes and keeps size and times of open files; it
+    hands over pages and times at close, at fsync and when memory is short.
+    """
 
     enable_writeback_cache = True
 
@@ -118,11 +122,8 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        fs = self._fs
-        try:
-            return attributes(fs.lookup(fs.head, Ino(parent), name))
-        except FileNotFoundError:
-            return self._absent
+        inode = self._fs.seek(self._fs.head, Ino(parent), name)
+        return self._absent if inode is None else attributes(inode)
 
     @handler
     def getattr(self, node: int, ctx: RequestContext) -> EntryAttributes:
@@ -239,10 +240,11 @@ class Operations(pyfuse3.Operations):
     def _opened(self, ino: Ino, ctx: RequestContext) -> FileInfo:
         self._fs.hold(ino)
         # What a write may do to set-id bits depends on who opened the file.
-        return FileInfo(fh=ino << 1 | (not ctx.uid), keep_cache=True)  # type: ignore[arg-type]
+        return FileInfo(fh=ino << 1 | (not ctx.uid), keep_cache=True)
 
     @handler
-    def read(self, fh: int, offset: int, size: int) -> Buffer:
+    def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
+        # pyfuse3 takes any buffer, whatever its annotation says.
         return self._fs.read(self._fs.head, Ino(fh >> 1), offset, size)
 
     @handler

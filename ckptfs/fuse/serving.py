@@ -6,6 +6,7 @@ two. While nothing changes, nothing wakes up.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from ckptfs.fuse.options import MountOptions
 PAUSE_S = 0.02
 #: Under load, what is not committed is at most this old.
 INTERVAL_S = 1.0
+#: Reading alone fills memory with the store's map: look at it after so many requests.
+_TRIM_REQUESTS = 5_000
 
 
 async def serve(
@@ -33,6 +36,7 @@ async def serve(
     started: Callable[[], None],
 ) -> None:
     """Serve until the workspace is unmounted. On cancellation it is unmounted here."""
+    _tune_collector()
     committer = Committer(fs)
     committer.requests = loop.install(committer.turn)
     operations = Operations(fs, xattrs=options.xattrs)
@@ -53,6 +57,14 @@ async def serve(
         fs.commit()
 
 
+def _tune_collector() -> None:
+    """Requests make short-lived objects without cycles: look for cycles seldom, and not among what
+    start-up left behind."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 def _fuse_options(options: MountOptions) -> set[str]:
     chosen = {"default_permissions", f"fsname={options.fsname}", "subtype=ckptfs", "noatime"}
     if options.allow_other:
@@ -69,10 +81,11 @@ class Committer:
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
         self._changed = trio.Event()
+        self._trimmed = 0
         self.requests: Callable[[], int] = lambda: 0
 
     def turn(self) -> None:
-        if self._fs.store.dirty:
+        if self._fs.store.dirty or self.requests() - self._trimmed > _TRIM_REQUESTS:
             self._changed.set()
 
     async def run(self) -> None:
@@ -80,6 +93,8 @@ class Committer:
             await self._changed.wait()
             await self._pause_or_interval()
             self._fs.commit()
+            self._fs.store.trim()
+            self._trimmed = self.requests()
             self._changed = trio.Event()
 
     async def _pause_or_interval(self) -> None:

@@ -241,4 +241,3 @@ def _other_names(
 def _counted(view: View, inodes: dict[Ino, Inode]) -> Iterator[Problem]:
     if view.inodes != len(inodes):
         yield Problem("inodes", f"{view.inodes} inodes are counted and {len(inodes)} are there")
-

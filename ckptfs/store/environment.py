@@ -12,15 +12,20 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import lmdb
 
 from ckptfs import errors
 from ckptfs.model import ContentId, Epoch, Ino
 from ckptfs.store import format as fmt
+from ckptfs.store import residency
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
+
+if TYPE_CHECKING:
+    from ckptfs.store.plain_lmdb import Transaction
 
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
@@ -35,6 +40,8 @@ _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 _RESERVE = 16 << 20
 #: A record's share of the tree pages that its commit copies, as counted against the free space.
 _RECORD_COST = 512
+#: Beyond this much of the map in this process's memory, `trim` lets it go.
+_RESIDENT_MAX = 64 << 20
 #: Below this much free disk the pages that LMDB can reuse are counted too.
 _SCARCE = 4 << 30
 
@@ -61,7 +68,7 @@ class Store:
         self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes)
         self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes)
         self._dbs = dbs
-        self._tables = (
+        self._tables: tuple[Plain | Versioned, ...] = (
             *plain.values(),
             self.inodes,
             self.dirents,
@@ -138,7 +145,8 @@ class Store:
         self._next_content = self._counter(b"next_content")
         self._next_epoch = self._counter(b"next_epoch")
         self.epochs = {
-            Epoch(fmt.unpack_u32(key)): fmt.unpack_epoch(value) for key, value in self._epochs.walk()
+            Epoch(fmt.unpack_u32(key)): fmt.unpack_epoch(value)
+            for key, value in self._epochs.walk()
         }
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
 
@@ -151,7 +159,7 @@ class Store:
     # -- transactions -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._txn = self._env.begin(write=True)
+        self._txn = cast("Transaction", self._env.begin(write=True))
         for table in self._tables:
             table.bind(self._txn)
         self.dirty = False
@@ -233,6 +241,11 @@ class Store:
     def size_bytes(self) -> int:
         """How much disk the store's file takes."""
         return (self.path / DATA_FILE).stat().st_blocks * 512
+
+    def trim(self) -> None:
+        """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""
+        if residency.resident_file_bytes() > _RESIDENT_MAX:
+            residency.release_map(self.path.resolve() / DATA_FILE)
 
     def statvfs(self) -> os.statvfs_result:
         return os.statvfs(self.path)
@@ -319,7 +332,9 @@ def _take_lock(path: Path) -> int:
 def _foreign_files(path: Path) -> bool:
     """Whether a directory holds more than the files that come before a store is made in it."""
     try:
-        return any(name != LOCK_FILE and not name.startswith("ckptfs.") for name in os.listdir(path))
+        return any(
+            name != LOCK_FILE and not name.startswith("ckptfs.") for name in os.listdir(path)
+        )
     except OSError as error:
         raise _refusal(path, error) from error
 

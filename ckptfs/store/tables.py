@@ -6,15 +6,15 @@ view. `Plain` tables are ordinary keys and values. Neither knows what an entity 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
 
 if TYPE_CHECKING:
-    import lmdb
-
     from ckptfs.model import Epoch
+    from ckptfs.store.plain_lmdb import Cursor, Database, Transaction
     from ckptfs.store.views import View
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
@@ -24,11 +24,11 @@ _BATCH = 256
 class Plain:
     """Keys and values without versions."""
 
-    def __init__(self, db: lmdb._Database) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._txn: lmdb.Transaction
+        self._txn: Transaction
 
-    def bind(self, txn: lmdb.Transaction) -> None:
+    def bind(self, txn: Transaction) -> None:
         self._txn = txn
 
     def get(self, key: bytes) -> bytes | None:
@@ -45,7 +45,7 @@ class Plain:
         return self._txn.delete(key, db=self._db)
 
     def count(self) -> int:
-        return int(self._txn.stat(self._db)["entries"])
+        return self._txn.stat(self._db)["entries"]
 
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
@@ -53,7 +53,7 @@ class Plain:
 
 
 def _walk(
-    txn: lmdb.Transaction, db: lmdb._Database, prefix: bytes, after: bytes = b""
+    txn: Transaction, db: Database, prefix: bytes, after: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
     start = after + b"\0" if after else prefix
     while True:
@@ -65,10 +65,10 @@ def _walk(
 
 
 def _batch(
-    txn: lmdb.Transaction, db: lmdb._Database, prefix: bytes, start: bytes
+    txn: Transaction, db: Database, prefix: bytes, start: bytes
 ) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
-    with txn.cursor(db) as cursor:
+    with contextlib.closing(txn.cursor(db)) as cursor:
         if not (cursor.set_range(start) if start else cursor.first()):
             return found
         for key, value in cursor:
@@ -98,7 +98,6 @@ class Changes:
         for key, _ in self._table.walk(pack_u32(epoch) + kind + prefix):
             yield key[cut:]
 
-
     def epochs(self) -> Iterator[bytes]:
         """The packed number of every epoch that lists a change."""
         prefix = b""
@@ -114,14 +113,14 @@ class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
 
-    def __init__(self, db: lmdb._Database, kind: bytes, changes: Changes) -> None:
+    def __init__(self, db: Database, kind: bytes, changes: Changes) -> None:
         self._db = db
         self.kind = kind
         self._changes = changes
-        self._txn: lmdb.Transaction
-        self._cursor: lmdb.Cursor
+        self._txn: Transaction
+        self._cursor: Cursor
 
-    def bind(self, txn: lmdb.Transaction) -> None:
+    def bind(self, txn: Transaction) -> None:
         self._txn = txn
         self._cursor = txn.cursor(self._db)
 
@@ -189,9 +188,7 @@ class Versioned:
         """`forget` for a record that `put_unlisted` wrote."""
         return self._txn.pop(entity + view.suffix, db=self._db)
 
-    def walk(
-        self, view: View, prefix: bytes, start: bytes = b""
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """(entity, record) of everything the view sees under ``prefix``, in order.
 
         ``start`` is the first entity wanted. The caller may write between two records.
