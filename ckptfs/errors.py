@@ -376,7 +376,7 @@ class WorkspaceUnknown(WorkspaceError):
     kind = "workspace-unknown"
     exit_code = 40
 
-    def __init__(self, path: AnyPath, *, above: bool = False) -> None:
+    def __init__(self, path: AnyPath, *, above: bool = False, hint: str | None = None) -> None:
         where = (
             f"Neither {_show(path)} nor a directory above it is"
             if above
@@ -384,7 +384,7 @@ class WorkspaceUnknown(WorkspaceError):
         )
         super().__init__(
             f"{where} a ckptfs workspace. Nothing was changed.",
-            hint="Make one with `ckptfs mount DIR`, or name one with -w DIR.",
+            hint=hint or "Make one with `ckptfs mount DIR`, or name one with -w DIR.",
         )
 
 

@@ -7,6 +7,7 @@ has committed it durably when it returns.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,12 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import Checkpoint
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Problem, View, check
-from ckptfs.sync import SyncResult, Watcher
+from ckptfs.sync import SyncResult
+from ckptfs.sync.ledger import ROOT_PLACE, Ledger
+from ckptfs.sync.results import Watcher
 
+#: Which directory the ledger is about: its inode number and path.
+_BELOW = b"below"
 #: Whether the directory below was brought up to date when the workspace was last let go.
 _CURRENT_BELOW = b"current_below"
 
@@ -81,7 +86,7 @@ class CheckpointService:
         """Write a checkpoint, or the tree of now, into an absent or empty directory."""
         view = self.view(checkpoint)
         self.fs.settle()
-        return sync.export(self.fs, view, dest, progress=progress)
+        return sync.export_tree(self.fs, view, dest, progress=progress)
 
     def take_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
         """Bring in what changed in the directory below, without a checkpoint of its own."""
@@ -89,12 +94,13 @@ class CheckpointService:
         self.fs.commit()
         return result
 
-    def bring_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+    def bring_in(self, dir_fd: int, path: Path, progress: Watcher | None = None) -> SyncResult:
         """Take over what the directory below holds; what changed there becomes a checkpoint.
 
         The state that the store had before is sealed first, so that a change made from outside
         never stands in the same checkpoint as one made inside.
         """
+        self._meet(dir_fd, path)
         first = not self.checkpoints()
         if not first and self._has_unsaved():
             self.save("as it was unmounted", "mount")
@@ -120,6 +126,21 @@ class CheckpointService:
 
     def below_is_current(self) -> bool:
         return self.fs.store.facts.get(_CURRENT_BELOW) != b"0"
+
+    def _meet(self, dir_fd: int, path: Path) -> None:
+        """Start afresh with a directory that is neither where nor what the last one was.
+
+        Compared with the ledger of another directory, everything would look deleted. Without
+        one nothing does: what both have is compared, and what only one has is kept.
+        """
+        store = self.fs.store
+        inode, name = b"%d" % os.fstat(dir_fd).st_ino, os.fsencode(path)
+        known = (store.facts.get(_BELOW) or b"").split(b" ", 1)
+        if len(known) == 2 and known[0] != inode and known[1] != name:
+            Ledger(store).forget_tree(*ROOT_PLACE)
+        if known != [inode, name]:
+            store.charge()
+            store.facts.put(_BELOW, inode + b" " + name)
 
     def _has_unsaved(self) -> bool:
         store = self.fs.store

@@ -38,8 +38,21 @@ def exact_workspace(args: Namespace) -> Workspace:
     resolved = config.resolve(path)
     found = config.lookup(resolved)
     if found is None:
-        raise WorkspaceUnknown(resolved)
+        raise WorkspaceUnknown(resolved, hint=_hint_for_a_stranger(resolved))
     return found
+
+
+def _hint_for_a_stranger(path: Path) -> str | None:
+    """A workspace may be mounted by someone whose registry we do not read."""
+    from ckptfs.daemon import mounts
+
+    mount = mounts.mount_at(path)
+    if mount is None or not mount.is_ours:
+        return None
+    return (
+        "Another user, or one with another XDG_DATA_HOME, mounted it. "
+        "fusermount3 -u unmounts it too, and its daemon writes back."
+    )
 
 
 def directory(args: Namespace) -> str | None:

@@ -17,7 +17,8 @@ from ckptfs.errors import ControlError
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
     from ckptfs.service import CheckpointService
-    from ckptfs.sync import Progress, SyncResult, Watcher
+    from ckptfs.sync import Progress, SyncResult
+    from ckptfs.sync.results import Watcher
 
 Tell = Callable[[Record], None]
 

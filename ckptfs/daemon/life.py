@@ -28,7 +28,7 @@ from ckptfs.control.protocol import Record
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.launch import Announcer
-from ckptfs.daemon.mounted import Farewell, Mounted
+from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
 from ckptfs.errors import (
     CkptfsError,
     MountFailed,
@@ -93,6 +93,9 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
             _serve(service, plan, note, farewell, announcer, brought)
             runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
             return _leave(service, plan, dir_fd, farewell)
+    except CkptfsError as error:
+        log.info("ending: %s", error)  # whoever asked hears it; here it is for the record
+        raise
     except Exception:
         log.exception("ending with an error")
         raise
@@ -114,7 +117,8 @@ def _bring_in(
     try:
         if plan.source is not None:
             service.import_tree(plan.source, relay(announcer.progress, "import"))
-        result = service.bring_in(dir_fd, relay(announcer.progress, "scan"))
+        watch = relay(announcer.progress, "scan")
+        result = service.bring_in(dir_fd, plan.workspace.path, watch)
     except OSError as error:
         raise _not_brought_in(plan.workspace, error) from error
     log.info("brought in: %s", result[:5])
@@ -168,7 +172,7 @@ def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell)
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:
-        log.exception("write-back failed")
+        log.error("write-back failed: %s", error)
         raise WriteBackIncomplete(path, _words(error)) from error
     log.info("written back: %s", result[:5])
     return {"write_back": result_record(result)}
@@ -249,7 +253,7 @@ def _words(error: OSError) -> str:
 
 def _note(plan: rules.Plan) -> runtime.Daemon:
     options = {
-        "xattrs": plan.xattrs,
+        "xattrs": mount_options(plan).xattrs,
         "allow_other": plan.allow_other,
         "write_back": plan.write_back,
     }

@@ -28,6 +28,12 @@ from ckptfs.service import CheckpointService
 log = logging.getLogger(__name__)
 
 
+def mount_options(plan: Plan) -> fuse.MountOptions:
+    if plan.xattrs is None:
+        return fuse.MountOptions(allow_other=plan.allow_other)
+    return fuse.MountOptions(xattrs=plan.xattrs, allow_other=plan.allow_other)
+
+
 class Farewell:
     """The clients that asked for the unmount and wait to hear how it ended."""
 
@@ -89,12 +95,9 @@ class Mounted:
                 nursery.cancel_scope.cancel()
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
-        plan = self._plan
-        options = fuse.MountOptions(allow_other=plan.allow_other)
-        if plan.xattrs is not None:
-            options = fuse.MountOptions(xattrs=plan.xattrs, allow_other=plan.allow_other)
+        path, options = self._plan.workspace.path, mount_options(self._plan)
         try:
-            await fuse.serve(self._service.fs, plan.workspace.path, options, started=started)
+            await fuse.serve(self._service.fs, path, options, started=started)
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
 

@@ -222,6 +222,10 @@ def check_store(store: Path) -> None:
 
 def check_machine(path: Path, *, allow_other: bool) -> None:
     """Refuse where FUSE cannot work for this user."""
+    if not os.path.exists("/dev/fuse"):
+        raise NoFuse(path)
+    if os.geteuid() != 0 and mounts.fusermount() is None:
+        raise NoFusermount(path)
     _check_device(path)
     if os.geteuid() == 0:
         if not has_capability(_CAP_SYS_ADMIN):
@@ -230,10 +234,7 @@ def check_machine(path: Path, *, allow_other: bool) -> None:
                 "this container may not mount",
                 hint="Start it with --cap-add SYS_ADMIN --device /dev/fuse.",
             )
-        return
-    if mounts.fusermount() is None:
-        raise NoFusermount(path)
-    if allow_other and not user_allow_other(Path("/etc/fuse.conf")):
+    elif allow_other and not user_allow_other(Path("/etc/fuse.conf")):
         raise NoPermission(
             path,
             "--allow-other is not allowed on this machine",
@@ -281,4 +282,4 @@ def _check_device(path: Path) -> None:
             ) from error
         if error.errno in (errno.ENODEV, errno.ENXIO):
             raise NoFuse(path, "the kernel has no FUSE behind /dev/fuse") from error
-        raise NoFuse(path) from error
+        raise NoFuse(path, "/dev/fuse cannot be opened") from error

@@ -1,0 +1,394 @@
+"""Every bad input ends at once: one sentence, a hint, its own exit code, nothing changed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckptfs import errors
+from ckptfs.config import Workspace
+from ckptfs.daemon import rules
+from ckptfs.store import Store
+from tests.cli.conftest import Place
+from tests.support.mounting import is_mounted
+from tests.support.peer import NOBODY, peer
+
+
+def tree(base: Path) -> list[tuple[str, int, int, int]]:
+    """Everything below a directory, so that a change of anything tells."""
+    found = []
+    for directory, names, files in os.walk(base):
+        for name in (*names, *files):
+            path = os.path.join(directory, name)
+            seen = os.lstat(path)
+            found.append((path, seen.st_mode, seen.st_size, seen.st_mtime_ns))
+    return sorted(found)
+
+
+def refuse(
+    place: Place, error: type[errors.CkptfsError], *words: str | Path, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that must fail with this error and leave everything as it is."""
+    before = tree(place.base)
+    done = place.run(*words, **env)
+    assert done.returncode == error.exit_code, done.stderr
+    sentence, *hint = done.stderr.splitlines()
+    assert sentence.startswith("ckptfs: ")
+    assert sentence.endswith(".")
+    assert hint
+    assert all(line.startswith("  ") for line in hint)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert tree(place.base) == before
+    return done
+
+
+@pytest.fixture
+def mountpoint(place: Place) -> Path:
+    path = place / "w"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(place: Place) -> Path:
+    path = place / "store"
+    Store.create(path).close()
+    return path
+
+
+# Mountpoints
+
+
+def test_a_missing_mountpoint(place: Place) -> None:
+    done = refuse(place, errors.MountpointMissing, "mount", place / "none")
+    assert f"mkdir -p {place / 'none'}" in done.stderr
+
+
+def test_a_mountpoint_behind_a_broken_link(place: Place) -> None:
+    (place / "link").symlink_to("nowhere")
+    refuse(place, errors.MountpointMissing, "mount", place / "link")
+
+
+def test_a_mountpoint_that_is_a_file(place: Place) -> None:
+    (place / "file").touch()
+    refuse(place, errors.MountpointNotDirectory, "mount", place / "file")
+
+
+def test_from_into_a_directory_with_content(place: Place, mountpoint: Path) -> None:
+    (mountpoint / "x").touch()
+    (place / "source").mkdir()
+    refuse(place, errors.MountpointNotEmpty, "mount", mountpoint, "--from", place / "source")
+
+
+def test_from_nowhere(place: Place, mountpoint: Path) -> None:
+    refuse(place, errors.SourceMissing, "mount", mountpoint, "--from", place / "none")
+
+
+def test_from_around_the_mountpoint(place: Place, mountpoint: Path) -> None:
+    refuse(place, errors.OverlappingTrees, "mount", mountpoint, "--from", place.base)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
+def test_something_else_is_mounted_there(place: Place, mountpoint: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", mountpoint], check=True)
+    try:
+        done = refuse(place, errors.AlreadyMounted, "mount", mountpoint)
+        assert "tmpfs" in done.stderr
+    finally:
+        subprocess.run(["umount", mountpoint], check=True)
+
+
+def test_a_mountpoint_inside_the_store(place: Place, store: Path) -> None:
+    (store / "inside").mkdir()
+    refuse(place, errors.MountpointInStore, "mount", store / "inside", "--store", store)
+    refuse(place, errors.MountpointInStore, "mount", store, "--store", store)
+
+
+def test_a_mountpoint_around_the_store(place: Place, mountpoint: Path) -> None:
+    refuse(place, errors.StoreInMountpoint, "mount", mountpoint, "--store", mountpoint / "s")
+    refuse(place, errors.StoreInMountpoint, "mount", mountpoint, XDG_DATA_HOME=str(mountpoint))
+
+
+@pytest.mark.parametrize("root", ["/", "/etc", "/usr", "/var", "/tmp", "/root", "/home"])
+def test_dangerous_roots(place: Place, root: str) -> None:
+    refuse(place, errors.DangerousRoot, "mount", root)
+
+
+def test_home_itself(place: Place) -> None:
+    (place / "link").symlink_to("home")
+    for name in (place / "home", place / "link", place / "home" / ".." / "home"):
+        done = refuse(place, errors.DangerousRoot, "mount", name)
+        assert "your home directory" in done.stderr
+
+
+# Stores
+
+
+def test_a_store_that_is_a_file(place: Place, mountpoint: Path) -> None:
+    (place / "file").touch()
+    refuse(place, errors.NotAStore, "mount", mountpoint, "--store", place / "file")
+
+
+def test_a_store_that_is_some_directory(place: Place, mountpoint: Path) -> None:
+    (place / "photos").mkdir()
+    (place / "photos" / "cat.jpg").write_bytes(b"cat")
+    refuse(place, errors.NotAStore, "mount", mountpoint, "--store", place / "photos")
+    refuse(place, errors.NotAStore, "check", "--store", place / "photos")
+    refuse(place, errors.NotAStore, "export", place / "out", "--store", place / "photos")
+
+
+def test_a_store_of_garbage(place: Place, mountpoint: Path) -> None:
+    (place / "s").mkdir()
+    (place / "s" / "data.mdb").write_bytes(b"garbage" * 5000)
+    done = place.run("mount", mountpoint, "--store", place / "s")
+    assert done.returncode == errors.NotAStore.exit_code, done.stderr
+    assert (place / "s" / "data.mdb").read_bytes() == b"garbage" * 5000
+
+
+def test_a_store_of_a_later_version(place: Place, mountpoint: Path, store: Path) -> None:
+    opened = Store.open(store)
+    opened.charge()
+    opened._meta.put(b"format", (99).to_bytes(4, "big"))
+    opened.close()
+    before = (store / "data.mdb").read_bytes()
+    done = place.run("mount", mountpoint, "--store", store)
+    assert done.returncode == errors.StoreVersionUnknown.exit_code, done.stderr
+    assert "version 99" in done.stderr
+    assert not is_mounted(mountpoint)
+    assert (store / "data.mdb").read_bytes() == before
+
+
+def test_a_store_that_does_not_exist(place: Place) -> None:
+    refuse(place, errors.StoreMissing, "check", "--store", place / "none")
+    refuse(place, errors.StoreMissing, "export", place / "out", "--store", place / "none")
+
+
+def test_a_store_in_use(place: Place, mountpoint: Path, store: Path) -> None:
+    with open(store / "lock", "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate()
+        lock.write(b"4242\n")
+        lock.flush()
+        for words in (["mount", mountpoint], ["check"], ["export", place / "out"]):
+            done = refuse(place, errors.StoreInUse, *words, "--store", store)
+            assert "process 4242" in done.stderr
+
+
+def kind_of_refusal(rule: Callable[..., object], *arguments: object, **keywords: object) -> str:
+    """The kind of error that a rule raises; nothing if it lets it pass."""
+    try:
+        rule(*arguments, **keywords)
+    except errors.CkptfsError as error:
+        return error.kind
+    return ""
+
+
+def said_to_nobody(rule: Callable[..., object], *arguments: object, **keywords: object) -> str:
+    with peer(NOBODY if os.geteuid() == 0 else None) as nobody:
+        said = nobody(kind_of_refusal, rule, *arguments, **keywords)
+    assert isinstance(said, str)
+    return said
+
+
+def give_to_nobody(*paths: Path) -> None:
+    if os.geteuid() == 0:
+        for path in paths:
+            os.chown(path, NOBODY, NOBODY)
+
+
+def test_stores_without_permission(store: Path) -> None:
+    data = store / "data.mdb"
+    give_to_nobody(store, *store.iterdir())
+
+    def said(path: Path = store) -> str:
+        return said_to_nobody(rules.check_store, path)
+
+    assert said() == ""
+    store.chmod(0o500)
+    assert said() == "store-read-only"
+    assert said(store / "new") == "store-read-only"
+    store.chmod(0o000)
+    assert said() == "store-unreadable"
+    store.chmod(0o700)
+    data.chmod(0o400)
+    assert said() == "store-read-only"
+    data.chmod(0o000)
+    assert said() == "store-unreadable"
+
+
+# The machine
+
+
+def test_a_directory_of_somebody_else(mountpoint: Path) -> None:
+    workspace = Workspace(mountpoint, Path("/s"))
+    plan = rules.Plan(workspace, None, None, False, True, False)
+    mountpoint.chmod(0o555)
+    assert said_to_nobody(rules.check_directory, plan) == "no-permission"
+    mountpoint.chmod(0o700)
+    give_to_nobody(mountpoint)
+    assert said_to_nobody(rules.check_directory, plan) == ""
+
+
+def test_no_fusermount(mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    said = said_to_nobody(rules.check_machine, mountpoint, allow_other=False)
+    assert said == "no-fusermount"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="hides /dev/fuse in a mount namespace")
+def test_no_dev_fuse(place: Place, mountpoint: Path) -> None:
+    hide = 'mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$@"'
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    done = subprocess.run(
+        [
+            unshare,
+            "-m",
+            "sh",
+            "-c",
+            hide,
+            "sh",
+            sys.executable,
+            "-m",
+            "ckptfs",
+            "mount",
+            mountpoint,
+        ],
+        env={**os.environ, **place.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == errors.NoFuse.exit_code, done.stderr
+    assert "modprobe fuse" in done.stderr
+    assert not (place / "data").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops the capability to mount")
+def test_root_that_may_not_mount(place: Place, mountpoint: Path) -> None:
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    done = subprocess.run(
+        [
+            setpriv,
+            "--bounding-set",
+            "-sys_admin",
+            sys.executable,
+            "-m",
+            "ckptfs",
+            "mount",
+            mountpoint,
+        ],
+        env={**os.environ, **place.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == errors.NoPermission.exit_code, done.stderr
+    assert "SYS_ADMIN" in done.stderr
+    assert not (place / "data").exists()
+
+
+# Workspaces, sources and destinations
+
+
+@pytest.mark.parametrize("verb", ["status", "save", "list", "check"])
+def test_no_workspace_here(place: Place, verb: str) -> None:
+    refuse(place, errors.WorkspaceUnknown, verb)
+    refuse(place, errors.WorkspaceUnknown, verb, "-w", place / "none")
+
+
+def test_unmounting_a_stranger(place: Place, mountpoint: Path) -> None:
+    refuse(place, errors.WorkspaceUnknown, "umount", mountpoint)
+    refuse(place, errors.WorkspaceUnknown, "umount", "-w", mountpoint)
+
+
+def test_importing_from_nowhere(place: Place, store: Path) -> None:
+    (place / "file").touch()
+    for source in ("none", "file"):
+        refuse(place, errors.SourceMissing, "import", place / source, "--store", store)
+    refuse(place, errors.OverlappingTrees, "import", place.base, "--store", store)
+    refuse(place, errors.UsageError, "import", place / "home")
+
+
+def test_exporting_onto_something(place: Place, store: Path) -> None:
+    (place / "full").mkdir()
+    (place / "full" / "x").touch()
+    for dest in ("full", "full/x", "none/deep"):
+        refuse(place, errors.DestinationInvalid, "export", place / dest, "--store", store)
+    refuse(place, errors.OverlappingTrees, "export", store / "in", "--store", store)
+
+
+def test_exporting_an_unknown_checkpoint(place: Place, store: Path) -> None:
+    for name in ("7", "x", "-1", ""):
+        done = place.run("export", place / "out", "--store", store, f"--checkpoint={name}")
+        assert done.returncode == errors.CheckpointUnknown.exit_code, done.stderr
+    assert not (place / "out").exists()
+
+
+# The command line itself
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["frobnicate"], ["mount"], ["mount", "a", "-w", "b"], ["status", "--bogus"]]
+)
+def test_usage(place: Place, words: list[str]) -> None:
+    refuse(place, errors.UsageError, *words)
+
+
+def test_errors_as_json(place: Place) -> None:
+    done = place.run("--json", "mount", place / "none")
+    error = json.loads(done.stdout)["error"]
+    assert error["kind"] == "mountpoint-missing"
+    assert error["exit_code"] == done.returncode == errors.MountpointMissing.exit_code
+
+
+def test_a_current_directory_that_is_gone(place: Place) -> None:
+    gone = place / "gone"
+    gone.mkdir()
+    program = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m ckptfs status"
+    root = Path(errors.__file__).parents[1]
+    done = subprocess.run(
+        ["sh", "-c", program],
+        env={**os.environ, **place.env, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == errors.UsageError.exit_code, done.stderr
+    assert "does not exist any more" in done.stderr
+
+
+def test_names_cannot_act_on_the_terminal(place: Place) -> None:
+    done = place.run("mount", place / "\x1b]0;title\x07\x1b[31m")
+    assert "\x1b" not in done.stderr
+    assert "\\x1b" in done.stderr
+
+
+def test_a_reader_that_goes_away(place: Place) -> None:
+    program = f"{sys.executable} -m ckptfs --help | true; exit 0"
+    done = subprocess.run(
+        ["sh", "-c", program],
+        env={**os.environ, **place.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+
+
+def test_version_and_help(place: Place) -> None:
+    assert place.run("--version").stdout.startswith("ckptfs ")
+    for words in (["--help"], ["mount", "--help"], ["umount", "-h"]):
+        done = place.run(*words)
+        assert done.returncode == 0
+        assert done.stdout.startswith("usage: ckptfs")
