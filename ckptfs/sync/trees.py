@@ -18,7 +18,7 @@ from ckptfs.store import View
 from ckptfs.sync import below, lay
 from ckptfs.sync.below import Descent, count_entries, descend
 from ckptfs.sync.frames import TEMP_PREFIX
-from ckptfs.sync.intake import Intake, attributes_of
+from ckptfs.sync.intake import Intake, agrees, attributes_of
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.results import ExportResult, ImportResult, Tally, Watcher, is_fatal, reason_of
 from ckptfs.sync.scan import RESERVED
@@ -148,15 +148,18 @@ class _Import:
 
     def _is_there(self, leaf: Leaf, present: Inode) -> bool:
         """Whether the store has the very same already, so that nothing needs writing."""
-        seen = leaf.seen
-        return (
-            present.mode == seen.st_mode
-            and (present.uid, present.gid) == (seen.st_uid, seen.st_gid)
-            and present.mtime_ns == seen.st_mtime_ns
-            and present.nlink == seen.st_nlink == 1
-            and self.intake.digest(present) == leaf.digest
-            and self.intake.xattrs(present) == leaf.xattrs
+        intake = self.intake
+        same = (
+            agrees(leaf.seen, present)
+            and intake.digest(present) == leaf.digest
+            and intake.xattrs(present) == leaf.xattrs
         )
+        if not same or leaf.seen.st_nlink == 1:
+            return same and present.nlink == 1
+        group = intake.groups.get(leaf.identity)
+        if group is None:
+            intake.join_group(leaf, present)
+        return group is None or group.ino == present.ino
 
     def _enter(self, frame: _Filled, name: bytes, seen: os.stat_result) -> _Filled | None:
         present = None if frame.fresh else self.intake.find(frame.place, name)

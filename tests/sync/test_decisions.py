@@ -1,0 +1,304 @@
+"""Both sides changed: the table of docs/design/in-place.md, row by row."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+
+import pytest
+
+from ckptfs.sync.decide import Action, Side, decide
+from tests.support.trees import File, Link, Same, tree
+from tests.sync.pair import Pair
+from tests.sync.test_write_back import settled
+
+START = {"f": "start", "d": {"g": "inside"}, "other": "x"}
+
+
+@pytest.fixture
+def started(pair: Pair) -> Pair:
+    pair.plant(START)  # type: ignore[arg-type]
+    pair.scan()
+    return pair
+
+
+def test_every_pair_of_sides_has_an_action() -> None:
+    for below, store in itertools.product(Side, Side):
+        assert isinstance(decide(below, store), Action)
+
+
+def test_a_stale_directory_is_not_newer_than_the_store(started: Pair) -> None:
+    """The daemon died before the write-back: below is what it was, the store has gone on."""
+    started.write("f", "newer")
+    started.remove("d")
+    started.write("new", "never written back")
+    started.mkdir("dir")
+    before = started.stored()
+    started.reopen(commit=True)
+    result = started.scan()
+    assert not result.changed and not result.conflicts
+    assert started.stored() == before
+    started.write_back()
+    settled(started)
+
+
+def test_both_edited(started: Pair) -> None:
+    started.write("f", "store")
+    (started.below / "f").write_text("below")
+    result = started.scan()
+    assert result.conflicts == ((b"f", b"f.below"),)
+    assert started.read("f") == b"store" and started.read("f.below") == b"below"
+    # The next scan knows about it.
+    assert started.scan().conflicts == ()
+    started.write_back()
+    assert tree(started.below) == {**START, "f": "store", "f.below": "below"}
+    settled(started)
+
+
+def test_conflicts_again_and_again(started: Pair) -> None:
+    for number, kept in ((1, b"f.below"), (2, b"f.below-2"), (3, b"f.below-3")):
+        started.write("f", f"store {number}")
+        (started.below / "f").write_text(f"below {number}")
+        assert started.scan().conflicts == ((b"f", kept),)
+    started.write_back()
+    settled(started)
+
+
+def test_a_free_name_is_free_on_both_sides(started: Pair) -> None:
+    started.write("f", "store")
+    started.write("f.below", "the user's own, in the store")
+    started.plant({"f": "below", "f.below-2": "the user's own, below"})
+    assert started.scan().conflicts == ((b"f", b"f.below-3"),)
+    started.write_back()
+    settled(started)
+
+
+def test_the_longest_name(pair: Pair) -> None:
+    name = "n" * 255
+    pair.plant({name: "start"})
+    pair.scan()
+    pair.write(name, "store")
+    (pair.below / name).write_text("below")
+    (conflict,) = pair.scan().conflicts
+    assert conflict.kept_as == b"n" * 249 + b".below"
+    pair.write_back()
+    settled(pair)
+
+
+def test_both_made_the_same(started: Pair) -> None:
+    """As after a write-back that ended before the ledger was written."""
+    started.write("f", "same")
+    started.touch("f", 5)
+    started.write("n", "new")
+    started.touch("n", 6)
+    started.plant({"f": File("same", mtime_ns=5), "n": File("new", mtime_ns=6)})
+    result = started.scan()
+    assert not result.conflicts and not result.changed
+    result = started.write_back()
+    # Only the root's time is still to be brought down.
+    assert not result.changed
+    settled(started)
+
+
+def test_edited_below_deleted_in_the_store(started: Pair) -> None:
+    started.remove("f")
+    started.remove("d")
+    (started.below / "f").write_text("worth keeping")
+    (started.below / "d/g").write_text("this too")
+    (started.below / "d/h").write_text("and this")
+    result = started.scan()
+    assert set(result.conflicts) == {(b"f", b"f"), (b"d/g", b"d/g")}
+    assert started.names() == {".", "f", "d", "d/g", "d/h", "other"}
+    started.write_back()
+    settled(started)
+
+
+def test_touched_below_deleted_in_the_store(started: Pair) -> None:
+    """A copy of the directory, or a chmod, is no edit: what was deleted stays deleted."""
+    started.remove("f")
+    os.utime(started.below / "f", ns=(1, 1))
+    (started.below / "f").chmod(0o600)
+    result = started.scan()
+    assert not result.conflicts and not result.changed
+    started.write_back()
+    assert not (started.below / "f").exists()
+    settled(started)
+
+
+def test_deleted_below_edited_in_the_store(started: Pair) -> None:
+    started.write("f", "edited")
+    started.write("d/new", "added")
+    (started.below / "f").unlink()
+    (started.below / "d/g").unlink()
+    (started.below / "d").rmdir()
+    result = started.scan()
+    assert not result.conflicts and result.deleted == 1
+    assert started.names() == {".", "f", "d", "d/new", "other"}
+    started.write_back()
+    settled(started)
+
+
+def test_an_empty_directory_of_the_store_is_not_deleted(started: Pair) -> None:
+    started.mkdir("d/fresh")
+    (started.below / "d/g").unlink()
+    (started.below / "d").rmdir()
+    started.scan()
+    assert started.names() == {".", "f", "d", "d/fresh", "other"}
+    started.write_back()
+    settled(started)
+
+
+def test_deleted_on_both_sides(started: Pair) -> None:
+    started.remove("d")
+    (started.below / "d/g").unlink()
+    (started.below / "d").rmdir()
+    assert not started.scan().changed
+    started.write_back()
+    settled(started)
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def test_attributes_of_one_side_content_of_the_other(started: Pair) -> None:
+    started.chmod("f", 0o600)
+    (started.below / "f").write_text("edited below")
+    started.write("d/g", "edited in the store")
+    (started.below / "d/g").chmod(0o755)
+    result = started.scan()
+    assert not result.conflicts
+    started.write_back()
+    assert (started.below / "f").read_text() == "edited below"
+    assert (started.below / "f").stat().st_mode & 0o7777 == 0o600
+    assert (started.below / "d/g").read_text() == "edited in the store"
+    assert (started.below / "d/g").stat().st_mode & 0o7777 == 0o755
+    settled(started)
+
+
+def test_both_changed_the_mode(started: Pair) -> None:
+    started.chmod("f", 0o600)
+    started.chmod("d", 0o700)
+    (started.below / "f").chmod(0o666)
+    (started.below / "d").chmod(0o777)
+    assert not started.scan().conflicts
+    started.write_back()
+    assert (started.below / "f").stat().st_mode & 0o777 == 0o600
+    assert (started.below / "d").stat().st_mode & 0o777 == 0o700
+    settled(started)
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+EDITS: dict[str, Callable[[Pair], None]] = {
+    "file": lambda pair: pair.write("t", "in the store"),
+    "dir": lambda pair: (pair.mkdir("t"), pair.write("t/i", "in the store")) and None,
+    "link": lambda pair: pair.symlink("t", "in/the/store") and None,
+}  # type: ignore[dict-item]
+
+TREES = {"file": "below", "dir": {"i": "below", "j": "below"}, "link": Link("below")}
+
+
+@pytest.mark.parametrize("start", [None, *TREES])
+@pytest.mark.parametrize("store", [None, *EDITS])
+@pytest.mark.parametrize("below", [None, *TREES])
+def test_all_types(pair: Pair, start: str | None, store: str | None, below: str | None) -> None:
+    """Whatever each side turns a name into, both versions are there afterwards, on both sides."""
+    if start is not None:
+        pair.plant({"t": {"file": "s", "dir": {"i": "s", "k": "s"}, "link": Link("s")}[start]})  # type: ignore[dict-item]
+    pair.scan()
+    if start is not None:
+        pair.remove("t")
+        os.rename(pair.below / "t", pair.root / "aside")
+    if store is not None:
+        EDITS[store](pair)
+    if below is not None:
+        pair.plant({"t": TREES[below]})  # type: ignore[dict-item]
+    result = pair.scan()
+    pair.write_back()
+    settled(pair)
+    contents = {entry.content for entry in pair.stored().values()} - {b"", b"s"}
+    assert (b"in the store" in contents or b"in/the/store" in contents) == (store is not None)
+    assert (b"below" in contents) == (below is not None)
+    beside = [conflict for conflict in result.conflicts if conflict.path != conflict.kept_as]
+    assert bool(beside) == (store is not None and below is not None)
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+
+def test_edited_below_in_a_directory_the_store_moved(started: Pair) -> None:
+    started.rename("d", "moved")
+    (started.below / "d/g").write_text("edited below")
+    (started.below / "d/new").write_text("new below")
+    result = started.scan()
+    assert not result.conflicts
+    assert started.read("moved/g") == b"edited below"
+    assert started.read("moved/new") == b"new below"
+    started.write_back()
+    settled(started)
+
+
+def test_deleted_below_moved_in_the_store(started: Pair) -> None:
+    started.rename("d", "moved")
+    (started.below / "d/g").unlink()
+    (started.below / "d").rmdir()
+    started.scan()
+    assert started.read("moved/g") == b"inside"
+    started.write_back()
+    settled(started)
+
+
+def test_new_directory_below_where_the_store_moved_one(started: Pair) -> None:
+    started.rename("d", "moved")
+    (started.below / "moved").mkdir()
+    (started.below / "moved/h").write_text("another directory")
+    result = started.scan()
+    assert result.conflicts == ((b"moved", b"moved.below"),)
+    started.write_back()
+    assert tree(started.below) == {
+        "f": "start",
+        "moved": {"g": "inside"},
+        "moved.below": {"h": "another directory"},
+        "other": "x",
+    }
+    settled(started)
+
+
+def test_deleted_and_replaced_by_a_moved_one(pair: Pair) -> None:
+    pair.plant({"x": {"a": "1"}, "y": {"b": "2"}})
+    pair.scan()
+    pair.remove("x")
+    pair.rename("y", "x")
+    (pair.below / "x/a").write_text("edited")
+    (pair.below / "y/b").write_text("edited too")
+    result = pair.scan()
+    assert [conflict.path for conflict in result.conflicts] == [b"x/a"]
+    assert pair.read("x/a") == b"edited" and pair.read("x/b") == b"edited too"
+    pair.write_back()
+    settled(pair)
+
+
+# -- hard links ------------------------------------------------------------------------------------
+
+
+def test_links_edited_on_both_sides(pair: Pair) -> None:
+    pair.plant({"a": "start", "b": Same("a")})
+    pair.scan()
+    pair.write("a", "store")
+    (pair.below / "b").write_text("below")
+    result = pair.scan()
+    assert {conflict.path for conflict in result.conflicts} == {b"a", b"b"}
+    pair.write_back()
+    settled(pair)
+    assert pair.read("a") == pair.read("b") == b"store"
+
+
+def test_linked_in_the_store_edited_below(started: Pair) -> None:
+    started.link("f", "f2")
+    with (started.below / "f").open("a") as file:
+        file.write("ed below")
+    assert not started.scan().conflicts
+    assert started.read("f2") == b"started below"
+    started.write_back()
+    settled(started)
