@@ -1,6 +1,7 @@
 """The bytes of files: reading, writing, cutting, and what they take.
 
-Owns the block map of a file's content and the small buffers that gather short writes into blocks. Names and attributes other than size and times are not known here.
+Owns the block map of a file's content and the small buffers that gather short writes into blocks.
+Names and attributes other than size and times are not known here.
 
 A stored block may be shorter than BLOCK_SIZE; what it lacks reads as zeros. A content that was
 allocated in the writing epoch keeps no `changes` entries for its blocks: they are all found under
