@@ -44,7 +44,7 @@ class LocalSession:
 
         if op == "save" and self._below is not None:
             self._take_in(self._below)
-        return perform(self._service, op, args or {}, progress or _ignore)
+        return perform(self._service, op, args or {}, progress)
 
     def _take_in(self, below: Path) -> None:
         """An unmounted workspace is the directory itself: what it holds now is what is saved."""
@@ -109,7 +109,3 @@ def new_store(path: Path) -> Iterator[Session]:
             shutil.rmtree(path, ignore_errors=True)
         raise
     store.close()
-
-
-def _ignore(progress: Record) -> None:
-    pass

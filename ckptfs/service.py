@@ -72,10 +72,18 @@ class CheckpointService:
         """Whether the workspace has no files at all."""
         return not any(True for _ in self.fs.entries(self.fs.head, ROOT_INO))
 
-    def import_tree(self, source: Path, progress: Watcher | None = None) -> SyncResult:
-        """Fill an empty workspace from another directory, which is only read."""
+    def import_tree(
+        self, source: Path, progress: Watcher | None = None, *, merge: bool = False
+    ) -> SyncResult:
+        """Fill the workspace from another directory, which is only read.
+
+        With ``merge`` it may have content already, and is saved before anything is overwritten.
+        """
         if not self.is_empty():
-            raise WorkspaceNotEmpty(self.fs.store.path)
+            if not merge:
+                raise WorkspaceNotEmpty(self.fs.store.path)
+            if self._has_unsaved():
+                self.save(f"before import from {source}", "import")
         result = sync.import_tree(self.fs, source, progress=progress)
         self.save(f"import from {source}", "import")
         return result

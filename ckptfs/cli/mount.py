@@ -59,9 +59,7 @@ class _ForegroundAnnouncer:
         self._plan = plan
         self._as_json = as_json
         self.is_ready = False
-
-    def progress(self, record: Record) -> None:
-        pass
+        self.progress = None
 
     def ready(self, record: Record) -> None:
         self.is_ready = True

@@ -129,7 +129,7 @@ def _add_list(verbs: _Verbs[Parser]) -> None:
 
 
 def _add_import(verbs: _Verbs[Parser]) -> None:
-    parser = _verb(verbs, "import", "fill an empty workspace from a directory, which is only read")
+    parser = _verb(verbs, "import", "bring a directory into a workspace or store; it is only read")
     parser.add_argument("source", metavar="SRC", help="the directory to read")
     _add_store(parser, "the store to fill, made if absent, instead of a workspace")
 

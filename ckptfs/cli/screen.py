@@ -118,10 +118,10 @@ def time_text(time_ns: int) -> str:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Show]:
-    """A bar on stderr while something long runs, if stderr is a terminal; else silence."""
+def progress(text: str) -> Iterator[Show | None]:
+    """A bar on stderr while something long runs; None if stderr is no terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda record: None
+        yield None
         return
     bar = _Bar(text)
     try:

@@ -9,7 +9,7 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone
+from ckptfs.errors import DaemonGone, StoreInUse
 
 
 def status(args: Namespace) -> int:
@@ -73,8 +73,11 @@ def _of_store(workspace: Workspace) -> Record:
         "store_bytes": None,
         "inodes": None,
     }
-    with open_store(workspace.store) as session:
-        record.update(session.call("figures"))
+    try:
+        with open_store(workspace.store) as session:
+            record.update(session.call("figures"))
+    except StoreInUse as error:
+        record["state"] = f"unmounted, in use by process {error.pid}"
     return record
 
 

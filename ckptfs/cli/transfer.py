@@ -28,7 +28,9 @@ def import_tree(args: Namespace) -> int:
     target = _import_target(args)
     _check_apart(source, target)
     with _filling(target) as session, screen.progress("Importing") as show:
-        record = session.call("import", {"source": str(source)}, progress=show)
+        # A mounted workspace with content is better filled through the mount, by cp -a.
+        wishes = {"source": str(source), "merge": runtime.living(target) is None}
+        record = session.call("import", wishes, progress=show)
     if args.store is None:
         config.register(target)
     _say(record, f"Imported {screen.safe(source)}", as_json=args.json)

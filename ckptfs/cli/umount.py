@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 from ckptfs.cli import place, report, screen
@@ -27,7 +28,7 @@ def umount(args: Namespace) -> int:
 
 
 def _ask(
-    workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show
+    workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
 ) -> Record:
     detached = daemon.state == runtime.DETACHED and args.force
     if daemon.state != runtime.SERVING and not detached:
@@ -36,8 +37,13 @@ def _ask(
             "Nothing was changed.",
             hint="Try again in a moment; `ckptfs status` tells when it is done.",
         )
+    os.chdir("/")  # or we ourselves would keep it busy
     wishes = {"lazy": args.lazy, "force": args.force, "write_back": args.write_back}
-    with Client(workspace) as client:
+    try:
+        client = Client(workspace)
+    except DaemonGone:
+        return _await_end(workspace, daemon)
+    with client:
         ended = client.call("umount", wishes, progress=show)
         if not ended.get("detached"):
             client.wait_for_end()
@@ -51,7 +57,7 @@ def _await_end(workspace: Workspace, daemon: runtime.Daemon) -> Record:
     return {"daemon": "ended before"}
 
 
-def _finish_alone(workspace: Workspace, show: screen.Show, *, write_back: bool) -> Record:
+def _finish_alone(workspace: Workspace, show: screen.Show | None, *, write_back: bool) -> Record:
     """The daemon is dead: clear what it left mounted, then do what it had still to do."""
     from ckptfs.daemon import mounts
 
@@ -65,7 +71,7 @@ def _finish_alone(workspace: Workspace, show: screen.Show, *, write_back: bool) 
     return {"daemon": "dead", "cleared": dead, **(ended or {"write_back": None})}
 
 
-def _write_back_alone(workspace: Workspace, show: screen.Show) -> Record | None:
+def _write_back_alone(workspace: Workspace, show: screen.Show | None) -> Record | None:
     from ckptfs.daemon.life import write_back_alone
 
     return write_back_alone(workspace, show)

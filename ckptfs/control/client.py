@@ -61,7 +61,7 @@ class Client:
         """Ask, and return the result. Raises the error that the daemon answered with."""
         self._socket.settimeout(patience)
         try:
-            self._socket.sendall(encode_request(op, args or {}))
+            self._socket.sendall(encode_request(op, args or {}, progress=progress is not None))
             while True:
                 answer = self._answer()
                 if answer.error is not None:

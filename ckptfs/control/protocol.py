@@ -1,6 +1,7 @@
 """The wire: one JSON object per line, each with the protocol's version.
 
     request     {"v": 1, "op": "save", "args": {"message": "before the refactoring"}}
+                with "progress": true if progress is wanted
     answers     {"v": 1, "progress": {...}}            any number of times
                 {"v": 1, "result": {...}}              or, once and last,
                 {"v": 1, "error": {"kind": ..., "message": ..., "hint": ..., "exit_code": ...}}
@@ -30,6 +31,8 @@ Record = dict[str, Any]
 class Request(NamedTuple):
     op: str
     args: Record
+    #: Whether anyone looks at progress; counting what lies ahead costs time.
+    progress: bool = False
 
 
 class Answer(NamedTuple):
@@ -40,8 +43,9 @@ class Answer(NamedTuple):
     error: CkptfsError | None = None
 
 
-def encode_request(op: str, args: Record) -> bytes:
-    return _line({"v": VERSION, "op": op, "args": args})
+def encode_request(op: str, args: Record, *, progress: bool = False) -> bytes:
+    record = {"v": VERSION, "op": op, "args": args}
+    return _line({**record, "progress": True} if progress else record)
 
 
 def encode_progress(progress: Record) -> bytes:
@@ -61,7 +65,7 @@ def decode_request(line: bytes) -> Request:
     op, args = record.get("op"), record.get("args", {})
     if not isinstance(op, str) or not isinstance(args, dict):
         raise ControlError("Cannot read the request: it names no operation. Nothing was changed.")
-    return Request(op, args)
+    return Request(op, args, record.get("progress") is True)
 
 
 def decode_answer(line: bytes) -> Answer:

@@ -29,8 +29,11 @@ NAMED_MAX = 1000
 NEEDS_SYNC = frozenset({"save", "export"})
 
 
-def perform(service: CheckpointService, op: str, args: Record, tell: Tell) -> Record:
-    """Do what is asked and return the record that says how it went."""
+def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
+    """Do what is asked and return the record that says how it went.
+
+    ``tell`` hears how far it is; None where nobody wants to know.
+    """
     verb = _VERBS.get(op)
     if verb is None:
         raise ControlError(f"There is no operation {op!r}. Nothing was changed.")
@@ -42,8 +45,10 @@ def perform(service: CheckpointService, op: str, args: Record, tell: Tell) -> Re
         ) from error
 
 
-def relay(tell: Tell, phase: str) -> Watcher:
+def relay(tell: Tell | None, phase: str) -> Watcher | None:
     """Turn the progress of a pass into records that say what it is doing."""
+    if tell is None:
+        return None
 
     def watch(progress: Progress) -> None:
         tell({"phase": phase, **progress._asdict()})
@@ -81,32 +86,33 @@ def result_record(result: SyncResult) -> Record:
     }
 
 
-def _figures(service: CheckpointService, args: Record, tell: Tell) -> Record:
+def _figures(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     return service.figures()._asdict()
 
 
-def _save(service: CheckpointService, args: Record, tell: Tell) -> Record:
+def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     return checkpoint_record(service.save(str(args["message"])))
 
 
-def _list(service: CheckpointService, args: Record, tell: Tell) -> Record:
+def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     return {"checkpoints": [checkpoint_record(found) for found in service.checkpoints()]}
 
 
-def _check(service: CheckpointService, args: Record, tell: Tell) -> Record:
+def _check(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     return {"problems": [problem._asdict() for problem in service.check()]}
 
 
-def _import(service: CheckpointService, args: Record, tell: Tell) -> Record:
-    return result_record(service.import_tree(Path(args["source"]), relay(tell, "import")))
+def _import(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    source, merge = Path(args["source"]), bool(args.get("merge"))
+    return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
 
 
-def _export(service: CheckpointService, args: Record, tell: Tell) -> Record:
+def _export(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
     return result_record(service.export(dest, checkpoint, relay(tell, "export")))
 
 
-_VERBS: dict[str, Callable[[CheckpointService, Record, Tell], Record]] = {
+_VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
     "figures": _figures,
     "save": _save,
     "list": _list,

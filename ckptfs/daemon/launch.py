@@ -35,19 +35,24 @@ class Announcer(Protocol):
 
     is_ready: bool
 
-    def progress(self, record: Record) -> None: ...
+    @property
+    def progress(self) -> Callable[[Record], None] | None:
+        """Takes progress; None where nobody looks, since counting what lies ahead costs time."""
+
     def ready(self, record: Record) -> None: ...
 
 
 class PipeAnnouncer:
     """Announces through the pipe to the waiting parent; if that is gone, nobody listens."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, *, listening: bool) -> None:
         self._descriptor = descriptor
         self._told_at = 0.0
         self.is_ready = False
+        self.progress = self._tell if listening else None
+        self._write(encode_progress({"phase": "start", "pid": os.getpid()}))
 
-    def progress(self, record: Record) -> None:
+    def _tell(self, record: Record) -> None:
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_INTERVAL:
             self._told_at = now
@@ -75,7 +80,7 @@ class PipeAnnouncer:
 
 def launch(
     life: Callable[[Announcer], None],
-    progress: Callable[[Record], None],
+    progress: Callable[[Record], None] | None,
     *,
     ended: Callable[[], CkptfsError],
 ) -> Record:
@@ -88,7 +93,7 @@ def launch(
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _become_daemon(life, writing)  # never returns
+        _become_daemon(life, writing, listening=progress is not None)  # never returns
     os.close(writing)
     os.waitpid(child, 0)
     with open(reading, "rb") as lines:
@@ -97,7 +102,7 @@ def launch(
 
 def _follow(
     lines: Iterator[bytes],
-    progress: Callable[[Record], None],
+    progress: Callable[[Record], None] | None,
     ended: Callable[[], CkptfsError],
 ) -> Record:
     pid = 0
@@ -110,7 +115,8 @@ def _follow(
                 return answer.result
             if answer.progress is not None:
                 pid = answer.progress.get("pid", pid)
-                progress(answer.progress)
+                if progress is not None:
+                    progress(answer.progress)
     except KeyboardInterrupt:
         # The daemon left our terminal, so the interrupt reached only us: pass it on, then wait
         # for the end of the pipe, that is until it has cleaned up.
@@ -123,7 +129,7 @@ def _follow(
     raise ended()
 
 
-def _become_daemon(life: Callable[[Announcer], None], writing: int) -> None:
+def _become_daemon(life: Callable[[Announcer], None], writing: int, *, listening: bool) -> None:
     """In the first child: detach in the usual two steps, then live and end."""
     status = 1
     try:
@@ -131,19 +137,21 @@ def _become_daemon(life: Callable[[Announcer], None], writing: int) -> None:
         if os.fork() != 0:
             os._exit(0)
         _leave_everything_but(writing)
-        status = _live(life, PipeAnnouncer(writing))
+        status = _live(life, PipeAnnouncer(writing, listening=listening))
     finally:
         # No exit handlers and no flushing: those belong to the parent.
         os._exit(status)
 
 
 def _live(life: Callable[[Announcer], None], announcer: PipeAnnouncer) -> int:
-    announcer._write(encode_progress({"phase": "start", "pid": os.getpid()}))
     try:
         life(announcer)
     except CkptfsError as error:
         announcer.fail(error)
         return error.exit_code
+    except KeyboardInterrupt:
+        announcer.fail(CkptfsError("The daemon was told to end before it was ready."))
+        return 1
     except BaseException as error:  # noqa: BLE001 - the edge: the parent has to hear of it
         detail = traceback.format_exc() if os.environ.get("CKPTFS_DEBUG") else ""
         what = str(error) or type(error).__name__

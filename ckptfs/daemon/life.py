@@ -29,6 +29,7 @@ from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
+from ckptfs.daemon.stderr import Stderr
 from ckptfs.errors import (
     CkptfsError,
     MountFailed,
@@ -59,7 +60,7 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
         farewell.finish(left)
 
 
-def write_back_alone(workspace: Workspace, tell: Tell) -> Record | None:
+def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
     """Finish for a daemon that died: bring the directory below up to date from the store.
 
     Returns None if nothing was left to do.
@@ -142,6 +143,7 @@ def _serve(
     workspace = plan.workspace
 
     def started() -> None:
+        stderr.release()
         config.register(workspace)
         runtime.publish(workspace, note._replace(state=runtime.SERVING))
         announcer.ready({"pid": os.getpid(), "scan": brought})
@@ -150,9 +152,16 @@ def _serve(
     # From here on the store may know more than the directory below.
     service.mark_below(current=False)
     listener = server.listen(workspace.socket)
+    stderr = Stderr()
     try:
         Mounted(plan, service, note, farewell).serve(listener, started)
+    except MountFailed as error:
+        said = stderr.release()
+        if said:
+            raise MountFailed(workspace.path, said.rstrip(".")) from error
+        raise
     finally:
+        stderr.release()
         listener.close()
         workspace.socket.unlink(missing_ok=True)
     log.info("unmounted")
@@ -168,7 +177,7 @@ def _leave(service: CheckpointService, plan: rules.Plan, dir_fd: int, farewell: 
     return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
 
 
-def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell) -> Record:
+def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell | None) -> Record:
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 
+import pyfuse3
 import trio
 
 from ckptfs import fuse
@@ -23,6 +24,7 @@ from ckptfs.daemon import mounts
 from ckptfs.daemon.holders import holders
 from ckptfs.daemon.rules import Plan
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.model import ROOT_INO
 from ckptfs.service import CheckpointService
 
 log = logging.getLogger(__name__)
@@ -39,17 +41,24 @@ class Farewell:
 
     def __init__(self) -> None:
         self._outlets: list[Outlet] = []
+        self._listening = False
         #: Whether the directory below shall be brought up to date; a client may decide against.
         self.write_back = True
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, outlet: Outlet, *, listening: bool) -> None:
         self._outlets.append(outlet)
+        self._listening |= listening
 
     def remove(self, outlet: Outlet) -> None:
         self._outlets.remove(outlet)
         outlet.close()
 
-    def tell(self, record: Record) -> None:
+    @property
+    def tell(self) -> verbs.Tell | None:
+        """Takes progress for all of them; None if none of them looks at it."""
+        return self._tell if self._listening else None
+
+    def _tell(self, record: Record) -> None:
         for outlet in self._outlets:
             outlet.tell(record)
 
@@ -110,19 +119,34 @@ class Mounted:
         if request.op == "status":
             return self._status()
         if request.op == "umount":
-            return await self._umount(request.args, connection)
+            return await self._umount(request.args, connection, listening=request.progress)
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
-        return verbs.perform(self._service, request.op, request.args, connection.tell)
+        tell = connection.tell if request.progress else None
+        result = verbs.perform(self._service, request.op, request.args, tell)
+        if request.op == "import":
+            await self._show_new_names()
+        return result
+
+    async def _show_new_names(self) -> None:
+        """Tell the kernel, which was told for ever that they are not there."""
+        fs = self._service.fs
+        names = [name for name, _ in fs.entries(fs.head, ROOT_INO)]
+        for name in names:
+            # From a thread: the kernel may have a request for us before it takes the notice.
+            await trio.to_thread.run_sync(pyfuse3.invalidate_entry, pyfuse3.ROOT_INODE, name)
+        await trio.to_thread.run_sync(pyfuse3.invalidate_inode, pyfuse3.ROOT_INODE)
 
     def _status(self) -> Record:
         return {**self._note._asdict(), **self._service.figures()._asdict()}
 
-    async def _umount(self, args: Record, connection: Connection) -> Record | None:
+    async def _umount(
+        self, args: Record, connection: Connection, *, listening: bool
+    ) -> Record | None:
         """Unmount; the answer comes once the directory below is current, from `life`."""
         # Adopted first: a mount that ends takes this task with it.
         outlet = connection.adopt()
-        self._farewell.add(outlet)
+        self._farewell.add(outlet, listening=listening)
         try:
             await self._take_away(detach=bool(args.get("lazy") or args.get("force")))
         except BaseException:

@@ -97,6 +97,7 @@ def plan(request: MountRequest) -> Plan:
     source = None if request.source is None else check_source(request.source, workspace)
     check_machine(path, allow_other=request.allow_other)
     check_store(workspace.store)
+    check_registry(path)
     checked = Plan(workspace, source, request.xattrs, request.allow_other, request.write_back, dead)
     if not dead:
         check_directory(checked)
@@ -218,6 +219,18 @@ def check_store(store: Path) -> None:
         raise StoreUnreadable(store)
     if not os.access(store, os.W_OK) or (data.exists() and not os.access(data, os.W_OK)):
         raise StoreReadOnly(store)
+
+
+def check_registry(path: Path) -> None:
+    """Without its entry in the registry, nobody would find a mounted workspace again."""
+    registry = config.data_dir() / "workspaces"
+    nearest = next(place for place in (registry, *registry.parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise NoPermission(
+            path,
+            f"you may not write to {nearest}, where workspaces are noted",
+            hint="Set XDG_DATA_HOME to a directory of your own.",
+        )
 
 
 def check_machine(path: Path, *, allow_other: bool) -> None:

@@ -195,6 +195,28 @@ def test_any_end_writes_back(workspace: Workspace, how: str) -> None:
     assert workspace.status()["mounted"] is False
 
 
+def test_umount_right_after_a_hand_unmount(workspace: Workspace) -> None:
+    workspace.mount()
+    (workspace.path / "new").write_bytes(b"new")
+    subprocess.run(["fusermount3", "-u", workspace.path], check=True)
+    done = workspace.cli("umount", workspace.path)
+    assert done.returncode in (0, errors.NotMounted.exit_code), done.stderr
+    assert contents(workspace.path) == {"new": b"new"}
+
+
+def test_umount_from_inside_names_the_shell_only(workspace: Workspace) -> None:
+    workspace.mount()
+    with subprocess.Popen(
+        ["sh", "-c", f"{sys.executable} -P -m ckptfs umount; true"],
+        cwd=workspace.path,
+        env={**os.environ, **workspace.env},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        _, err = shell.communicate(timeout=60)
+        assert f"sh ({shell.pid}) still uses it" in err
+
+
 def test_mounting_again_right_after_a_hand_unmount(workspace: Workspace) -> None:
     workspace.mount()
     (workspace.path / "new").write_bytes(b"new")
@@ -365,9 +387,11 @@ def test_import_then_mount(workspace: Workspace) -> None:
     source.mkdir()
     (source / "file").write_bytes(b"content")
     succeed(workspace.cli("import", source, "--store", workspace.store))
-    fails(workspace, errors.WorkspaceNotEmpty, "import", source, "--store", workspace.store)
+    (source / "more").write_bytes(b"more")
+    succeed(workspace.cli("import", source, "--store", workspace.store))
     workspace.mount()
-    assert contents(workspace.path) == {"file": b"content"}
+    assert contents(workspace.path) == {"file": b"content", "more": b"more"}
+    assert kinds(workspace) == ["import", "import"]
 
 
 def test_import_into_a_workspace_by_name(workspace: Workspace) -> None:
@@ -386,8 +410,10 @@ def test_import_into_an_empty_mounted_workspace(workspace: Workspace) -> None:
     (source / "file").write_bytes(b"content")
     workspace.mount()
     assert os.listdir(workspace.path) == []
+    assert not (workspace.path / "file").exists()
     succeed(workspace.cli("import", source, "-w", workspace.path))
     assert contents(workspace.path) == {"file": b"content"}
+    fails(workspace, errors.WorkspaceNotEmpty, "import", source, "-w", workspace.path)
 
 
 def test_check_says_clean(workspace: Workspace) -> None:
