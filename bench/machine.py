@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 
 def machine_facts(work_dir: Path) -> dict[str, str]:
@@ -23,25 +24,31 @@ def machine_facts(work_dir: Path) -> dict[str, str]:
     }
 
 
-def mount_of(path: Path, mountinfo: str) -> tuple[str, str]:
-    """The file system type and source of the mount that holds `path`, from mountinfo's text."""
-    best, found = "", ("unknown", "unknown")
+class Mount(NamedTuple):
+    kind: str
+    source: str
+    options: str
+
+
+def mount_of(path: Path, mountinfo: str) -> Mount:
+    """The mount that holds `path`, from mountinfo's text."""
+    best, found = "", Mount("unknown", "unknown", "")
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         point = before.split()[4].encode().decode("unicode_escape")
         if len(point) >= len(best) and path.is_relative_to(point):
-            best, found = point, (after.split()[0], after.split()[1])
+            best, found = point, Mount(*after.split(maxsplit=2))
     return found
 
 
 def file_system_of(path: Path) -> str:
-    return mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())[0]
+    return mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text()).kind
 
 
 def _disk(path: Path) -> str:
-    kind, source = mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())
+    mount = mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())
     free_gb = shutil.disk_usage(path).free / 1e9
-    return f"{kind} on {source}, {free_gb:.0f} GB free"
+    return f"{mount.kind} on {mount.source} ({mount.options}), {free_gb:.0f} GB free"
 
 
 def _cpu_model() -> str:

@@ -6,15 +6,15 @@ from bench.machine import mount_of
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-30 22 0:28 / /home/a\\040b rw - xfs /dev/vdb rw
+30 22 0:28 / /home/a\\040b rw - xfs /dev/vdb rw,noquota
 31 22 0:29 / /home/a rw - tmpfs tmpfs rw
 """
 
 
 def test_the_deepest_mount_holds_a_path() -> None:
-    assert mount_of(Path("/home/a b/c"), MOUNTINFO) == ("xfs", "/dev/vdb")
-    assert mount_of(Path("/home/a/c"), MOUNTINFO) == ("tmpfs", "tmpfs")
-    assert mount_of(Path("/home/ab"), MOUNTINFO) == ("ext4", "/dev/vda")
+    assert mount_of(Path("/home/a b/c"), MOUNTINFO) == ("xfs", "/dev/vdb", "rw,noquota")
+    assert mount_of(Path("/home/a/c"), MOUNTINFO) == ("tmpfs", "tmpfs", "rw")
+    assert mount_of(Path("/home/ab"), MOUNTINFO) == ("ext4", "/dev/vda", "rw")
 
 
 def test_only_a_mount_of_this_run_is_our_daemon() -> None:
