@@ -1,12 +1,13 @@
-"""Checkpoints: taking and listing them.
+"""Checkpoints: taking, describing and finding them.
 
 A checkpoint is a sealed epoch. Its number counts up from 0 and is never used again; what else it
-tells stands in the epoch's record.
+tells stands in the epoch's record, as JSON.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
@@ -15,36 +16,105 @@ from ckptfs.store import Store
 
 _NEXT_ID = b"next_checkpoint"
 
+#: What took a checkpoint: the policy, a user, a restore (the state before it), a mount, or a scan
+#: that found the directory below changed.
+KINDS = ("auto", "manual", "restore", "mount", "offline")
 
-class Checkpoint(NamedTuple):
+
+@dataclass(frozen=True)
+class Cause:
+    """Who brought a checkpoint about: a process, its command line, its session."""
+
+    pid: int = 0
+    command: str = ""
+    session: str = ""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
     id: int
     epoch: Epoch
     kind: str
     message: str
     time_ns: int
+    tag: str = ""
+    pinned: bool = False
+    metadata: dict[str, str] = field(default_factory=dict)
+    cause: Cause = field(default_factory=Cause)
 
 
-def seal(fs: Filesystem, kind: str, message: str, now_ns: int) -> Checkpoint:
+def seal(
+    fs: Filesystem,
+    kind: str,
+    message: str,
+    now_ns: int,
+    *,
+    tag: str = "",
+    pinned: bool = False,
+    metadata: dict[str, str] | None = None,
+    cause: Cause | None = None,
+) -> Checkpoint:
     """Make the head a checkpoint and go on in a new epoch below it. The caller commits."""
     fs.settle()
     store = fs.store
     sealed = store.head
+    checkpoint = Checkpoint(
+        _next_id(store),
+        sealed.epoch,
+        kind,
+        message,
+        now_ns,
+        tag,
+        pinned,
+        metadata or {},
+        cause or Cause(),
+    )
+    store.seal_epoch(sealed, _info(checkpoint))
+    store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
+    return checkpoint
+
+
+def _next_id(store: Store) -> int:
     number = int(store.facts.get(_NEXT_ID) or b"0")
     store.facts.put(_NEXT_ID, str(number + 1).encode())
-    info = {"id": number, "kind": kind, "message": message, "time_ns": now_ns}
-    store.seal_epoch(sealed, info)
-    store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
-    return Checkpoint(number, sealed.epoch, kind, message, now_ns)
+    return number
+
+
+def _info(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The epoch's JSON: only what says something."""
+    info = asdict(checkpoint)
+    del info["epoch"]
+    info["cause"] = {key: value for key, value in info["cause"].items() if value}
+    return {key: value for key, value in info.items() if value not in ("", {}, False)} | {
+        "id": checkpoint.id
+    }
+
+
+def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(
+        info["id"],
+        epoch,
+        info["kind"],
+        info.get("message", ""),
+        info.get("time_ns", 0),
+        info.get("tag", ""),
+        info.get("pinned", False),
+        info.get("metadata", {}),
+        Cause(**info.get("cause", {})),
+    )
+
+
+def describe(store: Store, checkpoint: Checkpoint) -> None:
+    """Store a checkpoint's changed description (tag, pin, message, metadata)."""
+    store.describe_epoch(checkpoint.epoch, _info(checkpoint))
 
 
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
     found = [
-        Checkpoint(info["id"], epoch, info["kind"], info["message"], info["time_ns"])
-        for epoch, record in store.epochs.items()
-        if (info := record.info)
+        _checkpoint(epoch, record.info) for epoch, record in store.epochs.items() if record.info
     ]
-    return sorted(found)
+    return sorted(found, key=lambda checkpoint: checkpoint.id)
 
 
 def find(store: Store, number: int) -> Checkpoint:

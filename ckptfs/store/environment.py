@@ -280,6 +280,10 @@ class Store:
         self._put_epoch(view.epoch, sealed)
         view.writable = False
 
+    def describe_epoch(self, epoch: Epoch, info: dict[str, object]) -> None:
+        """Change what is told about a sealed epoch."""
+        self._put_epoch(epoch, self.epochs[epoch]._replace(info=info))
+
     def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
         self.dirty = True
         self.epochs[epoch] = record
