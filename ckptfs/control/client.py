@@ -19,6 +19,9 @@ PATIENCE = 600.0
 #: The same for questions that a healthy daemon answers in milliseconds.
 PATIENCE_SHORT = 10.0
 
+#: What may rightly take hours; the end of the daemon still ends the wait.
+LONG = frozenset({"umount", "import", "export", "check"})
+
 Progress = Callable[[Record], None]
 
 
@@ -59,7 +62,7 @@ class Client:
         patience: float = PATIENCE,
     ) -> Record:
         """Ask, and return the result. Raises the error that the daemon answered with."""
-        self._socket.settimeout(patience)
+        self._socket.settimeout(None if op in LONG else patience)
         try:
             self._socket.sendall(encode_request(op, args or {}, progress=progress is not None))
             while True:

@@ -100,6 +100,11 @@ class Connection:
         with trio.fail_after(SEND_PATIENCE):
             await self._stream.send_all(self._outlet.completed(line))
 
+    @property
+    def peer_pid(self) -> int:
+        """The process at the other end, from the kernel."""
+        return _credentials(self._raw)[0]
+
     def tell(self, progress: Record) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
         self._outlet.tell(progress)
@@ -151,9 +156,16 @@ async def serve(listener: socket.socket, handler: Handler) -> None:
 
 def peer_uid(raw: socket.socket) -> int:
     """The user at the other end, from the kernel."""
-    credentials = raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid: int = struct.unpack("3i", credentials)[1]
-    return uid
+    return _credentials(raw)[1]
+
+
+def _credentials(raw: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group of the other end."""
+    layout = struct.Struct("3i")
+    found: tuple[int, int, int] = layout.unpack(
+        raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    )
+    return found
 
 
 def allowed(uid: int) -> bool:

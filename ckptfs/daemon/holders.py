@@ -14,12 +14,16 @@ from pathlib import Path
 NAMED_MAX = 5
 
 
-def holders(mountpoint: Path) -> list[str]:
-    """The processes that use something below the mountpoint, as "name (PID)"."""
+def holders(mountpoint: Path, *, but: int = 0) -> list[str]:
+    """The processes that use something below the mountpoint, as "name (PID)".
+
+    ``but`` is the one that wants to know: it holds at most what it inherited.
+    """
     found = [
         f"{_command(pid)} ({pid})"
         for pid in _processes()
-        if pid != os.getpid() and any(_lies_in(path, mountpoint) for path in _used_paths(pid))
+        if pid not in (os.getpid(), but)
+        and any(_lies_in(path, mountpoint) for path in _used_paths(pid))
     ]
     if len(found) > NAMED_MAX:
         return [*found[:NAMED_MAX], f"{len(found) - NAMED_MAX} more"]

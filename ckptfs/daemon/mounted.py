@@ -148,7 +148,8 @@ class Mounted:
         outlet = connection.adopt()
         self._farewell.add(outlet, listening=listening)
         try:
-            await self._take_away(detach=bool(args.get("lazy") or args.get("force")))
+            detach = bool(args.get("lazy") or args.get("force"))
+            await self._take_away(detach=detach, asking=connection.peer_pid)
         except BaseException:
             self._farewell.remove(outlet)
             raise
@@ -161,7 +162,7 @@ class Mounted:
             return {"detached": True}
         return None
 
-    async def _take_away(self, *, detach: bool) -> None:
+    async def _take_away(self, *, detach: bool, asking: int) -> None:
         """Unmount from a thread, since the kernel may have requests for us while it does it."""
         path = self._plan.workspace.path
         try:
@@ -169,7 +170,7 @@ class Mounted:
             await trio.to_thread.run_sync(lambda: mounts.unmount(path, detach=detach))
         except OSError as error:
             if error.errno == errno.EBUSY:
-                users = await trio.to_thread.run_sync(holders, path)
+                users = await trio.to_thread.run_sync(lambda: holders(path, but=asking))
                 raise MountpointBusy(path, users) from error
             if error.errno == errno.EINVAL:
                 return  # somebody else was faster; the loop is ending already

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,9 @@ def test_hints_quote_paths_for_the_shell() -> None:
 def test_store_in_use_names_the_process() -> None:
     assert "process 12" in errors.StoreInUse("/s", 12).message
     assert "another process" in errors.StoreInUse("/s").message
+
+
+def test_the_manual_lists_every_code() -> None:
+    manual = (Path(errors.__file__).parents[1] / "docs" / "CLI.md").read_text()
+    listed = dict(re.findall(r"^\| (\d+) \| `([a-z-]+)` \|", manual, re.MULTILINE))
+    assert listed == {str(cls.exit_code): cls.kind for cls in RAISED}
