@@ -61,6 +61,11 @@ def shared() -> Iterator[Workspace]:
 @pytest.fixture
 def mount(shared: Workspace) -> Iterator[Path]:
     """An empty directory of the test's own in a mounted workspace."""
+    yield from _own_directory(shared)
+
+
+def _own_directory(shared: Workspace) -> Iterator[Path]:
+    shared.quiet()
     path = shared.path / f"t{next(_numbers)}"
     path.mkdir()
     yield path
@@ -89,10 +94,7 @@ def shared_by_all() -> Iterator[Workspace]:
 @pytest.fixture
 def open_mount(shared_by_all: Workspace) -> Iterator[Path]:
     """Like `mount`, in a workspace that other users may enter."""
-    path = shared_by_all.path / f"t{next(_numbers)}"
-    path.mkdir()
-    yield path
-    shared_by_all.quiet()
+    yield from _own_directory(shared_by_all)
 
 
 @pytest.fixture

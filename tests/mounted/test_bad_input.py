@@ -88,7 +88,7 @@ def test_a_mountpoint_that_is_no_directory(attempt: Attempt, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to("nowhere")
-    attempt.refused("mount", path, "--store", attempt.store, naming=str(path))
+    attempt.refused("mount", path, "--store", attempt.store, naming=str(attempt.base))
     assert not attempt.store.exists()
 
 

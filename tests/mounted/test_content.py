@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace
-from tests.support.trees import plant
+from tests.support.trees import fsync, plant
 
 #: Sizes around the edges of pages, blocks and what may be stored inline.
 EDGES = [0, 1, 511, 2047, 2048, 4095, 4096, 4097, 65535, 65536, 65537, 131071, 131072, 1_000_000]
@@ -170,21 +170,13 @@ def test_writing_into_a_hole(mount: Path) -> None:
 
 def test_truncating_frees_room(mount: Path) -> None:
     (mount / "file").write_bytes(os.urandom(1 << 20))
-    _fsync(mount / "file")
+    fsync(mount / "file")
     full = (mount / "file").stat().st_blocks
     os.truncate(mount / "file", 1 << 19)
     half = (mount / "file").stat().st_blocks
     os.truncate(mount / "file", 0)
     assert abs(full - 2048) <= 256 and abs(half - 1024) <= 256
     assert (mount / "file").stat().st_blocks == 0
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def test_seek_data_and_seek_hole(mount: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.mounting import Workspace
 from tests.support.programs import run
-from tests.support.trees import Directory, Facts, Fifo, File, Link, Same, Tree, facts, plant
+from tests.support.trees import Directory, Facts, Fifo, File, Link, Same, Tree, facts, fsync, plant
 
 #: Something of everything that a faithful copy must keep.
 SAMPLE: Tree = {
@@ -213,18 +213,10 @@ def test_save_as_editors_do(mount: Path) -> None:
             (mount / "text~").unlink()
         os.link(mount / "text", mount / "text~")
         os.rename(mount / ".text.new", mount / "text")
-        _fsync(mount)
+        fsync(mount)
         assert (mount / "text").read_text() == f"version {number}\n"
         assert (mount / "text~").read_text() == f"version {number - 1}\n"
     assert sorted(os.listdir(mount)) == ["text", "text~"]
-
-
-def _fsync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("backupcopy", ["yes", "no"])

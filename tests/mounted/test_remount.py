@@ -11,7 +11,19 @@ import pytest
 
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, is_mounted, succeed
-from tests.support.trees import Fifo, File, Link, Same, Tree, facts, plant, stats, tree
+from tests.support.trees import (
+    Fifo,
+    File,
+    Link,
+    Same,
+    Tree,
+    facts,
+    fsync,
+    make_durable,
+    plant,
+    stats,
+    tree,
+)
 
 EVERYTHING: Tree = {
     "file": File("content", mode=0o640, mtime_ns=1_234_567_890_123_456_789),
@@ -49,7 +61,7 @@ def test_everything_stat_says_is_the_same_after_a_remount(own_mount: Workspace) 
     """Times, modes, sizes, blocks, link counts and inode numbers; content and links too."""
     plant(own_mount.path, EVERYTHING)
     work(own_mount.path)
-    os.sync()
+    make_durable(own_mount.path)
     before, content = stats(own_mount.path), facts(own_mount.path)
     own_mount.remount()
     assert stats(own_mount.path) == before
@@ -112,15 +124,7 @@ def durable(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    fsync(path.parent)
 
 
 def test_what_was_synced_survives_a_kill(own_mount: Workspace) -> None:
@@ -128,7 +132,7 @@ def test_what_was_synced_survives_a_kill(own_mount: Workspace) -> None:
     durable(own_mount.path / "file", data)
     (own_mount.path / "dir").mkdir()
     os.symlink("file", own_mount.path / "dir/link")
-    sync_directory(own_mount.path / "dir")
+    fsync(own_mount.path / "dir")
     own_mount.kill()
     own_mount.mount()
     assert (own_mount.path / "file").read_bytes() == data
@@ -137,7 +141,7 @@ def test_what_was_synced_survives_a_kill(own_mount: Workspace) -> None:
 
 def test_fdatasync_brings_the_size_along(own_mount: Workspace) -> None:
     fd = os.open(own_mount.path / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    sync_directory(own_mount.path)
+    fsync(own_mount.path)
     for number in range(50):
         os.write(fd, b"line %03d\n" % number)
         os.fdatasync(fd)
@@ -161,17 +165,17 @@ def test_a_save_by_rename_survives_a_kill_whole(own_mount: Workspace) -> None:
     durable(own_mount.path / "text", b"old")
     durable(own_mount.path / "text.new", b"new and longer")
     os.rename(own_mount.path / "text.new", own_mount.path / "text")
-    sync_directory(own_mount.path)
+    fsync(own_mount.path)
     own_mount.kill()
     own_mount.mount()
     assert tree(own_mount.path) == {"text": "new and longer"}
 
 
-def test_a_sync_of_the_whole_system_counts(own_mount: Workspace) -> None:
+def test_a_whole_synced_tree_survives_a_kill(own_mount: Workspace) -> None:
     plant(own_mount.path, EVERYTHING)
     work(own_mount.path)
+    make_durable(own_mount.path)
     content = facts(own_mount.path)
-    os.sync()
     own_mount.kill()
     own_mount.mount()
     assert facts(own_mount.path) == content

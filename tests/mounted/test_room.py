@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trees import fsync
+
 MIB = 1 << 20
 
 
 def _synced_blocks(path: Path) -> int:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    fsync(path)
     return path.stat().st_blocks
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,8 @@ class Workspace:
         self.options = options
         #: Keeps the tests out of the data directory of whoever runs them.
         self.env = _private_directories(base)
+        #: The daemon's process, between `mount` and `umount` or `kill`.
+        self.pid: int | None = None
         self._log: Path | None = None
         self._log_read = 0
 
@@ -118,10 +120,16 @@ class Workspace:
 
     def mount(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Mount, with the options of the workspace and some more, and see that it is there."""
-        self.path.mkdir(exist_ok=True)
-        done = succeed(self.cli("mount", self.path, "--store", self.store, *self.options, *options))
-        assert is_mounted(self.path), "mount ended well, but nothing is mounted"
-        self._log = Path(self.status()["log"])
+        return succeed(self.try_to_mount(*options))
+
+    def try_to_mount(self, *options: str) -> subprocess.CompletedProcess[str]:
+        if not is_mounted(self.path):
+            self.path.mkdir(exist_ok=True)
+        done = self.cli("mount", self.path, "--store", self.store, *self.options, *options)
+        if done.returncode == 0:
+            assert is_mounted(self.path), "mount ended well, but nothing is mounted"
+            status = self.status()
+            self.pid, self._log = status["pid"], Path(status["log"])
         return done
 
     def status(self) -> dict[str, Any]:
@@ -131,7 +139,8 @@ class Workspace:
 
     def umount(self) -> subprocess.CompletedProcess[str]:
         """Unmount and see that the daemon has gone and left the store whole."""
-        pid = self.status()["pid"]
+        assert self.pid is not None
+        pid, self.pid = self.pid, None
         done = succeed(self.cli("umount", self.path))
         assert not is_mounted(self.path), "umount ended well, but it is still mounted"
         wait_for_exit(pid)
@@ -144,7 +153,8 @@ class Workspace:
 
     def kill(self) -> None:
         """End the daemon as a crash would. The dead mountpoint stays."""
-        pid = self.status()["pid"]
+        assert self.pid is not None
+        pid, self.pid = self.pid, None
         os.kill(pid, signal.SIGKILL)
         wait_for_exit(pid)
 
@@ -162,24 +172,25 @@ class Workspace:
         return news if _TROUBLE.search(news) else ""
 
     def quiet(self) -> None:
+        """What a test leaves behind: no trouble in the log, and what was mounted still is."""
         trouble = self.trouble()
         assert not trouble, f"the daemon's log has trouble in it:\n{trouble[-4000:]}"
+        if self.pid is not None:
+            assert is_mounted(self.path), "the mount has gone by itself"
 
     def finish(self) -> None:
         """The end of every test: nothing mounted, nothing in the log, nothing broken."""
+        daemon = self.pid
         try:
+            self.quiet()
             if is_mounted(self.path):
                 self.umount()
             self.quiet()
         finally:
             if is_mounted(self.path):
-                self._abandon()
-
-    def _abandon(self) -> None:
-        pid = _daemon_of(self.path)
-        detach(str(self.path))
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+                detach(str(self.path))
+            if daemon is not None:
+                _end(daemon)
 
 
 class PlainWorkspace(Workspace):
@@ -191,6 +202,9 @@ class PlainWorkspace(Workspace):
         self.path.mkdir(exist_ok=True)
         return subprocess.CompletedProcess([], 0, "", "")
 
+    def quiet(self) -> None:
+        pass
+
     def umount(self) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 0, "", "")
 
@@ -201,16 +215,10 @@ class PlainWorkspace(Workspace):
         pass
 
 
-def _daemon_of(path: Path) -> int | None:
-    """The daemon of a workspace whose CLI no longer answers, from its command line."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if os.fsencode(path) in command and b"ckptfs" in b" ".join(command):
-            return int(process.name)
-    return None
+def _end(pid: int) -> None:
+    """See a daemon off that an unmount, or a failed test, should have ended already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _private_directories(base: Path) -> dict[str, str]:

@@ -156,6 +156,21 @@ def _facts_of(path: Path, name: str, first: dict[tuple[int, int], str]) -> Facts
     )
 
 
+def make_durable(root: Path) -> None:
+    """fsync every file and directory below `root`, and itself. (sync(2) does not wait for FUSE.)"""
+    for _, path in _walk(root):
+        if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+            fsync(path)
+
+
+def fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class Stat(NamedTuple):
     """What stat(2) says of a path and must go on saying as long as nobody touches it."""
 
