@@ -27,6 +27,9 @@ class Filesystem:
         self.unlinked: set[Ino] = set()
         #: Those of them that the kernel forgot while a handle was still open.
         self.forgotten: set[Ino] = set()
+        #: Files held open while a restore took them away or changed them: they live on in the view
+        #: that they were opened in.
+        self.limbo: dict[Ino, View] = {}
         #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH
         #: descriptor): a nameless inode then lives until the kernel forgets it.
         self.keep_unlinked = False

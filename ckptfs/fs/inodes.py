@@ -167,6 +167,8 @@ def drop(fs: Filesystem, ino: Ino) -> None:
 
 def forget(fs: Filesystem, ino: Ino) -> None:
     """The kernel no longer knows the inode: if it has no name and no handle either, it ends."""
+    if ino in fs.limbo and ino not in fs.held:
+        del fs.limbo[ino]
     if ino not in fs.unlinked:
         return
     if ino in fs.held:

@@ -14,14 +14,19 @@ import errno
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import NAME_MAX, Attributes, Ino, Inode
+from ckptfs.fuse import history_dir
+from ckptfs.fuse.entries import FOREVER, absent, attributes
+from ckptfs.fuse.history_dir import HistoryDirectory
+from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
+from ckptfs.fuse.options import MountOptions
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store.blocks import Buffer
 
 log = logging.getLogger(__name__)
@@ -29,15 +34,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: For how long the kernel may believe what it was told, in seconds.
-FOREVER = 86_400.0 * 365
-
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
-
-#: What stat calls a block, and the size that programs are told to write in.
-_STAT_BLOCK = 512
-_IO_SIZE = 4096
 
 #: Free inodes that statfs reports: numbers are never used up.
 _FREE_INODES = 1 << 40
@@ -63,46 +61,26 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     return handle
 
 
-def attributes(inode: Inode) -> EntryAttributes:
-    entry = EntryAttributes()
-    entry.st_ino = inode.ino
-    entry.st_mode = inode.mode
-    entry.st_nlink = inode.nlink
-    entry.st_uid = inode.uid
-    entry.st_gid = inode.gid
-    entry.st_rdev = inode.rdev
-    entry.st_size = inode.size
-    entry.st_blksize = _IO_SIZE
-    entry.st_blocks = -(-inode.allocated // _STAT_BLOCK)
-    entry.st_atime_ns = inode.atime_ns
-    entry.st_mtime_ns = inode.mtime_ns
-    entry.st_ctime_ns = inode.ctime_ns
-    entry.entry_timeout = FOREVER
-    entry.attr_timeout = FOREVER
-    return entry
+class HistoryHooks(Protocol):
+    """What `.checkpoints` needs from above: both have told the kernel when they return."""
 
-
-def _absent() -> EntryAttributes:
-    """The answer to a lookup that tells the kernel to remember that the name is not there."""
-    entry = EntryAttributes()
-    entry.st_ino = 0
-    entry.entry_timeout = FOREVER
-    return entry
+    async def save(self, name: str) -> int: ...
+    async def delete(self, number: int) -> None: ...
 
 
 class Listing:
     """An open directory: the names given out so far, so that a position stays valid while entries
     come and go. Position 1 is behind ".", 2 behind "..", and n + 2 behind the n-th name."""
 
-    __slots__ = ("ino", "names")
+    __slots__ = ("names", "node")
 
-    def __init__(self, ino: Ino) -> None:
-        self.ino = ino
+    def __init__(self, node: int) -> None:
+        self.node = node
         self.names: list[bytes] = []
 
 
 class Operations(pyfuse3.Operations):
-    """One mounted workspace. A file handle is the inode and whether root opened it.
+    """One mounted workspace. A file handle is the node and whether root opened it.
 
     With the writeback cache the kernel gathers writes and keeps size and times of open files; it
     hands over pages and times at close, at fsync and when memory is short.
@@ -110,66 +88,115 @@ class Operations(pyfuse3.Operations):
 
     enable_writeback_cache = True
 
-    def __init__(self, fs: Filesystem, *, xattrs: bool) -> None:
+    def __init__(
+        self, fs: Filesystem, options: MountOptions, history: HistoryHooks | None = None
+    ) -> None:
         super().__init__()
         self._fs = fs
-        self._xattrs = xattrs
+        self._xattrs = options.xattrs
+        self._show_history = options.show_checkpoints
+        self._history = history
+        self.nodes = Nodes(fs)
+        self._directory = HistoryDirectory(fs, self.nodes)
         self._listings: dict[int, Listing] = {}
         self._next_listing = 1
-        self._absent = _absent()
+        self._absent = absent(FOREVER)
+
+    def _at(self, node: int) -> Place:
+        if node >= HISTORY:
+            # Nothing in `.checkpoints` itself can be changed but by mkdir and rmdir.
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return self.nodes.place(node)
+
+    def _entry_place(self, parent: int, name: bytes) -> Place:
+        """Where a name is to be made or removed."""
+        if name == history_dir.NAME and parent == ROOT_INO:
+            raise OSError(errno.EPERM, f"{name.decode()} is the history")
+        return self._at(parent)
 
     # -- names ------------------------------------------------------------------------------------
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        inode = self._fs.seek(self._fs.head, Ino(parent), name)
-        return self._absent if inode is None else attributes(inode)
+        if parent < LIVE_END:
+            if name == history_dir.NAME and parent == ROOT_INO:
+                return self._directory.itself()
+        elif parent == HISTORY_ROOT:
+            return self._directory.lookup(name)
+        view, ino, base = self.nodes.place(parent)
+        inode = self._fs.seek(view, ino, name)
+        return self._absent if inode is None else attributes(inode, base)
 
     @handler
     def getattr(self, node: int, ctx: RequestContext) -> EntryAttributes:
-        return attributes(self._fs.getattr(self._fs.head, Ino(node)))
+        if node >= HISTORY:
+            return self._directory.getattr(node)
+        view, ino, base = self.nodes.place(node)
+        return attributes(self._fs.getattr(view, ino), base)
 
     async def forget(self, forgotten: Sequence[tuple[int, int]]) -> None:
-        unlinked = self._fs.unlinked
-        if unlinked:
+        fs = self._fs
+        if fs.unlinked or fs.limbo:
             for node, _ in forgotten:
-                if node in unlinked:
-                    self._fs.forget(Ino(node))
+                if node in fs.unlinked or node in fs.limbo:
+                    fs.forget(Ino(node))
 
     @handler
     def readlink(self, node: int, ctx: RequestContext) -> bytes:
-        return self._fs.readlink(self._fs.head, Ino(node))
+        if node >= HISTORY:
+            return self._directory.readlink(node)
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.readlink(view, ino)
 
     @handler
     def mknod(
         self, parent: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        fs = self._fs
-        return attributes(fs.mknod(fs.head, Ino(parent), name, mode, ctx.uid, ctx.gid, rdev))
+        view, ino, base = self._entry_place(parent, name)
+        return attributes(self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid, rdev), base)
+
+    async def mkdir(
+        self, parent: int, name: bytes, mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        if parent == HISTORY_ROOT:
+            return await self._save(name)
+        return await self._mkdir(parent, name, mode, ctx)
 
     @handler
-    def mkdir(self, parent: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
-        fs = self._fs
-        return attributes(fs.mkdir(fs.head, Ino(parent), name, mode, ctx.uid, ctx.gid))
+    def _mkdir(self, parent: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
+        view, ino, base = self._entry_place(parent, name)
+        return attributes(self._fs.mkdir(view, ino, name, mode, ctx.uid, ctx.gid), base)
 
     @handler
     def symlink(
         self, parent: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        fs = self._fs
-        return attributes(fs.symlink(fs.head, Ino(parent), name, target, ctx.uid, ctx.gid))
+        view, ino, base = self._entry_place(parent, name)
+        return attributes(self._fs.symlink(view, ino, name, target, ctx.uid, ctx.gid), base)
 
     @handler
     def link(self, node: int, parent: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        return attributes(self._fs.link(self._fs.head, Ino(node), Ino(parent), name))
+        view, directory, base = self._entry_place(parent, name)
+        source, ino, _ = self._at(node)
+        if source is not view:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return attributes(self._fs.link(view, ino, directory, name), base)
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: RequestContext) -> None:
-        self._fs.unlink(self._fs.head, Ino(parent), name)
+        view, ino, _ = self._entry_place(parent, name)
+        self._fs.unlink(view, ino, name)
+
+    async def rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
+        if parent == HISTORY_ROOT:
+            await self._delete(name)
+        else:
+            await self._rmdir(parent, name)
 
     @handler
-    def rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
-        self._fs.rmdir(self._fs.head, Ino(parent), name)
+    def _rmdir(self, parent: int, name: bytes) -> None:
+        view, ino, _ = self._entry_place(parent, name)
+        self._fs.rmdir(view, ino, name)
 
     @handler
     def rename(
@@ -181,7 +208,32 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        self._fs.rename(self._fs.head, Ino(parent), name, Ino(new_parent), new_name, flags)
+        view, ino, _ = self._entry_place(parent, name)
+        new_view, new_ino, _ = self._entry_place(new_parent, new_name)
+        if new_view is not view:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        self._fs.rename(view, ino, name, new_ino, new_name, flags)
+
+    # -- history by mkdir and rmdir ---------------------------------------------------------------
+
+    async def _save(self, name: bytes) -> EntryAttributes:
+        number = await self._hooks().save(os.fsdecode(name))
+        entry = self._directory.checkpoint(number)
+        # The name becomes a symbolic link; what this call made is the directory behind it.
+        entry.entry_timeout = 0
+        return entry
+
+    async def _delete(self, name: bytes) -> None:
+        try:
+            number = self._directory.find(name)
+        except OSError as error:
+            raise FUSEError(error.errno or errno.EIO) from None
+        await self._hooks().delete(number)
+
+    def _hooks(self) -> HistoryHooks:
+        if self._history is None:
+            raise FUSEError(errno.EPERM)
+        return self._history
 
     # -- attributes -------------------------------------------------------------------------------
 
@@ -194,7 +246,7 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
-        fs = self._fs
+        view, ino, base = self._at(node)
         wanted = Attributes(
             mode=attr.st_mode if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
@@ -204,7 +256,7 @@ class Operations(pyfuse3.Operations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
-        return attributes(fs.setattr(fs.head, Ino(node), wanted, keep_set_id=not ctx.uid))
+        return attributes(self._fs.setattr(view, ino, wanted, keep_set_id=not ctx.uid), base)
 
     @handler
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
@@ -225,35 +277,38 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        fs = self._fs
-        inode = fs.mknod(fs.head, Ino(parent), name, mode, ctx.uid, ctx.gid)
-        return self._opened(inode.ino, ctx), attributes(inode)
+        view, ino, base = self._entry_place(parent, name)
+        inode = self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid)
+        return self._opened(base | inode.ino, ctx), attributes(inode, base)
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
-        fs = self._fs
-        ino = Ino(node)
+        if node >= LIVE_END and flags & (os.O_ACCMODE | os.O_TRUNC):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if flags & os.O_TRUNC:
-            fs.setattr(fs.head, ino, Attributes(size=0), keep_set_id=not ctx.uid)
-        return self._opened(ino, ctx)
+            view, ino, _ = self._at(node)
+            self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not ctx.uid)
+        return self._opened(node, ctx)
 
-    def _opened(self, ino: Ino, ctx: RequestContext) -> FileInfo:
-        self._fs.hold(ino)
+    def _opened(self, node: int, ctx: RequestContext) -> FileInfo:
+        if node < LIVE_END:
+            self._fs.hold(Ino(node))
         # What a write may do to set-id bits depends on who opened the file.
-        return FileInfo(fh=ino << 1 | (not ctx.uid), keep_cache=True)
+        return FileInfo(fh=node << 1 | (not ctx.uid), keep_cache=True)
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
         # pyfuse3 takes any buffer, whatever its annotation says.
-        return self._fs.read(self._fs.head, Ino(fh >> 1), offset, size)
+        view, ino, _ = self.nodes.place(fh >> 1)
+        return self._fs.read(view, ino, offset, size)
 
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
         fs = self._fs
-        ino = Ino(fh >> 1)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        return fs.write(fs.head, ino, offset, data, keep_set_id=bool(fh & 1))
+        view, ino, _ = self.nodes.place(fh >> 1)
+        return fs.write(view, ino, offset, data, keep_set_id=bool(fh & 1))
 
     @handler
     def flush(self, fh: int) -> None:
@@ -262,7 +317,9 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def release(self, fh: int) -> None:
-        self._fs.drop(Ino(fh >> 1))
+        node = fh >> 1
+        if node < LIVE_END:
+            self._fs.drop(Ino(node))
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:
@@ -278,39 +335,62 @@ class Operations(pyfuse3.Operations):
     def opendir(self, node: int, ctx: RequestContext) -> int:
         fh = self._next_listing
         self._next_listing += 1
-        self._listings[fh] = Listing(Ino(node))
-        self._fs.hold(Ino(node))
+        self._listings[fh] = Listing(node)
+        if node < LIVE_END:
+            self._fs.hold(Ino(node))
         return fh
 
     @handler
     def releasedir(self, fh: int) -> None:
-        self._fs.drop(self._listings.pop(fh).ino)
+        node = self._listings.pop(fh).node
+        if node < LIVE_END:
+            self._fs.drop(Ino(node))
 
     @handler
     def readdir(self, fh: int, start: int, token: pyfuse3.ReaddirToken) -> None:
         listing = self._listings[fh]
-        if start < 2 and not self._reply_dots(listing, start, token):
+        if start < 2 and not self._reply_dots(listing.node, start, token):
             return
         names = listing.names
         position = max(start - 2, 0)
         del names[position:]
-        after = names[-1] if names else b""
         reply = pyfuse3.readdir_reply
-        for name, inode in self._fs.entries(self._fs.head, listing.ino, after):
-            if not reply(token, name, attributes(inode), position + 3):
+        for name, entry in self._entries(listing, position):
+            if not reply(token, name, entry, position + 3):
                 return
             names.append(name)
             position += 1
 
-    def _reply_dots(self, listing: Listing, start: int, token: pyfuse3.ReaddirToken) -> bool:
-        fs = self._fs
-        directory = fs.getattr(fs.head, listing.ino)
-        if start == 0 and not pyfuse3.readdir_reply(token, b".", attributes(directory), 1):
+    def _entries(self, listing: Listing, position: int) -> Iterator[tuple[bytes, EntryAttributes]]:
+        node, names = listing.node, listing.names
+        if node == HISTORY_ROOT:
+            yield from self._directory.entries(position)
+            return
+        view, ino, base = self.nodes.place(node)
+        after = names[-1] if names else b""
+        if node == ROOT_INO and self._show_history and not names:
+            yield history_dir.NAME, self._directory.itself()
+        elif after == history_dir.NAME and node == ROOT_INO:
+            after = b""
+        for name, inode in self._fs.entries(view, ino, after):
+            yield name, attributes(inode, base)
+
+    def _reply_dots(self, node: int, start: int, token: pyfuse3.ReaddirToken) -> bool:
+        here, above = self._itself_and_parent(node)
+        if start == 0 and not pyfuse3.readdir_reply(token, b".", here, 1):
             return False
-        parent = directory
-        if directory.parent:
-            parent = fs.getattr(fs.head, directory.parent)
-        return pyfuse3.readdir_reply(token, b"..", attributes(parent), 2)
+        return pyfuse3.readdir_reply(token, b"..", above, 2)
+
+    def _itself_and_parent(self, node: int) -> tuple[EntryAttributes, EntryAttributes]:
+        fs = self._fs
+        if node == HISTORY_ROOT:
+            return self._directory.itself(), attributes(fs.getattr(fs.head, ROOT_INO))
+        view, ino, base = self.nodes.place(node)
+        inode = fs.getattr(view, ino)
+        here = attributes(inode, base)
+        if inode.parent:
+            return here, attributes(fs.getattr(view, inode.parent), base)
+        return here, self._directory.itself() if base else here
 
     # -- extended attributes ----------------------------------------------------------------------
 
@@ -322,19 +402,27 @@ class Operations(pyfuse3.Operations):
     @handler
     def getxattr(self, node: int, name: bytes, ctx: RequestContext) -> bytes:
         self._require_xattrs()
-        return self._fs.getxattr(self._fs.head, Ino(node), name)
+        if node >= HISTORY:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.getxattr(view, ino, name)
 
     @handler
     def listxattr(self, node: int, ctx: RequestContext) -> list[bytes]:
         self._require_xattrs()
-        return self._fs.listxattr(self._fs.head, Ino(node))
+        if node >= HISTORY:
+            return []
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.listxattr(view, ino)
 
     @handler
     def setxattr(self, node: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._fs.setxattr(self._fs.head, Ino(node), name, value)
+        view, ino, _ = self._at(node)
+        self._fs.setxattr(view, ino, name, value)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._fs.removexattr(self._fs.head, Ino(node), name)
+        view, ino, _ = self._at(node)
+        self._fs.removexattr(view, ino, name)

@@ -13,3 +13,5 @@ class MountOptions:
     xattrs: bool = False
     allow_other: bool = False
     fsname: str = "ckptfs"
+    #: Whether `.checkpoints` stands in the listing of the workspace's root.
+    show_checkpoints: bool = False

@@ -17,7 +17,7 @@ import trio
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import loop
-from ckptfs.fuse.adapter import Operations
+from ckptfs.fuse.adapter import HistoryHooks, Operations
 from ckptfs.fuse.options import MountOptions
 
 #: A pause of this length between requests is a good moment to commit.
@@ -34,12 +34,13 @@ async def serve(
     options: MountOptions,
     *,
     started: Callable[[], None],
+    history: HistoryHooks | None = None,
 ) -> None:
     """Serve until the workspace is unmounted. On cancellation it is unmounted here."""
     _tune_collector()
     committer = Committer(fs)
     committer.requests = loop.install(committer.turn)
-    operations = Operations(fs, xattrs=options.xattrs)
+    operations = Operations(fs, options, history)
     try:
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:

@@ -1,0 +1,42 @@
+"""What the kernel is told about an inode, and for how long it may believe it."""
+
+from __future__ import annotations
+
+from pyfuse3 import EntryAttributes
+
+from ckptfs.model import Inode
+
+#: Nobody but this process changes the tree, and it tells the kernel when it does so unasked.
+FOREVER = 86_400.0 * 365
+
+#: What stat calls a block, and the size that programs are told to write in.
+_STAT_BLOCK = 512
+_IO_SIZE = 4096
+
+
+def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
+    """The answer for an inode; ``base`` makes its number a node id of its view."""
+    entry = EntryAttributes()
+    entry.st_ino = base | inode.ino
+    entry.st_mode = inode.mode
+    entry.st_nlink = inode.nlink
+    entry.st_uid = inode.uid
+    entry.st_gid = inode.gid
+    entry.st_rdev = inode.rdev
+    entry.st_size = inode.size
+    entry.st_blksize = _IO_SIZE
+    entry.st_blocks = -(-inode.allocated // _STAT_BLOCK)
+    entry.st_atime_ns = inode.atime_ns
+    entry.st_mtime_ns = inode.mtime_ns
+    entry.st_ctime_ns = inode.ctime_ns
+    entry.entry_timeout = FOREVER
+    entry.attr_timeout = FOREVER
+    return entry
+
+
+def absent(timeout: float) -> EntryAttributes:
+    """The answer to a lookup that tells the kernel to remember that the name is not there."""
+    entry = EntryAttributes()
+    entry.st_ino = 0
+    entry.entry_timeout = timeout
+    return entry

@@ -1,0 +1,73 @@
+"""FUSE node ids: which view and inode one stands for.
+
+A node id is computed, so no table has to be kept: the low 40 bits are the inode number, the bits
+above them the *slot*. Slot 0 is the live workspace; slot n + 1 is checkpoint n; the last slot is
+the `.checkpoints` directory itself. Checkpoint numbers are never used twice, so neither is a node
+id.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NamedTuple
+
+from ckptfs import history
+from ckptfs.errors import CheckpointUnknown
+from ckptfs.fs import Filesystem
+from ckptfs.model import ROOT_INO, Ino
+from ckptfs.store import View
+
+_INO_BITS = 40
+LIVE_END = 1 << _INO_BITS
+_INO_MASK = LIVE_END - 1
+
+#: The slot of `.checkpoints`: its own node, and those of the symbolic links in it.
+_HISTORY_SLOT = (1 << 22) - 1
+HISTORY = _HISTORY_SLOT << _INO_BITS
+HISTORY_ROOT = HISTORY | 1
+
+
+class Place(NamedTuple):
+    view: View
+    ino: Ino
+    #: What to add to an inode number of this view to make it a node id.
+    base: int
+
+
+def checkpoint_base(number: int) -> int:
+    return (number + 1) << _INO_BITS
+
+
+def checkpoint_root(number: int) -> int:
+    return checkpoint_base(number) | ROOT_INO
+
+
+class Nodes:
+    """The way from node ids to views. Views of checkpoints are made when first asked for."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+        self._views: dict[int, View] = {}
+
+    def place(self, node: int) -> Place:
+        """Where a node is. ESTALE if its checkpoint was deleted."""
+        if node < LIVE_END:
+            fs = self._fs
+            return Place(fs.limbo.get(Ino(node)) or fs.head, Ino(node), 0)
+        slot = node >> _INO_BITS
+        return Place(self._checkpoint(slot - 1), Ino(node & _INO_MASK), slot << _INO_BITS)
+
+    def _checkpoint(self, number: int) -> View:
+        view = self._views.get(number)
+        if view is None:
+            try:
+                checkpoint = history.find(self._fs.store, number)
+            except CheckpointUnknown:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+            view = self._views[number] = self._fs.view_of(checkpoint.epoch)
+        return view
+
+    def refresh(self) -> None:
+        """Checkpoints were deleted: what is known of their ancestry no longer holds."""
+        self._views.clear()
