@@ -1,0 +1,143 @@
+"""Which records two views see differently, by the `changes` index.
+
+Owns the way from two epochs to the entities whose visible record differs; what that means to a
+user is `ckptfs.history.diff`'s business. Nothing here walks a tree: the cost is what was written on
+the two ways up to the epochs' common ancestor.
+
+The caller has settled the file system; inodes that still wait in a view are seen all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckptfs.model import ContentId, Epoch, Ino, Inode
+from ckptfs.store import Store, View
+from ckptfs.store.format import (
+    NO_EPOCH,
+    block_number,
+    dirent_name,
+    inode_entity,
+    unpack_inode,
+    unpack_u64,
+)
+
+
+class Entities(NamedTuple):
+    """Entities of the five versioned tables, as their keys without epoch."""
+
+    inodes: set[bytes]
+    dirents: set[bytes]
+    links: set[bytes]
+    blocks: set[bytes]
+    xattrs: set[bytes]
+
+
+class Touched(NamedTuple):
+    """What looks different: inodes (attributes, bytes, xattrs) and directory entries."""
+
+    inodes: set[Ino]
+    entries: set[tuple[Ino, bytes]]
+
+
+def epochs_between(store: Store, a: Epoch, b: Epoch) -> list[Epoch]:
+    """The epochs on the two ways from ``a`` and ``b`` up to, not with, their common ancestor."""
+    above_a = _lineage(store, a)
+    seen = set(above_a)
+    way_b: list[Epoch] = []
+    for epoch in _lineage(store, b):
+        if epoch in seen:
+            return above_a[: above_a.index(epoch)] + way_b
+        way_b.append(epoch)
+    return above_a + way_b
+
+
+def _lineage(store: Store, epoch: Epoch) -> list[Epoch]:
+    """The epoch and all its ancestors, nearest first."""
+    found = []
+    while epoch != NO_EPOCH:
+        found.append(epoch)
+        epoch = store.epochs[epoch].parent
+    return found
+
+
+def entities_between(store: Store, a: View, b: View) -> Entities:
+    """Every entity that was written on the ways between the two views.
+
+    Blocks of a content that one of these epochs allocated are not among them: the inode that names
+    the content is.
+    """
+    found = Entities(set(), set(), set(), set(), set())
+    tables = (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
+    by_kind = {table.kind: entities for table, entities in zip(tables, found, strict=True)}
+    for epoch in epochs_between(store, a.epoch, b.epoch):
+        for key in store.changes.walk(epoch):
+            by_kind[key[:1]].add(key[1:])
+    for view in (a, b):
+        found.inodes.update(inode_entity(ino) for ino in view.unsettled)
+    return found
+
+
+def inode_in(store: Store, view: View, ino: Ino) -> Inode | None:
+    """The inode as the view sees it, nameless or not; None if it is not there."""
+    waiting = view.unsettled.get(ino)
+    if waiting is not None:
+        return waiting
+    record = store.inodes.get(view, inode_entity(ino))
+    return unpack_inode(ino, record) if record else None
+
+
+def entry_in(store: Store, view: View, entity: bytes) -> Ino | None:
+    record = store.dirents.get(view, entity)
+    return Ino(unpack_u64(record)) if record else None
+
+
+def touched(store: Store, a: View, b: View) -> Touched:
+    """Every inode and directory entry whose visible record differs between the two views.
+
+    A file whose bytes differ is among the inodes, and so is one whose xattrs do.
+    """
+    return touched_of(store, a, b, entities_between(store, a, b))
+
+
+def touched_of(store: Store, a: View, b: View, written: Entities) -> Touched:
+    """`touched`, when the entities between the views are known already."""
+    blocks = differing_blocks(store, a, b, written.blocks)
+    inodes = set(_inodes(store, a, b, written.inodes, blocks))
+    for entity in written.xattrs:
+        if store.xattrs.get(a, entity) != store.xattrs.get(b, entity):
+            inodes.add(Ino(unpack_u64(entity[:8])))
+    entries = {
+        (Ino(unpack_u64(entity[:8])), dirent_name(entity))
+        for entity in written.dirents
+        if store.dirents.get(a, entity) != store.dirents.get(b, entity)
+    }
+    return Touched(inodes, entries)
+
+
+def _inodes(
+    store: Store,
+    a: View,
+    b: View,
+    entities: set[bytes],
+    blocks: dict[ContentId, list[int]],
+) -> Iterator[Ino]:
+    # Every write saves the inode too, so the file of a changed block is among the inodes.
+    for entity in entities:
+        ino = Ino(unpack_u64(entity))
+        old, new = inode_in(store, a, ino), inode_in(store, b, ino)
+        if old != new or (new is not None and new.content in blocks):
+            yield ino
+
+
+def differing_blocks(
+    store: Store, a: View, b: View, entities: set[bytes]
+) -> dict[ContentId, list[int]]:
+    """By content, the numbers of the listed blocks whose map records differ."""
+    found: dict[ContentId, list[int]] = {}
+    for entity in entities:
+        if store.blockmap.get(a, entity) != store.blockmap.get(b, entity):
+            content = ContentId(unpack_u64(entity[:8]))
+            found.setdefault(content, []).append(block_number(entity))
+    return found
