@@ -7,6 +7,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     CkptfsError                     1
     ├── UsageError                  2
     ├── ProblemsFound               3
+    ├── SystemRefused               4
     ├── StoreError
     │   ├── StoreMissing           10
     │   ├── NotAStore              11
@@ -34,7 +35,8 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── WorkspaceUnknown       40
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
-    │   └── WorkspaceNotEmpty      43
+    │   ├── WorkspaceNotEmpty      43
+    │   └── NothingToUndo          44
     ├── SyncError
     │   ├── SourceMissing          50
     │   ├── DestinationInvalid     51
@@ -108,6 +110,21 @@ class ProblemsFound(CkptfsError):
         super().__init__(
             f"Store {_show(store)} has {problems}. Nothing was changed.",
             hint="Export what you need with `ckptfs export` and keep a copy of the store.",
+        )
+
+
+class SystemRefused(CkptfsError):
+    """The operating system said no, and nobody on the way knew better words for it."""
+
+    kind = "system-refused"
+    exit_code = 4
+
+    def __init__(self, what: str, error: OSError) -> None:
+        where = f" ({_show(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+        reason = (error.strerror or str(error)).lower()
+        super().__init__(
+            f"Cannot {what}: {reason}{where}.",
+            hint="Check the path, its permissions and the space on its disk.",
         )
 
 
@@ -418,6 +435,17 @@ class WorkspaceNotEmpty(WorkspaceError):
         super().__init__(
             f"Cannot fill workspace {_show(path)}: it already has content. Nothing was changed.",
             hint="Import into a new workspace, or copy with cp -a into the mounted one.",
+        )
+
+
+class NothingToUndo(WorkspaceError):
+    kind = "nothing-to-undo"
+    exit_code = 44
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"Cannot {verb}: there is no restore to {verb}. Nothing was changed.",
+            hint="`ckptfs list` shows the checkpoints that you can restore.",
         )
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import history, sync
-from ckptfs.errors import CheckpointUnknown, WorkspaceNotEmpty
+from ckptfs.errors import CheckpointUnknown, NothingToUndo, WorkspaceNotEmpty
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint
+from ckptfs.history import Cause, Checkpoint, LogEntry, Restored, Touched
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Problem, View, check
 from ckptfs.sync import SyncResult
@@ -40,6 +40,8 @@ class CheckpointService:
 
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
+        #: What changed without the kernel asking for it; whoever serves the mount tells it.
+        self.unannounced: list[Touched] = []
 
     def figures(self) -> Figures:
         store = self.fs.store
@@ -59,9 +61,55 @@ class CheckpointService:
         """The tree of a checkpoint, or of now when none is named."""
         if checkpoint is None:
             return self.fs.head
+        return self.fs.view_of(self._find(checkpoint).epoch)
+
+    def restore(self, checkpoint: str, cause: Cause | None = None) -> Restored:
+        """Make the workspace what it was at a checkpoint; what it is now is saved first."""
+        return self._restore_to(self._find(checkpoint), "restore", None, cause)
+
+    def rewind(self, steps: int = 1, cause: Cause | None = None) -> Restored:
+        """Go back a number of checkpoints along the way that led here."""
+        way = history.lineage(self.fs.store)
+        if not self._has_unsaved():
+            way = way[1:]  # the newest is what the workspace is now
+        if not 1 <= steps <= len(way):
+            raise CheckpointUnknown(f"@-{steps}")
+        return self._restore_to(way[steps - 1], "restore", None, cause)
+
+    def undo(self, cause: Cause | None = None) -> Restored:
+        """Take back the last restore that is not taken back yet."""
+        entry = history.undoable(self.fs.store)
+        if entry is None:
+            raise NothingToUndo("undo")
+        return self._take_back(entry, "undo", cause)
+
+    def redo(self, cause: Cause | None = None) -> Restored:
+        """Take back the last undo."""
+        entry = history.redoable(self.fs.store)
+        if entry is None:
+            raise NothingToUndo("redo")
+        return self._take_back(entry, "redo", cause)
+
+    def restores(self) -> list[LogEntry]:
+        """Every restore, oldest first."""
+        return history.restore_log(self.fs.store)
+
+    def _take_back(self, entry: LogEntry, kind: str, cause: Cause | None) -> Restored:
+        target = history.find(self.fs.store, entry.before)
+        return self._restore_to(target, kind, entry.number, cause)
+
+    def _restore_to(
+        self, target: Checkpoint, kind: str, undoes: int | None, cause: Cause | None
+    ) -> Restored:
+        restored = history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
+        self.fs.commit()
+        self.unannounced.append(restored.touched)
+        return restored
+
+    def _find(self, checkpoint: str) -> Checkpoint:
         if not checkpoint.isdecimal():
             raise CheckpointUnknown(checkpoint)
-        return self.fs.view_of(history.find(self.fs.store, int(checkpoint)).epoch)
+        return history.find(self.fs.store, int(checkpoint))
 
     def check(self) -> list[Problem]:
         """Everything that is wrong with the store; empty when nothing is."""
@@ -83,9 +131,9 @@ class CheckpointService:
             if not merge:
                 raise WorkspaceNotEmpty(self.fs.store.path)
             if self._has_unsaved():
-                self.save(f"before import from {source}", "import")
+                self.save(f"before import from {source}")
         result = sync.import_tree(self.fs, source, progress=progress)
-        self.save(f"import from {source}", "import")
+        self.save(f"import from {source}")
         return result
 
     def export(

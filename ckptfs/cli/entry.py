@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ckptfs.cli import screen
-from ckptfs.errors import CkptfsError
+from ckptfs.errors import CkptfsError, SystemRefused
 
 INTERRUPTED = 130
 #: What a shell reports for a command whose reader went away.
@@ -37,10 +37,12 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     as_json = "--json" in words
+    doing = "go on"
     try:
         from ckptfs.cli.parser import make_parser
 
         args = make_parser().parse_args(words)
+        doing = args.verb
         return verb(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
@@ -49,6 +51,11 @@ def _run(words: list[str]) -> int:
         return error.exit_code
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except OSError as error:
+        if os.environ.get("CKPTFS_DEBUG"):
+            raise
+        screen.failure(SystemRefused(doing, error), as_json=as_json)
+        return SystemRefused.exit_code
     except Exception as error:
         if os.environ.get("CKPTFS_DEBUG"):
             raise

@@ -18,6 +18,13 @@ Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted, others name t
 (docs/CLI.md lists them)."""
 
 
+def _path(text: str) -> str:
+    """A path as typed. An empty one would mean the current directory, which nobody meant."""
+    if not text:
+        raise argparse.ArgumentTypeError("a path is empty")
+    return text
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises instead of printing and leaving."""
 
@@ -44,6 +51,7 @@ def make_parser() -> Parser:
     _add_status(verbs)
     _add_save(verbs)
     _add_list(verbs)
+    _add_restore(verbs)
     _add_import(verbs)
     _add_export(verbs)
     _add_check(verbs)
@@ -55,7 +63,12 @@ _Verbs = argparse._SubParsersAction
 
 def _add_common(parser: argparse.ArgumentParser, *, default: object, json_default: object) -> None:
     parser.add_argument(
-        "-w", "--workspace", metavar="DIR", default=default, help="the workspace to work on"
+        "-w",
+        "--workspace",
+        metavar="DIR",
+        type=_path,
+        default=default,
+        help="the workspace to work on",
     )
     parser.add_argument(
         "--json", action="store_true", default=json_default, help="print the result as JSON"
@@ -71,12 +84,14 @@ def _verb(verbs: _Verbs[Parser], name: str, text: str) -> Parser:
 
 
 def _add_store(parser: Parser, text: str) -> None:
-    parser.add_argument("--store", metavar="DIR", help=text)
+    parser.add_argument("--store", metavar="DIR", type=_path, help=text)
 
 
 def _add_mount(verbs: _Verbs[Parser]) -> None:
     mount = _verb(verbs, "mount", "take a directory over in place and give it a history")
-    mount.add_argument("directory", metavar="DIR", nargs="?", help="the directory to mount")
+    mount.add_argument(
+        "directory", metavar="DIR", type=_path, nargs="?", help="the directory to mount"
+    )
     _add_store(mount, "where its content and history live (default: below ~/.local/share/ckptfs)")
     mount.add_argument("--foreground", action="store_true", help="do not go to the background")
     mount.add_argument(
@@ -87,7 +102,11 @@ def _add_mount(verbs: _Verbs[Parser]) -> None:
     )
     mount.add_argument("--allow-other", action="store_true", help="let other users in")
     mount.add_argument(
-        "--from", dest="source", metavar="DIR", help="fill a new workspace from DIR (only read)"
+        "--from",
+        dest="source",
+        metavar="DIR",
+        type=_path,
+        help="fill a new workspace from DIR (only read)",
     )
     mount.add_argument(
         "--no-write-back",
@@ -99,7 +118,13 @@ def _add_mount(verbs: _Verbs[Parser]) -> None:
 
 def _add_umount(verbs: _Verbs[Parser]) -> None:
     umount = _verb(verbs, "umount", "unmount and bring the directory below up to date")
-    umount.add_argument("directory", metavar="DIR", nargs="?", help="the workspace to unmount")
+    umount.add_argument(
+        "directory",
+        metavar="DIR",
+        type=_path,
+        nargs="?",
+        help="the workspace to unmount",
+    )
     how = umount.add_mutually_exclusive_group()
     how.add_argument(
         "--lazy", action="store_true", help="detach now, finish when the last user has gone"
@@ -128,15 +153,24 @@ def _add_list(verbs: _Verbs[Parser]) -> None:
     _verb(verbs, "list", "list the checkpoints, newest first")
 
 
+def _add_restore(verbs: _Verbs[Parser]) -> None:
+    restore = _verb(verbs, "restore", "make the workspace what it was at a checkpoint")
+    restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
+    rewind = _verb(verbs, "rewind", "go back N checkpoints")
+    rewind.add_argument("steps", metavar="N", nargs="?", type=int, default=1, help="default 1")
+    _verb(verbs, "undo", "take back the last restore")
+    _verb(verbs, "redo", "take back the last undo")
+
+
 def _add_import(verbs: _Verbs[Parser]) -> None:
     parser = _verb(verbs, "import", "bring a directory into a workspace or store; it is only read")
-    parser.add_argument("source", metavar="SRC", help="the directory to read")
+    parser.add_argument("source", metavar="SRC", type=_path, help="the directory to read")
     _add_store(parser, "the store to fill, made if absent, instead of a workspace")
 
 
 def _add_export(verbs: _Verbs[Parser]) -> None:
     parser = _verb(verbs, "export", "write the workspace, or a checkpoint, into a new directory")
-    parser.add_argument("dest", metavar="DEST", help="an absent or empty directory")
+    parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
     parser.add_argument("--checkpoint", metavar="ID", help="the checkpoint to write out")
     _add_store(parser, "the store to read instead of a workspace's")
 

@@ -27,7 +27,7 @@ from ckptfs.control.protocol import (
     encode_progress,
     encode_result,
 )
-from ckptfs.errors import CkptfsError, ControlError
+from ckptfs.errors import CkptfsError, ControlError, SystemRefused
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +194,8 @@ async def _answer(request: Request, connection: Connection, handler: Handler) ->
         result = await handler(request, connection)
     except CkptfsError as error:
         return encode_error(error)
+    except OSError as error:
+        return encode_error(SystemRefused(request.op, error))
     except Exception as error:
         log.exception("request %r failed", request.op)
         return encode_error(

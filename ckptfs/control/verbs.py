@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
-    from ckptfs.history import Checkpoint
+    from ckptfs.history import Cause, Checkpoint, Restored
     from ckptfs.service import CheckpointService
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
@@ -26,7 +27,7 @@ Tell = Callable[[Record], None]
 NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
-NEEDS_SYNC = frozenset({"save", "export"})
+NEEDS_SYNC = frozenset({"save", "export", "restore", "rewind", "undo", "redo"})
 
 
 def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
@@ -65,6 +66,22 @@ def checkpoint_record(checkpoint: Checkpoint) -> Record:
     }
 
 
+def restored_record(restored: Restored) -> Record:
+    return {
+        "checkpoint": restored.target,
+        "before": restored.before.id,
+        "entries": len(restored.touched.entries),
+        "inodes": len(restored.touched.inodes),
+    }
+
+
+def cause_of(args: Record) -> Cause:
+    """Who asks, as the client says of itself."""
+    from ckptfs.history import Cause
+
+    return Cause(pid=int(args.get("pid", 0)), command=str(args.get("command", "")))
+
+
 def result_record(result: SyncResult) -> Record:
     """What a pass did; names go out as strings with surrogate escapes."""
     return {
@@ -98,6 +115,26 @@ def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record
     return {"checkpoints": [checkpoint_record(found) for found in service.checkpoints()]}
 
 
+def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return restored_record(service.restore(str(args["checkpoint"]), cause_of(args)))
+
+
+def _rewind(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return restored_record(service.rewind(int(args["steps"]), cause_of(args)))
+
+
+def _undo(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return restored_record(service.undo(cause_of(args)))
+
+
+def _redo(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return restored_record(service.redo(cause_of(args)))
+
+
+def _restores(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return {"restores": [asdict(entry) for entry in service.restores()]}
+
+
 def _check(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
     return {"problems": [problem._asdict() for problem in service.check()]}
 
@@ -116,6 +153,11 @@ _VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = 
     "figures": _figures,
     "save": _save,
     "list": _list,
+    "restore": _restore,
+    "rewind": _rewind,
+    "undo": _undo,
+    "redo": _redo,
+    "restores": _restores,
     "check": _check,
     "import": _import,
     "export": _export,

@@ -24,7 +24,7 @@ from ckptfs.control.protocol import (
     encode_progress,
     encode_result,
 )
-from ckptfs.errors import CkptfsError
+from ckptfs.errors import CkptfsError, SystemRefused
 
 #: Progress is sent on at most this often, in seconds.
 PROGRESS_INTERVAL = 0.1
@@ -152,11 +152,17 @@ def _live(life: Callable[[Announcer], None], announcer: PipeAnnouncer) -> int:
     except KeyboardInterrupt:
         announcer.fail(CkptfsError("The daemon was told to end before it was ready."))
         return 1
+    except OSError as error:
+        announcer.fail(SystemRefused("mount", error))
+        return SystemRefused.exit_code
     except BaseException as error:  # noqa: BLE001 - the edge: the parent has to hear of it
         detail = traceback.format_exc() if os.environ.get("CKPTFS_DEBUG") else ""
         what = str(error) or type(error).__name__
         announcer.fail(
-            CkptfsError(f"The daemon failed: {what}. It is not mounted.", hint=detail or None)
+            CkptfsError(
+                f"The daemon failed: {what}. It is not mounted.",
+                hint=detail or "Its log may say more; `ckptfs status` names it.",
+            )
         )
         return 1
     return 0

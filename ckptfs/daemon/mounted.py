@@ -126,7 +126,14 @@ class Mounted:
         result = verbs.perform(self._service, request.op, request.args, tell)
         if request.op == "import":
             await self._show_new_names()
+        await self._announce()
         return result
+
+    async def _announce(self) -> None:
+        """Tell the kernel what a verb changed; only then has the verb happened for everyone."""
+        changed, self._service.unannounced = self._service.unannounced, []
+        for touched in changed:
+            await fuse.tell_kernel(touched.entries, touched.inodes)
 
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""

@@ -345,6 +345,15 @@ def test_usage(place: Place, words: list[str]) -> None:
     refuse(place, errors.UsageError, *words)
 
 
+def test_a_path_that_is_too_long(place: Place, mountpoint: Path) -> None:
+    long = "/".join([str(place.base), "x" * 300])
+    for words in (["mount", long], ["mount", mountpoint, "--store", long], ["status", "-w", long]):
+        done = place.run(*words)
+        assert done.returncode not in (0, 1), done.stderr
+        assert "Traceback" not in done.stderr
+        assert "itself failed" not in done.stderr
+
+
 def test_errors_as_json(place: Place) -> None:
     done = place.run("--json", "mount", place / "none")
     error = json.loads(done.stdout)["error"]

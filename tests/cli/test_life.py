@@ -391,7 +391,7 @@ def test_import_then_mount(workspace: Workspace) -> None:
     succeed(workspace.cli("import", source, "--store", workspace.store))
     workspace.mount()
     assert contents(workspace.path) == {"file": b"content", "more": b"more"}
-    assert kinds(workspace) == ["import", "import"]
+    assert kinds(workspace) == ["manual", "manual"]
 
 
 def test_import_into_a_workspace_by_name(workspace: Workspace) -> None:

@@ -66,6 +66,9 @@ def test_xattrs_can_be_refused() -> None:
         ["import"],
         ["export"],
         ["status", "--bogus"],
+        ["mount", ""],
+        ["mount", "d", "--store", ""],
+        ["-w", "", "status"],
     ],
 )
 def test_nonsense_is_a_usage_error(words: list[str]) -> None:

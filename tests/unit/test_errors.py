@@ -31,7 +31,7 @@ def examples() -> list[CkptfsError]:
             for parameter in inspect.signature(cls).parameters.values()
             if parameter.default is parameter.empty
         ]
-        values = {"found": 9, "supported": 1, "count": 2}
+        values = {"found": 9, "supported": 1, "count": 2, "error": OSError(5, "Bad", "/p")}
         made.append(cls(*[values.get(parameter.name, "/some/path") for parameter in wanted]))
     return made
 
