@@ -6,6 +6,7 @@ is one sentence with a log, and no traceback reaches a user who did not set CKPT
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from argparse import Namespace
@@ -63,24 +64,29 @@ def _run(words: list[str]) -> int:
         return CkptfsError.exit_code
 
 
+#: Which function of which module of this package is behind a verb.
+_VERBS = {
+    "mount": ("mount", "mount"),
+    "umount": ("umount", "umount"),
+    "status": ("status", "status"),
+    "save": ("checkpoints", "save"),
+    "list": ("checkpoints", "show_list"),
+    "restore": ("restore", "restore"),
+    "rewind": ("restore", "rewind"),
+    "undo": ("restore", "undo"),
+    "redo": ("restore", "redo"),
+    "import": ("transfer", "import_tree"),
+    "export": ("transfer", "export"),
+    "check": ("check", "check"),
+}
+
+
 def verb(name: str) -> Callable[[Namespace], int]:
     """The function behind a verb; imported here, so that each verb pays for itself only."""
-    if name == "status":
-        from ckptfs.cli.status import status as chosen
-    elif name == "mount":
-        from ckptfs.cli.mount import mount as chosen
-    elif name == "umount":
-        from ckptfs.cli.umount import umount as chosen
-    elif name in ("save", "list"):
-        from ckptfs.cli import checkpoints
-
-        chosen = checkpoints.save if name == "save" else checkpoints.show_list
-    elif name in ("import", "export"):
-        from ckptfs.cli import transfer
-
-        chosen = transfer.import_tree if name == "import" else transfer.export
-    else:
-        from ckptfs.cli.check import check as chosen
+    module, function = _VERBS[name]
+    chosen: Callable[[Namespace], int] = getattr(
+        importlib.import_module(f"ckptfs.cli.{module}"), function
+    )
     return chosen
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from ckptfs.fs import content, inodes, names, xattrs
+from ckptfs.fs import content, copies, inodes, names, xattrs
 from ckptfs.fs.content import Gathered
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
@@ -48,7 +48,8 @@ class Filesystem:
     def settle(self) -> None:
         """Put every acknowledged change into the transaction."""
         content.settle_all(self)
-        inodes.settle(self, self.head)
+        for view in {self.head, *self.limbo.values()}:
+            inodes.settle(self, view)
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
@@ -77,6 +78,9 @@ class Filesystem:
     read = content.read
     write = content.write
     extents = content.extents
+
+    clone = copies.clone
+    renumber = copies.renumber
 
     getxattr = xattrs.getxattr
     listxattr = xattrs.listxattr

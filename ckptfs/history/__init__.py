@@ -1,5 +1,31 @@
-"""Checkpoints: sealed epochs and what is told about them."""
+"""Checkpoints: sealed epochs, what is told about them, and the way back to them."""
 
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, find, seal
+from ckptfs.history.checkpoints import (
+    Cause,
+    Checkpoint,
+    checkpoints,
+    describe,
+    find,
+    lineage,
+    seal,
+)
+from ckptfs.history.restore import LogEntry, Restored, redoable, restore, undoable
+from ckptfs.history.restore import log as restore_log
+from ckptfs.history.touched import Touched
 
-__all__ = ["Checkpoint", "checkpoints", "find", "seal"]
+__all__ = [
+    "Cause",
+    "Checkpoint",
+    "LogEntry",
+    "Restored",
+    "Touched",
+    "checkpoints",
+    "describe",
+    "find",
+    "lineage",
+    "redoable",
+    "restore",
+    "restore_log",
+    "seal",
+    "undoable",
+]

@@ -122,3 +122,16 @@ def find(store: Store, number: int) -> Checkpoint:
         if checkpoint.id == number:
             return checkpoint
     raise errors.CheckpointUnknown(str(number))
+
+
+def lineage(store: Store) -> list[Checkpoint]:
+    """The checkpoints that the head descends from, newest first: the way back in time, without
+    those that a restore left aside."""
+    known = {checkpoint.epoch: checkpoint for checkpoint in checkpoints(store)}
+    found = []
+    epoch = store.epochs[store.head.epoch].parent
+    while epoch in store.epochs:
+        if epoch in known:
+            found.append(known[epoch])
+        epoch = store.epochs[epoch].parent
+    return found

@@ -46,9 +46,13 @@ class Blocks:
             if self._blocks.add(key, b"".join((_HEADERS[seed], data))):
                 return key
             if self.read(key) == data:
-                self._count(key, self.uses(key) + 1)
+                self.share(key)
                 return key
         raise CorruptBlock(5, f"more than {SEEDS} different blocks share one digest")
+
+    def share(self, key: bytes) -> None:
+        """Count one more use of a block that is there."""
+        self._count(key, self.uses(key) + 1)
 
     def read(self, key: bytes) -> memoryview:
         record = self._blocks.get(key)

@@ -1,0 +1,91 @@
+"""Copies of files between views of one store, made of references to the same blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import inodes
+from ckptfs.model import NO_CONTENT, Ino, Inode
+from ckptfs.store.format import (
+    PRESENT,
+    block_entity,
+    block_number,
+    dirent_entity,
+    inode_entity,
+    link_entity,
+    link_place,
+    pack_u64,
+    unpack_mapping,
+    xattr_entity,
+    xattr_name,
+)
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+
+def clone(fs: Filesystem, source: View, ino: Ino, view: View, parent: Ino, name: bytes) -> Inode:
+    """Put a copy of what ``ino`` is in the view ``source`` under a free name of ``view``: all its
+    attributes, times and bytes, none of its other names. Not for directories."""
+    original = fs.getattr(source, ino)
+    made = fs.mknod(view, parent, name, original.mode, original.uid, original.gid, original.rdev)
+    copy = _like(fs, source, original, view, made)
+    inodes.save(fs, view, copy)
+    return copy
+
+
+def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
+    """Give a file of the view a new inode number; return its names, as directory and name.
+
+    Whoever has the old number open then has nothing to do with the file any more.
+    """
+    store = fs.store
+    original = fs.getattr(view, ino)
+    places = [(original.parent, original.name)]
+    for entity, _ in store.links.walk(view, pack_u64(ino)):
+        places.append(link_place(entity))
+        store.links.drop(view, entity)
+    made = original._replace(ino=store.new_ino())
+    copy = _like(fs, view, original, view, made)._replace(nlink=original.nlink)
+    for parent, name in places:
+        store.dirents.put(view, dirent_entity(parent, name), pack_u64(copy.ino))
+    for parent, name in places[1:]:
+        store.links.put(view, link_entity(copy.ino, parent, name), PRESENT)
+    inodes.save(fs, view, copy)
+    view.unsettled.pop(ino, None)
+    store.inodes.drop(view, inode_entity(ino))
+    return places
+
+
+def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode) -> Inode:
+    """The new inode ``made`` with the attributes, the bytes and the xattrs of the original."""
+    copy = original._replace(
+        ino=made.ino,
+        nlink=1,
+        parent=made.parent,
+        name=made.name,
+        ctime_ns=fs.clock(),
+    )
+    if original.content != NO_CONTENT:
+        copy = copy._replace(content=fs.store.new_content(), content_epoch=view.epoch)
+        _share_blocks(fs, source, original, view, copy)
+    _copy_xattrs(fs, source, original.ino, view, copy.ino)
+    return copy
+
+
+def _share_blocks(fs: Filesystem, source: View, original: Inode, view: View, copy: Inode) -> None:
+    store = fs.store
+    for entity, record in store.blockmap.walk(source, pack_u64(original.content)):
+        mapping = unpack_mapping(record)
+        if mapping.key:
+            store.blocks.share(mapping.key)
+        place = block_entity(copy.content, block_number(entity))
+        store.blockmap.put_unlisted(view, place, record)
+
+
+def _copy_xattrs(fs: Filesystem, source: View, ino: Ino, view: View, new_ino: Ino) -> None:
+    if not fs.store.xattrs_used:
+        return
+    for entity, record in fs.store.xattrs.walk(source, pack_u64(ino)):
+        fs.store.xattrs.put(view, xattr_entity(new_ino, xattr_name(entity)), record)

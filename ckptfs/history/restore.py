@@ -1,0 +1,148 @@
+"""Restoring the whole workspace: the head moves to a checkpoint.
+
+One restore is one step: it seals the head (that is the checkpoint to undo it with), opens a new
+head below the target, and writes the log entry, all in one transaction. What differs between the
+two is told to the caller, who tells the kernel. Files that are held open meanwhile are not touched
+by it: they live on in *limbo*, a view of their own below the sealed head, as files do whose name
+was given to another by rename; what took their place has a new inode number.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import Cause, Checkpoint, seal
+from ckptfs.history.touched import Touched, inode_in, touched
+from ckptfs.model import Ino
+from ckptfs.store import Store, View
+from ckptfs.store.format import pack_u64
+
+_LOG = b"restore:"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A restore that is done. ``before`` is the checkpoint that undoes it."""
+
+    before: Checkpoint
+    target: int
+    touched: Touched
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One line of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
+    an undo or redo takes back."""
+
+    number: int
+    kind: str
+    time_ns: int
+    target: int
+    before: int
+    entries: int
+    paths: tuple[str, ...] = ()
+    undoes: int | None = None
+    command: str = ""
+    pid: int = 0
+
+
+def restore(
+    fs: Filesystem,
+    target: Checkpoint,
+    *,
+    kind: str = "restore",
+    undoes: int | None = None,
+    cause: Cause | None = None,
+) -> Restored:
+    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel."""
+    fs.settle()
+    store = fs.store
+    cause = cause or Cause()
+    old, goal = store.head, store.view(target.epoch)
+    differing = touched(store, old, goal)
+    before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
+    store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
+    differing.entries.update(_let_go(fs, old, differing.inodes))
+    # In limbo nothing changed for those who have it open.
+    differing.inodes.difference_update(fs.limbo)
+    append(
+        store,
+        LogEntry(
+            number=len(log(store)),
+            kind=kind,
+            time_ns=fs.clock(),
+            target=target.id,
+            before=before.id,
+            entries=len(differing.entries),
+            undoes=undoes,
+            command=cause.command,
+            pid=cause.pid,
+        ),
+    )
+    return Restored(before, target.id, differing)
+
+
+def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
+    """Part the files that are held open from what takes their place; return the names of that."""
+    store = fs.store
+    held = [ino for ino in fs.held if ino in differing and ino not in fs.limbo]
+    held = [ino for ino in held if (was := inode_in(store, old, ino)) and was.is_file]
+    forget_nameless(fs)
+    if not held:
+        return []
+    moved: list[tuple[Ino, bytes]] = []
+    limbo = store.open_epoch(old.epoch, inodes=old.inodes)
+    for ino in held:
+        fs.limbo[ino] = limbo
+        if inode_in(store, store.head, ino):
+            moved += fs.renumber(store.head, ino)
+    return moved
+
+
+def forget_nameless(fs: Filesystem) -> None:
+    """Nameless inodes of the old head are none of the new one's."""
+    for ino in fs.unlinked:
+        fs.store.orphans.delete(pack_u64(ino))
+    fs.unlinked.clear()
+    fs.forgotten.clear()
+
+
+# -- the log ---------------------------------------------------------------------------------------
+
+
+def append(store: Store, entry: LogEntry) -> None:
+    store.facts.put(_LOG + b"%010d" % entry.number, json.dumps(asdict(entry)).encode())
+
+
+def log(store: Store) -> list[LogEntry]:
+    """Every restore, oldest first."""
+    return [_entry(json.loads(value)) for _, value in store.facts.walk(_LOG)]
+
+
+def _entry(record: dict[str, Any]) -> LogEntry:
+    return LogEntry(**{**record, "paths": tuple(record["paths"])})
+
+
+def undoable(store: Store) -> LogEntry | None:
+    """The newest restore or redo that is not undone."""
+    entries = log(store)
+    taken_back = {entry.undoes for entry in entries if entry.kind == "undo"}
+    for entry in reversed(entries):
+        if entry.kind != "undo" and entry.number not in taken_back:
+            return entry
+    return None
+
+
+def redoable(store: Store) -> LogEntry | None:
+    """The newest undo that is not redone, unless a restore came after it."""
+    entries = log(store)
+    taken_back = {entry.undoes for entry in entries if entry.kind == "redo"}
+    for entry in reversed(entries):
+        if entry.kind == "restore":
+            return None
+        if entry.kind == "undo" and entry.number not in taken_back:
+            return entry
+    return None
