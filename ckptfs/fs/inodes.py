@@ -161,14 +161,14 @@ def drop(fs: Filesystem, ino: Ino) -> None:
         fs.held[ino] = count
         return
     del fs.held[ino]
-    if ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
+    if fs.limbo.pop(ino, None) is not None:
+        content.drop_gathered(fs, ino)
+    elif ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
         destroy(fs, fs.head, ino)
 
 
 def forget(fs: Filesystem, ino: Ino) -> None:
     """The kernel no longer knows the inode: if it has no name and no handle either, it ends."""
-    if ino in fs.limbo and ino not in fs.held:
-        del fs.limbo[ino]
     if ino not in fs.unlinked:
         return
     if ino in fs.held:

@@ -135,11 +135,11 @@ class Operations(pyfuse3.Operations):
         return attributes(self._fs.getattr(view, ino), base)
 
     async def forget(self, forgotten: Sequence[tuple[int, int]]) -> None:
-        fs = self._fs
-        if fs.unlinked or fs.limbo:
+        unlinked = self._fs.unlinked
+        if unlinked:
             for node, _ in forgotten:
-                if node in fs.unlinked or node in fs.limbo:
-                    fs.forget(Ino(node))
+                if node in unlinked:
+                    self._fs.forget(Ino(node))
 
     @handler
     def readlink(self, node: int, ctx: RequestContext) -> bytes:

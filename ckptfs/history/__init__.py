@@ -9,7 +9,7 @@ from ckptfs.history.checkpoints import (
     lineage,
     seal,
 )
-from ckptfs.history.restore import LogEntry, Restored, redoable, restore, undoable
+from ckptfs.history.restore import LogEntry, Restored, leave_limbo, redoable, restore, undoable
 from ckptfs.history.restore import log as restore_log
 from ckptfs.history.touched import Touched
 
@@ -22,6 +22,7 @@ __all__ = [
     "checkpoints",
     "describe",
     "find",
+    "leave_limbo",
     "lineage",
     "redoable",
     "restore",

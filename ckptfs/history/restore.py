@@ -59,6 +59,7 @@ def restore(
 ) -> Restored:
     """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel."""
     fs.settle()
+    leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
     old, goal = store.head, store.view(target.epoch)
@@ -100,6 +101,16 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
         if inode_in(store, store.head, ino):
             moved += fs.renumber(store.head, ino)
     return moved
+
+
+def leave_limbo(fs: Filesystem) -> None:
+    """Hide the limbo epochs that nobody has a file open in any more (a crash leaves some, too);
+    `removal` frees what they hold."""
+    store = fs.store
+    needed = {store.head.epoch} | {view.epoch for view in fs.limbo.values()}
+    for epoch, record in list(store.epochs.items()):
+        if not record.sealed and epoch not in needed:
+            store.seal_epoch(store.view(epoch), {})
 
 
 def forget_nameless(fs: Filesystem) -> None:
