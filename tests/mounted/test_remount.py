@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.support.trees import (
     stats,
     tree,
 )
+from tests.support.waiting import wait_for_exit
 
 EVERYTHING: Tree = {
     "file": File("content", mode=0o640, mtime_ns=1_234_567_890_123_456_789),
@@ -209,6 +211,23 @@ def test_umount_of_a_dead_mountpoint(own_mount: Workspace) -> None:
     assert not is_mounted(own_mount.path)
     own_mount.mount()
     assert tree(own_mount.path) == {"file": "x"}
+
+
+@pytest.mark.needs_mount
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_daemon_that_is_told_to_end_loses_nothing(
+    own_mount: Workspace, number: signal.Signals
+) -> None:
+    """What a shutdown of the machine does. Nothing was synced, and all of it is there."""
+    plant(own_mount.path, EVERYTHING)
+    content = facts(own_mount.path)
+    pid, own_mount.pid = own_mount.pid, None
+    assert pid is not None
+    os.kill(pid, number)
+    wait_for_exit(pid)
+    assert not is_mounted(own_mount.path)
+    own_mount.mount()
+    assert facts(own_mount.path) == content
 
 
 def test_killed_again_and_again(own_mount: Workspace) -> None:

@@ -1,0 +1,88 @@
+"""A disk that runs full: ENOSPC, nothing lost, and a way back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, is_mounted, scratch
+from tests.support.trees import fsync, plant, tree
+
+pytestmark = [pytest.mark.needs_root, pytest.mark.needs_mount]
+
+
+class OnSmallDisk(Workspace):
+    """A workspace whose store is on a disk of 24 MiB."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        self.store = base / "disk/store"
+
+    def quiet(self) -> None:
+        """A full disk may be worth a warning; it is not worth a traceback or a dead daemon."""
+        trouble = self.trouble()
+        assert "Traceback" not in trouble, trouble[-4000:]
+        if self.pid is not None:
+            assert is_mounted(self.path), "the mount has gone by itself"
+
+
+@pytest.fixture
+def cramped() -> Iterator[OnSmallDisk]:
+    with scratch() as base:
+        (base / "disk").mkdir()
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=24m", "none", base / "disk"], check=True
+        )
+        made = OnSmallDisk(base)
+        made.mount()
+        try:
+            yield made
+        finally:
+            made.finish()
+            subprocess.run(["umount", base / "disk"], check=True)
+
+
+def fill(path: Path) -> int:
+    """Write until it fails; the errno it failed with, at the write, the fsync or the close."""
+    with open(path, "wb", buffering=0) as file:
+        try:
+            for _ in range(64):
+                file.write(os.urandom(1 << 20))
+                os.fsync(file.fileno())
+        except OSError as error:
+            return error.errno or 0
+    return 0
+
+
+def test_a_full_disk_says_enospc_and_keeps_what_was_there(cramped: OnSmallDisk) -> None:
+    plant(cramped.path, {"kept": "precious" * 1000, "dir": {"also": "kept"}})
+    fsync(cramped.path / "kept")
+    fsync(cramped.path)
+    assert fill(cramped.path / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    assert (cramped.path / "kept").read_text() == "precious" * 1000
+    assert (cramped.path / "dir/also").read_text() == "kept"
+
+
+def test_after_deleting_there_is_room_again(cramped: OnSmallDisk) -> None:
+    plant(cramped.path, {"kept": "x"})
+    assert fill(cramped.path / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    (cramped.path / "huge").unlink()
+    (cramped.path / "new").write_bytes(b"y" * 1_000_000)
+    fsync(cramped.path / "new")
+    cramped.remount()
+    assert tree(cramped.path) == {"kept": "x", "new": "y" * 1_000_000}
+
+
+def test_what_was_synced_before_the_disk_ran_full_survives_a_kill(cramped: OnSmallDisk) -> None:
+    plant(cramped.path, {"kept": "precious"})
+    fsync(cramped.path / "kept")
+    fsync(cramped.path)
+    fill(cramped.path / "huge")
+    cramped.kill()
+    cramped.mount()
+    assert (cramped.path / "kept").read_text() == "precious"
