@@ -47,11 +47,35 @@ class CheckpointService:
         store = self.fs.store
         return Figures(len(history.checkpoints(store)), store.size_bytes(), store.head.inodes)
 
-    def save(self, message: str, kind: str = "manual") -> Checkpoint:
+    def save(
+        self,
+        message: str,
+        kind: str = "manual",
+        *,
+        tag: str = "",
+        pinned: bool = False,
+        metadata: dict[str, str] | None = None,
+        cause: Cause | None = None,
+    ) -> Checkpoint:
         """Take a checkpoint of the workspace as it is."""
-        checkpoint = history.seal(self.fs, kind, message, self.fs.clock())
+        checkpoint = history.seal(
+            self.fs,
+            kind,
+            message,
+            self.fs.clock(),
+            tag=tag,
+            pinned=pinned,
+            metadata=metadata,
+            cause=cause,
+        )
         self.fs.commit()
         return checkpoint
+
+    def unchanged_since(self) -> Checkpoint | None:
+        """The checkpoint that the workspace still equals, if there is one."""
+        self.fs.settle()
+        way = history.lineage(self.fs.store)
+        return way[0] if way and not self._has_unsaved() else None
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
@@ -199,5 +223,6 @@ class CheckpointService:
             store.facts.put(_BELOW, inode + b" " + name)
 
     def _has_unsaved(self) -> bool:
+        self.fs.settle()
         store = self.fs.store
         return any(True for _ in store.changes.walk(store.head.epoch))

@@ -147,10 +147,17 @@ def _add_status(verbs: _Verbs[Parser]) -> None:
 def _add_save(verbs: _Verbs[Parser]) -> None:
     save = _verb(verbs, "save", "take a checkpoint")
     save.add_argument("message", metavar="MESSAGE", nargs="?", default="", help="what it is")
+    save.add_argument("--tag", metavar="T", default="", help="a name to find it by")
+    save.add_argument("--pin", action="store_true", help="keep it until it is unpinned")
+    save.add_argument(
+        "--meta", metavar="K=V", action="append", default=[], help="a fact to keep with it"
+    )
+    save.add_argument("--allow-empty", action="store_true", help="save although nothing changed")
 
 
 def _add_list(verbs: _Verbs[Parser]) -> None:
-    _verb(verbs, "list", "list the checkpoints, newest first")
+    listing = _verb(verbs, "list", "list the checkpoints, newest first")
+    listing.add_argument("-n", metavar="N", type=int, default=0, help="only the newest N")
 
 
 def _add_restore(verbs: _Verbs[Parser]) -> None:

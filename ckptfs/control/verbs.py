@@ -58,12 +58,9 @@ def relay(tell: Tell | None, phase: str) -> Watcher | None:
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> Record:
-    return {
-        "id": checkpoint.id,
-        "kind": checkpoint.kind,
-        "message": checkpoint.message,
-        "time_ns": checkpoint.time_ns,
-    }
+    record = asdict(checkpoint)
+    del record["epoch"]
+    return record
 
 
 def restored_record(restored: Restored) -> Record:
@@ -108,7 +105,16 @@ def _figures(service: CheckpointService, args: Record, tell: Tell | None) -> Rec
 
 
 def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
-    return checkpoint_record(service.save(str(args["message"])))
+    if not args.get("allow_empty") and (same := service.unchanged_since()) is not None:
+        return {**checkpoint_record(same), "changed": False}
+    saved = service.save(
+        str(args["message"]),
+        tag=str(args.get("tag", "")),
+        pinned=bool(args.get("pin")),
+        metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+        cause=cause_of(args),
+    )
+    return {**checkpoint_record(saved), "changed": True}
 
 
 def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record:

@@ -12,6 +12,7 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pyfuse3
 import trio
@@ -71,6 +72,21 @@ class Farewell:
             outlet.finish(encode_error(error))
 
 
+class Door:
+    """What `.checkpoints` can ask for: mkdir in it saves, rmdir deletes."""
+
+    def __init__(self, service: CheckpointService, path: Path) -> None:
+        self._service = service
+        self._path = path
+
+    async def save(self, name: str) -> int:
+        await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
+        return self._service.save(name, tag=name).id
+
+    async def delete(self, number: int) -> None:
+        raise pyfuse3.FUSEError(errno.EPERM)
+
+
 class Mounted:
     """One mount, from the first request to the last."""
 
@@ -106,7 +122,9 @@ class Mounted:
     async def _serve_files(self, started: Callable[[], None]) -> None:
         path, options = self._plan.workspace.path, mount_options(self._plan)
         try:
-            await fuse.serve(self._service.fs, path, options, started=started)
+            await fuse.serve(
+                self._service.fs, path, options, started=started, history=Door(self._service, path)
+            )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
 
