@@ -284,6 +284,18 @@ class Store:
         """Change what is told about a sealed epoch."""
         self._put_epoch(epoch, self.epochs[epoch]._replace(info=info))
 
+    def remove_epoch(self, epoch: Epoch) -> None:
+        """Take an epoch without records out of the tree; its children become its parent's."""
+        self.dirty = True
+        parent = self.epochs.pop(epoch).parent
+        self._epochs.delete(fmt.pack_u32(epoch))
+        for child, record in list(self.epochs.items()):
+            if record.parent == epoch:
+                self._put_epoch(child, record._replace(parent=parent))
+        # A view that still looks for the records of a removed epoch finds none and is right; the
+        # head lives long, so what it looks for is kept short.
+        self.head.follow(view_of(self.epochs, self.head.epoch))
+
     def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
         self.dirty = True
         self.epochs[epoch] = record

@@ -33,6 +33,11 @@ class View:
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
         self.unsettled: dict[Ino, Inode] = {}
 
+    def follow(self, other: View) -> None:
+        """Look where another view of the same epoch looks: an ancestor was removed."""
+        self.inherited = other.inherited
+        self.seen = other.seen
+
     def require_writable(self) -> None:
         if not self.writable:
             raise OSError(errno.EROFS, "a checkpoint cannot be changed")

@@ -1,0 +1,213 @@
+"""Taking epochs out of the tree: what happens to their records when a checkpoint is deleted.
+
+A deleted checkpoint is *hidden* at once: its epoch loses its description and can no longer be
+looked at. Its records go in small steps. One that the only child does not override goes to the
+child; the rest are dropped and their blocks released. An epoch with several children waits, hidden,
+until one of them is left. Between any two steps every view that can still be seen is whole, so the
+work may stop, be committed and be taken up again anywhere. Knows nothing of why a checkpoint goes.
+
+Two things are not told by `changes` and are looked up: the blocks of a content that the epoch
+itself allocated, and whether the child still has a use for a content or an xattr at all (a deleted
+file's blocks are not tombstoned one by one; docs/FORMAT.md, "Content"). For that these hold:
+
+- An epoch that has block-map records of a content has an inode record that names it.
+- A content belongs to one inode for ever; whoever copies a file gives the copy a new one.
+- A content that a view does not name is named by no view below it: contents are never reused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.restore import leave_limbo
+from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
+from ckptfs.store import Store, View
+from ckptfs.store.format import GONE, pack_u64, unpack_inode, unpack_mapping, unpack_u64
+from ckptfs.store.tables import Versioned
+from ckptfs.store.views import ancestors_of
+
+#: Large removals are committed in parts of about this many bytes of records.
+_COMMIT_BYTES = 32 << 20
+#: The clock is looked at after this many records.
+_STRIDE = 64
+
+
+def delete(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
+    """Delete checkpoints and all that only they held. The caller commits."""
+    hide(fs, doomed)
+    reap(fs)
+
+
+def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
+    """Make checkpoints unreachable; `reap` or a `Reaper` frees what they hold."""
+    for checkpoint in doomed:
+        fs.store.describe_epoch(checkpoint.epoch, {})
+
+
+def reap(fs: Filesystem) -> None:
+    """Free everything that hidden epochs hold and nobody else sees."""
+    reaper = Reaper(fs)
+    while not reaper.step():
+        fs.commit()
+
+
+def is_hidden(store: Store, epoch: Epoch) -> bool:
+    record = store.epochs[epoch]
+    return record.sealed and not record.info
+
+
+class Reaper:
+    """Frees hidden epochs in bounded steps, so that a daemon can serve requests between them."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+        self._work: Iterator[None] = iter(())
+        self._subject: tuple[Epoch, Epoch | None] | None = None
+
+    def step(self, budget_s: float | None = None) -> bool:
+        """Work for about so long, or until a commit is due; say whether nothing is left to do."""
+        self._fs.settle()
+        leave_limbo(self._fs)
+        deadline = None if budget_s is None else time.monotonic() + budget_s
+        store = self._fs.store
+        while (subject := _next_subject(store)) is not None:
+            if subject != self._subject:
+                self._subject = subject
+                self._work = _removal(store, *subject)
+            for done, _ in enumerate(self._work, 1):
+                if done % _STRIDE == 0 and _is_due(store, deadline):
+                    return False
+            self._subject = None
+        return True
+
+
+def _is_due(store: Store, deadline: float | None) -> bool:
+    if store.dirty_bytes > _COMMIT_BYTES:
+        return True
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _next_subject(store: Store) -> tuple[Epoch, Epoch | None] | None:
+    """The hidden epoch to remove next and its only child, if it has one.
+
+    The newest first: in a row of hidden epochs each record then moves once, past the whole row.
+    """
+    children = Counter(record.parent for record in store.epochs.values())
+    ready = [epoch for epoch in store.epochs if is_hidden(store, epoch) and children[epoch] < 2]
+    if not ready:
+        return None
+    epoch = max(ready)
+    child = next((e for e, record in store.epochs.items() if record.parent == epoch), None)
+    return epoch, child
+
+
+def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
+    """Remove one epoch, yielding after each entity."""
+    heir = _Nobody() if child is None else _Heir(store, epoch, store.view(child))
+    gone = store.view(epoch)
+    for entity in store.changes.walk(epoch, store.inodes.kind):
+        yield from _remove_inode(store, gone, entity, heir)
+    tables = {table.kind: table for table in (store.dirents, store.links)}
+    # By the invariants above none of these is left; what is unknown is kept, never lost.
+    tables |= {table.kind: table for table in (store.blockmap, store.xattrs)}
+    for key in store.changes.walk(epoch):
+        yield from _hand_over(store, gone, tables[key[:1]], key[1:], heir, wanted=True)
+    store.remove_epoch(epoch)
+
+
+def _remove_inode(store: Store, gone: View, entity: bytes, heir: _Heir | _Nobody) -> Iterator[None]:
+    """An inode's record, after everything that is only found through it."""
+    record = store.inodes.own(gone, entity)
+    if record:
+        inode = unpack_inode(Ino(unpack_u64(entity)), record)
+        if inode.content != NO_CONTENT:
+            for block in _blocks(store, gone, inode):
+                # Asked anew each time: the head may have cut the file since the last step.
+                wanted = heir.names(inode)
+                yield from _hand_over(store, gone, store.blockmap, block, heir, wanted=wanted)
+        if store.xattrs_used:
+            for attribute in store.changes.walk(gone.epoch, store.xattrs.kind, entity):
+                wanted = heir.has(inode.ino)
+                yield from _hand_over(store, gone, store.xattrs, attribute, heir, wanted=wanted)
+    yield from _hand_over(store, gone, store.inodes, entity, heir, wanted=True)
+
+
+def _blocks(store: Store, gone: View, inode: Inode) -> Iterator[bytes]:
+    """The block-map entities that the epoch wrote under the inode's content."""
+    prefix = pack_u64(inode.content)
+    if inode.content_epoch != gone.epoch:
+        return store.changes.walk(gone.epoch, store.blockmap.kind, prefix)
+    versions = store.blockmap.versions(prefix)
+    return (entity for entity, suffix, _ in versions if suffix == gone.suffix)
+
+
+def _hand_over(
+    store: Store,
+    gone: View,
+    table: Versioned,
+    entity: bytes,
+    heir: _Heir | _Nobody,
+    *,
+    wanted: bool,
+) -> Iterator[None]:
+    """Take the epoch's record of an entity away, to the heir if that has a use for it."""
+    store.note()
+    record = table.forget(gone, entity)
+    if record is not None and not heir.take(table, entity, record, wanted=wanted):
+        _release(store, table, record)
+    yield
+
+
+def _release(store: Store, table: Versioned, record: bytes) -> None:
+    if record and table is store.blockmap and (key := unpack_mapping(record).key):
+        store.blocks.release(key)
+
+
+class _Nobody:
+    """Stands for the heir of an epoch without children."""
+
+    def names(self, inode: Inode) -> bool:
+        return False
+
+    def has(self, ino: Ino) -> bool:
+        return False
+
+    def take(self, table: Versioned, entity: bytes, record: bytes, *, wanted: bool) -> bool:
+        return False
+
+
+class _Heir:
+    """The only child of an epoch that goes."""
+
+    def __init__(self, store: Store, gone: Epoch, child: View) -> None:
+        self._store = store
+        self._child = child
+        #: The child as it will be: its own records on top of what lies above the epoch that goes.
+        self._after = View(
+            child.epoch, ancestors_of(store.epochs, gone), writable=False, inodes=child.inodes
+        )
+
+    def has(self, ino: Ino) -> bool:
+        return self._store.inodes.get(self._child, pack_u64(ino)) is not None
+
+    def names(self, inode: Inode) -> bool:
+        """Whether the inode still has that content in the child."""
+        record = self._store.inodes.get(self._child, pack_u64(inode.ino))
+        return record is not None and unpack_inode(inode.ino, record).content == inode.content
+
+    def take(self, table: Versioned, entity: bytes, record: bytes, *, wanted: bool) -> bool:
+        """Take the record over and say so, unless the child has its own or a tombstone would hide
+        nothing. The child's own tombstone goes too once there is nothing for it to hide."""
+        own = table.own(self._after, entity)
+        if own is None:
+            if not wanted or (record == GONE and table.inherited(self._after, entity) is None):
+                return False
+            table.put(self._after, entity, record)
+            return True
+        if own == GONE and table.inherited(self._after, entity) is None:
+            table.forget(self._after, entity)
+        return False
