@@ -98,6 +98,8 @@ class Scene:
         #: Names of inodes with several of them: (ledger's directory, store's directory, name), to
         #: be recorded again when no further link can change the inode.
         self.linked: list[tuple[Ino, Ino, bytes]] = []
+        #: An unfinished write-back was here before.
+        self.interrupted = False
         self._known_directories: set[Ino] | None = None
 
     def stored(self, frame: Frame, name: bytes) -> Inode | None:

@@ -12,8 +12,9 @@ import stat
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import BLOCK_SIZE, NAME_MAX, Attributes, Ino, Inode
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.sync import below, content
+from ckptfs.sync.bulk import place
 from ckptfs.sync.leaf import Leaf, special_digest
 from ckptfs.sync.ledger import Record
 from ckptfs.sync.results import Tally
@@ -76,6 +77,15 @@ class Intake:
                 return candidate
             number += 1
 
+    def path(self, parent: Ino, name: bytes) -> bytes:
+        """Where the store has a name."""
+        names = [name]
+        while parent != ROOT_INO:
+            inode = self.fs.getattr(self.view, parent)
+            names.append(inode.name)
+            parent = inode.parent
+        return b"/".join(reversed(names))
+
     def untouched(self, inode: Inode, record: Record) -> bool:
         """Whether the store, this pass aside, still has what it had at the agreement."""
         return record.is_of(self._before.get(inode.ino, inode))
@@ -95,9 +105,12 @@ class Intake:
 
     # -- making -----------------------------------------------------------------------------------
 
-    def add(self, leaf: Leaf, parent: Ino, name: bytes) -> Inode:
-        """A new name in the store for an entry below: a further link if the file came in before."""
+    def add(self, leaf: Leaf, parent: Ino, name: bytes, *, fresh: bool = False) -> Inode:
+        """A new name in the store for an entry below: a further link if the file came in before.
+        ``fresh``: the directory was empty when this pass came to it, and is dressed by it."""
         if leaf.seen.st_nlink == 1:
+            if fresh and leaf.is_small:
+                return self._place(leaf, parent, name)
             return self.create(leaf, parent, name)
         group = self.groups.get(leaf.identity)
         if group is not None:
@@ -118,6 +131,16 @@ class Intake:
             raise
         if group.places is not None:
             group.places.append((parent, name))
+        return inode
+
+    def _place(self, leaf: Leaf, parent: Ino, name: bytes) -> Inode:
+        """What most files are: small, with one name, in a new directory."""
+        data = leaf.read_small()
+        inode = place(self.fs, self.view, parent, name, leaf.seen, data)
+        self.tally.bytes += len(data)
+        if leaf.xattrs:
+            self.set_xattrs(inode, leaf.xattrs)
+            return self.fs.getattr(self.view, inode.ino)
         return inode
 
     def create(self, leaf: Leaf, parent: Ino, name: bytes) -> Inode:
@@ -143,7 +166,7 @@ class Intake:
         self.tally.bytes += leaf.seen.st_size
 
     def _copy(self, leaf: Leaf, inode: Inode) -> None:
-        if leaf.seen.st_size > BLOCK_SIZE or content.is_sparse(leaf.seen):
+        if not leaf.is_small:
             leaf.found(content.copy_in(self.fs, self.view, inode, leaf.fd, leaf.seen))
             return
         data = leaf.read_small()
@@ -182,20 +205,25 @@ class Intake:
             self.tally.bytes += leaf.seen.st_size
         return changed
 
-    def join_group(self, leaf: Leaf, inode: Inode) -> None:
+    def join_group(self, seen: os.stat_result, inode: Inode) -> None:
         """Say that the hard links of a file below stand for this inode, which had its name before
         this pass; names that the pass gave to another for the same file are moved over."""
-        if leaf.seen.st_nlink == 1:
+        if seen.st_nlink == 1:
             return
-        group = self.groups.get(leaf.identity)
-        if group is not None and group.ino == inode.ino:
-            return
-        self.groups[leaf.identity] = Group(inode.ino, None)
-        for parent, name in (group.places if group is not None else None) or ():
+        identity = (seen.st_dev, seen.st_ino)
+        group = self.groups.get(identity)
+        if group is None:
+            self.groups[identity] = Group(inode.ino, None)
+        elif group.places is not None and group.ino != inode.ino:
+            self.groups[identity] = Group(inode.ino, None)
+            self._move_names(group.ino, group.places, self.groups[identity])
+
+    def _move_names(self, old: Ino, places: list[tuple[Ino, bytes]], group: Group) -> None:
+        for parent, name in places:
             other = self.find(parent, name)
-            if other is not None and group is not None and other.ino == group.ino:
+            if other is not None and other.ino == old:
                 self.remove(parent, name, other)
-                self._link(self.groups[leaf.identity], parent, name)
+                self._link(group, parent, name)
 
     def dress(self, inode: Inode, wanted: Attributes | None) -> Inode:
         if wanted is None:

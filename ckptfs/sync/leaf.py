@@ -50,6 +50,16 @@ class Leaf:
         return stat.S_ISREG(self.seen.st_mode)
 
     @property
+    def is_small(self) -> bool:
+        """A regular file that fits one block and has no holes to keep."""
+        seen = self.seen
+        return (
+            stat.S_ISREG(seen.st_mode)
+            and seen.st_size <= BLOCK_SIZE
+            and not content.is_sparse(seen)
+        )
+
+    @property
     def fd(self) -> int:
         return self._fd
 
@@ -60,7 +70,7 @@ class Leaf:
 
     def read_small(self) -> bytes:
         """The whole of a file that fits one block, which also gives its digest."""
-        data = content.read_exactly(self._fd, 0, BLOCK_SIZE)
+        data = content.read_exactly(self._fd, 0, self.seen.st_size)
         self._digest = content.digest_of_one(data)
         return data
 

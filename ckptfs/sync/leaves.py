@@ -29,6 +29,8 @@ def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
     elif action is Action.BRING_BACK and record is not None:
         _bring_back(scene, frame, leaf, record)
     elif record is not None:
+        if inode is not None and inode.ino == record.ino:
+            scene.intake.join_group(leaf.seen, inode)
         _note_unchanged(scene, frame, leaf, record)
 
 
@@ -87,7 +89,7 @@ def _note_unchanged(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> N
 
 
 def _add(scene: Scene, frame: Frame, leaf: Leaf) -> None:
-    inode = scene.intake.add(leaf, scene.place(frame), leaf.name)
+    inode = scene.intake.add(leaf, scene.place(frame), leaf.name, fresh=frame.fresh)
     _note_link(scene, frame, leaf, inode)
     scene.tally.added += 1
 
@@ -121,7 +123,7 @@ def _take_content(
     if outranked or shared or other_type or other_node:
         return True, intake.replace(leaf, scene.place(frame), leaf.name, inode)
     changed = leaf.is_file and intake.rewrite(leaf, inode)
-    intake.join_group(leaf, inode)
+    intake.join_group(leaf.seen, inode)
     return changed, intake.fs.getattr(intake.view, inode.ino)
 
 
@@ -159,7 +161,7 @@ def _agree(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, same_content
     xattrs_same = leaf.xattrs == scene.intake.xattrs(inode)
     clean = same_content and xattrs_same and agrees(leaf.seen, inode)
     if same_content:
-        scene.intake.join_group(leaf, inode)
+        scene.intake.join_group(leaf.seen, inode)
     _note_link(scene, frame, leaf, inode, clean=clean)
     scene.tally.unchanged += 1
 
@@ -206,7 +208,7 @@ def _keep_both(scene: Scene, frame: Frame, leaf: Leaf) -> None:
     frame.kept = True
     _note(scene, frame, leaf, inode)
     scene.tally.added += 1
-    scene.tally.conflict(scene.down.path(leaf.name), scene.down.path(name))
+    scene.tally.conflict(scene.down.path(leaf.name), scene.intake.path(place, name))
 
 
 # -- deleted in the store --------------------------------------------------------------------------
@@ -219,5 +221,5 @@ def _bring_back(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> None:
         _note_unchanged(scene, frame, leaf, record)
         return
     _add(scene, frame, leaf)
-    path = scene.down.path(leaf.name)
-    scene.tally.conflict(path, path)
+    kept_as = scene.intake.path(scene.place(frame), leaf.name)
+    scene.tally.conflict(scene.down.path(leaf.name), kept_as)

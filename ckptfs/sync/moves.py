@@ -1,9 +1,10 @@
-"""Directories that the store moved: moving them below too, instead of copying and deleting.
+"""The notes that a write-back leaves in the store while it is under way.
 
-Owns the names of unfinished things in the directory below, and the note that makes a move safe. A
-rename below and the ledger cannot change in one step. So the move is noted and committed first; an
-interrupted write-back leaves the note, and `recover` makes the ledger say where the directory is.
-Without that, a half-done move would read as "deleted here, new there".
+Owns the names of unfinished things in the directory below, the mark of a write-back that has not
+ended, and the announcement that makes moving a directory safe. A rename below and the ledger cannot
+change in one step. So the move is noted and committed first; an interrupted write-back leaves the
+note, and `recover` makes the ledger say where the directory is. Without that, a half-done move
+would read as "deleted here, new there".
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ckptfs.sync.ledger import Ledger, ino_of, is_directory
 
 _ID_FACT = b"sync/id"
 _MOVES_FACT = b"sync/moves"
+_WRITING_FACT = b"sync/writing"
 
 # inode, inode number below, directory and length of path it comes from, the same where it goes to
 _MOVE = struct.Struct("<QQQIQI")
@@ -30,15 +32,48 @@ Place = tuple[Ino, bytes]
 Names = tuple[bytes, ...]
 
 
-def temp_prefix(fs: Filesystem) -> bytes:
-    """How the names of this store's unfinished files begin. The store's own id is in them, so that
-    nothing is ever removed that another store, or the user, put there."""
+def temp_prefix(fs: Filesystem) -> bytes | None:
+    """How the names of this store's unfinished files begin; None if it never made any. The store's
+    own id is in them, so that nothing is ever removed that another store or the user put there."""
     identity = fs.store.facts.get(_ID_FACT)
-    if identity is None:
+    return None if identity is None else TEMP_PREFIX + identity + b"-"
+
+
+def make_temp_prefix(fs: Filesystem) -> bytes:
+    """`temp_prefix`, made and durable before the first file is named after it."""
+    prefix = temp_prefix(fs)
+    if prefix is None:
         identity = os.urandom(6).hex().encode()
         fs.store.facts.put(_ID_FACT, identity)
         fs.store.charge(len(identity))
-    return TEMP_PREFIX + identity + b"-"
+        fs.commit()
+        prefix = TEMP_PREFIX + identity + b"-"
+    return prefix
+
+
+# -- a write-back under way ------------------------------------------------------------------------
+
+
+def begin(fs: Filesystem) -> None:
+    """Make durable that the directory below is about to be changed by us."""
+    if fs.store.facts.get(_WRITING_FACT) is None:
+        fs.store.facts.put(_WRITING_FACT, b"1")
+        fs.store.charge()
+        fs.commit()
+
+
+def was_interrupted(fs: Filesystem) -> bool:
+    """Whether a write-back began and did not end: then the times of directories below, which every
+    change in them moves, may be our own doing."""
+    return fs.store.facts.get(_WRITING_FACT) is not None
+
+
+def end(fs: Filesystem) -> None:
+    if fs.store.facts.delete(_WRITING_FACT):
+        fs.store.charge()
+
+
+# -- where directories stand -----------------------------------------------------------------------
 
 
 def places_of(ledger: Ledger) -> dict[Ino, Place]:

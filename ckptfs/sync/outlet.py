@@ -7,12 +7,11 @@ the next scan because it compares equal to what the store has.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
@@ -30,6 +29,7 @@ _FLUSH_BYTES = 256 << 20
 _FLUSH_MOVES = 64
 
 Identity = tuple[int, int]
+Made = TypeVar("Made")
 
 
 class Twin(NamedTuple):
@@ -62,7 +62,7 @@ class Outlet:
         self._owed: list[tuple[Ino, bytes, bytes | None]] = []
         self._owed_bytes = 0
         self._moves = 0
-        self._temp_prefix = moves.temp_prefix(fs)
+        self._temp_prefix = moves.make_temp_prefix(fs)
         self._temp_count = 0
         #: Where the ledger's directories stand below, and those the store has elsewhere.
         self.places = moves.places_of(ledger)
@@ -104,13 +104,19 @@ class Outlet:
         if seen is not None and seen.st_nlink > 1 and not stat.S_ISDIR(seen.st_mode):
             self._stirred.add((seen.st_dev, seen.st_ino))
 
-    def temp_name(self) -> bytes:
-        """A free name for something unfinished; what an earlier attempt left there is removed."""
+    def make_temp(self, make: Callable[[bytes], Made]) -> tuple[bytes, Made]:
+        """Let ``make`` make something under a name for unfinished things, in place of what an
+        interrupted write-back may have left there; return the name too."""
         self._temp_count += 1
         name = self._temp_prefix + b"%d" % self._temp_count
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.down.fd)
-        return name
+        try:
+            return name, make(name)
+        except FileExistsError:
+            below.discard(self.down.fd, name)
+            return name, make(name)
+        except BaseException:
+            below.discard(self.down.fd, name)
+            raise
 
     def swap_in(self, temp: bytes, name: bytes) -> None:
         os.rename(temp, name, src_dir_fd=self.down.fd, dst_dir_fd=self.down.fd)
@@ -169,6 +175,7 @@ class Outlet:
                 self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
         self._linked.clear()
         self.flush()
+        moves.end(self.fs)
 
     # -- moving directories -----------------------------------------------------------------------
 

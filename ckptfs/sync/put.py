@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 
 from ckptfs.model import Ino, Inode
 from ckptfs.sync import below, lay
@@ -20,7 +22,15 @@ from ckptfs.sync.removal import clear_directory
 _NO_LINK = (errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOTSUP, errno.ENOENT, errno.EACCES)
 
 
-def put_leaf(out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record | None) -> None:
+def put_leaf(
+    out: Outlet,
+    key: Ino,
+    name: bytes,
+    inode: Inode,
+    record: Record | None,
+    prepare: Callable[[], None],
+) -> None:
+    """Bring one name down. ``prepare`` is called before anything is changed in its directory."""
     seen = below.look(out.down.fd, name)
     twin = out.twins.get(inode.ino)
     if _is_settled(out, name, inode, record, seen, twin):
@@ -29,6 +39,7 @@ def put_leaf(out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record | 
     if twin is not None and seen is not None and (seen.st_dev, seen.st_ino) == twin.identity:
         _note_twin(out, key, name, inode, record)
         return
+    prepare()
     if record is not None and record.is_dir and seen is not None:
         clear_directory(out, out.down, name, record, seen)
         out.owe(key, name, None)
@@ -85,23 +96,25 @@ def _note_twin(out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record 
 
 def _link(out: Outlet, twin: Twin, name: bytes, seen: os.stat_result | None) -> bool:
     """Make the name below a link to another name of the inode; False where that cannot be."""
-    fd = out.down.fd
-    temp = name if seen is None else out.temp_name()
     try:
         with below.directory_at(out.down.root_fd, twin.path[:-1]) as source:
-            os.link(twin.path[-1], temp, src_dir_fd=source, dst_dir_fd=fd, follow_symlinks=False)
+            temp, _ = out.make_temp(partial(_link_from, out, source, twin.path[-1]))
     except OSError as error:
         if error.errno in _NO_LINK:
             return False
         raise
-    if seen is not None:
-        out.stir(seen)
-        out.swap_in(temp, name)
-    made = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    out.stir(made)
+    made = os.stat(temp, dir_fd=out.down.fd, follow_symlinks=False)
     if (made.st_dev, made.st_ino) != twin.identity:
+        below.discard(out.down.fd, temp)
         raise Late
+    out.stir(made)
+    out.stir(seen)
+    out.swap_in(temp, name)
     return True
+
+
+def _link_from(out: Outlet, source: int, old: bytes, new: bytes) -> None:
+    os.link(old, new, src_dir_fd=source, dst_dir_fd=out.down.fd, follow_symlinks=False)
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -155,13 +168,8 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record, seen: os.stat
 
 def _write(out: Outlet, key: Ino, name: bytes, inode: Inode, seen: os.stat_result | None) -> None:
     """Write the file under a temporary name and let it take its own when it is complete."""
-    temp = out.temp_name()
-    try:
-        digest = lay.lay(out.fs, out.view, inode, out.down.fd, temp)
-        out.stir(seen)
-        out.swap_in(temp, name)
-    except BaseException:
-        below.discard(out.down.fd, temp)
-        raise
+    temp, digest = out.make_temp(partial(lay.lay, out.fs, out.view, inode, out.down.fd))
+    out.stir(seen)
+    out.swap_in(temp, name)
     out.wrote(inode.size if inode.is_file else 0)
     out.note(key, name, inode, digest, out.xattrs_digest(inode))

@@ -27,8 +27,8 @@ Watcher = Callable[[Progress], None]
 
 
 class Conflict(NamedTuple):
-    """Both sides changed ``path``. The store's version has the name; the one from below stands
-    under ``kept_as``, which is ``path`` itself where the store had deleted it."""
+    """Both sides changed ``path``, as it is below. What the store had stays where it is; what was
+    below stands under ``kept_as`` in the store: ``path`` itself where the store had deleted it."""
 
     path: bytes
     kept_as: bytes

@@ -12,7 +12,7 @@ import os
 import stat
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.sync import below, leaves, moves
 from ckptfs.sync.below import count_entries, descend
 from ckptfs.sync.content import digest_of_xattrs
@@ -47,8 +47,10 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         ledger = Ledger(fs.store)
         moves.recover(fs, ledger, down.root_fd)
         scene = Scene(Intake(fs, tally), ledger, down, tally)
+        scene.interrupted = moves.was_interrupted(fs)
         _walk(scene)
         _note_links(scene)
+        moves.end(fs)
         fs.commit()
         return tally.result()
 
@@ -97,6 +99,8 @@ def _list(scene: Scene, frame: Frame) -> None:
                     frame.waiting.append((name, seen, value))
                 elif value is not None and value[:SIGNATURE_SIZE] == signature(seen):
                     tally.unchanged += 1
+                    if seen.st_nlink > 1:
+                        _remember_link(scene, frame, name, seen, value)
                 else:
                     _take(scene, frame, name, seen, value)
                 tally.step()
@@ -108,6 +112,16 @@ def _list(scene: Scene, frame: Frame) -> None:
         return
     for name, value in known.items():
         _vanish(scene, frame, name, value)
+
+
+def _remember_link(
+    scene: Scene, frame: Frame, name: bytes, seen: os.stat_result, value: bytes
+) -> None:
+    """An unchanged file with several names, of which an interrupted scan may have seen only some:
+    further ones are to be links to the inode that stands for it."""
+    inode = scene.stored(frame, name)
+    if inode is not None and inode.ino == ino_of(value):
+        scene.intake.join_group(seen, inode)
 
 
 def _take_new_file(scene: Scene, frame: Frame, name: bytes) -> None:
@@ -154,12 +168,21 @@ def _pass_over(scene: Scene, frame: Frame, name: bytes) -> bool:
         return True
     if not name.startswith(TEMP_PREFIX):
         return False
-    if name.startswith(moves.temp_prefix(scene.intake.fs)):
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=scene.down.fd)
+    prefix = moves.temp_prefix(scene.intake.fs)
+    if prefix is not None and name.startswith(prefix):
+        _remove_unfinished(scene, frame, name)
     else:
         scene.tally.skip(scene.down.path(name), "unfinished file of another ckptfs store")
     return True
+
+
+def _remove_unfinished(scene: Scene, frame: Frame, name: bytes) -> None:
+    """Remove a file of our own so that nothing tells it was there."""
+    fd = scene.down.fd
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=fd)
+        os.utime(fd, ns=(frame.seen.st_atime_ns, frame.seen.st_mtime_ns))
+        frame.seen = os.fstat(fd)
 
 
 # -- directories -----------------------------------------------------------------------------------
@@ -198,12 +221,11 @@ def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) ->
         return Frame(frame, name, made.ino, seen, made=made)
     if inode.is_dir and not scene.has_place_below(inode.ino):
         return Frame(frame, name, inode.ino, seen)
-    parents = scene.down.names[:-1]
-    parent_path = b"/".join((*parents, b"")) if parents else b""
-    kept = scene.intake.free_name(scene.place(frame), name)
+    place = scene.place(frame)
+    kept = scene.intake.free_name(place, name)
     made = _make(scene, frame, name, kept, seen)
     frame.kept = True
-    scene.tally.conflict(parent_path + name, parent_path + kept)
+    scene.tally.conflict(scene.down.path(), scene.intake.path(place, kept))
     return Frame(frame, name, made.ino, seen, made=made)
 
 
@@ -250,7 +272,7 @@ def _dress_new(
     """A directory without a record. Where the store had one of its own, that one's attributes
     stay; but the root was there before the store was, so it is like one that came in now."""
     intake = scene.intake
-    if frame.fresh or frame.parent is None:
+    if frame.fresh or (frame.parent is None and not scene.interrupted):
         intake.set_xattrs(inode, xattrs)
         return intake.dress(inode, attributes_of(frame.seen)), True
     return inode, agrees(frame.seen, inode) and intake.xattrs(inode) == xattrs
@@ -259,16 +281,31 @@ def _dress_new(
 def _dress_known(
     scene: Scene, frame: Frame, old: Record, inode: Inode, xattrs: dict[bytes, bytes]
 ) -> tuple[Inode, bool]:
-    intake = scene.intake
-    store_same = frame.before is not None and old.is_of(frame.before)
+    intake, before = scene.intake, frame.before
+    store_same = before is not None and old.is_of(before)
     changed = intake.merge_xattrs(inode, xattrs, old, store_same=store_same)
     wanted = merged(frame.seen, old, inode, store_same=store_same, take_mtime=store_same)
+    if scene.interrupted and before is not None and before.mtime_ns == inode.mtime_ns:
+        # Nothing in it was news, so what an unfinished write-back did to it is not either.
+        wanted = _without_our_own(frame.seen, old, wanted)
+        store_same = store_same and frame.seen.st_mtime_ns == inode.mtime_ns
     if wanted is not None:
         # Times alone follow from what changed inside, which is counted there.
         owner = wanted.uid is not None or wanted.gid is not None
         changed = changed or owner or wanted.mode != inode.mode
     scene.tally.modified += changed
     return intake.dress(inode, wanted), store_same
+
+
+def _without_our_own(
+    seen: os.stat_result, old: Record, wanted: Attributes | None
+) -> Attributes | None:
+    """Leave out the times, and the write permission that a write-back gives itself."""
+    if wanted is None or (seen.st_uid, seen.st_gid) != (old.uid, old.gid):
+        return wanted
+    if seen.st_mode in (old.mode, old.mode | 0o700):
+        return None
+    return wanted._replace(mtime_ns=None)
 
 
 # -- what is no longer there -----------------------------------------------------------------------

@@ -133,13 +133,13 @@ class _Import:
         intake, name = self.intake, leaf.name
         present = None if frame.fresh else intake.find(frame.place, name)
         if present is None:
-            intake.add(leaf, frame.place, name)
+            intake.add(leaf, frame.place, name, fresh=frame.fresh)
             self.tally.added += 1
         elif present.is_dir:
             kept = intake.free_name(frame.place, name, self.down.fd)
             intake.add(leaf, frame.place, kept)
             self.tally.added += 1
-            self.tally.conflict(self.down.path(name), self.down.path(kept))
+            self.tally.conflict(self.down.path(name), intake.path(frame.place, kept))
         elif self._is_there(leaf, present):
             self.tally.unchanged += 1
         else:
@@ -158,7 +158,7 @@ class _Import:
             return same and present.nlink == 1
         group = intake.groups.get(leaf.identity)
         if group is None:
-            intake.join_group(leaf, present)
+            intake.join_group(leaf.seen, present)
         return group is None or group.ino == present.ino
 
     def _enter(self, frame: _Filled, name: bytes, seen: os.stat_result) -> _Filled | None:
@@ -180,8 +180,7 @@ class _Import:
         kept = name
         if present is not None:
             kept = self.intake.free_name(frame.place, name)
-            above = self.down.names[:-1]
-            self.tally.conflict(b"/".join((*above, name)), b"/".join((*above, kept)))
+            self.tally.conflict(self.down.path(), self.intake.path(frame.place, kept))
         return _Filled(self._make(frame, kept, seen).ino, seen, fresh=True, top=False)
 
     def _make(self, frame: _Filled, name: bytes, seen: os.stat_result) -> Inode:

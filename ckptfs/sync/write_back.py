@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Inode
@@ -142,9 +143,8 @@ def _list(out: Outlet, frame: Frame) -> None:
 def _put(out: Outlet, frame: Frame, name: bytes, inode: Inode, value: bytes | None) -> None:
     """A file, link or node that is new or changed in the store, or has several names."""
     try:
-        if value is None or value[STORED_SLICE] != stored(inode):
-            _prepare(out, frame)
-        put_leaf(out, frame.inode.ino, name, inode, None if value is None else decode(value))
+        record = None if value is None else decode(value)
+        put_leaf(out, frame.inode.ino, name, inode, record, partial(_prepare, out, frame))
     except Late:
         out.late.append(out.down.path(name))
     except OSError as error:
@@ -163,6 +163,7 @@ def _prepare(out: Outlet, frame: Frame) -> None:
     if frame.ready:
         return
     frame.ready = True
+    moves.begin(out.fs)
     mode = stat.S_IMODE(os.fstat(out.down.fd).st_mode)
     if mode & 0o300 != 0o300 and os.geteuid() != 0:
         # A read-only directory of the user's own, as package caches have them.

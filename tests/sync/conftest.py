@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sync.pair import Pair
+pytest.register_assert_rewrite("tests.sync.pair")
+
+from tests.sync.pair import Pair  # noqa: E402
 
 
 @pytest.fixture

@@ -35,10 +35,11 @@ class Pair:
     def _run(self, verb, options):  # type: ignore[no-untyped-def]
         fd = os.open(self.below, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return verb(self.fs, fd, **options)
+            result = verb(self.fs, fd, **options)
         finally:
             os.close(fd)
-            assert check(self.store) == []
+        assert check(self.store) == []
+        return result
 
     def reopen(self, *, commit: bool = False) -> None:
         """What a new process finds; without ``commit``, after a crash."""
@@ -163,9 +164,7 @@ def _walk(fs: Filesystem, view: View, name: str, inode: Inode) -> Iterator[tuple
             yield from _walk(fs, view, path if name == "." else f"{name}/{path}", inner)
 
 
-def _facts_of(
-    fs: Filesystem, view: View, name: str, inode: Inode, first: dict[int, str]
-) -> Facts:
+def _facts_of(fs: Filesystem, view: View, name: str, inode: Inode, first: dict[int, str]) -> Facts:
     content = inode.target
     if inode.is_file:
         content = bytes(fs.read(view, inode.ino, 0, inode.size))

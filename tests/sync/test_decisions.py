@@ -190,11 +190,11 @@ def test_both_changed_the_mode(started: Pair) -> None:
 
 # -- types -----------------------------------------------------------------------------------------
 
-EDITS: dict[str, Callable[[Pair], None]] = {
+EDITS: dict[str, Callable[[Pair], object]] = {
     "file": lambda pair: pair.write("t", "in the store"),
-    "dir": lambda pair: (pair.mkdir("t"), pair.write("t/i", "in the store")) and None,
-    "link": lambda pair: pair.symlink("t", "in/the/store") and None,
-}  # type: ignore[dict-item]
+    "dir": lambda pair: (pair.mkdir("t"), pair.write("t/i", "in the store")),
+    "link": lambda pair: pair.symlink("t", "in/the/store"),
+}
 
 TREES = {"file": "below", "dir": {"i": "below", "j": "below"}, "link": Link("below")}
 

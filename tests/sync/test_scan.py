@@ -241,9 +241,9 @@ def test_reserved_name_at_the_root_only(pair: Pair) -> None:
 
 
 def test_unfinished_files(pair: Pair) -> None:
-    from ckptfs.sync.moves import temp_prefix
+    from ckptfs.sync.moves import make_temp_prefix
 
-    own = os.fsdecode(temp_prefix(pair.fs)) + "7"
+    own = os.fsdecode(make_temp_prefix(pair.fs)) + "7"
     pair.plant({own: "half", "d": {own: "half"}, ".ckptfs-tmp-feed-1": "another's"})
     result = pair.scan()
     assert pair.names() == {".", "d"}

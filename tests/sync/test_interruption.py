@@ -1,0 +1,122 @@
+"""A pass that dies at any step leaves what the next one reads rightly."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckptfs.sync import intake
+from tests.support.trees import Link, Same, facts
+from tests.sync.interruption import dying_at
+from tests.sync.pair import Pair
+
+START = {
+    "edit": "one",
+    "drop": "two",
+    "mode": "three",
+    "b": "four",
+    "twin": Same("b"),
+    "l": Link("edit"),
+    "d": {"x": "5", "sub": {"y": "6"}, "gone": {"z": "7"}},
+    "e": {"p": "8"},
+    "f": {"q": "9"},
+    "type": {"in": "10"},
+}
+
+
+def edit_files(pair: Pair) -> None:
+    pair.write("edit", "changed")
+    pair.remove("drop")
+    pair.chmod("mode", 0o700)
+    pair.touch("mode", 12345)
+    pair.write("new", "new")
+    pair.symlink("link", "somewhere")
+    pair.mknod("pipe", stat.S_IFIFO | 0o600)
+
+
+def edit_links(pair: Pair) -> None:
+    pair.write("b", "through one name")
+    pair.link("edit", "d/edit2")
+    pair.remove("twin")
+    pair.write("twin", "apart")
+
+
+def edit_directories(pair: Pair) -> None:
+    pair.remove("d/gone")
+    pair.mkdir("made")
+    pair.mkdir("made/inner")
+    pair.write("made/inner/file", "x")
+    pair.chmod("e", 0o700)
+    pair.remove("type")
+    pair.write("type", "a file now")
+
+
+def move_directories(pair: Pair) -> None:
+    pair.rename("e", "f", 2)
+    pair.mkdir("far")
+    pair.rename("d/sub", "far/sub")
+    pair.write("far/sub/y", "moved and changed")
+    pair.remove("d")
+    pair.rename("type", "d")
+
+
+SCENES = [edit_files, edit_links, edit_directories, move_directories]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_write_back(tmp_path: Path, scene: Callable[[Pair], None], done: bool) -> None:
+    step = 0
+    while True:
+        step += 1
+        root = tmp_path / str(step)
+        root.mkdir()
+        pair = Pair(root)
+        pair.plant(START)  # type: ignore[arg-type]
+        pair.scan()
+        scene(pair)
+        pair.fs.commit()
+        wanted = pair.stored()
+        with dying_at(step, done=done) as steps:
+            pair.write_back()
+        _assert_read_rightly(pair, wanted)
+        pair.close()
+        if steps.count < step:
+            return
+
+
+def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
+    """The scan of the next mount takes nothing below for news, and the write-back completes."""
+    pair.reopen()
+    result = pair.scan()
+    assert result.conflicts == result.skipped == ()
+    assert pair.stored() == wanted
+    result = pair.write_back()
+    assert result.conflicts == result.skipped == ()
+    assert pair.stored() == wanted == facts(pair.below)
+    assert not [path for path in pair.below.rglob("*") if ".ckptfs-tmp-" in path.name]
+    assert not pair.scan().changed
+
+
+def test_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a commit behind every entry, a scan that dies at any of them is just gone on with."""
+    monkeypatch.setattr(intake, "COMMIT_BYTES", 1)
+    step = 0
+    while True:
+        step += 1
+        root = tmp_path / str(step)
+        root.mkdir()
+        pair = Pair(root)
+        pair.plant(START)  # type: ignore[arg-type]
+        with dying_at(step, done=step % 2 == 0) as steps:
+            pair.scan()
+        pair.reopen()
+        result = pair.scan()
+        assert result.conflicts == result.skipped == ()
+        pair.assert_equal()
+        pair.close()
+        if steps.count < step:
+            return
