@@ -36,7 +36,10 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
     │   ├── WorkspaceNotEmpty      43
-    │   └── NothingToUndo          44
+    │   ├── NothingToUndo          44
+    │   ├── PathUnknown            45
+    │   ├── TreeMoved              46
+    │   └── NotConfirmed           47
     ├── SyncError
     │   ├── SourceMissing          50
     │   ├── DestinationInvalid     51
@@ -446,6 +449,38 @@ class NothingToUndo(WorkspaceError):
         super().__init__(
             f"Cannot {verb}: there is no restore to {verb}. Nothing was changed.",
             hint="`ckptfs list` shows the checkpoints that you can restore.",
+        )
+
+
+class PathUnknown(WorkspaceError):
+    kind = "path-unknown"
+    exit_code = 45
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(f"Cannot restore {_show(path)}: {reason}. Nothing was changed.")
+
+
+class TreeMoved(WorkspaceError):
+    """What a dry run said no longer holds."""
+
+    kind = "tree-moved"
+    exit_code = 46
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Cannot restore: the workspace changed since the dry run. Nothing was changed.",
+            hint="Run it with --dry-run again and look at what it would do now.",
+        )
+
+
+class NotConfirmed(WorkspaceError):
+    kind = "not-confirmed"
+    exit_code = 47
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Not restored: {reason}. Nothing was changed.",
+            hint="--force goes ahead without asking; --dry-run says what it would do.",
         )
 
 

@@ -8,13 +8,20 @@ has committed it durably when it returns.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import history, sync
-from ckptfs.errors import CheckpointUnknown, NothingToUndo, WorkspaceNotEmpty
+from ckptfs.errors import (
+    CheckpointUnknown,
+    NothingToUndo,
+    PathUnknown,
+    TreeMoved,
+    WorkspaceNotEmpty,
+)
 from ckptfs.fs import Filesystem
-from ckptfs.history import Cause, Checkpoint, LogEntry, Restored, Touched
+from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched, removal
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Problem, View, check
 from ckptfs.sync import SyncResult
@@ -87,18 +94,71 @@ class CheckpointService:
             return self.fs.head
         return self.fs.view_of(self._find(checkpoint).epoch)
 
-    def restore(self, checkpoint: str, cause: Cause | None = None) -> Restored:
-        """Make the workspace what it was at a checkpoint; what it is now is saved first."""
-        return self._restore_to(self._find(checkpoint), "restore", None, cause)
+    def plan_restore(self, checkpoint: str, patterns: Sequence[bytes] = ()) -> Plan:
+        """What a restore would do, path by path."""
+        target = self._find(checkpoint)
+        return history.plan(self.fs, target, self._select(target, patterns))
+
+    def restore(
+        self,
+        checkpoint: str,
+        patterns: Sequence[bytes] = (),
+        *,
+        token: str = "",
+        backup: bool = True,
+        cause: Cause | None = None,
+    ) -> Restored:
+        """Make the workspace, or some paths of it, what it was at a checkpoint.
+
+        What it is now is saved first, unless ``backup`` says otherwise. With the token of a plan it
+        is refused if anything changed since.
+        """
+        target = self._find(checkpoint)
+        paths = self._select(target, patterns)
+        if token and history.plan(self.fs, target, paths).token != token:
+            raise TreeMoved
+        if paths:
+            restored = history.restore_paths(self.fs, target, paths, cause=cause)
+        else:
+            restored = history.restore(self.fs, target, cause=cause)
+        return self._restored(restored, backup=backup)
+
+    def _select(self, target: Checkpoint, patterns: Sequence[bytes]) -> list[bytes]:
+        self.fs.settle()
+        views = (self.fs.head, self.fs.view_of(target.epoch))
+        try:
+            return history.select(self.fs, views, patterns)
+        except FileNotFoundError as error:
+            reason = f"neither checkpoint {target.id} nor the workspace has it"
+            raise PathUnknown(error.filename, reason) from error
+        except ValueError as error:
+            raise PathUnknown(b", ".join(patterns), str(error)) from error
+
+    def _restored(self, restored: Restored, *, backup: bool = True) -> Restored:
+        if not backup:
+            self.delete([restored.before])
+        self.fs.commit()
+        self.unannounced.append(restored.touched)
+        return restored
+
+    def delete(self, doomed: Sequence[Checkpoint]) -> None:
+        """Delete checkpoints and free what only they held."""
+        removal.delete(self.fs, doomed)
+        self.fs.commit()
 
     def rewind(self, steps: int = 1, cause: Cause | None = None) -> Restored:
         """Go back a number of checkpoints along the way that led here."""
+        return self._restore_to(self.steps_back(steps), "restore", None, cause)
+
+    def steps_back(self, steps: int) -> Checkpoint:
+        """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
+        the last one, or the one before it if nothing changed since."""
         way = history.lineage(self.fs.store)
         if not self._has_unsaved():
-            way = way[1:]  # the newest is what the workspace is now
+            way = way[1:]
         if not 1 <= steps <= len(way):
             raise CheckpointUnknown(f"@-{steps}")
-        return self._restore_to(way[steps - 1], "restore", None, cause)
+        return way[steps - 1]
 
     def undo(self, cause: Cause | None = None) -> Restored:
         """Take back the last restore that is not taken back yet."""
@@ -125,10 +185,9 @@ class CheckpointService:
     def _restore_to(
         self, target: Checkpoint, kind: str, undoes: int | None, cause: Cause | None
     ) -> Restored:
-        restored = history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
-        self.fs.commit()
-        self.unannounced.append(restored.touched)
-        return restored
+        return self._restored(
+            history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
+        )
 
     def _find(self, checkpoint: str) -> Checkpoint:
         if not checkpoint.isdecimal():

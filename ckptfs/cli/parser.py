@@ -161,10 +161,20 @@ def _add_list(verbs: _Verbs[Parser]) -> None:
 
 
 def _add_restore(verbs: _Verbs[Parser]) -> None:
-    restore = _verb(verbs, "restore", "make the workspace what it was at a checkpoint")
+    restore = _verb(verbs, "restore", "make the workspace, or some paths, what it was")
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
+    restore.add_argument("paths", metavar="PATH", nargs="*", help="only these; patterns work")
+    restore.add_argument(
+        "--if-unchanged", dest="token", metavar="TOKEN", default="", help="of a dry run: or refuse"
+    )
+    restore.add_argument(
+        "--no-backup", dest="backup", action="store_false", help="do not save the state before"
+    )
     rewind = _verb(verbs, "rewind", "go back N checkpoints")
     rewind.add_argument("steps", metavar="N", nargs="?", type=int, default=1, help="default 1")
+    for parser in (restore, rewind):
+        parser.add_argument("--dry-run", action="store_true", help="only say what it would do")
+        parser.add_argument("--force", action="store_true", help="do not ask")
     _verb(verbs, "undo", "take back the last restore")
     _verb(verbs, "redo", "take back the last undo")
 

@@ -8,32 +8,98 @@ from argparse import Namespace
 
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
-from ckptfs.connect import open_workspace
+from ckptfs.config import Workspace
+from ckptfs.connect import Session, open_workspace
+from ckptfs.errors import NotConfirmed, PathUnknown
+
+#: How many paths a question names before it only counts.
+_NAMED = 10
 
 
 def restore(args: Namespace) -> int:
-    return _perform(args, "restore", {"checkpoint": args.checkpoint})
+    workspace = place.workspace(args)
+    asked: Record = {
+        "checkpoint": args.checkpoint,
+        "paths": [_relative(path, workspace) for path in args.paths],
+        "token": args.token,
+        "backup": args.backup,
+    }
+    sure = args.force or bool(args.token) or bool(args.paths)
+    return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 
 def rewind(args: Namespace) -> int:
-    return _perform(args, "rewind", {"steps": args.steps})
+    return _plan_and_perform(
+        args, place.workspace(args), "rewind", {"steps": args.steps}, sure=args.force
+    )
 
 
 def undo(args: Namespace) -> int:
-    return _perform(args, "undo", {})
+    with open_workspace(place.workspace(args)) as session:
+        return _perform(args, session, "undo", {})
 
 
 def redo(args: Namespace) -> int:
-    return _perform(args, "redo", {})
-
-
-def _perform(args: Namespace, op: str, asked: Record) -> int:
-    asked |= {"pid": os.getpid(), "command": " ".join(sys.argv)}
     with open_workspace(place.workspace(args)) as session:
-        record = session.call(op, asked)
-    text = (
-        f"Restored checkpoint {record['checkpoint']}: {record['entries']} names changed. "
-        f"`ckptfs undo` takes it back (checkpoint {record['before']})."
-    )
+        return _perform(args, session, "redo", {})
+
+
+def _plan_and_perform(
+    args: Namespace, workspace: Workspace, op: str, asked: Record, *, sure: bool
+) -> int:
+    with open_workspace(workspace) as session:
+        if args.dry_run:
+            plan = session.call("plan", asked)
+            screen.result(plan, _plan_text(plan), as_json=args.json)
+            return 0
+        if not sure:
+            plan = session.call("plan", asked)
+            _confirm(plan)
+            # What was shown is what happens, or nothing.
+            op, asked = "restore", {"checkpoint": plan["checkpoint"], "token": plan["token"]}
+        return _perform(args, session, op, asked)
+
+
+def _perform(args: Namespace, session: Session, op: str, asked: Record) -> int:
+    asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
+    record = session.call(op, asked)
+    names = screen.count_text(record["entries"], "name", "names")
+    text = f"Restored checkpoint {record['checkpoint']}: {names} changed."
+    if asked.get("backup", True):
+        text += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
     screen.result(record, text, as_json=args.json)
     return 0
+
+
+def _confirm(plan: Record) -> None:
+    if not sys.stdin.isatty():
+        raise NotConfirmed("there is no terminal to ask at")
+    screen.note(_plan_text(plan, _NAMED))
+    screen.note("Go ahead? [y/N] ")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("it was not confirmed")
+
+
+def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
+    marked = [
+        f"{mark} {screen.safe(path)}"
+        for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
+        for path in plan[kind]
+    ]
+    lines = marked[:most]
+    if len(marked) > most:
+        lines.append(f"... and {len(marked) - most} more")
+    if not marked:
+        return f"Checkpoint {plan['checkpoint']} is what the workspace is now: nothing to do."
+    return "\n".join(
+        [f"To restore checkpoint {plan['checkpoint']}:", *lines, f"token {plan['token']}"]
+    )
+
+
+def _relative(path: str, workspace: Workspace) -> str:
+    """A path as typed, relative to the workspace's root."""
+    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
+    root = os.fspath(workspace.path)
+    if full == root or not full.startswith(root + "/"):
+        raise PathUnknown(path, "it is not inside the workspace")
+    return full[len(root) + 1 :]

@@ -27,7 +27,7 @@ Tell = Callable[[Record], None]
 NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
-NEEDS_SYNC = frozenset({"save", "export", "restore", "rewind", "undo", "redo"})
+NEEDS_SYNC = frozenset({"save", "export", "plan", "restore", "rewind", "undo", "redo"})
 
 
 def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
@@ -70,6 +70,10 @@ def restored_record(restored: Restored) -> Record:
         "entries": len(restored.touched.entries),
         "inodes": len(restored.touched.inodes),
     }
+
+
+def patterns_of(args: Record) -> list[bytes]:
+    return [os.fsencode(str(path)) for path in args.get("paths", ())]
 
 
 def cause_of(args: Record) -> Cause:
@@ -122,7 +126,28 @@ def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record
 
 
 def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
-    return restored_record(service.restore(str(args["checkpoint"]), cause_of(args)))
+    restored = service.restore(
+        str(args["checkpoint"]),
+        patterns_of(args),
+        token=str(args.get("token", "")),
+        backup=bool(args.get("backup", True)),
+        cause=cause_of(args),
+    )
+    return restored_record(restored)
+
+
+def _plan(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    if "steps" in args:
+        found = service.plan_restore(str(service.steps_back(int(args["steps"])).id))
+    else:
+        found = service.plan_restore(str(args["checkpoint"]), patterns_of(args))
+    return {
+        "checkpoint": found.target,
+        "token": found.token,
+        "added": [os.fsdecode(path) for path in found.added],
+        "modified": [os.fsdecode(path) for path in found.modified],
+        "deleted": [os.fsdecode(path) for path in found.deleted],
+    }
 
 
 def _rewind(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
@@ -159,6 +184,7 @@ _VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = 
     "figures": _figures,
     "save": _save,
     "list": _list,
+    "plan": _plan,
     "restore": _restore,
     "rewind": _rewind,
     "undo": _undo,

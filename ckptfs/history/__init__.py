@@ -9,14 +9,26 @@ from ckptfs.history.checkpoints import (
     lineage,
     seal,
 )
-from ckptfs.history.restore import LogEntry, Restored, leave_limbo, redoable, restore, undoable
+from ckptfs.history.restore import (
+    LogEntry,
+    Plan,
+    Restored,
+    leave_limbo,
+    plan,
+    redoable,
+    restore,
+    restore_paths,
+    undoable,
+)
 from ckptfs.history.restore import log as restore_log
+from ckptfs.history.selection import select
 from ckptfs.history.touched import Touched
 
 __all__ = [
     "Cause",
     "Checkpoint",
     "LogEntry",
+    "Plan",
     "Restored",
     "Touched",
     "checkpoints",
@@ -24,9 +36,12 @@ __all__ = [
     "find",
     "leave_limbo",
     "lineage",
+    "plan",
     "redoable",
     "restore",
     "restore_log",
+    "restore_paths",
     "seal",
+    "select",
     "undoable",
 ]

@@ -1,4 +1,4 @@
-"""Restoring the whole workspace: the head moves to a checkpoint.
+"""Restoring: the head moves to a checkpoint, or some paths of it are made what they were.
 
 One restore is one step: it seals the head (that is the checkpoint to undo it with), opens a new
 head below the target, and writes the log entry, all in one transaction. What differs between the
@@ -10,17 +10,34 @@ was given to another by rename; what took their place has a new inode number.
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import xxhash
+
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, seal
+from ckptfs.history.diff import compare
+from ckptfs.history.equalise import Equaliser
 from ckptfs.history.touched import Touched, inode_in, touched
 from ckptfs.model import Ino
 from ckptfs.store import Store, View
 from ckptfs.store.format import pack_u64
 
 _LOG = b"restore:"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a restore would do, path by path, and a token that holds only for this very state."""
+
+    target: int
+    added: tuple[bytes, ...]
+    modified: tuple[bytes, ...]
+    deleted: tuple[bytes, ...]
+    token: str
 
 
 @dataclass(frozen=True)
@@ -69,21 +86,94 @@ def restore(
     differing.entries.update(_let_go(fs, old, differing.inodes))
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
-    append(
-        store,
-        LogEntry(
-            number=len(log(store)),
-            kind=kind,
-            time_ns=fs.clock(),
-            target=target.id,
-            before=before.id,
-            entries=len(differing.entries),
-            undoes=undoes,
-            command=cause.command,
-            pid=cause.pid,
-        ),
-    )
+    _note(store, fs.clock(), kind, target, before, differing, cause, undoes=undoes)
     return Restored(before, target.id, differing)
+
+
+def restore_paths(
+    fs: Filesystem, target: Checkpoint, paths: list[bytes], *, cause: Cause | None = None
+) -> Restored:
+    """Make these paths what they were at the checkpoint; everything else stays as it is."""
+    store, cause = fs.store, cause or Cause()
+    message = f"before restore of {_some(paths)} to {target.id}"
+    before = seal(fs, "restore", message, fs.clock(), cause=cause)
+    equaliser = Equaliser(fs, store.view(target.epoch))
+    for path in paths:
+        equaliser.path(path)
+    touched_here = equaliser.touched
+    _note(store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
+    return Restored(before, target.id, touched_here)
+
+
+def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
+    """What `restore`, or `restore_paths` when paths are given, would do now."""
+    fs.settle()
+    goal = fs.store.view(target.epoch)
+    if paths:
+        equaliser = Equaliser(fs, goal, apply=False)
+        for path in paths:
+            equaliser.path(path)
+        lists = (equaliser.added, equaliser.modified, equaliser.deleted)
+    else:
+        lists = _whole(fs, goal)
+    added, modified, deleted = (tuple(sorted(paths)) for paths in lists)
+    return Plan(target.id, added, modified, deleted, _token(fs, target, paths))
+
+
+def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    added, modified, deleted = [], [], []
+    for change in compare(fs, fs.head, goal):
+        if change.old is None or change.old_path is not None:
+            added.append(change.path)
+        if change.new is None or change.old_path is not None:
+            deleted.append(change.source)
+        if change.old is not None and change.new is not None and change.old_path is None:
+            modified.append(change.path)
+    return added, modified, deleted
+
+
+def _token(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
+    """Changes whenever anything in the workspace does, whether the restore would touch it or not:
+    the head's epoch and every inode that it has changed, with its time of change."""
+    digest = xxhash.xxh3_64()
+    digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
+    for entity in fs.store.changes.walk(fs.head.epoch):
+        digest.update(entity)
+        if entity[:1] == fs.store.inodes.kind:
+            digest.update(fs.store.inodes.own(fs.head, entity[1:]) or b"")
+    return digest.hexdigest()
+
+
+def _some(paths: list[bytes]) -> str:
+    first = os.fsdecode(paths[0])
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
+
+
+def _note(
+    store: Store,
+    now_ns: int,
+    kind: str,
+    target: Checkpoint,
+    before: Checkpoint,
+    touched_here: Touched,
+    cause: Cause,
+    *,
+    undoes: int | None = None,
+    paths: Iterable[bytes] = (),
+) -> None:
+    entry = LogEntry(
+        number=len(log(store)),
+        kind=kind,
+        time_ns=now_ns,
+        target=target.id,
+        before=before.id,
+        entries=len(touched_here.entries),
+        paths=tuple(os.fsdecode(path) for path in paths),
+        undoes=undoes,
+        command=cause.command,
+        pid=cause.pid,
+    )
+    append(store, entry)
 
 
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:

@@ -1,0 +1,166 @@
+"""Making one path of the workspace what it is in another view, and leaving the rest alone.
+
+Works by ordinary operations on the head: what a file was is cloned from the other view block by
+reference, what was not there is removed. A process that has a replaced file open keeps the old one,
+as after any rename over it.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+
+from ckptfs.fs import Filesystem
+from ckptfs.history.touched import Touched
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
+from ckptfs.store import View
+
+
+@dataclass
+class Equaliser:
+    """Goes down the paths it is given, in both views. Without ``apply`` it only looks."""
+
+    fs: Filesystem
+    goal: View
+    apply: bool = True
+    #: Paths that are (or would be) added, replaced and deleted.
+    added: list[bytes] = field(default_factory=list)
+    modified: list[bytes] = field(default_factory=list)
+    deleted: list[bytes] = field(default_factory=list)
+    touched: Touched = field(default_factory=lambda: Touched(set(), set()))
+    #: Files cloned so far, by their number in the goal: hard links among them stay links.
+    _cloned: dict[Ino, Ino] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> int:
+        return len(self.added) + len(self.modified) + len(self.deleted)
+
+    def path(self, path: bytes) -> None:
+        """Make what stands at ``path`` (relative to the root, no dots) equal in both."""
+        *above, name = path.split(b"/")
+        here: Inode | None = self.fs.getattr(self.fs.head, ROOT_INO)
+        there: Inode | None = self.fs.getattr(self.goal, ROOT_INO)
+        walked = b""
+        for part in above:
+            walked = walked + b"/" + part if walked else part
+            there = self._child(self.goal, there, part)
+            here = self._directory(here, part, there, walked)
+        like = self._child(self.goal, there, name)
+        if here is not None:
+            self._entry(here.ino, name, like, path)
+        elif like is not None:
+            # Only when looking: the directory above would have been made.
+            self._add(ROOT_INO, name, like, path)
+
+    def _child(self, view: View, directory: Inode | None, name: bytes) -> Inode | None:
+        if directory is None or not directory.is_dir:
+            return None
+        return self.fs.seek(view, directory.ino, name)
+
+    def _directory(
+        self, parent: Inode | None, name: bytes, like: Inode | None, path: bytes
+    ) -> Inode | None:
+        """The directory on the way to a path, made if only the goal has it."""
+        here = self._child(self.fs.head, parent, name)
+        if (here is not None and here.is_dir) or like is None or not like.is_dir:
+            return here if here is not None and here.is_dir else None
+        if here is not None or parent is None:
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", path)
+        self.added.append(path)
+        return self._make_directory(parent.ino, name, like) if self.apply else None
+
+    # -- one entry --------------------------------------------------------------------------------
+
+    def _entry(self, parent: Ino, name: bytes, like: Inode | None, path: bytes) -> None:
+        here = self.fs.seek(self.fs.head, parent, name)
+        if like is None:
+            if here is not None:
+                self._remove(parent, name, here, path)
+        elif here is None:
+            self._add(parent, name, like, path)
+        elif here.is_dir and like.is_dir:
+            self._equal_directories(here, like, path)
+        elif here != like:
+            self._replace(parent, name, here, like, path)
+
+    def _equal_directories(self, here: Inode, like: Inode, path: bytes) -> None:
+        fs = self.fs
+        names = {name for name, _ in fs.entries(fs.head, here.ino)}
+        wanted = dict(fs.entries(self.goal, like.ino))
+        before = self.changes
+        for name in sorted(names | wanted.keys()):
+            self._entry(here.ino, name, wanted.get(name), path + b"/" + name)
+        if self._attributes(here) != self._attributes(like):
+            self.modified.append(path)
+        if self.apply and (self.changes > before):
+            self._dress(here.ino, like)
+
+    def _add(self, parent: Ino, name: bytes, like: Inode, path: bytes) -> None:
+        self.added.append(path)
+        if not like.is_dir:
+            if self.apply:
+                self._clone(parent, name, like)
+            return
+        made = self._make_directory(parent, name, like) if self.apply else None
+        for child, inode in list(self.fs.entries(self.goal, like.ino)):
+            self._add(made.ino if made else parent, child, inode, path + b"/" + child)
+        if made:
+            self._dress(made.ino, like)
+
+    def _replace(self, parent: Ino, name: bytes, here: Inode, like: Inode, path: bytes) -> None:
+        if here.is_dir or like.is_dir:
+            self._remove(parent, name, here, path)
+            self._add(parent, name, like, path)
+            return
+        self.modified.append(path)
+        if self.apply:
+            self.fs.unlink(self.fs.head, parent, name)
+            self._clone(parent, name, like)
+
+    def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> None:
+        fs = self.fs
+        if here.is_dir:
+            for child, inode in list(fs.entries(fs.head, here.ino)):
+                self._remove(here.ino, child, inode, path + b"/" + child)
+        self.deleted.append(path)
+        if self.apply:
+            self._touch(parent, name, here.ino)
+            (fs.rmdir if here.is_dir else fs.unlink)(fs.head, parent, name)
+
+    # -- doing it ---------------------------------------------------------------------------------
+
+    def _clone(self, parent: Ino, name: bytes, like: Inode) -> None:
+        fs = self.fs
+        known = self._cloned.get(like.ino)
+        if known is not None:
+            fs.link(fs.head, known, parent, name)
+        else:
+            self._cloned[like.ino] = fs.clone(self.goal, like.ino, fs.head, parent, name).ino
+        self._touch(parent, name)
+
+    def _make_directory(self, parent: Ino, name: bytes, like: Inode) -> Inode:
+        fs = self.fs
+        made = fs.mkdir(fs.head, parent, name, like.mode, like.uid, like.gid)
+        self._touch(parent, name)
+        self._dress(made.ino, like)
+        return made
+
+    def _dress(self, ino: Ino, like: Inode) -> None:
+        """Give a directory the attributes and times that it has in the goal."""
+        wanted = Attributes(
+            mode=like.mode,
+            uid=like.uid,
+            gid=like.gid,
+            atime_ns=like.atime_ns,
+            mtime_ns=like.mtime_ns,
+        )
+        self.fs.setattr(self.fs.head, ino, wanted)
+        self.touched.inodes.add(ino)
+
+    def _touch(self, parent: Ino, name: bytes, *inodes: Ino) -> None:
+        self.touched.entries.add((parent, name))
+        self.touched.inodes.update((parent, *inodes))
+
+    @staticmethod
+    def _attributes(inode: Inode) -> tuple[int, int, int]:
+        return inode.mode, inode.uid, inode.gid
