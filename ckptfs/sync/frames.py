@@ -11,7 +11,7 @@ import os
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.sync.below import Descent
 from ckptfs.sync.intake import Intake
-from ckptfs.sync.ledger import Ledger, Record, ino_of, is_directory
+from ckptfs.sync.ledger import UNFINISHED, Ledger, Record, ino_of, is_directory
 from ckptfs.sync.results import Tally
 
 #: Begins the names of our own files in the directory below while they are not finished.
@@ -32,6 +32,7 @@ class Frame:
         "parent",
         "place",
         "seen",
+        "unfinished",
         "waiting",
     )
 
@@ -53,6 +54,8 @@ class Frame:
         self.old = old
         #: Made by this pass: neither the store nor the ledger knows anything in it.
         self.fresh = made is not None
+        #: Made by a pass that did not come to its end.
+        self.unfinished = old is not None and old.stored_ctime_ns == UNFINISHED
         #: The directory of the store that stands for it, once someone asked.
         self.place: Ino | None = made.ino if made else None
         #: The store's directory as it was before this pass changed anything in it.

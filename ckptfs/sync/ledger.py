@@ -41,6 +41,10 @@ SETTLED_NS = 20_000_000
 #: no inode ever has it, so the next write-back looks at the entry.
 NEVER = -1
 
+#: Stands there in the record of a directory that a scan has made in the store and not filled yet:
+#: its attributes are still to be taken over.
+UNFINISHED = -2
+
 #: The directory and the name under which the root's own record stands; 0 is nobody's inode.
 ROOT_PLACE = (Ino(0), b"/")
 
@@ -119,6 +123,7 @@ def agreement(
     digest: bytes = b"",
     xattrs: bytes = b"",
     clean: bool = True,
+    finished: bool = True,
     key: Ino | None = None,
     now_ns: int | None = None,
 ) -> bytes:
@@ -137,7 +142,7 @@ def agreement(
             seen.st_mtime_ns,
             seen.st_ctime_ns,
             inode.ino if key is None else key,
-            inode.ctime_ns if clean else NEVER,
+            UNFINISHED if not finished else inode.ctime_ns if clean else NEVER,
             inode.content,
         )
         + digest

@@ -233,7 +233,7 @@ def _make(
     scene: Scene, frame: Frame, name: bytes, stored_name: bytes, seen: os.stat_result
 ) -> Inode:
     made = scene.intake.make_directory(scene.place(frame), stored_name, seen)
-    scene.ledger.put(frame.key, name, agreement(seen, made, clean=False))
+    scene.ledger.put(frame.key, name, agreement(seen, made, finished=False))
     scene.tally.added += 1
     return made
 
@@ -241,7 +241,7 @@ def _make(
 def _finish(scene: Scene, frame: Frame) -> None:
     """Everything in the directory is done with: its own attributes, and its record."""
     old = frame.old
-    listed = old is not None and old.matches(frame.seen)
+    listed = old is not None and not frame.unfinished and old.matches(frame.seen)
     if listed and frame.before is None and not frame.kept:
         return
     xattrs = below.user_xattrs(scene.down.fd)
@@ -258,7 +258,7 @@ def _directory_record(scene: Scene, frame: Frame, xattrs: dict[bytes, bytes]) ->
     if place is None:
         return seen_again(frame.old, frame.seen, xattrs=digest) if frame.old else None
     inode = scene.intake.fs.getattr(scene.intake.view, place)
-    if frame.old is None:
+    if frame.old is None or frame.unfinished:
         inode, clean = _dress_new(scene, frame, inode, xattrs)
     else:
         inode, clean = _dress_known(scene, frame, frame.old, inode, xattrs)
@@ -272,7 +272,8 @@ def _dress_new(
     """A directory without a record. Where the store had one of its own, that one's attributes
     stay; but the root was there before the store was, so it is like one that came in now."""
     intake = scene.intake
-    if frame.fresh or (frame.parent is None and not scene.interrupted):
+    own_root = frame.parent is None and not scene.interrupted
+    if frame.fresh or frame.unfinished or own_root:
         intake.set_xattrs(inode, xattrs)
         return intake.dress(inode, attributes_of(frame.seen)), True
     return inode, agrees(frame.seen, inode) and intake.xattrs(inode) == xattrs

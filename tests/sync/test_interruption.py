@@ -68,11 +68,11 @@ SCENES = [edit_files, edit_links, edit_directories, move_directories]
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("scene", SCENES)
-def test_write_back(tmp_path: Path, scene: Callable[[Pair], None], done: bool) -> None:
+def test_write_back(memory_path: Path, scene: Callable[[Pair], None], done: bool) -> None:
     step = 0
     while True:
         step += 1
-        root = tmp_path / str(step)
+        root = memory_path / str(step)
         root.mkdir()
         pair = Pair(root)
         pair.plant(START)  # type: ignore[arg-type]
@@ -101,13 +101,13 @@ def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
     assert not pair.scan().changed
 
 
-def test_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a commit behind every entry, a scan that dies at any of them is just gone on with."""
     monkeypatch.setattr(intake, "COMMIT_BYTES", 1)
     step = 0
     while True:
         step += 1
-        root = tmp_path / str(step)
+        root = memory_path / str(step)
         root.mkdir()
         pair = Pair(root)
         pair.plant(START)  # type: ignore[arg-type]

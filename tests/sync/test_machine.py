@@ -1,0 +1,318 @@
+"""Random edits on both sides, scans, write-backs and deaths, against laws that a model can state.
+
+Every piece of content is new in the world (a numbered token), so the model only needs to know which
+tokens each side has and ever had:
+
+- a scan takes into the store every token that is below, unless the store had it and let it go;
+- it takes from the store only tokens that were below and are not any more;
+- a side that nobody edited since the last agreement changes nothing on the other;
+- after a write-back both sides are equal, and neither pass finds anything to do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from ckptfs.model import BLOCK_SIZE
+from ckptfs.sync import SyncResult
+from tests.support.trees import Facts, facts
+from tests.sync.interruption import dying_at
+from tests.sync.pair import Pair
+
+names = st.sampled_from(["a", "b", "c", "d"])
+picks = st.integers(0, 1_000_000)
+modes = st.sampled_from([0o600, 0o644, 0o755, 0o4711])
+
+Tokens = set[bytes]
+
+
+class Below:
+    """The edits of `Pair`, done to the directory below."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def facts(self) -> dict[str, Facts]:
+        return facts(self.root)
+
+    def write(self, path: str, data: bytes) -> None:
+        (self.root / path).write_bytes(data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Save as editors do."""
+        aside = self.root.parent / "aside"
+        aside.write_bytes(data)
+        aside.rename(self.root / path)
+
+    def mkdir(self, path: str) -> None:
+        (self.root / path).mkdir()
+
+    def symlink(self, path: str, target: str) -> None:
+        (self.root / path).symlink_to(target)
+
+    def link(self, path: str, new: str) -> None:
+        os.link(self.root / path, self.root / new, follow_symlinks=False)
+
+    def rename(self, path: str, new: str) -> None:
+        (self.root / path).rename(self.root / new)
+
+    def remove(self, path: str) -> None:
+        target = self.root / path
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink()
+
+    def chmod(self, path: str, mode: int) -> None:
+        (self.root / path).chmod(mode)
+
+    def touch(self, path: str, mtime_ns: int) -> None:
+        os.utime(self.root / path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
+
+
+class Stored:
+    """The edits of `Below`, done to the store."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+
+    def facts(self) -> dict[str, Facts]:
+        return self.pair.stored()
+
+    def replace(self, path: str, data: bytes) -> None:
+        if self.pair.exists(path):
+            self.pair.remove(path)
+        self.pair.write(path, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pair, name)
+
+
+Side = Below | Stored
+
+
+class Sync(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.root = Path(tempfile.mkdtemp(prefix="ckptfs-test-", dir=where))
+        self.pair = Pair(self.root)
+        self.sides: dict[str, Side] = {
+            "below": Below(self.pair.below),
+            "store": Stored(self.pair),
+        }
+        self.count = 0
+        self.ever: dict[str, Tokens] = {"below": set(), "store": set()}
+        self.edited = {"below": False, "store": False}
+
+    def teardown(self) -> None:
+        self.pair.close()
+        shutil.rmtree(self.root)
+
+    # -- the model --------------------------------------------------------------------------------
+
+    def token(self) -> bytes:
+        self.count += 1
+        return b"token-%d" % self.count
+
+    def tokens(self, side: str) -> Tokens:
+        found = {entry.content for entry in self.sides[side].facts().values()}
+        tokens = {content.rstrip(b"\0") for content in found} - {b""}
+        self.ever[side] |= tokens
+        return tokens
+
+    def paths(self, side: str, *, kinds: str = "-ld") -> list[str]:
+        entries = self.sides[side].facts().items()
+        return [path for path, entry in entries if entry.type in kinds and path != "."]
+
+    def pick(self, side: str, number: int, *, kinds: str = "-ld") -> str | None:
+        paths = self.paths(side, kinds=kinds)
+        return paths[number % len(paths)] if paths else None
+
+    def new_path(self, side: str, number: int, name: str) -> str | None:
+        """A name in some directory of the side, if it is free and not too deep."""
+        directories = ["", *self.paths(side, kinds="d")]
+        directory = directories[number % len(directories)]
+        path = f"{directory}/{name}" if directory else name
+        taken = path in self.paths(side)
+        return None if taken or path.count("/") > 3 else path
+
+    def touched(self, side: str) -> None:
+        self.tokens(side)
+        self.edited[side] = True
+
+    # -- edits ------------------------------------------------------------------------------------
+
+    where = st.sampled_from(["below", "store"])
+
+    @initialize(files=st.lists(st.tuples(picks, names, st.booleans()), max_size=8))
+    def start(self, files: list[tuple[int, str, bool]]) -> None:
+        for number, name, directory in files:
+            path = self.new_path("below", number, name)
+            if path is not None and directory:
+                self.sides["below"].mkdir(path)
+            elif path is not None:
+                self.sides["below"].write(path, self.token())
+        self.touched("below")
+        self.scan()
+
+    @rule(side=where, number=picks, name=names, large=st.booleans())
+    def make_file(self, side: str, number: int, name: str, large: bool) -> None:
+        path = self.new_path(side, number, name)
+        if path is not None:
+            padding = bytes(2 * BLOCK_SIZE + 100) if large else b""
+            self.sides[side].write(path, self.token() + padding)
+            self.touched(side)
+
+    @rule(side=where, number=picks, save=st.booleans())
+    def edit(self, side: str, number: int, save: bool) -> None:
+        path = self.pick(side, number, kinds="-")
+        if path is not None:
+            edit = self.sides[side].replace if save else self.sides[side].write
+            edit(path, self.token())
+            self.touched(side)
+
+    @rule(side=where, number=picks, name=names)
+    def make_directory(self, side: str, number: int, name: str) -> None:
+        path = self.new_path(side, number, name)
+        if path is not None:
+            self.sides[side].mkdir(path)
+            self.touched(side)
+
+    @rule(side=where, number=picks, name=names)
+    def make_link(self, side: str, number: int, name: str) -> None:
+        path = self.new_path(side, number, name)
+        if path is not None:
+            self.sides[side].symlink(path, self.token().decode())
+            self.touched(side)
+
+    @rule(side=where, source=picks, number=picks, name=names)
+    def hard_link(self, side: str, source: int, number: int, name: str) -> None:
+        old = self.pick(side, source, kinds="-l")
+        new = self.new_path(side, number, name)
+        if old is not None and new is not None:
+            self.sides[side].link(old, new)
+            self.touched(side)
+
+    @rule(side=where, source=picks, number=picks, name=names)
+    def rename(self, side: str, source: int, number: int, name: str) -> None:
+        old = self.pick(side, source)
+        new = self.new_path(side, number, name)
+        if old is not None and new is not None and not f"{new}/".startswith(f"{old}/"):
+            self.sides[side].rename(old, new)
+            self.touched(side)
+
+    @rule(side=where, number=picks)
+    def remove(self, side: str, number: int) -> None:
+        path = self.pick(side, number)
+        if path is not None:
+            self.sides[side].remove(path)
+            self.touched(side)
+
+    @rule(side=where, number=picks, mode=modes)
+    def chmod(self, side: str, number: int, mode: int) -> None:
+        path = self.pick(side, number, kinds="-d")
+        if path is not None:
+            self.sides[side].chmod(path, mode | 0o700)
+            self.touched(side)
+
+    @rule(side=where, number=picks, mtime_ns=st.integers(1, 10**18))
+    def touch(self, side: str, number: int, mtime_ns: int) -> None:
+        path = self.pick(side, number)
+        if path is not None:
+            self.sides[side].touch(path, mtime_ns)
+            self.touched(side)
+
+    # -- passes -----------------------------------------------------------------------------------
+
+    @rule()
+    def scan(self) -> None:
+        before, store = self.tokens("store"), self.sides["store"].facts()
+        below = self.tokens("below")
+        let_go = self.ever["store"] - before
+        result = self.pair.scan()
+        after = self.tokens("store")
+        self.check_scan(result, before, below, after, let_go)
+        if not self.edited["below"]:
+            assert self.sides["store"].facts() == store and not result.changed
+        self.edited["below"] = False
+        assert not self.pair.scan().changed
+
+    def check_scan(
+        self, result: SyncResult, before: Tokens, below: Tokens, after: Tokens, let_go: Tokens
+    ) -> None:
+        assert not result.skipped
+        assert below - let_go <= after, "something below did not come in"
+        lost = before - after
+        assert lost <= self.ever["below"] - below, "the store lost something that was not below"
+        assert after <= before | below
+        if not (self.edited["below"] and self.edited["store"]):
+            assert not result.conflicts
+
+    @rule()
+    def write_back(self) -> None:
+        before, below = self.tokens("store"), self.tokens("below")
+        let_go = self.ever["store"] - before
+        stored = self.sides["store"].facts()
+        result = self.pair.write_back()
+        after = self.tokens("store")
+        assert not result.skipped
+        if self.edited["below"]:
+            # What changed below alone is left to the next scan.
+            assert before - after <= self.ever["below"] - below
+            self.scan()
+            self.pair.write_back()
+            assert below - let_go <= self.tokens("store")
+        else:
+            assert self.sides["store"].facts() == stored and not result.conflicts
+        self.settle()
+
+    def settle(self) -> None:
+        assert self.sides["store"].facts() == self.sides["below"].facts()
+        assert not self.pair.scan().changed
+        assert not self.pair.write_back().changed
+        assert self.sides["store"].facts() == self.sides["below"].facts()
+        self.tokens("below")
+        self.edited = {"below": False, "store": False}
+
+    @precondition(lambda self: not self.edited["below"])
+    @rule(step=st.integers(1, 25), done=st.booleans())
+    def die_writing_back(self, step: int, done: bool) -> None:
+        self.pair.fs.commit()
+        stored = self.sides["store"].facts()
+        with dying_at(step, done=done):
+            self.pair.write_back()
+        self.pair.reopen()
+        result = self.pair.scan()
+        assert not result.conflicts and not result.skipped
+        assert self.sides["store"].facts() == stored
+        self.tokens("below")
+
+    @rule()
+    def die(self) -> None:
+        """The daemon dies after a commit, and nothing was written back."""
+        self.pair.reopen(commit=True)
+
+
+common = {
+    "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "print_blob": True,
+}
+
+TestSync = Sync.TestCase
+TestSync.settings = settings(max_examples=60, stateful_step_count=25, **common)
+
+
+@pytest.mark.deep
+class TestSyncDeep(Sync.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(max_examples=2000, stateful_step_count=40, **common)
