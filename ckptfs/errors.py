@@ -423,11 +423,18 @@ class CheckpointUnknown(WorkspaceError):
     kind = "checkpoint-unknown"
     exit_code = 42
 
-    def __init__(self, name: str | int) -> None:
+    def __init__(
+        self, name: str | int, near: Sequence[str] = (), reason: str | None = None
+    ) -> None:
+        """``near`` are references that may have been meant; ``reason`` is what is wrong where it
+        is not plain absence, as a sentence without its end."""
+        known = "`ckptfs list` shows the checkpoints there are."
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
         super().__init__(
-            f"There is no checkpoint {name}. Nothing was changed.",
-            hint="`ckptfs list` shows the checkpoints there are.",
+            f"{reason or f'There is no checkpoint {name}'}. Nothing was changed.",
+            hint=meant + known,
         )
+        self.near = tuple(near)
 
 
 class WorkspaceNotEmpty(WorkspaceError):

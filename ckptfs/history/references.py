@@ -1,0 +1,213 @@
+"""References: what people write to name a checkpoint, and the checkpoint that it names.
+
+One grammar for every verb. In this order, so that no tag can take the meaning of a number, a word
+or a time away:
+
+    @, now          the workspace as it is
+    @-2             two checkpoints back on the way that led here
+    latest          the newest checkpoint
+    12              the checkpoint of that number
+    14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
+                    the newest checkpoint that is not after that moment
+    release-1       the checkpoint with that tag, as it was given or in its safe form
+
+Reads checkpoints; changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, tzinfo
+from typing import NamedTuple
+
+from ckptfs.errors import CheckpointUnknown
+from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage
+from ckptfs.history.moments import moment
+from ckptfs.model import Epoch
+from ckptfs.store import Store
+
+NOW = ("@", "now")
+LATEST = "latest"
+
+#: A safe tag is at most this many bytes, well below what a file name may have.
+SAFE_TAG_BYTES = 200
+_SAFE_MARKS = "._-+="
+#: Put before a tag that would otherwise read as something else.
+_SAFE_PREFIX = "tag-"
+
+#: No checkpoint has a number of more digits.
+_DIGITS_MAX = 18
+_BACK = re.compile(r"@-(\d{1,18})", re.ASCII)
+
+#: How many checkpoints an error proposes, and how many of the newest it looks through.
+_NEAR_MAX = 3
+_NEAR_AMONG = 1000
+_MESSAGE_MAX = 40
+
+
+class Reference(NamedTuple):
+    """What a text names: a checkpoint, or the workspace as it is if that is None."""
+
+    text: str
+    checkpoint: Checkpoint | None
+
+    @property
+    def is_now(self) -> bool:
+        return self.checkpoint is None
+
+    def epoch(self, store: Store) -> Epoch:
+        """The epoch to view."""
+        return store.head.epoch if self.checkpoint is None else self.checkpoint.epoch
+
+
+def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
+    """What ``text`` names. Without ``tz`` times are local. Raises CheckpointUnknown."""
+    name = text.strip()
+    word = name.casefold()
+    if word in NOW or (back := _back(name)) == 0:
+        return Reference(text, None)
+    if back is not None:
+        return Reference(text, _steps_back(store, name, back))
+    known = checkpoints(store)
+    if word == LATEST:
+        return Reference(text, _latest(known))
+    if _is_number(name):
+        return Reference(text, _numbered(known, name))
+    at_ns = moment(name, now_ns, tz)
+    if at_ns is not None:
+        return Reference(text, _not_after(known, name, at_ns))
+    return Reference(text, _tagged(known, name))
+
+
+def resolve_checkpoint(
+    store: Store, text: str, now_ns: int, tz: tzinfo | None = None
+) -> Checkpoint:
+    """The same for verbs that need a checkpoint: the workspace as it is, is none."""
+    found = resolve(store, text, now_ns, tz).checkpoint
+    if found is None:
+        raise CheckpointUnknown(text, reason=f"{text} is the workspace as it is, not a checkpoint")
+    return found
+
+
+def is_reserved(text: str) -> bool:
+    """Whether a text already means something other than a tag."""
+    word = text.strip().casefold()
+    if not word or word == LATEST or word in NOW or word.startswith("@") or word.isdecimal():
+        return True
+    return moment(word, _SOME_NS, UTC) is not None
+
+
+#: Whether a text is a moment does not depend on when it is asked, so any will do.
+_SOME_NS = 1_700_000_000_000_000_000
+
+
+def safe_tag(raw: str) -> str:
+    """A tag as one component of a path: no separators, no control characters, nothing hidden, and
+    nothing that reads as a number or another reference."""
+    text = unicodedata.normalize("NFC", raw)
+    kept = "".join(char if char.isalnum() or char in _SAFE_MARKS else "-" for char in text)
+    kept = _cut(kept.lstrip(".-"), SAFE_TAG_BYTES - len(_SAFE_PREFIX)).rstrip("-")
+    if not kept or is_reserved(kept):
+        return (_SAFE_PREFIX + kept).rstrip("-")
+    return kept
+
+
+def _cut(text: str, size: int) -> str:
+    """As much of a text as fits, never half a character."""
+    return text.encode()[:size].decode("utf-8", "ignore")
+
+
+# -- one kind of reference each --------------------------------------------------------------------
+
+
+def _back(name: str) -> int | None:
+    found = _BACK.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def _steps_back(store: Store, name: str, steps: int) -> Checkpoint:
+    way = lineage(store)
+    if steps <= len(way):
+        return way[steps - 1]
+    count = "no checkpoint" if not way else f"only {len(way)} checkpoint{'s'[: len(way) > 1]}"
+    near = [f"@-{len(way)}"] if way else []
+    raise CheckpointUnknown(name, near, f"There is no {name}: {count} before now")
+
+
+def _latest(known: Sequence[Checkpoint]) -> Checkpoint:
+    if not known:
+        raise CheckpointUnknown(LATEST, reason="There is no checkpoint yet")
+    return known[-1]
+
+
+def _numbered(known: Sequence[Checkpoint], name: str) -> Checkpoint:
+    number = int(name) if len(name) <= _DIGITS_MAX else 10**_DIGITS_MAX
+    for checkpoint in known:
+        if checkpoint.id == number:
+            return checkpoint
+    below = [item for item in known if item.id < number][-1:]
+    above = [item for item in known if item.id > number][:1]
+    raise CheckpointUnknown(name, _names(below + above))
+
+
+def _not_after(known: Sequence[Checkpoint], name: str, at_ns: int) -> Checkpoint:
+    old_enough = [item for item in known if item.time_ns <= at_ns]
+    if not old_enough:
+        reason = f"There is no checkpoint as old as {name}"
+        raise CheckpointUnknown(name, _names(known[:1]), reason)
+    return max(old_enough, key=lambda item: (item.time_ns, item.id))
+
+
+def _tagged(known: Sequence[Checkpoint], name: str) -> Checkpoint:
+    tagged = [item for item in known if item.tag]
+    found = [item for item in tagged if item.tag.strip() == name]
+    if not found:
+        found = [item for item in tagged if safe_tag(item.tag) == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        numbers = " and ".join(str(item.id) for item in found)
+        reason = f"Checkpoint {name} is ambiguous: {numbers} have that tag"
+        raise CheckpointUnknown(name, [str(item.id) for item in found], reason)
+    raise CheckpointUnknown(name, _similar(known, name))
+
+
+# -- near matches ----------------------------------------------------------------------------------
+
+
+def _similar(known: Sequence[Checkpoint], name: str) -> list[str]:
+    """References that look like ``name``, or whose checkpoint's tag or message does."""
+    by_text: dict[str, str] = {word: word for word in (LATEST, "yesterday", "today")}
+    for item in known[-_NEAR_AMONG:]:
+        (shown,) = _names([item])
+        by_text.update({text.casefold(): shown for text in _texts(item)})
+    wanted = name.casefold()
+    close = difflib.get_close_matches(wanted, by_text, n=_NEAR_MAX)
+    containing = [text for text in by_text if len(wanted) > 2 and wanted in text]
+    return list(dict.fromkeys(by_text[text] for text in [*close, *reversed(containing)]))[
+        :_NEAR_MAX
+    ]
+
+
+def _texts(item: Checkpoint) -> Iterable[str]:
+    texts = (item.tag, safe_tag(item.tag) if item.tag else "", item.message)
+    return filter(None, (*texts, item.message.removeprefix("before: ")))
+
+
+def _names(items: Iterable[Checkpoint]) -> list[str]:
+    """Checkpoints as an error proposes them: the number, and what helps to know it by."""
+    return [f"{item.id} ({told})" if (told := _told(item)) else str(item.id) for item in items]
+
+
+def _told(item: Checkpoint) -> str:
+    if item.tag:
+        return f"tag {item.tag}"
+    message = item.message
+    return message if len(message) <= _MESSAGE_MAX else message[: _MESSAGE_MAX - 1] + "…"
