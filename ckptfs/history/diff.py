@@ -1,7 +1,297 @@
-"""What differs between two views."""
+"""What differs between two views, path by path.
+
+By the `changes` index: the cost is what was written between the two, never the size of the tree.
+What a path was before is decided in this order: a directory is itself wherever it was moved; a
+file is what stood in the same place; what only lost its place and what only gained one are the
+same if inode, content or bytes are. docs/design/diff.md gives the reasons.
+"""
 
 from __future__ import annotations
 
-from ckptfs.history.touched import Entities, Touched, entities_between, touched
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Entities", "Touched", "entities_between", "touched"]
+from ckptfs.fs import Filesystem
+from ckptfs.history import sameness
+from ckptfs.history.sides import Partners, Place, Side
+from ckptfs.history.touched import (
+    Entities,
+    Touched,
+    differing_blocks,
+    entities_between,
+    touched,
+    touched_of,
+)
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
+from ckptfs.store import View
+from ckptfs.store.format import NO_EPOCH
+
+__all__ = [
+    "Change",
+    "Counts",
+    "Entities",
+    "Touched",
+    "compare",
+    "count",
+    "counts",
+    "entities_between",
+    "nothing",
+    "touched",
+]
+
+ADDED = "added"
+DELETED = "deleted"
+RENAMED = "renamed"
+
+#: The path that stands for the root itself.
+ROOT_PATH = b"."
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path that differs. ``kinds`` says how, in words of this module and of `sameness`.
+
+    ``path`` is where it is in the newer view, or where it was if it is deleted. ``old_path`` is
+    where it was in the older one, None if it was not there; it differs from ``path`` also if only
+    a directory above was renamed. What is below a renamed directory is not listed for that.
+    """
+
+    path: bytes
+    old_path: bytes | None
+    kinds: frozenset[str]
+    old: Inode | None
+    new: Inode | None
+
+    @property
+    def only_times(self) -> bool:
+        return self.kinds == {sameness.TIMES}
+
+
+class Counts(NamedTuple):
+    """How many paths, directories among them, were added, changed in any way, and deleted."""
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+
+def compare(fs: Filesystem, a: View, b: View) -> list[Change]:
+    """What became of ``a`` on the way to ``b``, ordered by path."""
+    fs.settle()
+    return sorted(
+        _Comparison(fs, a, b).changes(), key=lambda change: (change.path, change.old is None)
+    )
+
+
+def count(changes: Iterable[Change]) -> Counts:
+    """A change of nothing but times is not counted."""
+    added = modified = deleted = 0
+    for change in changes:
+        if ADDED in change.kinds:
+            added += 1
+        elif DELETED in change.kinds:
+            deleted += 1
+        elif not change.only_times:
+            modified += 1
+    return Counts(added, modified, deleted)
+
+
+def nothing() -> View:
+    """The view before the first epoch: it has no file at all."""
+    return View(NO_EPOCH, frozenset(), writable=False, inodes=0)
+
+
+def before(fs: Filesystem, epoch: Epoch) -> View:
+    """The view that an epoch began with."""
+    parent = fs.store.epochs[epoch].parent
+    return nothing() if parent == NO_EPOCH else fs.view_of(parent)
+
+
+def counts(fs: Filesystem, epoch: Epoch) -> Counts:
+    """What a checkpoint changed against the one it came from."""
+    return count(compare(fs, before(fs, epoch), fs.view_of(epoch)))
+
+
+class _Slot(NamedTuple):
+    """A place in each tree that a path goes by: None where the directory has no partner."""
+
+    old: Place | None
+    new: Place | None
+
+
+class _Named(NamedTuple):
+    """A name, and what it leads to in its view."""
+
+    place: Place
+    inode: Inode
+
+
+class _Comparison:
+    def __init__(self, fs: Filesystem, a: View, b: View) -> None:
+        self._fs = fs
+        written = entities_between(fs.store, a, b)
+        self._blocks = differing_blocks(fs.store, a, b, written.blocks)
+        self._touched = touched_of(fs.store, a, b, written, self._blocks)
+        self._old = Side(fs.store, a)
+        self._new = Side(fs.store, b)
+        self._lost: list[_Named] = []
+        self._gained: list[_Named] = []
+
+    def changes(self) -> Iterator[Change]:
+        yield from self._in_place()
+        for slot in self._slots():
+            yield from self._at(slot)
+        yield from self._moved()
+
+    # -- under names that did not change ----------------------------------------------------------
+
+    def _in_place(self) -> Iterator[Change]:
+        for ino in self._touched.inodes:
+            old, new = self._old.inode(ino), self._new.inode(ino)
+            if old is None or new is None:
+                continue
+            if ino == ROOT_INO:
+                yield from self._pair(ROOT_PATH, ROOT_PATH, old, new)
+                continue
+            for place in self._new.places(new):
+                if place not in self._touched.entries:
+                    yield from self._pair(self._old.path(place), self._new.path(place), old, new)
+
+    def _pair(self, old_path: bytes, path: bytes, old: Inode, new: Inode) -> Iterator[Change]:
+        kinds = self._differences(old, new)
+        if kinds:
+            yield Change(path, old_path, kinds, old, new)
+
+    def _differences(self, old: Inode, new: Inode) -> frozenset[str]:
+        return sameness.differences(
+            self._fs, self._old.view, old, self._new.view, new, self._blocks
+        )
+
+    # -- where names changed ----------------------------------------------------------------------
+
+    def _slots(self) -> set[_Slot]:
+        to_new = Partners(self._old, self._new)
+        to_old = Partners(self._new, self._old)
+        slots = set()
+        for directory, name in self._touched.entries:
+            if self._old.inode(directory) is not None:
+                there = to_new.of(directory)
+                slots.add(_Slot((directory, name), None if there is None else (there, name)))
+            if self._new.inode(directory) is not None:
+                there = to_old.of(directory)
+                slots.add(_Slot(None if there is None else (there, name), (directory, name)))
+        return slots
+
+    def _at(self, slot: _Slot) -> Iterator[Change]:
+        old, new = _named_at(self._old, slot.old), _named_at(self._new, slot.new)
+        if not (old and new and old.inode.ino == new.inode.ino):
+            if old and old.inode.is_dir and self._new.inode(old.inode.ino):
+                old = None  # moved, and told where it went
+            if new and new.inode.is_dir and (was := self._old.inode(new.inode.ino)):
+                yield self._renamed(_Named((was.parent, was.name), was), new)
+                new = None
+        if old and new:
+            old_path, path = self._old.path(old.place), self._new.path(new.place)
+            yield from self._pair(old_path, path, old.inode, new.inode)
+        elif old:
+            yield from self._gone(old)
+        elif new:
+            yield from self._came(new)
+
+    def _gone(self, named: _Named) -> Iterator[Change]:
+        if named.inode.is_dir:
+            yield self._deleted(named)
+        else:
+            self._lost.append(named)
+
+    def _came(self, named: _Named) -> Iterator[Change]:
+        if named.inode.is_dir:
+            yield self._added(named)
+        else:
+            self._gained.append(named)
+
+    def _deleted(self, named: _Named) -> Change:
+        path = self._old.path(named.place)
+        return Change(path, path, frozenset({DELETED}), named.inode, None)
+
+    def _added(self, named: _Named) -> Change:
+        path = self._new.path(named.place)
+        return Change(path, None, frozenset({ADDED}), None, named.inode)
+
+    def _renamed(self, lost: _Named, gained: _Named) -> Change:
+        kinds = self._differences(lost.inode, gained.inode) | {RENAMED}
+        old_path, path = self._old.path(lost.place), self._new.path(gained.place)
+        return Change(path, old_path, kinds, lost.inode, gained.inode)
+
+    # -- files that moved -------------------------------------------------------------------------
+
+    def _moved(self) -> Iterator[Change]:
+        self._lost.sort(key=lambda named: self._old.path(named.place))
+        self._gained.sort(key=lambda named: self._new.path(named.place))
+        yield from self._joined(_by_inode)
+        yield from self._joined(_by_content)
+        common = _sizes(self._lost) & _sizes(self._gained)
+        if common:
+            lasting = _Fingerprints(self._fs, common)
+            yield from self._joined(lasting.with_name)
+            yield from self._joined(lasting.of)
+        yield from map(self._deleted, self._lost)
+        yield from map(self._added, self._gained)
+
+    def _joined(self, key: Callable[[_Named, View], Hashable]) -> Iterator[Change]:
+        """Join each lost name with a gained one of the same key; None joins nothing."""
+        waiting: dict[Hashable, list[_Named]] = {}
+        for named in reversed(self._lost):
+            waiting.setdefault(key(named, self._old.view), []).append(named)
+        waiting.pop(None, None)
+        taken: set[Place] = set()
+        left = []
+        for named in self._gained:
+            candidates = waiting.get(key(named, self._new.view))
+            if candidates:
+                lost = candidates.pop()
+                taken.add(lost.place)
+                yield self._renamed(lost, named)
+            else:
+                left.append(named)
+        self._gained = left
+        self._lost = [named for named in self._lost if named.place not in taken]
+
+
+def _named_at(side: Side, place: Place | None) -> _Named | None:
+    inode = None if place is None else side.inode(side.entry(place))
+    return None if inode is None or place is None else _Named(place, inode)
+
+
+def _by_inode(named: _Named, view: View) -> Hashable:
+    return named.inode.ino
+
+
+def _by_content(named: _Named, view: View) -> Hashable:
+    """A restore may give a file that is held open a new inode; its content stays."""
+    return None if named.inode.content == NO_CONTENT else named.inode.content
+
+
+def _sizes(names: list[_Named]) -> set[int]:
+    return {named.inode.size for named in names if named.inode.is_file and named.inode.size}
+
+
+class _Fingerprints:
+    """Keys of files that hold the same bytes; nothing is read for them but block maps."""
+
+    def __init__(self, fs: Filesystem, sizes: set[int]) -> None:
+        self._fs = fs
+        self._sizes = sizes
+
+    def of(self, named: _Named, view: View) -> Hashable:
+        inode = named.inode
+        if not inode.is_file or inode.size not in self._sizes:
+            return None
+        blocks = sameness.block_records(self._fs, view, inode)
+        return inode.size, tuple(sorted(blocks.items()))
+
+    def with_name(self, named: _Named, view: View) -> Hashable:
+        """Of several files with the same bytes, the one of the same name is the likeliest."""
+        fingerprint = self.of(named, view)
+        return None if fingerprint is None else (fingerprint, named.place[1])

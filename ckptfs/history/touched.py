@@ -98,12 +98,14 @@ def touched(store: Store, a: View, b: View) -> Touched:
 
     A file whose bytes differ is among the inodes, and so is one whose xattrs do.
     """
-    return touched_of(store, a, b, entities_between(store, a, b))
+    written = entities_between(store, a, b)
+    return touched_of(store, a, b, written, differing_blocks(store, a, b, written.blocks))
 
 
-def touched_of(store: Store, a: View, b: View, written: Entities) -> Touched:
-    """`touched`, when the entities between the views are known already."""
-    blocks = differing_blocks(store, a, b, written.blocks)
+def touched_of(
+    store: Store, a: View, b: View, written: Entities, blocks: dict[ContentId, list[int]]
+) -> Touched:
+    """`touched`, when the entities and blocks between the views are known already."""
     inodes = set(_inodes(store, a, b, written.inodes, blocks))
     for entity in written.xattrs:
         if store.xattrs.get(a, entity) != store.xattrs.get(b, entity):
