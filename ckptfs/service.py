@@ -82,7 +82,7 @@ class CheckpointService:
         """The checkpoint that the workspace still equals, if there is one."""
         self.fs.settle()
         way = history.lineage(self.fs.store)
-        return way[0] if way and not self._has_unsaved() else None
+        return way[0] if way and not self.has_unsaved() else None
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
@@ -154,7 +154,7 @@ class CheckpointService:
         """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
         the last one, or the one before it if nothing changed since."""
         way = history.lineage(self.fs.store)
-        if not self._has_unsaved():
+        if not self.has_unsaved():
             way = way[1:]
         if not 1 <= steps <= len(way):
             raise CheckpointUnknown(f"@-{steps}")
@@ -213,7 +213,7 @@ class CheckpointService:
         if not self.is_empty():
             if not merge:
                 raise WorkspaceNotEmpty(self.fs.store.path)
-            if self._has_unsaved():
+            if self.has_unsaved():
                 self.save(f"before import from {source}")
         result = sync.import_tree(self.fs, source, progress=progress)
         self.save(f"import from {source}")
@@ -241,7 +241,7 @@ class CheckpointService:
         """
         self._meet(dir_fd, path)
         first = not self.checkpoints()
-        if not first and self._has_unsaved():
+        if not first and self.has_unsaved():
             self.save("as it was unmounted", "mount")
         result = self.take_in(dir_fd, progress)
         if first:
@@ -281,7 +281,8 @@ class CheckpointService:
             store.charge()
             store.facts.put(_BELOW, inode + b" " + name)
 
-    def _has_unsaved(self) -> bool:
+    def has_unsaved(self) -> bool:
+        """Whether anything changed since the checkpoint that the head stands on."""
         self.fs.settle()
         store = self.fs.store
         return any(True for _ in store.changes.walk(store.head.epoch))

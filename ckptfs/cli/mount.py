@@ -34,7 +34,16 @@ def _request(args: Namespace) -> rules.MountRequest:
         xattrs=args.xattrs,
         allow_other=args.allow_other,
         write_back=args.write_back,
+        auto=_policy(args.auto),
     )
+
+
+def _policy(words: str) -> str:
+    """The policy for automatic checkpoints, refused here if it makes no sense."""
+    from ckptfs.history.auto import parse_policy
+
+    parse_policy(words)
+    return words
 
 
 def _live(plan: rules.Plan, announcer: Announcer) -> None:

@@ -109,6 +109,12 @@ def _add_mount(verbs: _Verbs[Parser]) -> None:
         help="fill a new workspace from DIR (only read)",
     )
     mount.add_argument(
+        "--auto",
+        metavar="POLICY",
+        default="command",
+        help='when to take checkpoints by itself: command (default), quiet, "interval 30", off',
+    )
+    mount.add_argument(
         "--no-write-back",
         dest="write_back",
         action="store_false",

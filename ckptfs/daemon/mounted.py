@@ -17,14 +17,16 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from ckptfs import fuse
+from ckptfs import fuse, history
 from ckptfs.control import runtime, server, verbs
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
 from ckptfs.daemon import mounts
 from ckptfs.daemon.holders import holders
+from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO
 from ckptfs.service import CheckpointService
 
@@ -84,7 +86,7 @@ class Door:
         return self._service.save(name, tag=name).id
 
     async def delete(self, number: int) -> None:
-        raise pyfuse3.FUSEError(errno.EPERM)
+        self._service.delete([history.find(self._service.fs.store, number)])
 
 
 class Mounted:
@@ -103,6 +105,8 @@ class Mounted:
         self._farewell = farewell
         self._failure: Exception | None = None
         self._scope = trio.CancelScope()
+        self._auto = AutoSave(service, parse_policy(plan.auto))
+        self._housekeeping = Housekeeping(service, self._auto)
 
     def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Mount and serve until unmounted. Raises what ended it if that was an error."""
@@ -115,6 +119,7 @@ class Mounted:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey, signals)
                 nursery.start_soon(server.serve, listener, self._answer)
+                nursery.start_soon(self._housekeeping.run)
                 with self._scope:
                     await self._serve_files(started)
                 nursery.cancel_scope.cancel()
@@ -123,7 +128,13 @@ class Mounted:
         path, options = self._plan.workspace.path, mount_options(self._plan)
         try:
             await fuse.serve(
-                self._service.fs, path, options, started=started, history=Door(self._service, path)
+                self._service.fs,
+                path,
+                options,
+                started=started,
+                history=Door(self._service, path),
+                guard=self._auto.before_change,
+                committed=self._housekeeping.stir,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error

@@ -70,6 +70,8 @@ class MountRequest(NamedTuple):
     xattrs: bool | None = None
     allow_other: bool = False
     write_back: bool = True
+    #: When to take checkpoints by itself, as `ckptfs.history.auto.parse_policy` reads it.
+    auto: str = "command"
 
 
 class Plan(NamedTuple):
@@ -82,6 +84,8 @@ class Plan(NamedTuple):
     write_back: bool
     #: A FUSE server died here; its mount has to go first.
     covered_by_dead: bool
+    #: When to take checkpoints by itself.
+    auto: str = "command"
 
 
 def plan(request: MountRequest) -> Plan:
@@ -98,7 +102,15 @@ def plan(request: MountRequest) -> Plan:
     check_machine(path, allow_other=request.allow_other)
     check_store(workspace.store)
     check_registry(path)
-    checked = Plan(workspace, source, request.xattrs, request.allow_other, request.write_back, dead)
+    checked = Plan(
+        workspace,
+        source,
+        request.xattrs,
+        request.allow_other,
+        request.write_back,
+        dead,
+        request.auto,
+    )
     if not dead:
         check_directory(checked)
     return checked

@@ -61,6 +61,15 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     return handle
 
 
+#: Told before every change which process makes it and whether it destroys content: the moment to
+#: take a checkpoint of what was.
+Guard = Callable[[int, bool], None]
+
+
+def unguarded(pid: int, destroying: bool) -> None:
+    """The guard of a mount that takes no checkpoints by itself."""
+
+
 class HistoryHooks(Protocol):
     """What `.checkpoints` needs from above: both have told the kernel when they return."""
 
@@ -89,10 +98,17 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = True
 
     def __init__(
-        self, fs: Filesystem, options: MountOptions, history: HistoryHooks | None = None
+        self,
+        fs: Filesystem,
+        options: MountOptions,
+        history: HistoryHooks | None = None,
+        guard: Guard = unguarded,
     ) -> None:
         super().__init__()
         self._fs = fs
+        self._guard = guard
+        #: Who last opened a file for writing; a write itself does not say whose it is.
+        self._writers: dict[int, int] = {}
         self._xattrs = options.xattrs
         self._show_history = options.show_checkpoints
         self._history = history
@@ -152,6 +168,7 @@ class Operations(pyfuse3.Operations):
     def mknod(
         self, parent: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
+        self._guard(ctx.pid, False)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid, rdev), base)
 
@@ -164,6 +181,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def _mkdir(self, parent: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
+        self._guard(ctx.pid, False)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.mkdir(view, ino, name, mode, ctx.uid, ctx.gid), base)
 
@@ -171,11 +189,13 @@ class Operations(pyfuse3.Operations):
     def symlink(
         self, parent: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
+        self._guard(ctx.pid, False)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.symlink(view, ino, name, target, ctx.uid, ctx.gid), base)
 
     @handler
     def link(self, node: int, parent: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        self._guard(ctx.pid, False)
         view, directory, base = self._entry_place(parent, name)
         source, ino, _ = self._at(node)
         if source is not view:
@@ -184,6 +204,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: RequestContext) -> None:
+        self._guard(ctx.pid, True)
         view, ino, _ = self._entry_place(parent, name)
         self._fs.unlink(view, ino, name)
 
@@ -191,10 +212,11 @@ class Operations(pyfuse3.Operations):
         if parent == HISTORY_ROOT:
             await self._delete(name)
         else:
-            await self._rmdir(parent, name)
+            await self._rmdir(parent, name, ctx)
 
     @handler
-    def _rmdir(self, parent: int, name: bytes) -> None:
+    def _rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
+        self._guard(ctx.pid, True)
         view, ino, _ = self._entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 
@@ -208,6 +230,7 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
+        self._guard(ctx.pid, True)
         view, ino, _ = self._entry_place(parent, name)
         new_view, new_ino, _ = self._entry_place(new_parent, new_name)
         if new_view is not view:
@@ -246,6 +269,8 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
+        if fields.update_mode or fields.update_uid or fields.update_gid or fields.update_size:
+            self._guard(ctx.pid, fields.update_size)
         view, ino, base = self._at(node)
         wanted = Attributes(
             mode=attr.st_mode if fields.update_mode else None,
@@ -277,15 +302,20 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
+        self._guard(ctx.pid, False)
         view, ino, base = self._entry_place(parent, name)
         inode = self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid)
+        self._writers[inode.ino] = ctx.pid
         return self._opened(base | inode.ino, ctx), attributes(inode, base)
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
         if node >= LIVE_END and flags & (os.O_ACCMODE | os.O_TRUNC):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if flags & os.O_ACCMODE:
+            self._writers[node] = ctx.pid
         if flags & os.O_TRUNC:
+            self._guard(ctx.pid, True)
             view, ino, _ = self._at(node)
             self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not ctx.uid)
         return self._opened(node, ctx)
@@ -307,7 +337,9 @@ class Operations(pyfuse3.Operations):
         fs = self._fs
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        view, ino, _ = self.nodes.place(fh >> 1)
+        node = fh >> 1
+        self._guard(self._writers.get(node, 0), False)
+        view, ino, _ = self.nodes.place(node)
         return fs.write(view, ino, offset, data, keep_set_id=bool(fh & 1))
 
     @handler
@@ -320,6 +352,8 @@ class Operations(pyfuse3.Operations):
         node = fh >> 1
         if node < LIVE_END:
             self._fs.drop(Ino(node))
+            if node not in self._fs.held:
+                self._writers.pop(node, None)
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:
@@ -418,11 +452,13 @@ class Operations(pyfuse3.Operations):
     @handler
     def setxattr(self, node: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
+        self._guard(ctx.pid, False)
         view, ino, _ = self._at(node)
         self._fs.setxattr(view, ino, name, value)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
+        self._guard(ctx.pid, False)
         view, ino, _ = self._at(node)
         self._fs.removexattr(view, ino, name)

@@ -17,7 +17,7 @@ import trio
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import loop
-from ckptfs.fuse.adapter import HistoryHooks, Operations
+from ckptfs.fuse.adapter import Guard, HistoryHooks, Operations, unguarded
 from ckptfs.fuse.options import MountOptions
 
 #: A pause of this length between requests is a good moment to commit.
@@ -35,12 +35,18 @@ async def serve(
     *,
     started: Callable[[], None],
     history: HistoryHooks | None = None,
+    guard: Guard = unguarded,
+    committed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the workspace is unmounted. On cancellation it is unmounted here."""
+    """Serve until the workspace is unmounted. On cancellation it is unmounted here.
+
+    ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
+    because requests paused or the interval ended.
+    """
     _tune_collector()
-    committer = Committer(fs)
+    committer = Committer(fs, committed)
     committer.requests = loop.install(committer.turn)
-    operations = Operations(fs, options, history)
+    operations = Operations(fs, options, history, guard)
     try:
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:
@@ -79,8 +85,9 @@ class Committer:
     """Commits in step with the load. ``turn`` is called by the request loop whenever it pauses,
     and every millisecond when it does not."""
 
-    def __init__(self, fs: Filesystem) -> None:
+    def __init__(self, fs: Filesystem, committed: Callable[[], None]) -> None:
         self._fs = fs
+        self._committed = committed
         self._changed = trio.Event()
         self._trimmed = 0
         self.requests: Callable[[], int] = lambda: 0
@@ -95,6 +102,7 @@ class Committer:
             await self._pause_or_interval()
             self._fs.commit()
             self._fs.store.trim()
+            self._committed()
             self._trimmed = self.requests()
             self._changed = trio.Event()
 

@@ -126,7 +126,7 @@ def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[b
         if change.old is None or change.old_path is not None:
             added.append(change.path)
         if change.new is None or change.old_path is not None:
-            deleted.append(change.source)
+            deleted.append(change.old_path or change.path)
         if change.old is not None and change.new is not None and change.old_path is None:
             modified.append(change.path)
     return added, modified, deleted

@@ -1,0 +1,97 @@
+"""What a daemon does by itself: checkpoints before changes, and tidying up when it is quiet.
+
+`AutoSave` is asked before every change, in the path of the writer; it only decides and seals, which
+costs a few records and no sync. `Housekeeping` runs when changes have come to rest, and not at all
+while nothing happens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import trio
+
+from ckptfs import history
+from ckptfs.history import Checkpoint
+from ckptfs.history.auto import Policy
+from ckptfs.history.processes import Who
+from ckptfs.history.removal import Reaper
+from ckptfs.history.watch import AutoCheckpointer, Due
+from ckptfs.service import CheckpointService
+
+log = logging.getLogger(__name__)
+
+#: How long after a commit to look whether things have come to rest: the quiet time of the policies.
+_REST_S = 2.1
+#: How long one step of freeing space may keep requests waiting.
+_STEP_S = 0.005
+
+
+class AutoSave:
+    """Takes checkpoints by itself, as the policy says."""
+
+    def __init__(self, service: CheckpointService, policy: Policy) -> None:
+        self._service = service
+        self._checkpointer = AutoCheckpointer(policy, who=Who(), unsaved=service.has_unsaved)
+        self._head = service.fs.head
+        self._last: Checkpoint | None = None
+
+    def before_change(self, pid: int, destroying: bool) -> None:
+        fs = self._service.fs
+        if fs.head is not self._head:
+            # Somebody saved or restored.
+            self._head = fs.head
+            self._checkpointer.saved()
+        due = self._checkpointer.before_change(pid, destroying)
+        if due is not None:
+            self._save(due)
+
+    def rest(self) -> None:
+        """Changes have come to rest for a moment."""
+        due = self._checkpointer.tick()
+        if due is not None:
+            self._save(due)
+        better = self._checkpointer.second_look()
+        if better is not None and self._last is not None:
+            self._rename(self._last, better)
+
+    def _save(self, due: Due) -> None:
+        fs = self._service.fs
+        self._last = history.seal(fs, "auto", due.message, fs.clock(), cause=due.cause)
+        self._head = fs.head
+
+    def _rename(self, checkpoint: Checkpoint, due: Due) -> None:
+        store = self._service.fs.store
+        if checkpoint.epoch in store.epochs and store.epochs[checkpoint.epoch].info:
+            better = dataclasses.replace(checkpoint, message=due.message, cause=due.cause)
+            history.describe(store, better)
+
+
+class Housekeeping:
+    """Works off what can wait, in steps short enough not to be noticed."""
+
+    def __init__(self, service: CheckpointService, auto: AutoSave) -> None:
+        self._service = service
+        self._auto = auto
+        self._stirred = trio.Event()
+
+    def stir(self) -> None:
+        """Something was committed."""
+        self._stirred.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            await trio.sleep(_REST_S)
+            self._auto.rest()
+            await self._free()
+            self._service.fs.commit()
+
+    async def _free(self) -> None:
+        """Free what deleted checkpoints and files in limbo held."""
+        history.leave_limbo(self._service.fs)
+        reaper = Reaper(self._service.fs)
+        while not reaper.step(_STEP_S):
+            await trio.lowlevel.checkpoint()
