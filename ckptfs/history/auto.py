@@ -63,7 +63,8 @@ class Event(NamedTuple):
 
 
 class Burst(NamedTuple):
-    """``guarded`` is how many bursts had begun when a checkpoint was last taken for this one."""
+    """``guarded`` is how many bursts had begun when a checkpoint was last taken before this one
+    destroyed something."""
 
     number: int
     last_ns: int
@@ -200,7 +201,7 @@ def _after(
     bursts = dict(state.bursts)
     if begun != state.begun:
         bursts = {k: b for k, b in bursts.items() if now_ns - b.last_ns < policy.quiet_ns}
-    guarded = begun if reason else burst.guarded
+    guarded = begun if reason and event.kind == "destroy" else burst.guarded
     bursts[actor.key] = Burst(burst.number, now_ns, guarded)
     alone = reason or state.unsaved_by in (_NOBODY, burst.number)
     spent_ns = state.spent_ns

@@ -176,7 +176,7 @@ def _tagged(known: Sequence[Checkpoint], name: str) -> Checkpoint:
         numbers = " and ".join(str(item.id) for item in found)
         reason = f"Checkpoint {name} is ambiguous: {numbers} have that tag"
         raise CheckpointUnknown(name, [str(item.id) for item in found], reason)
-    raise CheckpointUnknown(name, _similar(known, name))
+    raise CheckpointUnknown(name or '""', _similar(known, name))
 
 
 # -- near matches ----------------------------------------------------------------------------------
