@@ -39,7 +39,11 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── NothingToUndo          44
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
-    │   └── NotConfirmed           47
+    │   ├── NotConfirmed           47
+    │   ├── TagInvalid             48
+    │   ├── TagTaken               49
+    │   ├── CheckpointPinned       70
+    │   └── SettingInvalid         71
     ├── SyncError
     │   ├── SourceMissing          50
     │   ├── DestinationInvalid     51
@@ -464,7 +468,10 @@ class PathUnknown(WorkspaceError):
     exit_code = 45
 
     def __init__(self, path: AnyPath, reason: str) -> None:
-        super().__init__(f"Cannot restore {_show(path)}: {reason}. Nothing was changed.")
+        super().__init__(
+            f"Cannot restore {_show(path)}: {reason}. Nothing was changed.",
+            hint="`ls .checkpoints/ID` in the workspace shows what a checkpoint holds.",
+        )
 
 
 class TreeMoved(WorkspaceError):
@@ -488,6 +495,52 @@ class NotConfirmed(WorkspaceError):
         super().__init__(
             f"Not restored: {reason}. Nothing was changed.",
             hint="--force goes ahead without asking; --dry-run says what it would do.",
+        )
+
+
+class TagInvalid(WorkspaceError):
+    kind = "tag-invalid"
+    exit_code = 48
+
+    def __init__(self, tag: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {tag!r} as a tag: {reason}. Nothing was changed.",
+            hint="A tag is a short text on one line.",
+        )
+
+
+class TagTaken(WorkspaceError):
+    kind = "tag-taken"
+    exit_code = 49
+
+    def __init__(self, tag: str, holder: int | str) -> None:
+        super().__init__(
+            f"Cannot use {tag!r} as a tag: checkpoint {holder} has it, or one that would look the "
+            "same as a file name. Nothing was changed.",
+            hint="`ckptfs tag --move` takes it from there.",
+        )
+
+
+class CheckpointPinned(WorkspaceError):
+    kind = "checkpoint-pinned"
+    exit_code = 70
+
+    def __init__(self, checkpoint: int | str) -> None:
+        super().__init__(
+            f"Cannot delete checkpoint {checkpoint}: it is pinned. Nothing was changed.",
+            hint=f"Unpin it first: ckptfs unpin {checkpoint}",
+        )
+
+
+class SettingInvalid(WorkspaceError):
+    kind = "setting-invalid"
+    exit_code = 71
+
+    def __init__(self, setting: str, reason: str, where: AnyPath = "") -> None:
+        place = f" in {_show(where)}" if where else ""
+        super().__init__(
+            f"Cannot use the setting {setting}{place}: {reason}. Nothing was changed.",
+            hint="`ckptfs config` lists the settings and their values.",
         )
 
 

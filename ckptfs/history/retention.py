@@ -1,0 +1,166 @@
+"""Which checkpoints stay and which expire: a pure function, with a reason for each.
+
+Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
+all stay while they are young, then one in an hour, then one a day, then none. Limits come on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ckptfs.history.checkpoints import Checkpoint
+
+_HOUR_NS = 3_600_000_000_000
+_DAY_NS = 24 * _HOUR_NS
+
+#: Over a limit of bytes this share of what may expire goes at a time: how much each checkpoint
+#: frees is known only once it is gone.
+_SHARE = 4
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """``max_bytes`` of the store's file in use and ``min_free_bytes`` of the disk; 0 is no limit.
+    Times are nanoseconds of age."""
+
+    max_checkpoints: int = 100
+    keep_all_ns: int = _HOUR_NS
+    hourly_ns: int = _DAY_NS
+    daily_ns: int = 30 * _DAY_NS
+    max_bytes: int = 0
+    min_free_bytes: int = 512 << 20
+
+
+class Decision(NamedTuple):
+    id: int
+    keep: bool
+    reason: str
+
+
+def plan(
+    checkpoints: Sequence[Checkpoint],
+    policy: RetentionPolicy,
+    now_ns: int,
+    store_bytes: int = 0,
+    free_bytes: int | None = None,
+    *,
+    undo: Collection[int] = (),
+) -> list[Decision]:
+    """What becomes of each checkpoint, newest first.
+
+    ``undo`` are the ones that `undo` and `redo` would go to. After a limit of bytes was found
+    exceeded and the plan was carried out, plan again: it may not have been enough.
+    """
+    newest_first = sorted(checkpoints, key=lambda checkpoint: checkpoint.id, reverse=True)
+    verdicts = _Verdicts(newest_first, policy, now_ns)
+    verdicts.protect(undo)
+    verdicts.thin()
+    verdicts.limit_count()
+    verdicts.limit_bytes(store_bytes, free_bytes)
+    return [Decision(checkpoint.id, *verdicts.found[checkpoint.id]) for checkpoint in newest_first]
+
+
+class _Verdicts:
+    """The verdicts so far: (keep, reason) by number. ``open`` are those that may expire and have
+    not yet, newest first."""
+
+    def __init__(
+        self, newest_first: list[Checkpoint], policy: RetentionPolicy, now_ns: int
+    ) -> None:
+        self._all = newest_first
+        self._policy = policy
+        self._now_ns = now_ns
+        self.found: dict[int, tuple[bool, str]] = {}
+        self.open: list[Checkpoint] = []
+
+    def protect(self, undo: Collection[int]) -> None:
+        for checkpoint in self._all:
+            reason = _protection(checkpoint)
+            if not reason and checkpoint.id in undo:
+                reason = "undo goes there"
+            if not reason and checkpoint is self._all[0]:
+                reason = "the newest"
+            if reason:
+                self.found[checkpoint.id] = (True, reason)
+            else:
+                self.open.append(checkpoint)
+
+    def thin(self) -> None:
+        """Only the newest of each hour, then of each day. Hours and days are those of the clock,
+        so a checkpoint that was kept for its hour is kept for it the next time."""
+        seen: set[tuple[int, int]] = set()
+        candidates, self.open = self.open, []
+        for checkpoint in candidates:
+            keep, reason, span_ns = self._by_age(self._now_ns - checkpoint.time_ns)
+            slot = (span_ns, checkpoint.time_ns // span_ns) if span_ns else None
+            if slot in seen:
+                keep, reason = False, f"a newer one of that {_span(span_ns)} stays"
+            if slot is not None:
+                seen.add(slot)
+            self.found[checkpoint.id] = (keep, reason)
+            if keep:
+                self.open.append(checkpoint)
+
+    def _by_age(self, age_ns: int) -> tuple[bool, str, int]:
+        policy = self._policy
+        if age_ns <= policy.keep_all_ns:
+            return True, f"younger than {_age(policy.keep_all_ns)}", 0
+        if age_ns <= policy.hourly_ns:
+            return True, "the newest of its hour", _HOUR_NS
+        if age_ns <= policy.daily_ns:
+            return True, "the newest of its day", _DAY_NS
+        return False, f"older than {_age(policy.daily_ns)}", 0
+
+    def limit_count(self) -> None:
+        """The oldest go first, unless a busy hour would push out all that is older: then its own
+        oldest do, as long as it has more than half of the places."""
+        kept = sum(keep for keep, _ in self.found.values())
+        excess = min(kept - self._policy.max_checkpoints, len(self.open))
+        reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
+        for _ in range(excess):
+            young = self._young()
+            crowded = young > max(self._policy.max_checkpoints // 2, 1)
+            self._expire(young - 1 if crowded else len(self.open) - 1, reason)
+
+    def _young(self) -> int:
+        """How many of the open ones are at an age at which all stay."""
+        edge_ns = self._now_ns - self._policy.keep_all_ns
+        return sum(checkpoint.time_ns >= edge_ns for checkpoint in self.open)
+
+    def limit_bytes(self, store_bytes: int, free_bytes: int | None) -> None:
+        policy = self._policy
+        if policy.max_bytes and store_bytes > policy.max_bytes:
+            reason = f"the store has more than {policy.max_bytes:,} bytes"
+        elif free_bytes is not None and free_bytes < policy.min_free_bytes:
+            reason = f"the disk has less than {policy.min_free_bytes:,} bytes free"
+        else:
+            return
+        for _ in range(-(-len(self.open) // _SHARE)):
+            self._expire(len(self.open) - 1, reason)
+
+    def _expire(self, index: int, reason: str) -> None:
+        self.found[self.open.pop(index).id] = (False, reason)
+
+
+def _protection(checkpoint: Checkpoint) -> str:
+    if checkpoint.pinned:
+        return "pinned"
+    if checkpoint.tag:
+        return "tagged"
+    if checkpoint.kind == "manual":
+        return "saved by hand"
+    return ""
+
+
+def _span(span_ns: int) -> str:
+    return "hour" if span_ns == _HOUR_NS else "day"
+
+
+def _age(age_ns: int) -> str:
+    for unit_ns, unit in ((_DAY_NS, "day"), (_HOUR_NS, "hour"), (_HOUR_NS // 60, "minute")):
+        if age_ns >= unit_ns:
+            count = age_ns // unit_ns
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{age_ns // 1_000_000_000} seconds"

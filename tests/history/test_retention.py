@@ -1,0 +1,134 @@
+"""The plan of what expires. Ages are hours before now; numbers count up with time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptfs.history import Checkpoint
+from ckptfs.history.retention import Decision, RetentionPolicy, plan
+from ckptfs.model import Epoch
+
+HOUR_NS = 3_600_000_000_000
+#: Half past an hour, at noon.
+NOW_NS = 19_700 * 24 * HOUR_NS + 12 * HOUR_NS + HOUR_NS // 2
+
+
+def made(*ages_h: float, **fields: Any) -> list[Checkpoint]:
+    oldest_first = sorted(ages_h, reverse=True)
+    return [
+        Checkpoint(
+            **{
+                "id": number,
+                "epoch": Epoch(number + 1),
+                "kind": "auto",
+                "message": "",
+                "time_ns": NOW_NS - int(age * HOUR_NS),
+                **fields,
+            }
+        )
+        for number, age in enumerate(oldest_first)
+    ]
+
+
+def kept(decisions: list[Decision]) -> list[int]:
+    return sorted(decision.id for decision in decisions if decision.keep)
+
+
+def decide(checkpoints: list[Checkpoint], **limits: Any) -> list[int]:
+    sizes = {key: limits.pop(key) for key in ("store_bytes", "free_bytes") if key in limits}
+    return kept(plan(checkpoints, RetentionPolicy(**limits), NOW_NS, **sizes))
+
+
+def test_nothing_to_decide() -> None:
+    assert plan([], RetentionPolicy(), NOW_NS) == []
+
+
+def test_all_of_the_last_hour_stay() -> None:
+    assert decide(made(0, 0.1, 0.2, 0.9)) == [0, 1, 2, 3]
+
+
+def test_then_the_newest_of_each_hour_of_the_clock() -> None:
+    # Now is 12:30. At 10:10, 10:20 and 09:50, and one of just now.
+    assert decide(made(0, 2 + 10 / 60, 2 + 20 / 60, 2 + 40 / 60)) == [0, 2, 3]
+
+
+def test_then_the_newest_of_each_day() -> None:
+    assert decide(made(0, 30, 31, 32, 54)) == [0, 3, 4]
+
+
+def test_then_none() -> None:
+    assert decide(made(0, 24 * 29, 24 * 31, 24 * 400)) == [2, 3]
+
+
+def test_the_newest_stays_whatever_its_age() -> None:
+    assert decide(made(24 * 400, 24 * 401)) == [1]
+
+
+def test_saved_tagged_and_pinned_stay() -> None:
+    for fields in ({"kind": "manual"}, {"tag": "t"}, {"pinned": True}):
+        old = made(24 * 400, 24 * 401, 24 * 402, **fields)
+        assert decide(old, max_checkpoints=1, max_bytes=1, store_bytes=2) == [0, 1, 2]
+
+
+def test_what_undo_needs_stays() -> None:
+    decisions = plan(made(0, 900, 901), RetentionPolicy(), NOW_NS, undo=[0])
+    assert decisions == [
+        Decision(2, True, "the newest"),
+        Decision(1, False, "older than 30 days"),
+        Decision(0, True, "undo goes there"),
+    ]
+
+
+def test_too_many_the_oldest_go() -> None:
+    assert decide(made(0, 5, 30, 54, 80), max_checkpoints=3) == [2, 3, 4]
+
+
+def test_a_busy_hour_does_not_push_out_what_is_older() -> None:
+    many = made(*(number / 1000 for number in range(300)), 5, 30, 54)
+    stay = decide(many, max_checkpoints=100)
+    assert len(stay) == 100
+    assert stay[:3] == [0, 1, 2]
+    assert stay[3:] == list(range(206, 303))
+
+
+def test_over_the_limit_of_bytes_a_quarter_goes() -> None:
+    eight = made(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    assert decide(eight, max_bytes=100, store_bytes=101) == [2, 3, 4, 5, 6, 7, 8]
+    assert decide(eight, max_bytes=100, store_bytes=100) == list(range(9))
+    assert decide(eight, min_free_bytes=100, free_bytes=99) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_over_the_limit_only_the_newest_is_left_in_the_end() -> None:
+    left = made(0, 0.1, 0.2, 0.3)
+    while True:
+        stay = decide(left, max_bytes=1, store_bytes=2)
+        if len(stay) == len(left):
+            break
+        left = [checkpoint for checkpoint in left if checkpoint.id in stay]
+    assert [checkpoint.id for checkpoint in left] == [3]
+
+
+@given(
+    ages=st.lists(st.floats(0, 2000), max_size=60),
+    pinned=st.sets(st.integers(0, 59)),
+    limit=st.integers(0, 50),
+)
+def test_a_plan_carried_out_is_a_plan_fulfilled(
+    ages: list[float], pinned: set[int], limit: int
+) -> None:
+    everything = [
+        Checkpoint(**{**vars(checkpoint), "pinned": checkpoint.id in pinned})
+        for checkpoint in made(*ages)
+    ]
+    policy = RetentionPolicy(max_checkpoints=limit)
+    decisions = plan(everything, policy, NOW_NS)
+    assert [d.id for d in decisions] == sorted((c.id for c in everything), reverse=True)
+    assert all(decision.reason for decision in decisions)
+    stay = set(kept(decisions))
+    assert {checkpoint.id for checkpoint in everything if checkpoint.pinned} <= stay
+    assert len(stay) <= max(limit, 1 + len(pinned & {c.id for c in everything}))
+    left = [checkpoint for checkpoint in everything if checkpoint.id in stay]
+    assert set(kept(plan(left, policy, NOW_NS))) == stay
