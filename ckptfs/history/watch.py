@@ -70,7 +70,8 @@ class AutoCheckpointer:
         self._unsaved = unsaved
         self._state = AutoState(saved_ns=clock())
         self._recent: dict[int, tuple[Actor | None, int]] = {}
-        # The short way: the process of the last change, when that was, and what forbids it.
+        # The short way: the process of the last change, when its actor last changed something, and
+        # what forbids it.
         self._pid = _NO_PID
         self._last_ns = auto.NEVER
         self._late_ns = auto.NEVER
@@ -115,7 +116,7 @@ class AutoCheckpointer:
     def _note_late(self, now_ns: int) -> None:
         """What `auto` does with data without a sender, once the unsaved changes have an owner."""
         self._late_ns = now_ns
-        if self._pid >= 0 and now_ns - self._last_ns < self._policy.quiet_ns:
+        if now_ns - self._last_ns < self._policy.quiet_ns:
             self._last_ns = now_ns
 
     def _long_way(self, pid: int, actor: Actor | None, destroying: bool, now_ns: int) -> Due | None:
@@ -126,7 +127,7 @@ class AutoCheckpointer:
         state = self._caught_up()
         event = Event("destroy" if destroying else "change", actor, now_ns, self._unsaved())
         decision = auto.decide(state, event, self._policy)
-        self._follow(decision.state, actor, pid, now_ns)
+        self._follow(decision.state, actor, pid)
         if not decision.due:
             return None
         unnamed = actor is not None and actor.provisional
@@ -160,25 +161,23 @@ class AutoCheckpointer:
     def _caught_up(self) -> AutoState:
         """The state with what went the short way since the last decision."""
         state = self._state
-        state = state._replace(changed_ns=max(state.changed_ns, self._late_ns))
-        if self._pid < 0 or state.last is None:
-            return state
-        key = state.last.key
-        burst = state.bursts[key]._replace(last_ns=self._last_ns)
-        changed_ns = max(state.changed_ns, self._last_ns)
-        return state._replace(bursts={**state.bursts, key: burst}, changed_ns=changed_ns)
+        bursts = state.bursts
+        if state.last and state.last.key in bursts:
+            key = state.last.key
+            bursts = {**bursts, key: bursts[key]._replace(last_ns=self._last_ns)}
+        changed_ns = max(state.changed_ns, self._last_ns, self._late_ns)
+        return state._replace(bursts=bursts, changed_ns=changed_ns)
 
-    def _follow(self, state: AutoState, actor: Actor | None, pid: int, now_ns: int) -> None:
+    def _follow(self, state: AutoState, actor: Actor | None, pid: int) -> None:
         """Go on from a decision; the short way is for an actor that is known."""
         self._state = state
         self._accounted = True
-        if actor is None:
-            self._leave_short_way()
-            return
-        self._pid = pid
-        self._last_ns = now_ns
-        self._exposed = auto.exposed(state, state.bursts[actor.key])
-        self._set_deadline()
+        burst = state.bursts.get(state.last.key) if state.last else None
+        self._last_ns = burst.last_ns if burst else auto.NEVER
+        self._leave_short_way()
+        if actor is not None and burst is not None:
+            self._pid = pid
+            self._exposed = auto.exposed(state, burst)
 
     def _leave_short_way(self) -> None:
         self._pid = _NO_PID
