@@ -74,6 +74,20 @@ class Inode(NamedTuple):
         return stat.S_ISLNK(self.mode)
 
 
+_FIELD = {name: index for index, name in enumerate(Inode._fields)}
+
+
+def _replace(inode: Inode, /, **fields: object) -> Inode:
+    values = list(inode)
+    for name, value in fields.items():
+        values[_FIELD[name]] = value
+    return tuple.__new__(Inode, values)
+
+
+# The generated one takes 2.9 µs, this one 0.9, and every request changes an inode or two.
+Inode._replace = _replace  # type: ignore[method-assign, assignment]
+
+
 class Attributes(NamedTuple):
     """What ``setattr`` is asked to change; ``None`` leaves a field as it is."""
 

@@ -88,73 +88,21 @@ def block_number(entity: bytes) -> int:
 
 
 # mode, nlink, uid, gid | rdev, size, allocated | atime, mtime, ctime, btime |
-# content, content_epoch, parent | length of name; then the name, then a link's target.
+# content, content_epoch, parent: the fields of `Inode` between its number and its name, in order.
+# Then the length of the name, the name, and a link's target.
 _INODE = struct.Struct("<4I3Q4qQIQB")
+_NAME = Inode._fields.index("name")
 
 
 def pack_inode(inode: Inode) -> bytes:
     name = inode.name
-    return (
-        _INODE.pack(
-            inode.mode,
-            inode.nlink,
-            inode.uid,
-            inode.gid,
-            inode.rdev,
-            inode.size,
-            inode.allocated,
-            inode.atime_ns,
-            inode.mtime_ns,
-            inode.ctime_ns,
-            inode.btime_ns,
-            inode.content,
-            inode.content_epoch,
-            inode.parent,
-            len(name),
-        )
-        + name
-        + inode.target
-    )
+    return _INODE.pack(*inode[1:_NAME], len(name)) + name + inode.target
 
 
 def unpack_inode(ino: Ino, data: bytes) -> Inode:
-    (
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size,
-        allocated,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        btime_ns,
-        content,
-        content_epoch,
-        parent,
-        name_length,
-    ) = _INODE.unpack_from(data)
+    *fields, name_length = _INODE.unpack_from(data)
     end = _INODE.size + name_length
-    return Inode(
-        ino,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size,
-        allocated,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        btime_ns,
-        content,
-        content_epoch,
-        parent,
-        data[_INODE.size : end],
-        data[end:],
-    )
+    return tuple.__new__(Inode, (ino, *fields, data[_INODE.size : end], data[end:]))
 
 
 #: A tombstone: the entity is absent from this epoch on (a hole, in the block map).
