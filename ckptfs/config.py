@@ -66,6 +66,14 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "ckptfs"
 
 
+def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's settings for all workspaces; a store's own file overrides them."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home(environ), ".config")
+    return Path(base) / "ckptfs" / "config.toml"
+
+
 def home(environ: Mapping[str, str] = os.environ) -> str:
     """The user's home directory, from HOME or else from the system's list of users."""
     named = environ.get("HOME", "")

@@ -1,0 +1,156 @@
+"""Settings of a workspace: `config.toml` in its store, over the user's file for all workspaces.
+
+Owns the names, the defaults and what a value may look like. A file has what was set and nothing
+else; it may be edited by hand. Which file is the user's is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs.config import write_atomically
+from ckptfs.errors import SettingInvalid
+from ckptfs.history.retention import RetentionPolicy
+
+FILE = "config.toml"
+
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_TIME = re.compile(r"(\d{1,9})\s*([smhdw])", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
+_SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
+
+
+def _count(text: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise ValueError("a number is wanted, as 100")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if not found:
+        raise ValueError("a size is wanted, as 500M or 10G; 0 is no limit")
+    return int(found[1]) * _SIZE_UNITS[found[2].lower()]
+
+
+def _time_ns(text: str) -> int:
+    found = _TIME.fullmatch(text)
+    if not found:
+        raise ValueError("a time is wanted, as 90m, 12h or 30d")
+    return int(found[1]) * _TIME_UNITS[found[2].lower()] * 1_000_000_000
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCHES:
+        raise ValueError("on or off is wanted")
+    return _SWITCHES[text.lower()]
+
+
+class Setting(NamedTuple):
+    read: Callable[[str], int]
+    default: str
+    meaning: str
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "retention.automatic": Setting(_switch, "on", "let automatic checkpoints expire"),
+    "retention.max_checkpoints": Setting(_count, "100", "at most so many, if they may expire"),
+    "retention.keep_all": Setting(_time_ns, "1h", "all of them stay for so long"),
+    "retention.hourly": Setting(_time_ns, "1d", "then one in an hour, to this age"),
+    "retention.daily": Setting(_time_ns, "30d", "then one a day, to this age"),
+    "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
+    "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
+    "store.compress": Setting(_switch, "on", "compress what has come to rest"),
+}
+
+
+class Settings(NamedTuple):
+    """What holds for a workspace: the text of each setting, and where it was set."""
+
+    texts: dict[str, str]
+    origins: dict[str, Path | None]
+
+    def value(self, name: str) -> int:
+        """A setting read: a number, bytes, nanoseconds, or whether it is on."""
+        return SETTINGS[name].read(self.texts[name])
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        return RetentionPolicy(
+            max_checkpoints=self.value("retention.max_checkpoints"),
+            keep_all_ns=self.value("retention.keep_all"),
+            hourly_ns=self.value("retention.hourly"),
+            daily_ns=self.value("retention.daily"),
+            max_bytes=self.value("retention.max_size"),
+            min_free_bytes=self.value("retention.min_free"),
+        )
+
+
+def load(files: Iterable[Path]) -> Settings:
+    """The settings of these files, a later one over an earlier; an absent one says nothing."""
+    texts = {name: setting.default for name, setting in SETTINGS.items()}
+    origins: dict[str, Path | None] = dict.fromkeys(SETTINGS)
+    for file in files:
+        for name, text in _read(file).items():
+            require_valid(name, text, file)
+            texts[name], origins[name] = text, file
+    return Settings(texts, origins)
+
+
+def require_valid(name: str, text: str, where: Path | str = "") -> None:
+    if name not in SETTINGS:
+        raise SettingInvalid(name, "there is no such setting", where)
+    try:
+        SETTINGS[name].read(text)
+    except ValueError as error:
+        raise SettingInvalid(name, f"{error}, not {text!r}", where) from error
+
+
+def store(file: Path, name: str, text: str | None) -> None:
+    """Set one setting in a file, or take it out again."""
+    if name not in SETTINGS:
+        raise SettingInvalid(name, "there is no such setting")
+    texts = _read(file)
+    if text is None:
+        texts.pop(name, None)
+    else:
+        require_valid(name, text)
+        texts[name] = text
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, _written(texts).encode())
+
+
+def _read(file: Path) -> dict[str, str]:
+    """Names and texts of one file. TOML's numbers and switches are as good as texts."""
+    try:
+        tables = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        raise SettingInvalid("file", reason.lower(), file) from error
+    texts = {}
+    for section, entries in tables.items():
+        for key, value in entries.items() if isinstance(entries, dict) else [("", entries)]:
+            name = f"{section}.{key}" if key else section
+            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def _written(texts: dict[str, str]) -> str:
+    lines = ["# Settings of ckptfs. `ckptfs config` lists what there is."]
+    section = ""
+    for name in sorted(texts):
+        above, _, key = name.rpartition(".")
+        if above != section:
+            section = above
+            lines += ["", f"[{section}]"]
+        lines.append(f'{key} = "{texts[name]}"')
+    return "\n".join(lines) + "\n"

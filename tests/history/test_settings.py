@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptfs.errors import SettingInvalid
+from ckptfs.history import settings
+from ckptfs.history.retention import RetentionPolicy
+
+
+def test_the_defaults_are_the_policys_own(tmp_path: Path) -> None:
+    found = settings.load([tmp_path / "absent"])
+    assert found.retention == RetentionPolicy()
+    assert found.value("store.compress") is True
+
+
+def test_the_stores_file_over_the_users(tmp_path: Path) -> None:
+    user, own = tmp_path / "user.toml", tmp_path / "new" / "own.toml"
+    user.write_text("[retention]\nmax_checkpoints = 7\nautomatic = false\nmax_size = '2g'\n")
+    settings.store(own, "retention.max_checkpoints", "9")
+    settings.store(own, "retention.daily", "2w")
+    found = settings.load([user, own])
+    assert found.value("retention.max_checkpoints") == 9
+    assert found.value("retention.automatic") is False
+    assert found.retention.max_bytes == 2 << 30
+    assert found.retention.daily_ns == 14 * 86_400 * 10**9
+    assert found.origins["retention.max_checkpoints"] == own
+    settings.store(own, "retention.max_checkpoints", None)
+    assert settings.load([user, own]).value("retention.max_checkpoints") == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.max_checkpoints", "many"),
+        ("retention.max_checkpoints", "-1"),
+        ("retention.keep_all", "1"),
+        ("retention.max_size", "1 parsec"),
+        ("retention.automatic", "perhaps"),
+        ("retention.nonsense", "1"),
+        ('x"]\n[retention', "1"),
+    ],
+)
+def test_what_cannot_be_set(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(SettingInvalid):
+        settings.store(tmp_path / "file", name, text)
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("text", ["[retention", "max = 1", "[retention]\nmax_checkpoints='x'"])
+def test_a_bad_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(SettingInvalid, match=str(tmp_path / "file")):
+        settings.load([tmp_path / "file"])
