@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,8 +19,8 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import ContentId, Epoch, Ino
+from ckptfs.store import compaction, residency
 from ckptfs.store import format as fmt
-from ckptfs.store import residency
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
@@ -32,6 +33,10 @@ MAP_SIZE = 1 << 40
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock"
+
+#: How an LMDB file begins: the header of its first page, then this.
+_MAGIC_AT = 16
+_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 
 _PLAIN = (b"meta", b"epochs", b"changes", b"blocks", b"refs", b"orphans", b"facts", b"below")
 _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
@@ -59,8 +64,8 @@ class Store:
         self._epochs = plain[b"epochs"]
         self.changes = Changes(plain[b"changes"])
         self.orphans = plain[b"orphans"]
-        self.facts = plain[b"facts"]
-        self.below = Below(plain[b"below"])
+        self.facts = Facts(plain[b"facts"], self.note)
+        self.below = Below(plain[b"below"], self.note)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"])
         self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes)
         self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes)
@@ -110,6 +115,7 @@ class Store:
             raise _refusal(path, error) from error
         if not present:
             raise errors.NotAStore(path)
+        _require_lmdb(path)
         store = cls._attach(path, map_size)
         try:
             store._load()
@@ -122,14 +128,8 @@ class Store:
     def _attach(cls, path: Path, map_size: int) -> Store:
         lock_fd = _take_lock(path)
         try:
-            env = lmdb.open(
-                os.fspath(path),
-                map_size=map_size,
-                max_dbs=len(_PLAIN) + len(_VERSIONED),
-                mode=0o600,
-                max_spare_txns=0,
-            )
-            return cls(path, env, lock_fd)
+            compaction.remove_leftover(path / DATA_FILE)
+            return cls(path, _open_environment(path, map_size), lock_fd)
         except lmdb.Error as error:
             os.close(lock_fd)
             raise _not_lmdb(path, error) from error
@@ -198,6 +198,28 @@ class Store:
         self._env.close()
         os.close(self._lock_fd)
 
+    def compact(self) -> None:
+        """Give the free pages back to the disk. On a failure everything is as it was."""
+        self.commit()
+        if self._live_pages() * self._page_size > self._disk_free():
+            raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
+        self._txn.abort()
+        try:
+            compaction.write_copy(self._env, self.path / DATA_FILE)
+        except (lmdb.Error, OSError) as error:
+            self._begin()
+            raise errors.StoreFull(self.path, str(error)) from error
+        map_size = int(self._env.info()["map_size"])
+        self._env.close()
+        try:
+            compaction.adopt_copy(self.path / DATA_FILE)
+        finally:
+            self._env = _open_environment(self.path, map_size)
+            self._dbs = {name: self._env.open_db(name) for name in self._dbs}
+            for table, db in zip(self._tables, self._dbs.values(), strict=True):
+                table.use(db)
+            self._begin()
+
     # -- space ------------------------------------------------------------------------------------
 
     def note(self) -> None:
@@ -218,9 +240,12 @@ class Store:
             if self.dirty_bytes > self._budget:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _free_bytes(self) -> int:
+    def _disk_free(self) -> int:
         disk = os.statvfs(self.path)
-        free = disk.f_bavail * disk.f_frsize
+        return disk.f_bavail * disk.f_frsize
+
+    def _free_bytes(self) -> int:
+        free = self._disk_free()
         room = self._env.info()["map_size"] - self._used_pages() * self._page_size
         if free < _SCARCE:
             free += self._reusable_pages() * self._page_size
@@ -234,9 +259,19 @@ class Store:
         return int(self._env.info()["last_pgno"]) + 1
 
     def _reusable_pages(self) -> int:
+        return max(0, self._used_pages() - self._live_pages())
+
+    def _live_pages(self) -> int:
         stats = [self._txn.stat(db) for db in self._dbs.values()]
-        live = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
-        return max(0, self._used_pages() - live)
+        return sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+
+    def reusable_bytes(self) -> int:
+        """How much of the store's file is free: for new data, or for `compact` to give back."""
+        return self._reusable_pages() * self._page_size
+
+    def free_bytes(self) -> int:
+        """How much the disk has left for this store, with what its own file can reuse."""
+        return self._disk_free() + self.reusable_bytes()
 
     def size_bytes(self) -> int:
         """How much disk the store's file takes."""
@@ -296,6 +331,12 @@ class Store:
         # head lives long, so what it looks for is kept short.
         self.head.follow(view_of(self.epochs, self.head.epoch))
 
+    def recount_epoch(self, epoch: Epoch, inodes: int) -> None:
+        """Note how many inodes the epoch's view has, after some were purged from it."""
+        self._put_epoch(epoch, self.epochs[epoch]._replace(inodes=inodes))
+        if epoch == self.head.epoch:
+            self.head.inodes = inodes
+
     def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
         self.dirty = True
         self.epochs[epoch] = record
@@ -305,19 +346,44 @@ class Store:
         return self.head if epoch == self.head.epoch else view_of(self.epochs, epoch)
 
 
+class Facts:
+    """Small facts about the workspace, by name."""
+
+    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
+        self._table = table
+        self._note = note
+
+    def get(self, name: bytes) -> bytes | None:
+        return self._table.get(name)
+
+    def put(self, name: bytes, value: bytes) -> None:
+        self._note()
+        self._table.put(name, value)
+
+    def delete(self, name: bytes) -> None:
+        self._note()
+        self._table.delete(name)
+
+    def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return self._table.walk(prefix)
+
+
 class Below:
     """The ledger's table: what stood under a name in the directory below, by directory and name."""
 
-    def __init__(self, table: Plain) -> None:
+    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
         self._table = table
+        self._note = note
 
     def get(self, directory: Ino, name: bytes) -> bytes | None:
         return self._table.get(fmt.pack_u64(directory) + name)
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
+        self._note()
         self._table.put(fmt.pack_u64(directory) + name, value)
 
     def delete(self, directory: Ino, name: bytes) -> None:
+        self._note()
         self._table.delete(fmt.pack_u64(directory) + name)
 
     def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
@@ -326,6 +392,16 @@ class Below:
 
 
 # -- opening: who else is there, and why not ------------------------------------------------------
+
+
+def _open_environment(path: Path, map_size: int) -> lmdb.Environment:
+    return lmdb.open(
+        os.fspath(path),
+        map_size=map_size,
+        max_dbs=len(_PLAIN) + len(_VERSIONED),
+        mode=0o600,
+        max_spare_txns=0,
+    )
 
 
 def _take_lock(path: Path) -> int:
@@ -345,6 +421,17 @@ def _take_lock(path: Path) -> int:
     return fd
 
 
+def _require_lmdb(path: Path) -> None:
+    """Refuse a directory whose data file is something else, before anything is put beside it."""
+    try:
+        with (path / DATA_FILE).open("rb") as data:
+            head = data.read(_MAGIC_AT + len(_MAGIC))
+    except OSError as error:
+        raise _refusal(path, error) from error
+    if head[_MAGIC_AT:] != _MAGIC:
+        raise errors.NotAStore(path, "its data file is not an LMDB file")
+
+
 def _foreign_files(path: Path) -> bool:
     """Whether a directory holds more than the files that come before a store is made in it."""
     try:
@@ -362,6 +449,8 @@ def _refusal(path: Path, error: OSError) -> errors.StoreError:
         return errors.StoreFull(path)
     if error.errno == errno.ENOTDIR:
         return errors.NotAStore(path, "it is not a directory")
+    if error.errno == errno.EACCES and os.access(path, os.R_OK | os.X_OK):
+        return errors.StoreReadOnly(path)
     return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
 
 

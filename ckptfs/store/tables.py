@@ -28,6 +28,10 @@ class Plain:
         self._db = db
         self._txn: Transaction
 
+    def use(self, db: Database) -> None:
+        """Go on in another environment, from the next `bind` on."""
+        self._db = db
+
     def bind(self, txn: Transaction) -> None:
         self._txn = txn
 
@@ -119,6 +123,10 @@ class Versioned:
         self._changes = changes
         self._txn: Transaction
         self._cursor: Cursor
+
+    def use(self, db: Database) -> None:
+        """Go on in another environment, from the next `bind` on."""
+        self._db = db
 
     def bind(self, txn: Transaction) -> None:
         self._txn = txn

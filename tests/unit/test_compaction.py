@@ -1,0 +1,97 @@
+"""The data file is exchanged for a smaller one, and at every moment one of the two is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptfs import errors
+from ckptfs.fs import Filesystem
+from ckptfs.store import Store, check, compaction
+from tests.direct import get, new_filesystem, put
+
+SECRET = b"the secret that must not stay in the file"
+
+
+def fill_and_remove(fs: Filesystem) -> None:
+    put(fs, b"kept", b"kept" * 1000)
+    for number in range(200):
+        put(fs, b"%d" % number, SECRET + os.urandom(60_000))
+    put(fs, b"small", SECRET)
+    fs.commit()
+    for name in [b"small", *(b"%d" % number for number in range(200))]:
+        fs.unlink(fs.head, 1, name)
+    fs.commit()
+
+
+def test_free_pages_go_back_and_the_bytes_with_them(tmp_path: Path) -> None:
+    with new_filesystem(tmp_path / "store") as fs:
+        fill_and_remove(fs)
+        data = tmp_path / "store" / "data.mdb"
+        before = data.stat().st_size
+        assert SECRET in data.read_bytes()
+        assert fs.store.reusable_bytes() > 10_000_000
+        fs.store.compact()
+        assert data.stat().st_size < before // 10
+        assert SECRET not in data.read_bytes()
+        assert fs.store.reusable_bytes() < 100_000
+        assert get(fs, b"kept") == b"kept" * 1000
+        put(fs, b"new", b"n" * 100_000)
+        fs.store.compact()
+        assert get(fs, b"new") == b"n" * 100_000
+
+
+def test_compact_commits_what_was_written(tmp_path: Path) -> None:
+    with new_filesystem(tmp_path / "store") as fs:
+        put(fs, b"file", b"1" * 5000)
+        fs.settle()
+        fs.store.compact()
+        fs.store.close(commit=False)
+        fs.store = Store.open(tmp_path / "store")
+        assert get(fs, b"file") == b"1" * 5000
+
+
+def test_a_copy_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with new_filesystem(tmp_path / "store") as fs:
+        put(fs, b"file", b"1" * 5000)
+        fs.commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(compaction.os, "fsync", fail)
+            with pytest.raises(errors.StoreFull):
+                fs.store.compact()
+        assert get(fs, b"file") == b"1" * 5000
+        assert not list((tmp_path / "store").glob("*" + compaction.COPY_SUFFIX))
+
+
+_DYING = """
+import os, signal, sys
+from pathlib import Path
+from ckptfs.store import Store, compaction
+die = lambda *rest: os.kill(os.getpid(), signal.SIGKILL)
+setattr(*{"copy": (compaction.os, "fsync", die), "adopt": (compaction.os, "replace", die),
+          "end": (compaction.os, "close", die)}[sys.argv[2]])
+Store.open(Path(sys.argv[1])).compact()
+"""
+
+
+@pytest.mark.parametrize("moment", ["copy", "adopt", "end"])
+def test_killed_on_the_way(tmp_path: Path, moment: str) -> None:
+    store = tmp_path / "store"
+    with new_filesystem(store) as fs:
+        fill_and_remove(fs)
+    done = subprocess.run([sys.executable, "-c", _DYING, store, moment], check=False)
+    assert done.returncode == -signal.SIGKILL
+    opened = Store.open(store)
+    assert check(opened) == []
+    fs = Filesystem(opened)
+    assert get(fs, b"kept") == b"kept" * 1000
+    assert not list(store.glob("*" + compaction.COPY_SUFFIX))
+    opened.close()
