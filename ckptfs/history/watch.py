@@ -32,12 +32,14 @@ _FOREVER = 1 << 62
 
 
 class Due(NamedTuple):
-    """A checkpoint to take now. ``idle_ns`` is for how long its state had stood when it was due."""
+    """A checkpoint to take now. ``idle_ns`` is for how long its state had stood when it was due;
+    ``renames`` is a better cause and message for the one that was due before, if one was found."""
 
     cause: Cause
     message: str
     reason: Reason
     idle_ns: int
+    renames: Due | None = None
 
 
 def cause_of(actor: Actor | None) -> Cause:
@@ -78,8 +80,9 @@ class AutoCheckpointer:
         self._exposed = True
         #: Whether it is known whose the unsaved changes are.
         self._accounted = False
-        #: The request whose actor has no good name yet, and until when to look again.
+        #: The request whose actor had no good name yet, and until when to look again.
         self._naming: tuple[int, int] | None = None
+        self._renames: Due | None = None
         self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
@@ -116,6 +119,8 @@ class AutoCheckpointer:
     def _note_late(self, now_ns: int) -> None:
         """What `auto` does with data without a sender, once the unsaved changes have an owner."""
         self._late_ns = now_ns
+        if self._naming is not None:
+            self._look_again(now_ns)
         if now_ns - self._last_ns < self._policy.quiet_ns:
             self._last_ns = now_ns
 
@@ -130,10 +135,11 @@ class AutoCheckpointer:
         self._follow(decision.state, actor, pid)
         if not decision.due:
             return None
+        renames = self.second_look()
         unnamed = actor is not None and actor.provisional
         self._naming = (pid, now_ns + _NAMING_NS) if unnamed else None
         idle_ns = now_ns - state.changed_ns if state.changed_ns != auto.NEVER else 0
-        return Due(cause_of(actor), message_of(actor), decision.reason, idle_ns)
+        return Due(cause_of(actor), message_of(actor), decision.reason, idle_ns, renames)
 
     def _actor(self, pid: int, now_ns: int) -> Actor | None:
         known = self._recent.get(pid)
@@ -204,10 +210,10 @@ class AutoCheckpointer:
         if not decision.due:
             return None
         self._state = decision.state
-        self._naming = None
+        renames, self._naming = self.second_look(), None
         self._start_over()
-        message = message_of(state.last, before=False)
-        return Due(cause_of(state.last), message, decision.reason, now_ns - state.changed_ns)
+        cause, message = cause_of(state.last), message_of(state.last, before=False)
+        return Due(cause, message, decision.reason, now_ns - state.changed_ns, renames)
 
     def saved(self) -> None:
         """A checkpoint was taken, or the head moved, for another reason."""
@@ -220,14 +226,19 @@ class AutoCheckpointer:
         A shell opens the target of ``>`` before it becomes the command. Cheap when there is nothing
         to look for; to be called when requests pause.
         """
+        if self._naming is not None:
+            self._look_again(self._clock())
+        renames, self._renames = self._renames, None
+        return renames
+
+    def _look_again(self, now_ns: int) -> None:
         if self._naming is None:
-            return None
+            return
         pid, until_ns = self._naming
         actor = self._who(pid)
-        if actor is not None and actor.provisional and self._clock() < until_ns:
-            return None
+        if actor is not None and actor.provisional and now_ns < until_ns:
+            return
         self._naming = None
-        if actor is None or actor.provisional:
-            return None
-        self._recent[pid] = (actor, self._clock())
-        return Due(cause_of(actor), message_of(actor), "command", 0)
+        if actor is not None and not actor.provisional:
+            self._recent[pid] = (actor, now_ns)
+            self._renames = Due(cause_of(actor), message_of(actor), "command", 0)

@@ -183,6 +183,27 @@ def test_a_second_look_gives_the_name_of_the_command() -> None:
     assert desk.change(300) is None
 
 
+def test_the_name_is_found_when_the_data_arrive_and_kept_until_it_is_asked_for() -> None:
+    desk = Desk()
+    forked(desk)
+    desk.processes[300] = Actor(300, 3, "sort", "7:1")
+    desk.change(0)
+    desk.processes[300] = None
+    desk.wait(1)
+    better = desk.auto.second_look()
+    assert better and better.message == "before: sort"
+
+
+def test_the_next_checkpoint_brings_the_name_of_the_one_before() -> None:
+    desk = Desk()
+    forked(desk)
+    desk.processes[300] = Actor(300, 3, "sort", "7:1")
+    due = desk.change(200)
+    assert due and due.renames
+    assert (due.message, due.renames.message) == ("before: rm -rf build", "before: sort")
+    assert desk.auto.second_look() is None
+
+
 @pytest.mark.parametrize("ending", ["gone", "a subshell", "another checkpoint"])
 def test_a_second_look_ends(ending: str) -> None:
     desk = Desk()

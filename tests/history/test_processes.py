@@ -1,0 +1,399 @@
+"""Who is behind a process id: real processes, groups and shells; a made-up /proc for the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs.history import processes
+from ckptfs.history.processes import (
+    COMMAND_MAX,
+    Actor,
+    Who,
+    ancestors,
+    command_text,
+    main_thread,
+    read_argv,
+    read_process,
+    takes_commands,
+)
+from tests.support.waiting import wait_until
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start programs, each the leader of a group; what is left of the groups ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*command: str, **options: object) -> subprocess.Popen[bytes]:
+        options.setdefault("process_group", 0)
+        started.append(subprocess.Popen(command, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.stdin:
+            process.stdin.close()
+        _end_group(process.pid)
+        process.wait(20)
+
+
+def _end_group(pgid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pgid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def child(pid: int, command: str) -> int:
+    """The child of a process that runs this command, once it does."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [one for one in children(pid) if command_text(read_argv(one)) == command]
+        return bool(found)
+
+    wait_until(look, f"{command} runs")
+    return found[0]
+
+
+def actor(pid: int, who: Who | None = None) -> Actor:
+    found = (who or Who())(pid)
+    assert found is not None
+    return found
+
+
+def started_at(pid: int) -> int:
+    process = read_process(pid)
+    assert process is not None
+    return process.start
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+def test_a_program_in_a_session_of_its_own(start: Start) -> None:
+    pid = start("sleep", "60", process_group=None, start_new_session=True).pid
+    began = started_at(pid)
+    wait_until(lambda: read_argv(pid)[:1] == [b"sleep"], "it is sleep")
+    assert actor(pid) == Actor(pid, began, "sleep 60", f"{pid}:{began}")
+
+
+def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> None:
+    script = "for i in 1 2 3 4 5 6 7 8; do sh -c 'sleep 60; true' & done; wait"
+    leader = start("sh", "-c", script).pid
+    wait_until(lambda: len(children(leader)) == 8, "all of them run")
+    wait_until(lambda: all(map(children, children(leader))), "and their children")
+    members = [leader, *children(leader), *(one for c in children(leader) for one in children(c))]
+    who = Who()
+    assert len(members) == 17
+    assert {actor(pid, who).key for pid in members} == {(leader, started_at(leader))}
+    assert {actor(pid, who).command for pid in members} == {shlex.join(["sh", "-c", script])}
+
+
+def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    script = f"sleep 60 & echo $! > {note}.new && mv {note}.new {note}; read line"
+    leader = start("sh", "-c", script, stdin=subprocess.PIPE)
+    wait_until(note.exists, "the child is started")
+    pid = int(note.read_text())
+    wait_until(lambda: read_argv(pid) == [b"sleep", b"60"], "it is sleep")
+    who = Who()
+    before = actor(pid, who)
+    assert leader.stdin
+    leader.stdin.close()
+    leader.wait()
+    assert actor(pid, who) == before
+    assert actor(pid) == Actor(leader.pid, 0, "sleep 60", before.session)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_leader_that_nobody_has_waited_for_yet_has_lost_its_name(start: Start) -> None:
+    leader = start("true")
+    wait_until(lambda: (p := read_process(leader.pid)) and p.state == "Z", "it has ended")
+    member = start("sleep", "60", process_group=leader.pid)
+    wait_until(lambda: read_argv(member.pid) == [b"sleep", b"60"], "it is sleep")
+    assert actor(member.pid).key == (leader.pid, started_at(leader.pid))
+    assert actor(member.pid).command == "sleep 60"
+    assert actor(leader.pid).command == "true"
+    member.kill()
+
+
+def test_a_process_that_becomes_another_program_keeps_its_identity(start: Start) -> None:
+    process = start("sh", "-c", "read line; exec sleep 60", stdin=subprocess.PIPE)
+    who = Who()
+    wait_until(lambda: read_argv(process.pid)[:1] == [b"sh"], "it is the shell")
+    before = actor(process.pid, who)
+    assert process.stdin
+    process.stdin.close()
+    wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
+    assert actor(process.pid, who) == before._replace(command="sleep 60")
+
+
+def test_threads_belong_to_their_process(start: Start) -> None:
+    code = "import threading; threading.Thread(target=threading.Event().wait).start()"
+    pid = start(sys.executable, "-c", code).pid
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(lambda: len(list(tasks.iterdir())) == 2, "it has a thread")
+    (thread,) = (int(task.name) for task in tasks.iterdir() if int(task.name) != pid)
+    assert actor(thread) == actor(pid)
+    process = read_process(thread)
+    assert process and main_thread(process).pid == pid
+
+
+def test_ancestors_nearest_first(start: Start) -> None:
+    pid = start("sleep", "60").pid
+    found = [process.pid for process in ancestors(pid)]
+    assert found[:2] == [pid, os.getpid()]
+    assert [process.pid for process in ancestors(pid, limit=1)] == [pid]
+
+
+# -- shells ----------------------------------------------------------------------------------------
+
+
+class Prompt:
+    """An interactive shell with job control on a terminal of its own."""
+
+    def __init__(self) -> None:
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        self._drain = threading.Thread(target=self._read, daemon=True)
+        self._drain.start()
+
+    def _read(self) -> None:
+        try:
+            while os.read(self._terminal, 4096):
+                pass
+        except OSError:
+            pass
+
+    def type(self, line: str) -> None:
+        os.write(self._terminal, line.encode() + b"\n")
+
+    def close(self) -> None:
+        for pid in children(self.pid):
+            _end_group(pid)
+        _end_group(self.pid)
+        os.waitpid(self.pid, 0)
+        self._drain.join(20)
+        os.close(self._terminal)
+
+
+@pytest.fixture
+def prompt() -> Iterator[Prompt]:
+    prompt = Prompt()
+    yield prompt
+    prompt.close()
+
+
+def test_every_command_at_a_prompt_is_an_actor(prompt: Prompt) -> None:
+    prompt.type("sleep 61 &")
+    prompt.type("sh -c 'sleep 62; true'")
+    first = child(prompt.pid, "sleep 61")
+    second = child(prompt.pid, "sh -c 'sleep 62; true'")
+    inner = child(second, "sleep 62")
+    who = Who()
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(first, who).command == "sleep 61"
+    assert actor(inner, who) == actor(second, who)
+    assert actor(inner, who).command == "sh -c 'sleep 62; true'"
+    assert actor(first).session == actor(second).session == actor(prompt.pid).session
+    assert actor(prompt.pid).command == "bash --norc --noprofile -i"
+
+
+def test_a_pipeline_is_one_actor(prompt: Prompt) -> None:
+    prompt.type("sleep 63 | sleep 64")
+    first, second = child(prompt.pid, "sleep 63"), child(prompt.pid, "sleep 64")
+    assert actor(second).key == actor(first).key
+    assert actor(first).command == "sleep 63"
+    assert actor(second, Who()).command == "sleep 63"
+
+
+def test_a_subshell_is_one_actor_that_its_command_names(prompt: Prompt) -> None:
+    prompt.type("( sleep 65; true )")
+    subshell = child(prompt.pid, "bash --norc --noprofile -i")
+    inner = child(subshell, "sleep 65")
+    assert actor(inner).key == (subshell, started_at(subshell))
+    assert actor(inner).command == "sleep 65"
+
+
+def test_a_redirection_is_opened_before_the_command_is_there(
+    prompt: Prompt, tmp_path: Path
+) -> None:
+    """The shell's copy waits in open(2), as it waits for a checkpoint: a fifo stands for both."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    prompt.type(f"sleep 66 > {fifo}")
+    copy = child(prompt.pid, "bash --norc --noprofile -i")
+    wait_until(lambda: (p := read_process(copy)) and p.pgid == copy, "it leads its group")
+    who = Who()
+    before = actor(copy, who)
+    assert before.provisional
+    reader = os.open(fifo, os.O_RDONLY)
+    child(prompt.pid, "sleep 66")
+    after = actor(copy, who)
+    os.close(reader)
+    assert after.key == before.key
+    assert (after.command, after.provisional) == ("sleep 66", False)
+
+
+def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path) -> None:
+    """A shell without job control keeps all of them in its own group."""
+    shell = start("bash", "--norc", stdin=subprocess.PIPE, bufsize=0)
+    assert shell.stdin
+    shell.stdin.write(b"sleep 67 &\nsh -c 'sleep 68; true' &\n")
+    first = child(shell.pid, "sleep 67")
+    second = child(shell.pid, "sh -c 'sleep 68; true'")
+    inner = child(second, "sleep 68")
+    who = Who()
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(inner, who) == actor(second, who)
+    assert actor(inner, who).command == "sh -c 'sleep 68; true'"
+    assert actor(shell.pid, who).key == (shell.pid, started_at(shell.pid))
+
+
+# -- those that are unknown ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 30])
+def test_no_such_process(pid: int) -> None:
+    assert Who()(pid) is None
+
+
+def test_this_program_itself_is_no_actor() -> None:
+    who = Who()
+    found: list[Actor | None] = [who(os.getpid())]
+    thread = threading.Thread(target=lambda: found.append(who(threading.get_native_id())))
+    thread.start()
+    thread.join()
+    assert found == [None, None]
+
+
+def test_what_was_known_of_a_process_that_is_gone(start: Start) -> None:
+    process = start("sleep", "60")
+    wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
+    who = Who()
+    before = actor(process.pid, who)
+    process.kill()
+    process.wait()
+    assert who(process.pid) == before
+    assert Who()(process.pid) is None
+
+
+def made_up(proc: Path, pid: int, comm: bytes = b"x", flags: int = 0, cmdline: bytes = b"") -> None:
+    place = proc / str(pid)
+    place.mkdir()
+    stat = b"%d (%s) S 1 %d %d 0 -1 %d" % (pid, comm, pid, pid, flags)
+    place.joinpath("stat").write_bytes(stat + b" 0" * 12 + b" 4711" + b" 0" * 30 + b"\n")
+    place.joinpath("cmdline").write_bytes(cmdline)
+
+
+def test_kernel_threads_are_unknown(tmp_path: Path) -> None:
+    made_up(tmp_path, 42, b"kworker/u8:0", flags=0x0020_8060)
+    assert Who(str(tmp_path))(42) is None
+
+
+def test_a_name_cannot_forge_the_fields(tmp_path: Path) -> None:
+    made_up(tmp_path, 42, b"a) S 7 7 7 (\n\x1b[2J")
+    process = read_process(42, str(tmp_path))
+    assert process and (process.ppid, process.pgid, process.start) == (1, 42, 4711)
+    assert actor(42, Who(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
+
+
+@pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2"])
+def test_a_process_that_ends_while_it_is_read(tmp_path: Path, stat: bytes) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42" / "stat").write_bytes(stat)
+    assert Who(str(tmp_path))(42) is None
+
+
+def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_KNOWN_MAX", 8)
+    who = Who(str(tmp_path))
+    for pid in range(1, 51):
+        made_up(tmp_path, pid, cmdline=b"x\0")
+        who(pid)
+    assert len(who._known) <= 8 and len(who._groups) <= 8
+    assert actor(50, who).command == "x"
+
+
+# -- command lines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv, text",
+    [
+        ([b"rm", b"-rf", b"build"], "rm -rf build"),
+        ([b"sh", b"-c", b"echo 'x'; ls"], """sh -c 'echo '"'"'x'"'"'; ls'"""),
+        ([b"touch", b"a b"], "touch 'a b'"),
+        ([b"nginx: worker process"], "nginx: worker process"),
+        ([b"touch", b"\xff\xfe"], r"touch '\xff\xfe'"),
+        ([b"echo", b"\x1b[31mred\x07"], r"echo '\x1b[31mred\x07'"),
+        ([b"echo", b"one\ntwo"], r"echo 'one\ntwo'"),
+        ([b"echo", "\u202egnp".encode()], r"echo '\u202egnp'"),
+        (["größe".encode()], "größe"),
+        ([], ""),
+    ],
+)
+def test_command_lines_read_as_typed_and_do_no_harm(argv: list[bytes], text: str) -> None:
+    assert command_text(argv) == text
+
+
+def test_long_command_lines_are_cut() -> None:
+    text = command_text([b"cc"] + [b"file.o"] * 1000)
+    assert len(text) == COMMAND_MAX and text.startswith("cc file.o") and text.endswith("…")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash",
+        "-bash",
+        "/bin/zsh -l",
+        "bash --norc --noprofile -i",
+        "bash --rcfile /etc/x -i",
+        "bash -o vi",
+        "sh -s one two",
+        "bash --login -",
+        "fish",
+    ],
+)
+def test_shells_that_take_commands(line: str) -> None:
+    assert takes_commands([word.encode() for word in line.split()])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "make",
+        "bash build.sh",
+        "sh -c true",
+        "bash -lc true",
+        "bash -e build.sh",
+        "bash -o pipefail -c true",
+        "bash -- build.sh",
+        "/usr/bin/python3",
+        "bashful",
+    ],
+)
+def test_programs_that_do_not(line: str) -> None:
+    assert not takes_commands([word.encode() for word in line.split()])
