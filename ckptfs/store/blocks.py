@@ -80,6 +80,11 @@ class Blocks:
         else:
             self._refs.put(key, pack_u32(uses))
 
+    def sizes(self) -> Iterator[tuple[bytes, int]]:
+        """(key, bytes as stored) of every block."""
+        for key, record in self._blocks.walk():
+            yield key, len(record) - BLOCK_HEADER
+
     # -- for `check` ------------------------------------------------------------------------------
 
     def keys(self) -> Iterator[bytes]:

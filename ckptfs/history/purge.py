@@ -1,0 +1,224 @@
+"""Purging: taking files out of every checkpoint and out of the workspace, as if they never were.
+
+For a secret that must not have been kept. This is the one thing that changes checkpoints. What
+stood under a path in any view goes, wherever else it stands and under whatever other names; after
+that `compact` leaves nothing of it in the store's file. Other files that hold the same bytes are
+not touched; they are found and named. What stands in the directory below a mount is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ckptfs.fs import Filesystem
+from ckptfs.fs.content import drop_gathered
+from ckptfs.history import removal
+from ckptfs.history.touched import Touched
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.store import Store, View
+from ckptfs.store.format import (
+    GONE,
+    dirent_entity,
+    epoch_of,
+    link_place,
+    pack_inode,
+    pack_u64,
+    unpack_inode,
+    unpack_mapping,
+    unpack_u64,
+)
+
+Place = tuple[Ino, bytes]
+
+
+class Doomed(NamedTuple):
+    """What a purge would take: inodes, and their paths in the workspace and in checkpoints."""
+
+    inodes: set[Ino]
+    live_paths: list[bytes]
+    past_paths: list[bytes]
+
+
+class Purged(NamedTuple):
+    """A purge that is done. ``elsewhere`` are paths of other files that hold some of the bytes."""
+
+    doomed: Doomed
+    elsewhere: list[bytes]
+    touched: Touched
+
+
+def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
+    """What stands, or stood, under these paths, and all that is below it."""
+    fs.settle()
+    removal.reap(fs)
+    store = fs.store
+    inodes: set[Ino] = set()
+    for epoch in store.epochs:
+        for path in paths:
+            inodes.update(_tree(store, store.view(epoch), path))
+    inodes.discard(ROOT_INO)
+    past: set[bytes] = set()
+    for epoch in store.epochs:
+        if epoch != store.head.epoch:
+            past.update(_paths(store, store.view(epoch), inodes))
+    return Doomed(inodes, sorted(_paths(store, store.head, inodes)), sorted(past))
+
+
+def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
+    """Take it out of every view. The caller commits, compacts, and tells the kernel."""
+    doomed = find(fs, paths)
+    store = fs.store
+    views = {epoch: store.view(epoch) for epoch in sorted(store.epochs)}
+    touched = Touched(set(doomed.inodes), set())
+    _count_out(store, views, doomed.inodes)
+    pieces: set[bytes] = set()
+    for ino in doomed.inodes:
+        versions = list(_inodes(store, views, ino))
+        places = {(inode.parent, inode.name) for _, inode in versions if inode.name}
+        places |= {link_place(entity) for entity, _, _ in store.links.versions(pack_u64(ino))}
+        for content in {inode.content for _, inode in versions} - {NO_CONTENT}:
+            pieces.update(_drop_blocks(store, views, pack_u64(content)))
+        for table in (store.links, store.xattrs, store.inodes):
+            for entity, suffix, _ in list(table.versions(pack_u64(ino))):
+                store.note()
+                table.forget(views[epoch_of(suffix)], entity)
+        for place in places:
+            _drop_entry(store, views, place, ino)
+        touched.entries.update(places)
+        _let_go(fs, ino)
+    return Purged(doomed, _elsewhere(store, views, pieces), touched)
+
+
+# -- finding ---------------------------------------------------------------------------------------
+
+
+def _tree(store: Store, view: View, path: bytes) -> Iterator[Ino]:
+    """The inode at a path of the view, and everything below it."""
+    ino = ROOT_INO
+    for name in path.split(b"/"):
+        record = store.dirents.get(view, dirent_entity(ino, name))
+        if record is None:
+            return
+        ino = Ino(unpack_u64(record))
+    pending = [ino]
+    while pending:
+        ino = pending.pop()
+        yield ino
+        pending += [
+            Ino(unpack_u64(record)) for _, record in store.dirents.walk(view, pack_u64(ino))
+        ]
+
+
+def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:
+    for ino in inodes:
+        record = store.inodes.get(view, pack_u64(ino))
+        if record is None:
+            continue
+        inode = unpack_inode(ino, record)
+        others = (link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino)))
+        for place in ((inode.parent, inode.name), *others):
+            if place[1]:
+                yield _path(store, view, place)
+
+
+def _path(store: Store, view: View, place: Place) -> bytes:
+    parent, name = place
+    names = [name]
+    while parent != ROOT_INO:
+        record = store.inodes.get(view, pack_u64(parent))
+        if record is None:
+            break
+        directory = unpack_inode(parent, record)
+        names.append(directory.name)
+        parent = directory.parent
+        if not parent:
+            break
+    return b"/".join(reversed(names))
+
+
+def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[View, Inode]]:
+    """Every version of an inode, with the view that has it."""
+    for _, suffix, record in store.inodes.versions(pack_u64(ino)):
+        if record:
+            yield views[epoch_of(suffix)], unpack_inode(ino, record)
+
+
+# -- taking out ------------------------------------------------------------------------------------
+
+
+def _count_out(store: Store, views: dict[Epoch, View], doomed: set[Ino]) -> None:
+    """Correct the counts that the doomed inodes are part of: of each view, and of directories."""
+    parents: set[Ino] = set()
+    for epoch, view in views.items():
+        seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
+        if seen:
+            store.recount_epoch(epoch, view.inodes - len(seen))
+    for ino in doomed:
+        parents.update(inode.parent for _, inode in _inodes(store, views, ino) if inode.is_dir)
+    for parent in parents - doomed - {Ino(0)}:
+        for view, directory in list(_inodes(store, views, parent)):
+            lost = sum(_stands_in(store, view, ino, parent) for ino in doomed)
+            if lost:
+                record = pack_inode(directory._replace(nlink=directory.nlink - lost))
+                store.inodes.put(view, pack_u64(parent), record)
+
+
+def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
+    record = store.inodes.get(view, pack_u64(ino))
+    if record is None:
+        return False
+    inode = unpack_inode(ino, record)
+    return inode.is_dir and inode.parent == parent
+
+
+def _drop_blocks(store: Store, views: dict[Epoch, View], content: bytes) -> Iterator[bytes]:
+    """Drop every block of a content; yield what names each: a key, or the inline record itself."""
+    for entity, suffix, record in store.blockmap.versions(content):
+        store.note()
+        store.blockmap.forget(views[epoch_of(suffix)], entity)
+        if record:
+            yield record if not (key := unpack_mapping(record).key) else key
+            if key:
+                store.blocks.release(key)
+
+
+def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) -> None:
+    """Make a name that led to the inode lead nowhere, in every view where it did.
+
+    From the oldest on, so that what a version would inherit is already right: a name that stood for
+    something else before must not stand for that again.
+    """
+    entity = dirent_entity(*place)
+    dirents = store.dirents
+    for _, suffix, record in reversed(list(dirents.versions(entity))):
+        if record in (GONE, pack_u64(ino)):
+            view = views[epoch_of(suffix)]
+            if dirents.inherited(view, entity) is None:
+                dirents.forget(view, entity)
+            else:
+                dirents.put(view, entity, GONE)
+
+
+def _let_go(fs: Filesystem, ino: Ino) -> None:
+    """Who has it open finds it stale."""
+    drop_gathered(fs, ino)
+    fs.unlinked.discard(ino)
+    fs.forgotten.discard(ino)
+    fs.store.orphans.delete(pack_u64(ino))
+
+
+def _elsewhere(store: Store, views: dict[Epoch, View], pieces: set[bytes]) -> list[bytes]:
+    """Paths of files that still hold one of the pieces: the same block, or the same few bytes."""
+    contents = {
+        entity[:8]
+        for entity, _, record in store.blockmap.versions(b"")
+        if record and (unpack_mapping(record).key or record) in pieces
+    }
+    found: set[bytes] = set()
+    if contents:
+        for entity, suffix, record in list(store.inodes.versions(b"")):
+            ino = Ino(unpack_u64(entity))
+            if record and pack_u64(unpack_inode(ino, record).content) in contents:
+                found.update(_paths(store, views[epoch_of(suffix)], [ino]))
+    return sorted(found)

@@ -1,0 +1,208 @@
+"""Purging: the file is in no view, its bytes are not in the store's file, all else is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ckptfs.history import checkpoints, purge, restore, seal
+from ckptfs.store import check
+from tests.direct import Node, shown
+from tests.history.edits import Edits
+from tests.history.leftovers import leftovers
+
+SECRET = b"hunter2-hunter2-hunter2"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Edits]:
+    made = Edits(tmp_path / "store")
+    yield made
+    made.fs.commit()
+    assert check(made.store) == []
+    assert leftovers(made.store) == []
+    made.store.close()
+
+
+def save(work: Edits) -> None:
+    seal(work.fs, "manual", "", work.fs.clock())
+
+
+def trees(work: Edits) -> list[dict[bytes, Node]]:
+    """What each checkpoint and the workspace show; parents' link counts are checked elsewhere."""
+    fs = work.fs
+    views = [fs.view_of(c.epoch) for c in checkpoints(work.store)] + [fs.head]
+    return [
+        {path: node._replace(nlink=0) for path, node in shown(fs, view).nodes.items()}
+        for view in views
+    ]
+
+
+def purged(work: Edits, *paths: bytes, also: tuple[bytes, ...] = ()) -> purge.Purged:
+    """Purge; only these paths may go, and no bytes of theirs may stay in the file."""
+    work.fs.settle()
+    before = trees(work)
+    result = purge.purge(work.fs, paths)
+    gone = (*paths, *also)
+    for tree, now in zip(before, trees(work), strict=True):
+        kept = {p: n for p, n in tree.items() if not any(_within(p, path) for path in gone)}
+        assert now == kept
+    work.fs.commit()
+    work.store.compact()
+    return result
+
+
+def _within(path: bytes, above: bytes) -> bool:
+    return path == above or path.startswith(above + b"/")
+
+
+def in_the_file(work: Edits) -> bool:
+    work.fs.commit()
+    return SECRET in (work.store.path / "data.mdb").read_bytes()
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_a_secret_in_every_checkpoint(work: Edits, size: int) -> None:
+    work.put("other", b"other" * 1000)
+    for number in range(4):
+        work.put(".env", SECRET * size + b"%d" % number)
+        save(work)
+    assert in_the_file(work)
+    result = purged(work, b".env")
+    assert result.doomed.live_paths == [b".env"]
+    assert result.elsewhere == []
+    assert not in_the_file(work)
+
+
+def test_one_that_was_replaced_deleted_and_renamed(work: Edits) -> None:
+    work.put("key", SECRET * 200)
+    save(work)
+    work.put("key.tmp", SECRET * 300)
+    work.move("key.tmp", "key")
+    save(work)
+    work.move("key", "old-key")
+    save(work)
+    work.remove("old-key")
+    save(work)
+    work.put("key", b"harmless")
+    save(work)
+    result = purged(work, b"key", also=(b"old-key",))
+    assert result.doomed.past_paths == [b"key", b"old-key"]
+    assert not in_the_file(work)
+
+
+def test_a_name_that_stood_for_something_else_does_not_come_back(work: Edits) -> None:
+    work.put("a", b"innocent" * 1000)
+    save(work)
+    work.put("secret", SECRET * 200)
+    save(work)
+    work.move("secret", "a")
+    save(work)
+    purge.purge(work.fs, [b"secret"])
+    fs = work.fs
+    first, second, third = (fs.view_of(c.epoch) for c in checkpoints(work.store))
+    assert b"a" in shown(fs, first).nodes and b"a" in shown(fs, second).nodes
+    assert list(shown(fs, third).nodes) == list(shown(fs, fs.head).nodes) == [b""]
+
+
+def test_all_names_of_a_hard_link(work: Edits) -> None:
+    work.put("a", SECRET * 200)
+    work.link("a", "b")
+    save(work)
+    work.link("a", "c")
+    work.remove("a")
+    purged(work, b"a", also=(b"b", b"c"))
+    assert not in_the_file(work)
+
+
+def test_a_directory_with_all_it_held(work: Edits) -> None:
+    work.mkdir("d")
+    work.mkdir("d/e")
+    work.put("d/e/x", SECRET * 200)
+    work.symlink("d/link", SECRET)
+    save(work)
+    work.mkdir("d/f")
+    work.fs.setxattr(work.fs.head, work.put("d/y", b"y"), b"user.note", SECRET)
+    save(work)
+    work.remove("d/e")
+    save(work)
+    purged(work, b"d")
+    assert not in_the_file(work)
+
+
+def test_in_branches(work: Edits) -> None:
+    work.put("secret", SECRET * 200)
+    save(work)
+    work.put("secret", SECRET * 300)
+    restore(work.fs, checkpoints(work.store)[0])
+    work.put("secret", SECRET * 400)
+    save(work)
+    purged(work, b"secret")
+    assert not in_the_file(work)
+
+
+def test_the_same_bytes_in_another_file_are_named(work: Edits) -> None:
+    work.put("secret", SECRET * 200)
+    work.put("small", SECRET)
+    work.put("copy", SECRET * 200)
+    work.put("small-copy", SECRET)
+    save(work)
+    result = purged(work, b"secret", b"small")
+    assert result.elsewhere == [b"copy", b"small-copy"]
+    assert in_the_file(work)
+    assert purged(work, b"copy", b"small-copy").elsewhere == []
+    assert not in_the_file(work)
+
+
+def test_an_open_file_is_stale_afterwards(work: Edits) -> None:
+    ino = work.put("secret", SECRET * 200)
+    work.fs.hold(ino)
+    result = purged(work, b"secret")
+    assert result.touched.inodes == {ino}
+    assert result.touched.entries == {(1, b"secret")}
+    with pytest.raises(OSError, match="Stale"):
+        work.fs.write(work.fs.head, ino, 0, b"again")
+    work.fs.drop(ino)
+
+
+def test_a_path_that_never_was(work: Edits) -> None:
+    work.put("a", b"1")
+    assert purged(work, b"b", b"a/b").doomed.inodes == set()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "move", "remove", "save", "back"]),
+            st.sampled_from(["a", "b", "d/a", "d/b"]),
+            st.sampled_from(["a", "b", "d/a", "d/b"]),
+        ),
+        max_size=25,
+    )
+)
+def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    work = Edits(tmp_path_factory.mktemp("purge") / "store")
+    work.mkdir("d")
+    for number, (what, path, other) in enumerate(steps):
+        there = path.encode() in shown(work.fs, work.fs.head).nodes
+        if what == "put":
+            work.put(path, b"%d" % number * 3000)
+        elif what == "move" and there:
+            work.move(path, other)
+        elif what == "remove" and there:
+            work.remove(path)
+        elif what == "save":
+            save(work)
+        elif what == "back" and (known := checkpoints(work.store)):
+            restore(work.fs, known[number % len(known)])
+    purge.purge(work.fs, [b"a"])
+    work.fs.commit()
+    assert not any(b"a" in tree for tree in trees(work))
+    assert check(work.store) == []
+    assert leftovers(work.store) == []
+    work.store.close()
