@@ -27,11 +27,12 @@ Blocks = dict[ContentId, list[int]]
 
 
 def differences(
-    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks
+    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks | None = None
 ) -> frozenset[str]:
     """The aspects in which ``old`` in ``a`` and ``new`` in ``b`` differ.
 
-    The times of a directory, and those of a file whose bytes changed, say nothing new and are left
+    ``blocks`` spares looking at blocks that are the same; without it all are looked at. The times
+    of a directory, and those of a file whose bytes changed, say nothing new and are left
     out, and so are the times that only the system sets.
     """
     if stat.S_IFMT(old.mode) != stat.S_IFMT(new.mode):
@@ -40,7 +41,7 @@ def differences(
 
 
 def _aspects(
-    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks
+    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks | None = None
 ) -> Iterator[str]:
     modified = not _same_matter(fs, a, old, b, new, blocks)
     if modified:
@@ -57,7 +58,9 @@ def _aspects(
         yield TIMES
 
 
-def _same_matter(fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks) -> bool:
+def _same_matter(
+    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks | None = None
+) -> bool:
     if new.is_file:
         return same_bytes(fs, a, old, b, new, blocks)
     return old.rdev == new.rdev
@@ -67,10 +70,12 @@ def _xattrs(fs: Filesystem, view: View, ino: Ino) -> dict[bytes, bytes]:
     return {entity[8:]: value for entity, value in fs.store.xattrs.walk(view, pack_u64(ino))}
 
 
-def same_bytes(fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks) -> bool:
+def same_bytes(
+    fs: Filesystem, a: View, old: Inode, b: View, new: Inode, blocks: Blocks | None = None
+) -> bool:
     if old.size != new.size:
         return False
-    if old.content == new.content:
+    if old.content == new.content and blocks is not None:
         return all(
             _same_block(fs, record(fs, a, old, number), record(fs, b, new, number))
             for number in blocks.get(new.content, ())

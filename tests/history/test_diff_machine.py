@@ -19,7 +19,15 @@ from tests.history.replay import read_tree, verify
 SOME = st.integers(0, 30)
 #: A place: which of the directories, and a name in it.
 PLACE = st.tuples(SOME, st.sampled_from((b"a", b"b", b"c", b"\xff")))
-DATA = st.sampled_from((b"", b"one\n", b"two\n", b"x" * 3000, b"y" * (BLOCK_SIZE + 10)))
+#: By name, or a failing example would be hard to read.
+BYTES = {
+    "empty": b"",
+    "one": b"one\n",
+    "two": b"two\n",
+    "long": b"x" * 3000,
+    "two blocks": b"".join(b"y%d\n" % number for number in range(BLOCK_SIZE // 5)),
+}
+DATA = st.sampled_from(list(BYTES))
 
 STEPS = st.one_of(
     st.tuples(st.just("create"), PLACE, DATA),
@@ -67,16 +75,16 @@ class Walker:
         chosen = sorted([b"", *above])[number % (len(above) + 1)]
         return chosen + b"/" + name if chosen else name
 
-    def create(self, place: tuple[int, bytes], data: bytes) -> None:
-        self.work.put(self._place(place), data)
+    def create(self, place: tuple[int, bytes], data: str) -> None:
+        self.work.put(self._place(place), BYTES[data])
 
-    def write(self, some: int, offset: int, data: bytes) -> None:
-        self.work.write(self._some(some), offset, data)
+    def write(self, some: int, offset: int, data: str) -> None:
+        self.work.write(self._some(some), offset, BYTES[data])
 
-    def replace(self, some: int, data: bytes) -> None:
+    def replace(self, some: int, data: str) -> None:
         """What editors do: write beside it, rename over it."""
         path = self._some(some)
-        self.work.put(path + b"~", data)
+        self.work.put(path + b"~", BYTES[data])
         self.work.move(path + b"~", path)
 
     def truncate(self, some: int, size: int) -> None:
