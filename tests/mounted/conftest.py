@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -18,6 +19,7 @@ _numbers = count(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_root: makes devices, changes owners or users")
+    config.addinivalue_line("markers", "needs_program(names): drives one that may be missing")
     config.addinivalue_line("markers", "needs_mount: is about mounting; a plain directory has none")
 
 
@@ -31,7 +33,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _excuse(item: pytest.Item) -> str | None:
-    """The only three reasons for which a mounted test may be left out."""
+    """The only reasons for which a mounted test may be left out."""
+    wanted = item.get_closest_marker("needs_program")
+    if wanted and not any(shutil.which(name) for name in wanted.args):
+        return f"{wanted.args[0]} is not installed"
     if item.get_closest_marker("needs_root") and os.geteuid() != 0:
         return "needs root"
     if PLAIN:
@@ -53,8 +58,11 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Workspace]:
-    """One mount for all the tests of a module; they use it through `mount`."""
-    with workspace() as made:
+    """One mount for all the tests of a module; they use it through `mount`.
+
+    Nobody looks at the directory below afterwards, and filling it takes longer than some tests.
+    """
+    with workspace("--no-write-back") as made:
         yield made
 
 
@@ -87,7 +95,7 @@ def own_mount(make_workspace: Callable[..., Workspace]) -> Workspace:
 
 @pytest.fixture(scope="module")
 def shared_by_all() -> Iterator[Workspace]:
-    with workspace("--allow-other") as made:
+    with workspace("--allow-other", "--no-write-back") as made:
         yield made
 
 

@@ -9,8 +9,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.support.programs import run
 from tests.support.trees import plant, tree
+
+#: On Debian npm is hundreds of packages; `make setup` goes on where it cannot be had.
+needs_npm = pytest.mark.needs_program("npm")
 
 C_PROJECT = {
     "Makefile": (
@@ -115,6 +120,7 @@ def test_pip_installs_into_a_venv(mount: Path) -> None:
     assert list((mount / "venv").glob("lib/python*/site-packages/tiny*")) == []
 
 
+@needs_npm
 def test_npm_installs_local_packages(mount: Path) -> None:
     """One by link and one from a tarball, which npm unpacks through its cache."""
     package = {"name": "linked", "version": "1.0.0", "main": "index.js", "bin": "cli.js"}
@@ -147,6 +153,7 @@ def test_npm_installs_local_packages(mount: Path) -> None:
     assert not (mount / "app/node_modules/packed").exists()
 
 
+@needs_npm
 def test_npm_installs_from_its_registry(mount: Path) -> None:
     plant(mount, {"app": {"package.json": json.dumps({"name": "app", "version": "0.0.1"})}})
     install = ("npm", "install", f"--cache={mount / 'cache'}", "--no-audit", "--no-fund")

@@ -277,7 +277,7 @@ def test_random_writes_against_a_byte_array(mount: Path, seed: int) -> None:
 
 def test_random_writes_survive_a_remount(own_mount: Workspace) -> None:
     files = [Modelled(own_mount.path / str(seed), seed) for seed in range(5)]
-    for _ in range(3):
+    for _ in range(2):
         for file in files:
             for _ in range(60):
                 file.step()

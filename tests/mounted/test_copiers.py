@@ -219,9 +219,13 @@ def test_save_as_editors_do(mount: Path) -> None:
     assert sorted(os.listdir(mount)) == ["text", "text~"]
 
 
+VIMS = ("vim.tiny", "vim")
+
+
+@pytest.mark.needs_program(*VIMS)
 @pytest.mark.parametrize("backupcopy", ["yes", "no"])
 def test_vim_saves(mount: Path, backupcopy: str) -> None:
-    vim = next((name for name in ("vim.tiny", "vim", "vi") if shutil.which(name)), "vim.tiny")
+    vim = next(name for name in VIMS if shutil.which(name))
     (mount / "text").write_text("one\ntwo\n")
     (mount / "text").chmod(0o640)
     settings = ["set backup", "set backupskip=", f"set backupcopy={backupcopy}"]

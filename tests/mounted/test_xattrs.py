@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def with_xattrs() -> Iterator[Workspace]:
-    with workspace("--xattrs") as made:
+    with workspace("--xattrs", "--no-write-back") as made:
         yield made
 
 
