@@ -88,8 +88,12 @@ def write(
     data: Buffer,
     *,
     keep_set_id: bool = True,
+    slack_ns: int = 0,
 ) -> int:
-    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
+    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits.
+
+    Times that are no older than ``slack_ns`` stay as they are: for a caller that sets them itself.
+    """
     view.require_writable()
     end = offset + len(data)
     if offset < 0:
@@ -105,13 +109,13 @@ def write(
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
     # Before the blocks: settling a block that is already gathered adds to what is saved here.
-    now = fs.clock()
     inode = inode._replace(
         size=max(inode.size, end),
         mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
-        mtime_ns=now,
-        ctime_ns=now,
     )
+    now = fs.clock()
+    if now - inode.mtime_ns > slack_ns:
+        inode = inode._replace(mtime_ns=now, ctime_ns=now)
     inodes.save(fs, view, inode)
     grown = _scatter(fs, view, inode, offset, memoryview(data))
     if grown:

@@ -37,6 +37,10 @@ R = TypeVar("R")
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
 
+#: The kernel tells the time of a write itself, after the data, unless it told the same time (its
+#: clock ticks in milliseconds) before. Times as fresh as this are its own.
+_KERNEL_TIMES_NS = 1_000_000_000
+
 #: Free inodes that statfs reports: numbers are never used up.
 _FREE_INODES = 1 << 40
 
@@ -340,7 +344,9 @@ class Operations(pyfuse3.Operations):
         node = fh >> 1
         self._guard(self._writers.get(node, 0), False)
         view, ino, _ = self.nodes.place(node)
-        return fs.write(view, ino, offset, data, keep_set_id=bool(fh & 1))
+        return fs.write(
+            view, ino, offset, data, keep_set_id=bool(fh & 1), slack_ns=_KERNEL_TIMES_NS
+        )
 
     @handler
     def flush(self, fh: int) -> None:

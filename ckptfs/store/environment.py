@@ -360,9 +360,9 @@ class Facts:
         self._note()
         self._table.put(name, value)
 
-    def delete(self, name: bytes) -> None:
+    def delete(self, name: bytes) -> bool:
         self._note()
-        self._table.delete(name)
+        return self._table.delete(name)
 
     def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         return self._table.walk(prefix)
