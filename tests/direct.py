@@ -76,6 +76,27 @@ def crashed(fs: Filesystem) -> Filesystem:
     return Filesystem(Store.open(fs.store.path), fs.clock)
 
 
+class Life:
+    """A store through several openings; ``fs`` is the file system of the present one."""
+
+    def __init__(self, path: Path, **options: int) -> None:
+        self.fs = Filesystem(Store.create(path, **options), Ticks())
+
+    def reopen(self) -> Filesystem:
+        self.fs = reopened(self.fs)
+        return self.fs
+
+    def crash(self) -> Filesystem:
+        self.fs = crashed(self.fs)
+        return self.fs
+
+    def end(self) -> None:
+        try:
+            assert_clean(self.fs)
+        finally:
+            self.fs.store.close(commit=False)
+
+
 # -- paths -----------------------------------------------------------------------------------------
 
 
