@@ -204,6 +204,17 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
+def test_a_time_far_in_the_future_below_is_no_obstacle(over: Make) -> None:
+    """ext4 keeps times until 2446, nanoseconds in 64 bits end in 2262."""
+    future = 13_569_465_600 * 10**9 + 1
+    workspace = over({"future": File("x", mtime_ns=future), "other": "y"})
+    before = stats(workspace.path)
+    workspace.mount()
+    assert tree(workspace.path) == {"future": "x", "other": "y"}
+    workspace.umount()
+    assert stats(workspace.path) == before
+
+
 def test_names_swapped_in_the_mount(over: Make) -> None:
     workspace = over({"a": "one", "b": "two", "c": {"1": ""}, "d": {"2": ""}})
     workspace.mount()
