@@ -32,6 +32,7 @@ __all__ = [
     "Counts",
     "Entities",
     "Touched",
+    "before",
     "compare",
     "count",
     "counts",
@@ -103,8 +104,12 @@ def nothing() -> View:
 
 
 def before(fs: Filesystem, epoch: Epoch) -> View:
-    """The view that an epoch began with."""
-    parent = fs.store.epochs[epoch].parent
+    """The checkpoint that an epoch came from, or nothing. One that was deleted is passed over:
+    nobody can look at it any more."""
+    epochs = fs.store.epochs
+    parent = epochs[epoch].parent
+    while parent != NO_EPOCH and not epochs[parent].info:
+        parent = epochs[parent].parent
     return nothing() if parent == NO_EPOCH else fs.view_of(parent)
 
 

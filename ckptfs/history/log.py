@@ -1,0 +1,157 @@
+"""The history of one path: every checkpoint in which it differs from the one before.
+
+The checkpoint before is the one that it came from, so what a restore left aside is told too. The
+file is followed over renames, in both directions, from the newest place where the path is found;
+one that is gone now has a history like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptfs.fs import Filesystem
+from ckptfs.history import sameness
+from ckptfs.history.checkpoints import Checkpoint, checkpoints
+from ckptfs.history.diff import ADDED, DELETED, RENAMED, ROOT_PATH, Change, before, compare
+from ckptfs.history.sides import Side
+from ckptfs.history.touched import differing_blocks, epochs_between
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
+from ckptfs.store import View
+from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
+
+
+@dataclass(frozen=True)
+class Version:
+    """A change of the path. ``checkpoint`` is the one that has it, None for what is not saved."""
+
+    checkpoint: Checkpoint | None
+    change: Change
+
+
+def history_of(fs: Filesystem, path: bytes) -> list[Version]:
+    """Newest first. Raises FileNotFoundError if no checkpoint has the path."""
+    fs.settle()
+    known: dict[Epoch, Checkpoint | None] = {fs.head.epoch: None}
+    for checkpoint in reversed(checkpoints(fs.store)):
+        known[checkpoint.epoch] = checkpoint
+    views = {epoch: fs.view_of(epoch) for epoch in known}
+    origins = {epoch: before(fs, epoch) for epoch in known}
+    paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
+    found = []
+    for epoch, saved in known.items():
+        origin = origins[epoch]
+        old_path = paths.get(origin.epoch, paths[epoch])
+        change = _change(fs, origin, old_path, views[epoch], paths[epoch])
+        if change is not None and not change.only_times:
+            found.append(Version(saved, change))
+    return found
+
+
+# -- following -------------------------------------------------------------------------------------
+
+
+def _followed(
+    fs: Filesystem, path: bytes, views: dict[Epoch, View], origins: dict[Epoch, Epoch]
+) -> dict[Epoch, bytes]:
+    """What the path is called in each view, going from one to the next along the tree of epochs."""
+    start = next((e for e, view in views.items() if seek(fs, view, path) is not None), None)
+    if start is None:
+        raise FileNotFoundError(path)
+    near: dict[Epoch, list[Epoch]] = {epoch: [] for epoch in views}
+    for epoch, origin in origins.items():
+        if origin != NO_EPOCH:
+            near[epoch].append(origin)
+            near[origin].append(epoch)
+    paths = {start: path}
+    pending = [start]
+    while pending:
+        here = pending.pop()
+        for there in near[here]:
+            if there not in paths:
+                newer = origins[here] == there
+                paths[there] = _renamed(fs, views[here], paths[here], views[there], newer=newer)
+                pending.append(there)
+    return {epoch: paths.get(epoch, path) for epoch in views}
+
+
+def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool) -> bytes:
+    """What a path of one view is called in the next; the same if nothing tells otherwise."""
+    inode = seek(fs, here, path)
+    if inode is None or inode.ino == ROOT_INO:
+        return path
+    side = Side(fs.store, there)
+    other = side.inode(inode.ino)
+    if other is not None:
+        names = [side.path(place) for place in side.places(other)]
+        return path if path in names else min(names)
+    if seek(fs, there, path) is not None:
+        return path
+    a, b = (there, here) if newer else (here, there)
+    for change in compare(fs, a, b):
+        mine, its = (change.path, change.old_path) if newer else (change.old_path, change.path)
+        if RENAMED in change.kinds and mine == path and its is not None:
+            return its
+    return path
+
+
+def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
+    """What stands at a path, or None. Links are not followed; the root is the empty path."""
+    if view.epoch == NO_EPOCH:
+        return None
+    inode = fs.getattr(view, ROOT_INO)
+    for name in path.split(b"/") if path else ():
+        child = fs.seek(view, inode.ino, name) if inode.is_dir else None
+        if child is None:
+            return None
+        inode = child
+    return inode
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def _change(fs: Filesystem, a: View, old_path: bytes, b: View, path: bytes) -> Change | None:
+    old, new = seek(fs, a, old_path), seek(fs, b, path)
+    if old is None and new is None:
+        return None
+    if old is None:
+        return Change(path, None, frozenset({ADDED}), None, new)
+    if new is None:
+        return Change(old_path, old_path, frozenset({DELETED}), old, None)
+    kinds = set(_kinds(fs, a, old, b, new))
+    if old.is_dir and new.is_dir and _changed_below(fs, a, b, path):
+        kinds.add(sameness.MODIFIED)
+    if old_path != path:
+        kinds.add(RENAMED)
+    return Change(path, old_path, frozenset(kinds), old, new) if kinds else None
+
+
+def _kinds(fs: Filesystem, a: View, old: Inode, b: View, new: Inode) -> frozenset[str]:
+    epochs = epochs_between(fs.store, a.epoch, b.epoch)
+    if old == new and not any(_lists(fs, epoch, new) for epoch in epochs):
+        return frozenset()
+    blocks = None
+    if old.content == new.content != NO_CONTENT:
+        changes, kind = fs.store.changes, fs.store.blockmap.kind
+        entities = {
+            entity
+            for epoch in epochs
+            for entity in changes.walk(epoch, kind, pack_u64(new.content))
+        }
+        blocks = differing_blocks(fs.store, a, b, entities)
+    return sameness.differences(fs, a, old, b, new, blocks)
+
+
+def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:
+    """Whether an epoch wrote the inode: whatever changes a file saves it too."""
+    listed = fs.store.changes.walk(epoch, fs.store.inodes.kind, inode_entity(inode.ino))
+    return next(listed, None) is not None
+
+
+def _changed_below(fs: Filesystem, a: View, b: View, path: bytes) -> bool:
+    prefix = path + b"/" if path else b""
+    return any(
+        change.path.startswith(prefix) or (change.old_path or b"").startswith(prefix)
+        for change in compare(fs, a, b)
+        if not change.only_times and change.path != ROOT_PATH
+    )
