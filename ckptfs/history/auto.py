@@ -32,8 +32,8 @@ EventKind = Literal["change", "destroy", "tick"]
 Reason = Literal["", "command", "quiet", "interval", "guard"]
 
 #: Whose the unsaved changes are, where that is no burst's number.
-_NOBODY = 0
-_SEVERAL = -1
+NOBODY = 0
+SEVERAL = -1
 
 #: The actor of a destroying request whose process cannot be seen.
 UNKNOWN = Actor(0, 0, "")
@@ -79,8 +79,8 @@ class AutoState(NamedTuple):
     #: Who changed something last, as far as it is known.
     last: Actor | None = None
     begun: int = 0
-    #: The burst that all unsaved changes belong to, or _NOBODY or _SEVERAL.
-    unsaved_by: int = _NOBODY
+    #: The burst that all unsaved changes belong to, or NOBODY or SEVERAL.
+    unsaved_by: int = NOBODY
     changed_ns: int = NEVER
     saved_ns: int = NEVER
     #: Until when the allowance is spent; see `_allowed`.
@@ -119,13 +119,13 @@ def exposed(state: AutoState, burst: Burst) -> bool:
     One checkpoint guards against the whole burst, until a further burst begins; else two programs
     that take turns would get one for every turn.
     """
-    foreign = state.unsaved_by not in (_NOBODY, burst.number)
+    foreign = state.unsaved_by not in (NOBODY, burst.number)
     return foreign and burst.guarded < max(state.begun, burst.number)
 
 
 def saved(state: AutoState, now_ns: int) -> AutoState:
     """A checkpoint was taken for another reason: somebody asked for it."""
-    return state._replace(unsaved_by=_NOBODY, saved_ns=now_ns)
+    return state._replace(unsaved_by=NOBODY, saved_ns=now_ns)
 
 
 # -- the parts of a decision -----------------------------------------------------------------------
@@ -134,9 +134,9 @@ def saved(state: AutoState, now_ns: int) -> AutoState:
 def _believe(state: AutoState, unsaved: bool) -> AutoState:
     """Changes may come and be saved without an event: trust what is said about the head."""
     if not unsaved:
-        return state._replace(unsaved_by=_NOBODY)
-    if state.unsaved_by == _NOBODY:
-        return state._replace(unsaved_by=_SEVERAL)
+        return state._replace(unsaved_by=NOBODY)
+    if state.unsaved_by == NOBODY:
+        return state._replace(unsaved_by=SEVERAL)
     return state
 
 
@@ -159,7 +159,7 @@ def _late(state: AutoState, event: Event, policy: Policy) -> AutoState:
     bursts = state.bursts
     if state.last and going_on and event.now_ns - going_on.last_ns < policy.quiet_ns:
         bursts = {**bursts, state.last.key: going_on._replace(last_ns=event.now_ns)}
-    unsaved_by = state.unsaved_by or (going_on.number if going_on else _SEVERAL)
+    unsaved_by = state.unsaved_by or (going_on.number if going_on else SEVERAL)
     return state._replace(bursts=bursts, changed_ns=event.now_ns, unsaved_by=unsaved_by)
 
 
@@ -203,7 +203,7 @@ def _after(
         bursts = {k: b for k, b in bursts.items() if now_ns - b.last_ns < policy.quiet_ns}
     guarded = begun if reason and event.kind == "destroy" else burst.guarded
     bursts[actor.key] = Burst(burst.number, now_ns, guarded)
-    alone = reason or state.unsaved_by in (_NOBODY, burst.number)
+    alone = reason or state.unsaved_by in (NOBODY, burst.number)
     spent_ns = state.spent_ns
     if reason and policy.kind == "command" and reason != "guard":
         spent_ns = max(spent_ns, now_ns) + policy.quiet_ns
@@ -211,7 +211,7 @@ def _after(
         bursts,
         event.actor or state.last,
         begun,
-        burst.number if alone else _SEVERAL,
+        burst.number if alone else SEVERAL,
         now_ns,
         now_ns if reason else state.saved_ns,
         spent_ns,

@@ -100,16 +100,17 @@ class Who:
             return known.actor if known else None
         if known and _same(known.process, process):
             return known.actor
-        if process.kernel or self._is_own(pid):
+        if process.kernel or self._is_own(process):
             return None
         actor = self._actor_of(process)
         if not actor.provisional:
             _remember(self._known, pid, _Known(process, actor))
         return actor
 
-    def _is_own(self, pid: int) -> bool:
+    def _is_own(self, process: Process) -> bool:
         """Whether it is a thread of this program: what it does through the mount is housework."""
-        return pid == os.getpid() or os.path.exists(f"{self._proc}/self/task/{pid}")
+        in_group = process.pgid == os.getpgrp()
+        return in_group and os.path.exists(f"{self._proc}/self/task/{process.pid}")
 
     def _actor_of(self, process: Process) -> Actor:
         leader = process

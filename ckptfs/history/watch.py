@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ckptfs.history import auto
-from ckptfs.history.auto import AutoState, Event, Policy, Reason
+from ckptfs.history.auto import AutoState, Decision, Event, Policy, Reason
 from ckptfs.history.checkpoints import Cause
 from ckptfs.history.processes import Actor
 from ckptfs.model import Clock
@@ -76,6 +76,8 @@ class AutoCheckpointer:
         # what forbids it.
         self._pid = _NO_PID
         self._last_ns = auto.NEVER
+        #: When other actors last changed something, where that is later than the state knows.
+        self._times: dict[auto.Key, int] = {}
         self._late_ns = auto.NEVER
         self._exposed = True
         #: Whether it is known whose the unsaved changes are.
@@ -86,7 +88,7 @@ class AutoCheckpointer:
         self.set_policy(policy)
 
     def set_policy(self, policy: Policy) -> None:
-        self._state = self._caught_up()
+        self._catch_up()
         self._policy = policy
         self._fresh_ns = min(policy.quiet_ns, TRUST_NS)
         self._start_over()
@@ -125,13 +127,12 @@ class AutoCheckpointer:
             self._last_ns = now_ns
 
     def _long_way(self, pid: int, actor: Actor | None, destroying: bool, now_ns: int) -> Due | None:
-        if self._goes_on(actor, destroying, now_ns):
-            self._pid = pid
-            self._last_ns = now_ns
+        if actor is not None and self._goes_on(actor, destroying, now_ns):
+            self._switch(actor, pid, now_ns)
             return None
-        state = self._caught_up()
-        event = Event("destroy" if destroying else "change", actor, now_ns, self._unsaved())
-        decision = auto.decide(state, event, self._policy)
+        state = self._catch_up()
+        event = Event("destroy" if destroying else "change", actor, now_ns, unsaved=True)
+        decision = self._decide(state, event)
         self._follow(decision.state, actor, pid)
         if not decision.due:
             return None
@@ -140,6 +141,15 @@ class AutoCheckpointer:
         self._naming = (pid, now_ns + _NAMING_NS) if unnamed else None
         idle_ns = now_ns - state.changed_ns if state.changed_ns != auto.NEVER else 0
         return Due(cause_of(actor), message_of(actor), decision.reason, idle_ns, renames)
+
+    def _decide(self, state: AutoState, event: Event) -> Decision:
+        """Looking whether the head is unsaved costs more than deciding, so ask only if it matters:
+        not where changes are known of and nothing would be due even so."""
+        if state.unsaved_by:
+            decision = auto.decide(state, event, self._policy)
+            if not decision.due:
+                return decision
+        return auto.decide(state, event._replace(unsaved=self._unsaved()), self._policy)
 
     def _actor(self, pid: int, now_ns: int) -> Actor | None:
         known = self._recent.get(pid)
@@ -151,28 +161,48 @@ class AutoCheckpointer:
         self._recent[pid] = (actor, now_ns)
         return actor
 
-    def _goes_on(self, actor: Actor | None, destroying: bool, now_ns: int) -> bool:
-        """Whether this is another process of the actor that the short way is on."""
-        last = self._state.last
-        return (
-            self._pid >= 0
-            and actor is not None
-            and last is not None
-            and actor.key == last.key
-            and now_ns - self._last_ns < self._policy.quiet_ns
-            and now_ns < self._deadline_ns
-            and not (destroying and self._exposed)
-        )
-
-    def _caught_up(self) -> AutoState:
-        """The state with what went the short way since the last decision."""
+    def _goes_on(self, actor: Actor, destroying: bool, now_ns: int) -> bool:
+        """Whether a decision could only be that a burst goes on: that of the actor which the short
+        way is on, or another's where it is known already that the unsaved changes are mixed."""
         state = self._state
-        bursts = state.bursts
-        if state.last and state.last.key in bursts:
-            key = state.last.key
-            bursts = {**bursts, key: bursts[key]._replace(last_ns=self._last_ns)}
-        changed_ns = max(state.changed_ns, self._last_ns, self._late_ns)
-        return state._replace(bursts=bursts, changed_ns=changed_ns)
+        if state.last is None or self._pid < 0 or now_ns >= self._deadline_ns:
+            return False
+        burst = state.bursts.get(actor.key)
+        if burst is None:
+            return False
+        if actor.key == state.last.key:
+            last_ns = self._last_ns
+        elif state.unsaved_by in (auto.SEVERAL, burst.number):
+            last_ns = self._times.get(actor.key, burst.last_ns)
+        else:
+            return False
+        if now_ns - last_ns >= self._policy.quiet_ns:
+            return False
+        return not (destroying and auto.exposed(state, burst))
+
+    def _switch(self, actor: Actor, pid: int, now_ns: int) -> None:
+        """Put the short way under another process, and perhaps another actor."""
+        state = self._state
+        if state.last is not None and actor.key != state.last.key:
+            self._times[state.last.key] = self._last_ns
+            self._state = state._replace(last=actor)
+            self._exposed = auto.exposed(state, state.bursts[actor.key])
+        self._pid = pid
+        self._last_ns = now_ns
+
+    def _catch_up(self) -> AutoState:
+        """Bring into the state what went the short way since the last decision."""
+        state = self._state
+        if state.last:
+            self._times[state.last.key] = self._last_ns
+        bursts = dict(state.bursts)
+        for key, last_ns in self._times.items():
+            if key in bursts:
+                bursts[key] = bursts[key]._replace(last_ns=last_ns)
+        changed_ns = max(state.changed_ns, self._late_ns, *self._times.values(), auto.NEVER)
+        self._times.clear()
+        self._state = state._replace(bursts=bursts, changed_ns=changed_ns)
+        return self._state
 
     def _follow(self, state: AutoState, actor: Actor | None, pid: int) -> None:
         """Go on from a decision; the short way is for an actor that is known."""
@@ -204,7 +234,7 @@ class AutoCheckpointer:
         """To be called now and then, about once a second: whether time alone makes one due."""
         if self._policy.kind not in ("quiet", "interval"):
             return None
-        state, now_ns = self._caught_up(), self._clock()
+        state, now_ns = self._catch_up(), self._clock()
         event = Event("tick", None, now_ns, self._unsaved())
         decision = auto.decide(state, event, self._policy)
         if not decision.due:
@@ -217,7 +247,7 @@ class AutoCheckpointer:
 
     def saved(self) -> None:
         """A checkpoint was taken, or the head moved, for another reason."""
-        self._state = auto.saved(self._caught_up(), self._clock())
+        self._state = auto.saved(self._catch_up(), self._clock())
         self._start_over()
 
     def second_look(self) -> Due | None:

@@ -98,6 +98,15 @@ def test_processes_that_take_turns_are_looked_up_once_a_second() -> None:
     assert desk.asked.count("who 101") <= 4
 
 
+def test_commands_that_take_turns_do_not_ask_about_the_head() -> None:
+    desk = Desk()
+    for _ in range(100):
+        desk.change(100)
+        desk.change(200)
+        desk.wait(0.03)
+    assert desk.asked.count("unsaved") == 2  # at the beginning of each
+
+
 def test_a_process_id_that_comes_again_is_another_command() -> None:
     desk = Desk()
     desk.change(100)
