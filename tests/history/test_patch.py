@@ -18,8 +18,8 @@ from ckptfs import sync
 from ckptfs.fs import Filesystem
 from ckptfs.history.diff import compare
 from ckptfs.history.pairs import Found, Pair, file_pairs
-from ckptfs.history.patch import Side, is_shown, quoted, render, stat_of
 from ckptfs.store import View
+from ckptfs.textdiff.patch import Side, is_shown, quoted, render, stat_of
 from tests.history.edits import Edits, edits
 from tests.history.test_diff_machine import STEPS, Walker, plant
 

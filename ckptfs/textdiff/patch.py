@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptfs.history.lines import Block, Region, common_blocks, split_lines
+from ckptfs.textdiff.lines import Block, Region, common_blocks, split_lines
 
 #: Beyond this size on either side a file's diff is its sizes: nobody reads it, and no one waits.
 TEXT_MAX = 1 << 20

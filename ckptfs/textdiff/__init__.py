@@ -1,0 +1,1 @@
+"""Text diffs of bytes: lines in common, and git's format. Standard library only."""
