@@ -15,7 +15,6 @@ from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from tests.direct import Ticks, find, mkdir, put
 
-
 RAISES = pytest.mark.xfail(reason="check fails on a record that makes no sense, and tells nothing")
 
 
