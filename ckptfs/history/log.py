@@ -7,6 +7,8 @@ one that is gone now has a history like any other.
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 
 from ckptfs.fs import Filesystem
@@ -56,7 +58,7 @@ def _followed(
     """What the path is called in each view, going from one to the next along the tree of epochs."""
     start = next((e for e, view in views.items() if seek(fs, view, path) is not None), None)
     if start is None:
-        raise FileNotFoundError(path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     near: dict[Epoch, list[Epoch]] = {epoch: [] for epoch in views}
     for epoch, origin in origins.items():
         if origin != NO_EPOCH:
@@ -84,14 +86,25 @@ def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: boo
     if other is not None:
         names = [side.path(place) for place in side.places(other)]
         return path if path in names else min(names)
-    if seek(fs, there, path) is not None:
-        return path
+    in_place = _in_its_directory(fs, here, path, there, newer=newer)
+    if seek(fs, there, in_place) is not None:
+        return in_place
     a, b = (there, here) if newer else (here, there)
     for change in compare(fs, a, b):
         mine, its = (change.path, change.old_path) if newer else (change.old_path, change.path)
         if RENAMED in change.kinds and mine == path and its is not None:
             return its
     return path
+
+
+def _in_its_directory(
+    fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool
+) -> bytes:
+    """The same name in the same directory, which may have been renamed."""
+    above, _, name = path.rpartition(b"/")
+    if not above:
+        return path
+    return _renamed(fs, here, above, there, newer=newer) + b"/" + name
 
 
 def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:

@@ -106,6 +106,19 @@ def test_replaced_by_an_editor(tmp_path: Path) -> None:
         assert [line[0] for line in told(work, b"f")] == ["edited", "made"]
 
 
+def test_replaced_in_a_directory_that_was_renamed(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        work.mkdir("d")
+        work.put("d/f", b"1")
+        work.save("made")
+        work.remove("d/f")
+        work.put("d/f", b"2")
+        work.move("d", "e")
+        work.save("both")
+        expected = [("both", b"e/f", ["modified", "renamed"]), ("made", b"d/f", ["added"])]
+        assert told(work, b"e/f") == told(work, b"d/f") == expected
+
+
 def test_gone_and_come_again(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")

@@ -1,0 +1,223 @@
+"""`ckptfs diff`, `show` and `log`: what changed, between two moments or to one path."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+
+from ckptfs.cli import place, screen
+from ckptfs.cli.names import shown_name
+from ckptfs.cli.pager import BOLD, CYAN, GREEN, RED, YELLOW, Output, output
+from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.connect import Session, open_workspace
+from ckptfs.errors import PathUnknown, UsageError
+
+_COLOURS = {"A": GREEN, "D": RED, "R": CYAN}
+
+
+def diff(args: Namespace) -> int:
+    workspace = place.workspace(args)
+    if len(args.refs) > 2:
+        raise UsageError(
+            "Cannot compare more than two checkpoints.", hint="Paths stand behind `--`."
+        )
+    older, newer = [*args.refs, "", ""][:2]
+    by_name = args.name_status or args.json
+    asked: Record = {
+        "older": older,
+        "newer": newer,
+        "paths": [_inside(path, workspace) for path in args.paths],
+        "times": args.times,
+        "files": not by_name,
+    }
+    with open_workspace(workspace) as session:
+        record = session.call("diff", asked)
+        _show_changes(args, session, record)
+    return 0
+
+
+def show(args: Namespace) -> int:
+    workspace = place.workspace(args)
+    wants_text = args.patch or args.stat
+    asked: Record = {
+        "checkpoint": args.checkpoint,
+        "times": args.times,
+        "files": wants_text and not args.json,
+    }
+    with open_workspace(workspace) as session:
+        record = session.call("show", asked)
+        if args.json:
+            screen.result(_public(record), "", as_json=True)
+            return 0
+        with output() as out:
+            for line in _described(record):
+                out.line(line)
+            if not wants_text:
+                _write_names(out, record)
+            elif args.stat:
+                _write_stat(out, session, record)
+            else:
+                _write_patch(out, session, record)
+    return 0
+
+
+def log(args: Namespace) -> int:
+    workspace = place.workspace(args)
+    if args.restores:
+        return _restores(args, workspace)
+    if args.path is None:
+        raise UsageError("Cannot show a history: name a PATH, or --restores.")
+    with open_workspace(workspace) as session:
+        record = session.call("log", {"path": _inside(args.path, workspace)})
+    if args.json:
+        screen.result(record, "", as_json=True)
+        return 0
+    with output() as out:
+        for version in record["versions"]:
+            out.line(_version_line(version).encode("utf-8", "surrogateescape"))
+    return 0
+
+
+# -- what was asked for ----------------------------------------------------------------------------
+
+
+def _inside(path: str, workspace: Workspace) -> str:
+    """A path as typed, relative to the workspace's root; the root itself is empty."""
+    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
+    root = os.fspath(workspace.path)
+    if full == root:
+        return ""
+    if not full.startswith(root.rstrip("/") + "/"):
+        raise PathUnknown(path, "it is not inside the workspace", verb="show")
+    return full[len(root.rstrip("/")) + 1 :]
+
+
+# -- the forms of an answer ------------------------------------------------------------------------
+
+
+def _show_changes(args: Namespace, session: Session, record: Record) -> None:
+    if args.json:
+        screen.result(_public(record), "", as_json=True)
+        return
+    with output() as out:
+        if args.name_status:
+            _write_names(out, record)
+        elif args.stat:
+            _write_stat(out, session, record)
+        else:
+            _write_patch(out, session, record)
+
+
+def _public(record: Record) -> Record:
+    """Without what only `contents` needs."""
+    ends = {key: record[key]["checkpoint"] for key in ("from", "to")}
+    return {**record, **ends}
+
+
+def _write_names(out: Output, record: Record) -> None:
+    for change in record["changes"]:
+        out.line(_name_line(change), _COLOURS.get(change["status"][0], YELLOW))
+
+
+def _name_line(change: Record) -> bytes:
+    names = [change["path"]]
+    if "renamed" in change["kinds"]:
+        names.insert(0, change["old_path"])
+    node = change["new"] or change["old"]
+    mark = b"/" if node["type"] == "directory" else b""
+    return b"\t".join([change["status"].encode(), *(shown_name(name) + mark for name in names)])
+
+
+def _write_stat(out: Output, session: Session, record: Record) -> None:
+    from ckptfs.cli import difftext
+
+    for line in difftext.stat_lines(session, record):
+        out.line(line)
+
+
+def _write_patch(out: Output, session: Session, record: Record) -> None:
+    from ckptfs.cli import difftext
+
+    for line in difftext.patch_lines(session, record):
+        out.line(line, _colour_of(line))
+
+
+def _colour_of(line: bytes) -> str:
+    if line.startswith(b"@@"):
+        return CYAN
+    if line.startswith((b"--- ", b"+++ ", b"diff --git ")):
+        return BOLD
+    if line.startswith(b"#"):
+        return YELLOW
+    return {b"+": GREEN, b"-": RED}.get(line[:1], "")
+
+
+# -- one checkpoint --------------------------------------------------------------------------------
+
+
+def _described(record: Record) -> Iterator[bytes]:
+    for line in _description(record):
+        yield line.encode("utf-8", "surrogateescape")
+
+
+def _description(record: Record) -> Iterator[str]:
+    checkpoint = record["to"]["checkpoint"]
+    tag = f" [{checkpoint['tag']}]" if checkpoint["tag"] else ""
+    yield f"checkpoint {checkpoint['id']}{tag}{' (pinned)' if checkpoint['pinned'] else ''}"
+    yield f"kind       {checkpoint['kind']}"
+    yield f"time       {screen.time_text(checkpoint['time_ns'])}"
+    if checkpoint["message"]:
+        yield f"message    {checkpoint['message']}"
+    cause = checkpoint["cause"]
+    if cause.get("command") or cause.get("pid"):
+        yield f"by         {_who(cause)}"
+    for key, value in checkpoint["metadata"].items():
+        yield f"meta       {key}={value}"
+    yield f"changes    {counts_text(record)}"
+    yield ""
+
+
+def _who(cause: Record) -> str:
+    pid = f"process {cause['pid']}" if cause.get("pid") else ""
+    return ", ".join(word for word in (cause.get("command", ""), pid) if word)
+
+
+def counts_text(record: Record) -> str:
+    """+added ~modified -deleted."""
+    return f"+{record['added']} ~{record['modified']} -{record['deleted']}"
+
+
+def _version_line(version: Record) -> str:
+    saved = version["checkpoint"]
+    path = version["path"]
+    if "renamed" in version["kinds"]:
+        path = f"{version['old_path']} -> {path}"
+    if saved is None:
+        return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} {path}"
+    told = saved["message"] or saved["cause"].get("command", "")
+    tag = f"[{saved['tag']}] " if saved["tag"] else ""
+    when = screen.time_text(saved["time_ns"])
+    line = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} {path}"
+    return f"{line}  {tag}{told}".rstrip()
+
+
+# -- restores --------------------------------------------------------------------------------------
+
+
+def _restores(args: Namespace, workspace: Workspace) -> int:
+    with open_workspace(workspace) as session:
+        record = session.call("restores")
+    lines = [_restore_line(entry) for entry in reversed(record["restores"])]
+    screen.result(record, "\n".join(lines), as_json=args.json)
+    return 0
+
+
+def _restore_line(entry: Record) -> str:
+    when = screen.time_text(entry["time_ns"])
+    names = screen.count_text(entry["entries"], "name", "names")
+    what = f"{entry['kind']} of checkpoint {entry['target']}"
+    undo = f", state before: {entry['before']}" if entry["before"] is not None else ""
+    command = f"  {screen.safe(entry['command'])}" if entry["command"] else ""
+    return f"{entry['number']:>5}  {when}  {what}: {names}{undo}{command}"

@@ -1,0 +1,176 @@
+"""The verbs that tell what changed, from JSON arguments to records.
+
+A daemon sends what differs and, when asked, the bytes of small files; the text diff is made by the
+client, so that nobody's file system waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ckptfs.control.protocol import Record
+
+if TYPE_CHECKING:
+    from ckptfs.history import Checkpoint
+    from ckptfs.history.diff import Change
+    from ckptfs.history.difference import Difference, End
+    from ckptfs.history.log import Version
+    from ckptfs.history.pairs import Found, Pair
+    from ckptfs.model import Inode
+    from ckptfs.service import CheckpointService
+
+Tell = Callable[[Record], None]
+
+#: Kinds of a change in the order in which they are told, and the letter of each.
+LETTERS = {
+    "added": "A",
+    "deleted": "D",
+    "renamed": "R",
+    "type": "T",
+    "modified": "M",
+    "target": "l",
+    "mode": "m",
+    "owner": "o",
+    "xattr": "x",
+    "times": "t",
+}
+
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+def change_record(change: Change) -> Record:
+    """A change; ``old_path`` only where it differs from ``path``."""
+    record: Record = {
+        "path": os.fsdecode(change.path),
+        "status": "".join(LETTERS[kind] for kind in LETTERS if kind in change.kinds),
+        "kinds": [kind for kind in LETTERS if kind in change.kinds],
+        "old": _node(change.old),
+        "new": _node(change.new),
+    }
+    if change.old_path not in (None, change.path):
+        record["old_path"] = os.fsdecode(change.old_path or b"")
+    return record
+
+
+def _node(inode: Inode | None) -> Record | None:
+    if inode is None:
+        return None
+    record: Record = {
+        "type": _TYPES.get(stat.S_IFMT(inode.mode), "unknown"),
+        "mode": stat.S_IMODE(inode.mode),
+        "uid": inode.uid,
+        "gid": inode.gid,
+        "size": inode.size,
+        "mtime_ns": inode.mtime_ns,
+    }
+    return {**record, "target": os.fsdecode(inode.target)} if inode.is_link else record
+
+
+def _end(end: End) -> Record:
+    """``view`` names it for `contents`; the checkpoint is null for the workspace as it is."""
+    checkpoint = end.checkpoint
+    return {
+        "view": end.view.epoch,
+        "checkpoint": None if checkpoint is None else _described(checkpoint),
+    }
+
+
+def _described(checkpoint: Checkpoint) -> Record:
+    record = asdict(checkpoint)
+    del record["epoch"]
+    return record
+
+
+def difference_record(difference: Difference, *, times: bool) -> Record:
+    from ckptfs.history.diff import count
+
+    changes = [change for change in difference.changes if times or not change.only_times]
+    return {
+        "from": _end(difference.older),
+        "to": _end(difference.newer),
+        "changes": [change_record(change) for change in changes],
+        **count(changes)._asdict(),
+    }
+
+
+def _pair_record(pair: Pair) -> Record:
+    return {"old": _file(pair.old), "new": _file(pair.new), "same": pair.same}
+
+
+def _file(found: Found | None) -> Record | None:
+    if found is None:
+        return None
+    record: Record = {
+        "path": os.fsdecode(found.path),
+        "mode": found.inode.mode,
+        "size": found.inode.size,
+    }
+    if found.inode.is_link:
+        record["target"] = os.fsdecode(found.inode.target)
+    return record
+
+
+def _patterns(args: Record) -> list[bytes]:
+    return [os.fsencode(str(path)) for path in args.get("paths", ())]
+
+
+def _diff(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    found = service.diff(
+        str(args.get("older") or ""), str(args.get("newer") or ""), _patterns(args)
+    )
+    return _answer(service, args, found)
+
+
+def _show(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    found = service.show(str(args["checkpoint"]), _patterns(args))
+    return _answer(service, args, found)
+
+
+def _answer(service: CheckpointService, args: Record, found: Difference) -> Record:
+    record = difference_record(found, times=bool(args.get("times")))
+    if args.get("files"):
+        record["files"] = [_pair_record(pair) for pair in found.file_pairs(service.fs)]
+    return record
+
+
+def _contents(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    paths = [os.fsencode(str(path)) for path in args["paths"]]
+    found = service.contents(int(args["view"]), paths, int(args["limit"]))
+    return {"contents": [None if data is None else b64encode(data).decode() for data in found]}
+
+
+def _log(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    path = os.fsencode(str(args["path"]))
+    return {
+        "path": os.fsdecode(path),
+        "versions": [_version(version) for version in service.path_log(path)],
+    }
+
+
+def _version(version: Version) -> Record:
+    saved = version.checkpoint
+    return {
+        "checkpoint": None if saved is None else _described(saved),
+        **change_record(version.change),
+    }
+
+
+VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
+    "diff": _diff,
+    "show": _show,
+    "contents": _contents,
+    "log": _log,
+}
