@@ -30,6 +30,11 @@ class Session(Protocol):
     ) -> Record: ...
 
 
+def _is_about_now(op: str, args: Record) -> bool:
+    """Whether an operation must see the directory as it is."""
+    return op == "save" or (op == "diff" and args.get("newer") in ("", "@", "now", None))
+
+
 class LocalSession:
     """The verbs on a store that this process opened itself."""
 
@@ -42,7 +47,7 @@ class LocalSession:
     ) -> Record:
         from ckptfs.control.verbs import perform
 
-        if op == "save" and self._below is not None:
+        if self._below is not None and _is_about_now(op, args or {}):
             self._take_in(self._below)
         return perform(self._service, op, args or {}, progress)
 

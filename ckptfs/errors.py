@@ -467,9 +467,9 @@ class PathUnknown(WorkspaceError):
     kind = "path-unknown"
     exit_code = 45
 
-    def __init__(self, path: AnyPath, reason: str) -> None:
+    def __init__(self, path: AnyPath, reason: str, verb: str = "restore") -> None:
         super().__init__(
-            f"Cannot restore {_show(path)}: {reason}. Nothing was changed.",
+            f"Cannot {verb} {_show(path)}: {reason}. Nothing was changed.",
             hint="`ls .checkpoints/ID` in the workspace shows what a checkpoint holds.",
         )
 

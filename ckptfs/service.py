@@ -8,7 +8,8 @@ has committed it durably when it returns.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +22,23 @@ from ckptfs.errors import (
     WorkspaceNotEmpty,
 )
 from ckptfs.fs import Filesystem
-from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched, removal
-from ckptfs.model import ROOT_INO
+from ckptfs.history import (
+    Cause,
+    Checkpoint,
+    LogEntry,
+    Plan,
+    Restored,
+    Touched,
+    difference,
+    log,
+    references,
+    removal,
+    tally,
+)
+from ckptfs.history.diff import Counts
+from ckptfs.history.difference import Difference
+from ckptfs.history.log import Version
+from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.store import Problem, View, check
 from ckptfs.sync import SyncResult
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
@@ -83,6 +99,30 @@ class CheckpointService:
         self.fs.settle()
         way = history.lineage(self.fs.store)
         return way[0] if way and not self.has_unsaved() else None
+
+    def counts(self, checkpoint: Checkpoint) -> Counts:
+        """How much a checkpoint changed against the one it came from."""
+        return tally.tally(self.fs, checkpoint.epoch)
+
+    def diff(self, older: str, newer: str, patterns: Sequence[bytes] = ()) -> Difference:
+        """What differs between two references; empty ones are the last checkpoint and now."""
+        with _paths_known("compare", "neither side has it"):
+            return difference.between(self.fs, older, newer, patterns)
+
+    def show(self, checkpoint: str, patterns: Sequence[bytes] = ()) -> Difference:
+        """What a checkpoint changed."""
+        found = references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
+        with _paths_known("show", f"checkpoint {found.id} does not have it"):
+            return difference.of_checkpoint(self.fs, found, patterns)
+
+    def contents(self, view: int, paths: Sequence[bytes], limit: int) -> list[bytes | None]:
+        """The bytes of files at one end of a difference; None for what is larger or no file."""
+        return difference.contents(self.fs, Epoch(view), paths, limit)
+
+    def path_log(self, path: bytes) -> list[Version]:
+        """Every checkpoint in which a path differs from the one before, newest first."""
+        with _paths_known("show", "no checkpoint has it"):
+            return log.history_of(self.fs, path)
 
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
@@ -286,3 +326,14 @@ class CheckpointService:
         self.fs.settle()
         store = self.fs.store
         return any(True for _ in store.changes.walk(store.head.epoch))
+
+
+@contextmanager
+def _paths_known(verb: str, reason: str) -> Iterator[None]:
+    """Turn a path that names nothing into the error to show."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PathUnknown(error.filename, reason, verb=verb) from error
+    except ValueError as error:
+        raise PathUnknown(b"", str(error), verb=verb) from error

@@ -39,10 +39,8 @@ def _pair(word: str) -> tuple[str, str]:
 
 def show_list(args: Namespace) -> int:
     with open_workspace(place.workspace(args)) as session:
-        record = session.call("list")
+        record = session.call("list", {"newest": max(0, args.n)})
     record["checkpoints"].reverse()
-    if args.n > 0:
-        del record["checkpoints"][args.n :]
     lines = [_line(checkpoint) for checkpoint in record["checkpoints"]]
     screen.result(record, "\n".join(lines), as_json=args.json)
     return 0
@@ -53,4 +51,7 @@ def _line(checkpoint: Record) -> str:
     message = screen.safe(checkpoint["message"])
     if checkpoint["tag"]:
         message = f"[{screen.safe(checkpoint['tag'])}] {message}"
-    return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {message}".rstrip()
+    counts = "+{added} ~{modified} -{deleted}".format(**checkpoint)
+    return (
+        f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts:<12} {message}".rstrip()
+    )

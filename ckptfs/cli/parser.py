@@ -28,6 +28,19 @@ def _path(text: str) -> str:
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises instead of printing and leaving."""
 
+    #: Where the words behind ``--`` go, for a verb that tells them from those before it.
+    behind = ""
+
+    def parse_known_args(  # type: ignore[no-untyped-def]
+        self, args=None, namespace=None
+    ):
+        if not self.behind:
+            return super().parse_known_args(args, namespace)
+        cut = args.index("--") if "--" in args else len(args)
+        found, rest = super().parse_known_args(args[:cut], namespace)
+        setattr(found, self.behind, args[cut + 1 :])
+        return found, rest
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(
             f"Cannot understand the command line: {message}.", hint=f"See `{self.prog} --help`."
@@ -51,6 +64,7 @@ def make_parser() -> Parser:
     _add_status(verbs)
     _add_save(verbs)
     _add_list(verbs)
+    _add_differences(verbs)
     _add_restore(verbs)
     _add_import(verbs)
     _add_export(verbs)
@@ -164,6 +178,30 @@ def _add_save(verbs: _Verbs[Parser]) -> None:
 def _add_list(verbs: _Verbs[Parser]) -> None:
     listing = _verb(verbs, "list", "list the checkpoints, newest first")
     listing.add_argument("-n", metavar="N", type=int, default=0, help="only the newest N")
+
+
+def _add_differences(verbs: _Verbs[Parser]) -> None:
+    diff = _verb(verbs, "diff", "show what changed; paths stand behind --")
+    diff.usage = "ckptfs diff [FROM [TO]] [--stat | --name-status] [--times] [-- PATH...]"
+    diff.add_argument(
+        "refs", metavar="FROM TO", nargs="*", help="default: the latest checkpoint, and now"
+    )
+    diff.behind = "paths"
+    show = _verb(verbs, "show", "show a checkpoint and what it changed")
+    show.add_argument("checkpoint", metavar="ID", help="the checkpoint")
+    for parser in (diff, show):
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--stat", action="store_true", help="how many lines of each file")
+        if parser is show:
+            how.add_argument("--patch", "-p", action="store_true", help="the text diff")
+        else:
+            how.add_argument("--name-status", action="store_true", help="only how and which")
+        parser.add_argument(
+            "--times", action="store_true", help="list files too that only got other times"
+        )
+    log = _verb(verbs, "log", "list the checkpoints in which a path differs from the one before")
+    log.add_argument("path", metavar="PATH", nargs="?", type=_path, help="a file or directory")
+    log.add_argument("--restores", action="store_true", help="list the restores instead")
 
 
 def _add_restore(verbs: _Verbs[Parser]) -> None:

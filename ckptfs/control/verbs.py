@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfs.control import diff_verbs
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -27,7 +28,7 @@ Tell = Callable[[Record], None]
 NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
-NEEDS_SYNC = frozenset({"save", "export", "plan", "restore", "rewind", "undo", "redo"})
+NEEDS_SYNC = frozenset({"save", "diff", "export", "plan", "restore", "rewind", "undo", "redo"})
 
 
 def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
@@ -122,7 +123,12 @@ def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record
 
 
 def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
-    return {"checkpoints": [checkpoint_record(found) for found in service.checkpoints()]}
+    found = service.checkpoints()
+    if newest := int(args.get("newest", 0)):
+        found = found[-newest:]
+    return {
+        "checkpoints": [checkpoint_record(item) | service.counts(item)._asdict() for item in found]
+    }
 
 
 def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
@@ -193,4 +199,5 @@ _VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = 
     "check": _check,
     "import": _import,
     "export": _export,
+    **diff_verbs.VERBS,
 }
