@@ -491,9 +491,9 @@ class NotConfirmed(WorkspaceError):
     kind = "not-confirmed"
     exit_code = 47
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, deed: str = "restored") -> None:
         super().__init__(
-            f"Not restored: {reason}. Nothing was changed.",
+            f"Not {deed}: {reason}. Nothing was changed.",
             hint="--force goes ahead without asking; --dry-run says what it would do.",
         )
 

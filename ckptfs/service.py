@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ckptfs import history, sync
+from ckptfs import config, history, sync
 from ckptfs.errors import (
+    CheckpointPinned,
     CheckpointUnknown,
     NothingToUndo,
     PathUnknown,
@@ -31,13 +32,22 @@ from ckptfs.history import (
     Touched,
     difference,
     log,
+    purge,
     references,
     removal,
+    settings,
+    space,
+    tags,
     tally,
+    upkeep,
 )
 from ckptfs.history.diff import Counts
 from ckptfs.history.difference import Difference
 from ckptfs.history.log import Version
+from ckptfs.history.purge import Doomed, Purged
+from ckptfs.history.retention import Decision
+from ckptfs.history.settings import Settings
+from ckptfs.history.space import Space
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.store import Problem, View, check
 from ckptfs.sync import SyncResult
@@ -48,6 +58,8 @@ from ckptfs.sync.results import Watcher
 _BELOW = b"below"
 #: Whether the directory below was brought up to date when the workspace was last let go.
 _CURRENT_BELOW = b"current_below"
+#: The setting that lets checkpoints expire by themselves.
+_AUTOMATIC = "retention.automatic"
 
 
 class Figures(NamedTuple):
@@ -81,6 +93,9 @@ class CheckpointService:
         cause: Cause | None = None,
     ) -> Checkpoint:
         """Take a checkpoint of the workspace as it is."""
+        if tag:
+            tag = tags.cleaned(tag)
+            tags.require_free(self.fs.store, tag)
         checkpoint = history.seal(
             self.fs,
             kind,
@@ -186,6 +201,70 @@ class CheckpointService:
         removal.delete(self.fs, doomed)
         self.fs.commit()
 
+    def delete_named(self, names: Sequence[str]) -> list[Checkpoint]:
+        """Delete the checkpoints that are named; all of them, or none if one is pinned."""
+        doomed = list({found.id: found for found in map(self._find, names)}.values())
+        for checkpoint in doomed:
+            if checkpoint.pinned:
+                raise CheckpointPinned(checkpoint.id)
+        self.delete(doomed)
+        return doomed
+
+    def tag(self, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
+        """Give a checkpoint a tag; with an empty one, take its tag away."""
+        store, found = self.fs.store, self._find(checkpoint)
+        changed = (
+            tags.set_tag(store, found, tag, move=move) if tag else tags.remove_tag(store, found)
+        )
+        self.fs.commit()
+        return changed
+
+    def pin(self, names: Sequence[str], *, pinned: bool = True) -> list[Checkpoint]:
+        """Keep checkpoints from expiring and from being deleted, or no longer."""
+        found = [self._find(name) for name in names]
+        changed = [tags.set_pinned(self.fs.store, item, pinned=pinned) for item in found]
+        self.fs.commit()
+        return changed
+
+    def settings(self) -> Settings:
+        """What holds for this workspace: its own settings over the user's."""
+        return settings.load([config.settings_file(), self.fs.store.path / settings.FILE])
+
+    def prune(self, *, dry_run: bool = False) -> list[Decision]:
+        """Let checkpoints expire; say for each one whether it stays and why."""
+        policy = self.settings().retention
+        return upkeep.decide(self.fs, policy) if dry_run else upkeep.prune(self.fs, policy)
+
+    def expire(self) -> list[Decision]:
+        """The same by itself, if the settings want it; what is hidden has yet to be freed."""
+        chosen = self.settings()
+        return upkeep.expire(self.fs, chosen.retention) if chosen.value(_AUTOMATIC) else []
+
+    def space(self) -> Space:
+        """Whose bytes the store has. Reads the whole block map."""
+        return space.measure(self.fs)
+
+    def compact(self) -> tuple[int, int]:
+        """Give free room back to the disk; the size of the store's file before and after."""
+        removal.reap(self.fs)
+        self.fs.commit()
+        before = self.fs.store.size_bytes()
+        self.fs.store.compact()
+        return before, self.fs.store.size_bytes()
+
+    def plan_purge(self, paths: Sequence[bytes]) -> Doomed:
+        """What `purge` would take away."""
+        return purge.find(self.fs, paths)
+
+    def purge(self, paths: Sequence[bytes]) -> Purged:
+        """Remove files from the workspace and every checkpoint, and their bytes from the store."""
+        purged = purge.purge(self.fs, paths)
+        if purged.doomed.inodes:
+            tally.forget(self.fs.store)
+            self.compact()
+            self.unannounced.append(purged.touched)
+        return purged
+
     def rewind(self, steps: int = 1, cause: Cause | None = None) -> Restored:
         """Go back a number of checkpoints along the way that led here."""
         return self._restore_to(self.steps_back(steps), "restore", None, cause)
@@ -230,9 +309,7 @@ class CheckpointService:
         )
 
     def _find(self, checkpoint: str) -> Checkpoint:
-        if not checkpoint.isdecimal():
-            raise CheckpointUnknown(checkpoint)
-        return history.find(self.fs.store, int(checkpoint))
+        return references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
 
     def check(self) -> list[Problem]:
         """Everything that is wrong with the store; empty when nothing is."""

@@ -66,6 +66,8 @@ def make_parser() -> Parser:
     _add_list(verbs)
     _add_differences(verbs)
     _add_restore(verbs)
+    _add_keeping(verbs)
+    _add_space(verbs)
     _add_import(verbs)
     _add_export(verbs)
     _add_check(verbs)
@@ -161,7 +163,8 @@ def _add_umount(verbs: _Verbs[Parser]) -> None:
 
 
 def _add_status(verbs: _Verbs[Parser]) -> None:
-    _verb(verbs, "status", "say where a workspace lives and how it is")
+    status = _verb(verbs, "status", "say where a workspace lives and how it is")
+    status.add_argument("--space", action="store_true", help="count whose bytes the store has")
 
 
 def _add_save(verbs: _Verbs[Parser]) -> None:
@@ -221,6 +224,38 @@ def _add_restore(verbs: _Verbs[Parser]) -> None:
         parser.add_argument("--force", action="store_true", help="do not ask")
     _verb(verbs, "undo", "take back the last restore")
     _verb(verbs, "redo", "take back the last undo")
+
+
+def _add_keeping(verbs: _Verbs[Parser]) -> None:
+    tag = _verb(verbs, "tag", "give a checkpoint a name to find it by")
+    tag.add_argument("checkpoint", metavar="ID", help="the checkpoint")
+    tag.add_argument("tag", metavar="TAG", nargs="?", default="", help="its new tag")
+    tag.add_argument("--move", action="store_true", help="take it from the one that has it")
+    tag.add_argument("-d", "--delete", action="store_true", help="take its tag away")
+    for name, text in (
+        ("pin", "keep checkpoints from expiring and from being deleted"),
+        ("unpin", "let checkpoints expire again"),
+        ("delete", "delete checkpoints and what only they hold"),
+    ):
+        parser = _verb(verbs, name, text)
+        parser.add_argument("checkpoints", metavar="ID", nargs="+", help="the checkpoints")
+
+
+def _add_space(verbs: _Verbs[Parser]) -> None:
+    prune = _verb(verbs, "prune", "let automatic checkpoints expire as the settings say")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go, and why")
+    _verb(verbs, "compact", "give free room in the store back to the disk")
+    purge = _verb(verbs, "purge", "remove files from the workspace and every checkpoint, for ever")
+    purge.add_argument("paths", metavar="PATH", nargs="+", help="what to remove")
+    purge.add_argument("--dry-run", action="store_true", help="only say what would go")
+    purge.add_argument("--force", action="store_true", help="do not ask")
+    settings = _verb(verbs, "config", "show the settings, or change one")
+    settings.add_argument("key", metavar="KEY", nargs="?", help="the setting")
+    settings.add_argument("value", metavar="VALUE", nargs="?", help="its new value")
+    settings.add_argument("--unset", action="store_true", help="go back to the default")
+    settings.add_argument(
+        "--global", dest="for_all", action="store_true", help="for all workspaces of this user"
+    )
 
 
 def _add_import(verbs: _Verbs[Parser]) -> None:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
+from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
 from ckptfs.errors import DaemonGone, StoreInUse
@@ -19,6 +20,9 @@ def status(args: Namespace) -> int:
     except DaemonGone:
         # It ended, or stopped serving, between our look and our question: look again.
         record = _record(workspace)
+    if args.space:
+        with open_workspace(workspace) as session:
+            record.update(session.call("space"))
     screen.result(record, _human(record), as_json=args.json)
     return 0
 
@@ -81,6 +85,21 @@ def _of_store(workspace: Workspace) -> Record:
     return record
 
 
+def _space(record: Record) -> list[tuple[str, str]]:
+    """Whose bytes the store has, if they were counted."""
+    shown = {
+        "live_bytes": "files as they are now",
+        "shared_bytes": "of these, also in checkpoints",
+        "history_bytes": "only in checkpoints",
+        "reclaimable_bytes": "free; `ckptfs compact` gives it back to the disk",
+    }
+    return [
+        (key.removesuffix("_bytes"), f"{screen.bytes_text(record[key])} ({meaning})")
+        for key, meaning in shown.items()
+        if record.get(key) is not None
+    ]
+
+
 def _human(record: Record) -> str:
     state = record["state"]
     if record["mounted"]:
@@ -94,5 +113,6 @@ def _human(record: Record) -> str:
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")
+    rows += _space(record)
     rows.append(("log", record["log"]))
     return "\n".join(f"{name:<12} {screen.safe(value)}" for name, value in rows)

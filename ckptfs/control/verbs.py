@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs.control import diff_verbs
+from ckptfs.control import diff_verbs, space_verbs
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -28,7 +28,9 @@ Tell = Callable[[Record], None]
 NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
-NEEDS_SYNC = frozenset({"save", "diff", "export", "plan", "restore", "rewind", "undo", "redo"})
+NEEDS_SYNC = frozenset(
+    {"save", "diff", "export", "plan", "restore", "rewind", "undo", "redo", "purge"}
+)
 
 
 def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
@@ -200,4 +202,5 @@ _VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = 
     "import": _import,
     "export": _export,
     **diff_verbs.VERBS,
+    **space_verbs.VERBS,
 }

@@ -13,6 +13,7 @@ import logging
 import trio
 
 from ckptfs import history
+from ckptfs.errors import SettingInvalid
 from ckptfs.history import Checkpoint
 from ckptfs.history.auto import Policy
 from ckptfs.history.processes import Who
@@ -75,6 +76,7 @@ class Housekeeping:
         self._service = service
         self._auto = auto
         self._stirred = trio.Event()
+        self._complaint = ""
 
     def stir(self) -> None:
         """Something was committed."""
@@ -86,8 +88,18 @@ class Housekeeping:
             self._stirred = trio.Event()
             await trio.sleep(_REST_S)
             self._auto.rest()
+            self._expire()
             await self._free()
             self._service.fs.commit()
+
+    def _expire(self) -> None:
+        """Let checkpoints expire as the settings say; with settings that make no sense, none."""
+        try:
+            self._service.expire()
+        except SettingInvalid as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("no checkpoint expires: %s", error)
 
     async def _free(self) -> None:
         """Free what deleted checkpoints and files in limbo held."""

@@ -26,6 +26,7 @@ from ckptfs.daemon.holders import holders
 from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.fuse.nodes import in_checkpoint
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO
 from ckptfs.service import CheckpointService
@@ -155,14 +156,20 @@ class Mounted:
         result = verbs.perform(self._service, request.op, request.args, tell)
         if request.op == "import":
             await self._show_new_names()
-        await self._announce()
+        await self._announce(everywhere=request.op == "purge")
         return result
 
-    async def _announce(self) -> None:
-        """Tell the kernel what a verb changed; only then has the verb happened for everyone."""
+    async def _announce(self, *, everywhere: bool) -> None:
+        """Tell the kernel what a verb changed; only then has the verb happened for everyone.
+
+        ``everywhere`` is in the checkpoints too, which never change but by a purge.
+        """
         changed, self._service.unannounced = self._service.unannounced, []
+        numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
         for touched in changed:
             await fuse.tell_kernel(touched.entries, touched.inodes)
+            for number in numbers:
+                await fuse.tell_kernel(*in_checkpoint(number, touched.entries, touched.inodes))
 
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 from typing import NamedTuple
 
 from ckptfs import history
@@ -43,6 +44,16 @@ def checkpoint_root(number: int) -> int:
     return checkpoint_base(number) | ROOT_INO
 
 
+def in_checkpoint(
+    number: int, entries: Collection[tuple[Ino, bytes]], inodes: Collection[Ino]
+) -> tuple[set[tuple[Ino, bytes]], set[Ino]]:
+    """Entries and inodes as the nodes that they are in a checkpoint's tree."""
+    base = checkpoint_base(number)
+    return {(Ino(base | parent), name) for parent, name in entries}, {
+        Ino(base | ino) for ino in inodes
+    }
+
+
 class Nodes:
     """The way from node ids to views. Views of checkpoints are made when first asked for."""
 
@@ -66,6 +77,10 @@ class Nodes:
             except CheckpointUnknown:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
             view = self._views[number] = self._fs.view_of(checkpoint.epoch)
+        record = self._fs.store.epochs.get(view.epoch)
+        if record is None or not record.info:
+            # Deleted since it was first asked for; its records are on their way elsewhere.
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return view
 
     def refresh(self) -> None:

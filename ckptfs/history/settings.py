@@ -104,9 +104,13 @@ def load(files: Iterable[Path]) -> Settings:
     return Settings(texts, origins)
 
 
-def require_valid(name: str, text: str, where: Path | str = "") -> None:
+def require_known(name: str, where: Path | str = "") -> None:
     if name not in SETTINGS:
         raise SettingInvalid(name, "there is no such setting", where)
+
+
+def require_valid(name: str, text: str, where: Path | str = "") -> None:
+    require_known(name, where)
     try:
         SETTINGS[name].read(text)
     except ValueError as error:
@@ -115,8 +119,7 @@ def require_valid(name: str, text: str, where: Path | str = "") -> None:
 
 def store(file: Path, name: str, text: str | None) -> None:
     """Set one setting in a file, or take it out again."""
-    if name not in SETTINGS:
-        raise SettingInvalid(name, "there is no such setting")
+    require_known(name)
     texts = _read(file)
     if text is None:
         texts.pop(name, None)

@@ -1,0 +1,49 @@
+"""`ckptfs config`: the settings of a workspace, or of all."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from ckptfs import config as places
+from ckptfs.cli import place, screen
+from ckptfs.cli.screen import Record
+from ckptfs.errors import UsageError
+from ckptfs.history import settings
+
+
+def config(args: Namespace) -> int:
+    if (args.unset and args.value is not None) or (args.unset and args.key is None):
+        raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
+    user = places.settings_file()
+    own = user if args.for_all else place.workspace(args).store / settings.FILE
+    if args.value is not None or args.unset:
+        settings.store(own, args.key, args.value)
+    files = [user] if args.for_all else [user, own]
+    found = settings.load(files)
+    names = list(settings.SETTINGS) if args.key is None else [args.key]
+    for name in names:
+        settings.require_known(name)
+    records = [_record(name, found) for name in names]
+    screen.result({"settings": records}, _human(records, args), as_json=args.json)
+    return 0
+
+
+def _record(name: str, found: settings.Settings) -> Record:
+    origin: Path | None = found.origins[name]
+    return {
+        "name": name,
+        "value": found.texts[name],
+        "file": None if origin is None else str(origin),
+        "meaning": settings.SETTINGS[name].meaning,
+    }
+
+
+def _human(records: list[Record], args: Namespace) -> str:
+    if args.key is not None:
+        return str(records[0]["value"])
+    return "\n".join(
+        f"{item['name']:<26} {item['value']:<8} {item['meaning']}"
+        + (f" ({screen.safe(item['file'])})" if item["file"] else "")
+        for item in records
+    )

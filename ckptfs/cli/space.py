@@ -1,0 +1,144 @@
+"""`ckptfs tag`, `pin`, `unpin`, `delete`, `prune`, `compact` and `purge`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from ckptfs.cli import place, screen
+from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.connect import Session, open_workspace
+from ckptfs.errors import NotConfirmed, PathUnknown, UsageError
+
+#: How many paths a question or a result names before it only counts.
+_NAMED = 10
+
+
+def tag(args: Namespace) -> int:
+    if args.delete == bool(args.tag):
+        raise UsageError("Cannot tag: give either a TAG or --delete. Nothing was changed.")
+    asked = {"checkpoint": args.checkpoint, "tag": args.tag, "move": args.move}
+    record = _call(args, "tag", asked)
+    (found,) = record["checkpoints"]
+    text = f"Checkpoint {found['id']} has no tag now."
+    if found["tag"]:
+        text = f"Checkpoint {found['id']} is tagged {screen.safe(found['tag'])}."
+    screen.result(found, text, as_json=args.json)
+    return 0
+
+
+def pin(args: Namespace) -> int:
+    return _for_each(args, "pin", "pinned")
+
+
+def unpin(args: Namespace) -> int:
+    return _for_each(args, "unpin", "no longer pinned")
+
+
+def delete(args: Namespace) -> int:
+    return _for_each(args, "delete", "deleted")
+
+
+def _for_each(args: Namespace, op: str, deed: str) -> int:
+    record = _call(args, op, {"checkpoints": args.checkpoints})
+    numbers = [str(item["id"]) for item in record["checkpoints"]]
+    one = len(numbers) == 1
+    text = f"Checkpoint{'' if one else 's'} {', '.join(numbers)} {'is' if one else 'are'} {deed}."
+    screen.result(record, text, as_json=args.json)
+    return 0
+
+
+def _call(args: Namespace, op: str, asked: Record) -> Record:
+    with open_workspace(place.workspace(args)) as session:
+        return session.call(op, asked)
+
+
+def prune(args: Namespace) -> int:
+    record = _call(args, "prune", {"dry_run": args.dry_run})
+    gone = [item for item in record["checkpoints"] if not item["keep"]]
+    deed = "would go" if args.dry_run else "went"
+    lines = [
+        f"{item['id']:>5}  {'stays' if item['keep'] else deed:<9} {item['reason']}"
+        for item in (record["checkpoints"] if args.dry_run else gone)
+    ]
+    stay = len(record["checkpoints"]) - len(gone)
+    lines.append(
+        f"{screen.count_text(len(gone), 'checkpoint', 'checkpoints')} {deed}, {stay:,} stay."
+    )
+    screen.result(record, "\n".join(lines), as_json=args.json)
+    return 0
+
+
+def compact(args: Namespace) -> int:
+    record = _call(args, "compact", {})
+    before, after = record["before_bytes"], record["after_bytes"]
+    text = f"The store takes {screen.bytes_text(after)} now; it was {screen.bytes_text(before)}."
+    screen.result(record, text, as_json=args.json)
+    return 0
+
+
+# -- purge -----------------------------------------------------------------------------------------
+
+
+def purge(args: Namespace) -> int:
+    workspace = place.workspace(args)
+    asked: Record = {"paths": [_relative(path, workspace) for path in args.paths]}
+    with open_workspace(workspace) as session:
+        plan = session.call("purge", {**asked, "dry_run": True})
+        if not plan["files"]:
+            known = "neither the workspace nor any checkpoint has it"
+            raise PathUnknown(", ".join(args.paths), known)
+        if args.dry_run:
+            screen.result(plan, _plan_text(plan), as_json=args.json)
+            return 0
+        if not args.force:
+            _confirm(plan)
+        return _perform(args, session, asked)
+
+
+def _perform(args: Namespace, session: Session, asked: Record) -> int:
+    record = session.call("purge", asked)
+    text = (
+        f"Purged {screen.count_text(record['files'], 'file', 'files')}; "
+        "the bytes are not in the store any more."
+    )
+    screen.result(record, text, as_json=args.json)
+    if record["elsewhere"]:
+        screen.note("The same bytes are still in these files, which were not purged:")
+        screen.note("\n".join(_some(record["elsewhere"])))
+    return 0
+
+
+def _confirm(plan: Record) -> None:
+    if not sys.stdin.isatty():
+        raise NotConfirmed("there is no terminal to ask at", "purged")
+    screen.note(_plan_text(plan))
+    screen.note("This cannot be undone. Go ahead? [y/N] ")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed("it was not confirmed", "purged")
+
+
+def _plan_text(plan: Record) -> str:
+    lines = []
+    for key, where in (("live_paths", "the workspace"), ("past_paths", "checkpoints")):
+        if plan[key]:
+            lines += [f"To be removed from {where}:", *_some(plan[key])]
+    return "\n".join(lines) or "Files that have no name any more."
+
+
+def _some(paths: list[str]) -> list[str]:
+    lines = [f"  {screen.safe(path)}" for path in paths[:_NAMED]]
+    if len(paths) > _NAMED:
+        lines.append(f"  ... and {len(paths) - _NAMED:,} more")
+    return lines
+
+
+def _relative(path: str, workspace: Workspace) -> str:
+    """A path as typed, relative to the workspace's root. It need not exist any more."""
+    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
+    root = os.fspath(workspace.path)
+    if not full.startswith(root + "/"):
+        raise PathUnknown(path, "it is not inside the workspace")
+    return full[len(root) + 1 :]

@@ -1,0 +1,93 @@
+"""The verbs about what is kept and what it costs, from JSON arguments to records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ckptfs.control.protocol import Record
+
+if TYPE_CHECKING:
+    from ckptfs.history import Checkpoint
+    from ckptfs.history.purge import Doomed
+    from ckptfs.service import CheckpointService
+
+#: A purge may take a great many files; this many are named.
+NAMED_MAX = 1000
+
+Tell = Callable[[Record], None]
+
+
+def _named(checkpoints: list[Checkpoint]) -> Record:
+    return {
+        "checkpoints": [
+            {"id": item.id, "tag": item.tag, "pinned": item.pinned} for item in checkpoints
+        ]
+    }
+
+
+def _names(args: Record) -> list[str]:
+    return [str(name) for name in args["checkpoints"]]
+
+
+def _tag(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return _named(
+        [service.tag(str(args["checkpoint"]), str(args["tag"]), move=bool(args.get("move")))]
+    )
+
+
+def _pin(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return _named(service.pin(_names(args)))
+
+
+def _unpin(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return _named(service.pin(_names(args), pinned=False))
+
+
+def _delete(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return _named(service.delete_named(_names(args)))
+
+
+def _prune(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    dry_run = bool(args.get("dry_run"))
+    decisions = service.prune(dry_run=dry_run)
+    return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
+
+
+def _space(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    return service.space()._asdict()
+
+
+def _compact(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    before, after = service.compact()
+    return {"before_bytes": before, "after_bytes": after}
+
+
+def _purge(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+    paths = [os.fsencode(str(path)) for path in args["paths"]]
+    if args.get("dry_run"):
+        return {**_doomed(service.plan_purge(paths)), "dry_run": True, "elsewhere": []}
+    purged = service.purge(paths)
+    elsewhere = [os.fsdecode(path) for path in purged.elsewhere[:NAMED_MAX]]
+    return {**_doomed(purged.doomed), "dry_run": False, "elsewhere": elsewhere}
+
+
+def _doomed(doomed: Doomed) -> Record:
+    return {
+        "files": len(doomed.inodes),
+        "live_paths": [os.fsdecode(path) for path in doomed.live_paths[:NAMED_MAX]],
+        "past_paths": [os.fsdecode(path) for path in doomed.past_paths[:NAMED_MAX]],
+    }
+
+
+VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
+    "tag": _tag,
+    "pin": _pin,
+    "unpin": _unpin,
+    "delete": _delete,
+    "prune": _prune,
+    "space": _space,
+    "compact": _compact,
+    "purge": _purge,
+}
