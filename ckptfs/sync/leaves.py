@@ -90,41 +90,56 @@ def _note_unchanged(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> N
 
 def _add(scene: Scene, frame: Frame, leaf: Leaf) -> None:
     inode = scene.intake.add(leaf, scene.place(frame), leaf.name, fresh=frame.fresh)
-    _note_link(scene, frame, leaf, inode)
+    _note_link(scene, frame, leaf, inode, clean=inode.nlink == 1 or _is_same(scene, leaf, inode))
     scene.tally.added += 1
+
+
+def _is_same(scene: Scene, leaf: Leaf, inode: Inode) -> bool:
+    """Whether nothing is left to write back: a link may lead to an inode the store has changed."""
+    return (
+        agrees(leaf.seen, inode)
+        and leaf.digest == scene.intake.digest(inode)
+        and leaf.xattrs == scene.intake.xattrs(inode)
+    )
 
 
 def _update(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record) -> None:
     intake = scene.intake
-    changed, inode = _take_content(scene, frame, leaf, inode, record)
-    wanted = merged(leaf.seen, record, inode, store_same=True, take_mtime=changed)
-    if intake.merge_xattrs(inode, leaf.xattrs, record, store_same=True):
-        changed = True
-    inode = intake.dress(inode, wanted)
-    _note_link(scene, frame, leaf, inode)
-    _count(scene, changed or wanted is not None)
+    taken = _replace(scene, frame, leaf, inode, record)
+    changed = taken is not None
+    if taken is None:
+        changed, taken = _rewrite(scene, leaf, inode)
+        if intake.merge_xattrs(taken, leaf.xattrs, record, store_same=True):
+            changed = True
+        wanted = merged(leaf.seen, record, taken, store_same=True, take_mtime=changed)
+        taken = intake.dress(taken, wanted)
+        changed = changed or wanted is not None
+    _note_link(scene, frame, leaf, taken, clean=taken.nlink == 1 or _is_same(scene, leaf, taken))
+    _count(scene, changed)
 
 
-def _take_content(
-    scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
-) -> tuple[bool, Inode]:
-    """Give the name the content from below, by another inode where the hard links ask for one."""
-    intake = scene.intake
-    group = intake.groups.get(leaf.identity) if leaf.seen.st_nlink > 1 else None
-    same_file = record.below_ino == leaf.seen.st_ino
-    joined = group is not None and group.ino == inode.ino
-    if joined and stat.S_IFMT(inode.mode) == stat.S_IFMT(leaf.seen.st_mode):
-        leaf.found(intake.digest(inode))
-        return False, inode
+def _replace(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record) -> Inode | None:
+    """Give the name another inode, where the type or the hard links below ask for one; that one has
+    its attributes already. None if the inode can stay."""
+    intake, seen = scene.intake, leaf.seen
+    group = intake.groups.get(leaf.identity) if seen.st_nlink > 1 else None
+    if group is not None and group.ino == inode.ino:
+        return None
+    same_file = record.below_ino == seen.st_ino
     outranked = group is not None and (group.places is None or not same_file)
     shared = inode.nlink > 1 and not same_file
-    other_type = stat.S_IFMT(inode.mode) != stat.S_IFMT(leaf.seen.st_mode)
+    other_type = stat.S_IFMT(inode.mode) != stat.S_IFMT(seen.st_mode)
     other_node = not leaf.is_file and leaf.digest != record.digest
     if outranked or shared or other_type or other_node:
-        return True, intake.replace(leaf, scene.place(frame), leaf.name, inode)
-    changed = leaf.is_file and intake.rewrite(leaf, inode)
-    intake.join_group(leaf.seen, inode)
-    return changed, intake.fs.getattr(intake.view, inode.ino)
+        return intake.replace(leaf, scene.place(frame), leaf.name, inode)
+    return None
+
+
+def _rewrite(scene: Scene, leaf: Leaf, inode: Inode) -> tuple[bool, Inode]:
+    """Give the inode the content from below; say whether it had another."""
+    changed = leaf.is_file and scene.intake.rewrite(leaf, inode)
+    scene.intake.join_group(leaf.seen, inode)
+    return changed, scene.intake.fs.getattr(scene.intake.view, inode.ino)
 
 
 def _count(scene: Scene, changed: bool) -> None:
@@ -158,10 +173,9 @@ def _compare(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Recor
 
 def _agree(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, same_content: bool) -> None:
     """Note what is below; in agreement with the store only if nothing is left to write back."""
-    xattrs_same = leaf.xattrs == scene.intake.xattrs(inode)
-    clean = same_content and xattrs_same and agrees(leaf.seen, inode)
     if same_content:
         scene.intake.join_group(leaf.seen, inode)
+    clean = same_content and _is_same(scene, leaf, inode)
     _note_link(scene, frame, leaf, inode, clean=clean)
     scene.tally.unchanged += 1
 
@@ -189,12 +203,13 @@ def _merge_attributes(
 def _merge_content(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record) -> None:
     """The store changed attributes only: the content below is newer."""
     intake = scene.intake
-    _, inode = _take_content(scene, frame, leaf, inode, record)
-    wanted = merged(leaf.seen, record, inode, store_same=False, take_mtime=True)
-    intake.merge_xattrs(inode, leaf.xattrs, record, store_same=False)
-    inode = intake.dress(inode, wanted)
-    clean = agrees(leaf.seen, inode) and leaf.xattrs == intake.xattrs(inode)
-    _note_link(scene, frame, leaf, inode, clean=clean)
+    taken = _replace(scene, frame, leaf, inode, record)
+    if taken is None:
+        _, taken = _rewrite(scene, leaf, inode)
+        intake.merge_xattrs(taken, leaf.xattrs, record, store_same=False)
+        wanted = merged(leaf.seen, record, taken, store_same=False, take_mtime=True)
+        taken = intake.dress(taken, wanted)
+    _note_link(scene, frame, leaf, taken, clean=_is_same(scene, leaf, taken))
     scene.tally.modified += 1
 
 

@@ -32,6 +32,14 @@ Identity = tuple[int, int]
 Made = TypeVar("Made")
 
 
+#: mode, uid, gid, mtime
+Attributes = tuple[int, int, int, int]
+
+
+def _attributes(seen: os.stat_result) -> Attributes:
+    return seen.st_mode, seen.st_uid, seen.st_gid, seen.st_mtime_ns
+
+
 class Twin(NamedTuple):
     """A name below that has an inode with several names, for the others to be linked to."""
 
@@ -55,8 +63,9 @@ class Outlet:
         self.twins: dict[Ino, Twin] = {}
         #: Which inode a file below with several names stands for.
         self.claims: dict[Identity, Ino] = {}
-        #: Files below whose ctime this write-back itself changed, by way of another of their names.
-        self._stirred: set[Identity] = set()
+        #: Files below that this write-back itself changed by way of another of their names, with
+        #: the attributes it gave them.
+        self._stirred: dict[Identity, Attributes] = {}
         #: Names to be noted again at the end, since every further link changes the ctime.
         self._linked: list[tuple[Names, Ino, Inode, bytes, bytes]] = []
         self._owed: list[tuple[Ino, bytes, bytes | None]] = []
@@ -91,18 +100,18 @@ class Outlet:
         """Whether an entry below is what the ledger says, our own stirring aside."""
         if record.matches(seen):
             return True
+        given = self._stirred.get((seen.st_dev, seen.st_ino))
         return (
-            (seen.st_dev, seen.st_ino) in self._stirred
+            given is not None
             and record.below_ino == seen.st_ino
-            and record.mode == seen.st_mode
             and record.size == (seen.st_size or seen.st_rdev)
-            and record.mtime_ns == seen.st_mtime_ns
+            and _attributes(seen) in (given, (*record[:3], record.mtime_ns))
         )
 
     def stir(self, seen: os.stat_result | None) -> None:
-        """Say that a name of this file is about to come or go."""
+        """Say that a name of this file is about to come or go, or that it was given attributes."""
         if seen is not None and seen.st_nlink > 1 and not stat.S_ISDIR(seen.st_mode):
-            self._stirred.add((seen.st_dev, seen.st_ino))
+            self._stirred[seen.st_dev, seen.st_ino] = _attributes(seen)
 
     def make_temp(self, make: Callable[[bytes], Made]) -> tuple[bytes, Made]:
         """Let ``make`` make something under a name for unfinished things, in place of what an

@@ -162,7 +162,7 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record, seen: os.stat
         lay.dress_at(out.down.fd, name, inode)
         changed = True
     if changed:
-        out.stir(seen)
+        out.stir(below.look(out.down.fd, name))
     return changed
 
 

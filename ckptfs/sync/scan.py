@@ -383,8 +383,21 @@ def _note_links(scene: Scene) -> None:
         inode = scene.intake.find(place, name)
         if record is None or inode is None:
             continue
+        agreed = record.ino == inode.ino or _is_as_noted(scene, record, inode)
         current = record._replace(
-            ino=inode.ino, stored_ctime_ns=inode.ctime_ns, content=inode.content
+            ino=inode.ino,
+            stored_ctime_ns=inode.ctime_ns if agreed else NEVER,
+            content=inode.content,
         )
         if current != record:
             scene.ledger.put(key, name, encode(current))
+
+
+def _is_as_noted(scene: Scene, record: Record, inode: Inode) -> bool:
+    """Whether an inode that a name was moved over to is what its record says of the file below."""
+    attributes = (inode.mode, inode.uid, inode.gid, inode.mtime_ns)
+    return (
+        attributes == (record.mode, record.uid, record.gid, record.mtime_ns)
+        and scene.intake.digest(inode) == record.digest
+        and digest_of_xattrs(scene.intake.xattrs(inode)) == record.xattrs
+    )

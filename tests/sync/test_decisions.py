@@ -302,3 +302,27 @@ def test_linked_in_the_store_edited_below(started: Pair) -> None:
     assert started.read("f2") == b"started below"
     started.write_back()
     settled(started)
+
+
+@pytest.mark.parametrize("new", ["a", "z"])
+def test_linked_below_changed_mode_in_the_store(started: Pair, new: str) -> None:
+    """Whichever name is looked at first, the store's mode reaches the file below."""
+    started.chmod("f", 0o600)
+    os.link(started.below / "f", started.below / new)
+    assert not started.scan().conflicts
+    started.write_back()
+    assert (started.below / new).stat().st_mode & 0o777 == 0o600
+    settled(started)
+
+
+def test_names_of_one_file_below_apart_in_the_store(pair: Pair) -> None:
+    """Attributes given to one name below show under the other, which is no edit of the user's."""
+    pair.plant({"a": "x"})
+    pair.scan()
+    pair.link("a", "b")
+    pair.touch("a", 573)
+    pair.symlink("d", "store's own")
+    os.link(pair.below / "a", pair.below / "d")
+    result = pair.write_back()
+    assert result.conflicts == ((b"d", b"d.below"),) and not result.skipped
+    settled(pair)

@@ -7,6 +7,9 @@ tokens each side has and ever had:
 - it takes from the store only tokens that were below and are not any more;
 - a side that nobody edited since the last agreement changes nothing on the other;
 - after a write-back both sides are equal, and neither pass finds anything to do.
+
+What is decided is decided name by name, so the first two laws leave out tokens that ever stood
+under two names: each side may let go of one of them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +116,7 @@ class Sync(RuleBasedStateMachine):
         }
         self.count = 0
         self.ever: dict[str, Tokens] = {"below": set(), "store": set()}
+        self.shared: Tokens = set()
         self.edited = {"below": False, "store": False}
 
     def teardown(self) -> None:
@@ -125,10 +130,11 @@ class Sync(RuleBasedStateMachine):
         return b"token-%d" % self.count
 
     def tokens(self, side: str) -> Tokens:
-        found = {entry.content for entry in self.sides[side].facts().values()}
-        tokens = {content.rstrip(b"\0") for content in found} - {b""}
-        self.ever[side] |= tokens
-        return tokens
+        contents = (entry.content.rstrip(b"\0") for entry in self.sides[side].facts().values())
+        counts = Counter(content for content in contents if content)
+        self.shared |= {token for token, count in counts.items() if count > 1}
+        self.ever[side] |= counts.keys()
+        return set(counts)
 
     def paths(self, side: str, *, kinds: str = "-ld") -> list[str]:
         entries = self.sides[side].facts().items()
@@ -251,8 +257,8 @@ class Sync(RuleBasedStateMachine):
         self, result: SyncResult, before: Tokens, below: Tokens, after: Tokens, let_go: Tokens
     ) -> None:
         assert not result.skipped
-        assert below - let_go <= after, "something below did not come in"
-        lost = before - after
+        assert below - let_go - self.shared <= after, "something below did not come in"
+        lost = before - after - self.shared
         assert lost <= self.ever["below"] - below, "the store lost something that was not below"
         assert after <= before | below
         if not (self.edited["below"] and self.edited["store"]):
@@ -268,10 +274,10 @@ class Sync(RuleBasedStateMachine):
         assert not result.skipped
         if self.edited["below"]:
             # What changed below alone is left to the next scan.
-            assert before - after <= self.ever["below"] - below
+            assert before - after - self.shared <= self.ever["below"] - below
             self.scan()
             self.pair.write_back()
-            assert below - let_go <= self.tokens("store")
+            assert below - let_go - self.shared <= self.tokens("store")
         else:
             assert self.sides["store"].facts() == stored and not result.conflicts
         self.settle()
@@ -315,4 +321,4 @@ TestSync.settings = settings(max_examples=60, stateful_step_count=25, **common)
 
 @pytest.mark.deep
 class TestSyncDeep(Sync.TestCase):  # type: ignore[misc, valid-type]
-    settings = settings(max_examples=2000, stateful_step_count=40, **common)
+    settings = settings(max_examples=500, stateful_step_count=40, **common)
