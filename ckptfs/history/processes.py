@@ -278,8 +278,15 @@ def command_text(argv: list[bytes]) -> str:
     """A command line for a message: quoted as one would type it, on one line, not too long."""
     words = [word.decode("utf-8", "backslashreplace") for word in argv]
     # A single word with spaces is a title that a program gave itself.
-    text = _printable(words[0] if len(words) == 1 else shlex.join(words))
+    text = _printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
     return text if len(text) <= COMMAND_MAX else text[: COMMAND_MAX - 1] + "…"
+
+
+def _quoted(word: str) -> str:
+    """As `shlex.quote`, but in double quotes where those are the readable ones."""
+    if "'" in word and not any(char in word for char in '"$`\\!'):
+        return f'"{word}"'
+    return shlex.quote(word)
 
 
 def _printable(text: str) -> str:

@@ -97,11 +97,14 @@ class AutoCheckpointer:
     def policy(self) -> Policy:
         return self._policy
 
-    def before_change(self, pid: int, destroying: bool = False) -> Due | None:
+    def before_change(
+        self, pid: int, destroying: bool = False, loses: Callable[[], bool] | None = None
+    ) -> Due | None:
         """Whether a checkpoint is due before a change by this process or thread goes ahead.
 
-        ``destroying`` tells that the change takes away content that may be unsaved. A ``pid`` of 0
-        is a change that nobody knows the origin of. Whoever gets a `Due` must take the checkpoint.
+        ``destroying`` tells that the change takes content away, ``loses`` whether that content is
+        unsaved; it is asked only where nothing else matters any more. A ``pid`` of 0 is a change
+        that nobody knows the origin of. Whoever gets a `Due` must take the checkpoint.
         """
         now_ns = self._clock()
         if (
@@ -116,7 +119,7 @@ class AutoCheckpointer:
         if actor is None and not destroying and self._accounted:
             self._note_late(now_ns)
             return None
-        return self._long_way(pid, actor, destroying, now_ns)
+        return self._long_way(pid, actor, destroying, now_ns, loses)
 
     def _note_late(self, now_ns: int) -> None:
         """What `auto` does with data without a sender, once the unsaved changes have an owner."""
@@ -126,13 +129,22 @@ class AutoCheckpointer:
         if now_ns - self._last_ns < self._policy.quiet_ns:
             self._last_ns = now_ns
 
-    def _long_way(self, pid: int, actor: Actor | None, destroying: bool, now_ns: int) -> Due | None:
+    def _long_way(
+        self,
+        pid: int,
+        actor: Actor | None,
+        destroying: bool,
+        now_ns: int,
+        loses: Callable[[], bool] | None,
+    ) -> Due | None:
         if actor is not None and self._goes_on(actor, destroying, now_ns):
             self._switch(actor, pid, now_ns)
             return None
         state = self._catch_up()
         event = Event("destroy" if destroying else "change", actor, now_ns, unsaved=True)
         decision = self._decide(state, event)
+        if decision.reason == "guard" and loses is not None and not loses():
+            decision = self._decide(state, event._replace(kind="change"))
         self._follow(decision.state, actor, pid)
         if not decision.due:
             return None

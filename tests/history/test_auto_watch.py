@@ -133,6 +133,32 @@ def test_a_hidden_process_that_destroys_is_guarded_against() -> None:
     assert desk.change(0, destroying=True) is None
 
 
+def test_a_guard_is_due_only_if_the_content_is_unsaved() -> None:
+    desk = Desk(Policy("off"))
+    asked: list[str] = []
+
+    def saved_long_ago() -> bool:
+        asked.append("saved")
+        return False
+
+    desk.change(200)
+    assert desk.auto.before_change(100, True, saved_long_ago) is None
+    assert desk.auto.before_change(100, True, lambda: True)
+    assert desk.auto.before_change(100, True, saved_long_ago) is None
+    assert asked == ["saved"]  # the burst is guarded since
+
+
+def test_a_loop_that_rewrites_saved_files_stays_within_the_allowance() -> None:
+    """`for f in *; do sed -i s/a/b/ $f; done`: every sed is a command that renames over a file."""
+    desk = Desk(Policy(allowance=5))
+    due = []
+    for pid in range(1000, 1100):
+        desk.processes[pid] = Actor(pid, 1, "sed")
+        due.append(desk.change(pid))
+        due.append(desk.auto.before_change(pid, True, lambda: False))
+    assert len([one for one in due if one]) == 5
+
+
 def test_nothing_is_due_when_nothing_is_unsaved() -> None:
     desk = Desk()
     desk.change(100)
