@@ -18,7 +18,7 @@ from ckptfs.sync.ledger import Record, agreement, seen_again
 def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
     """Bring one changed entry of the directory below to where the table says."""
     inode = scene.stored(frame, leaf.name)
-    action = decide(_below_side(leaf, record), _store_side(scene, inode, record))
+    action = decide(_below_side(leaf, record), store_side(scene, inode, record))
     if action is Action.BRING_IN:
         if inode is None or record is None:
             _add(scene, frame, leaf)
@@ -42,7 +42,8 @@ def _below_side(leaf: Leaf, record: Record | None) -> Side:
     return Side.SAME if same else Side.CHANGED
 
 
-def _store_side(scene: Scene, inode: Inode | None, record: Record | None) -> Side:
+def store_side(scene: Scene, inode: Inode | None, record: Record | None) -> Side:
+    """What became of a name in the store since the agreement."""
     if record is None:
         return Side.SAME if inode is None else Side.CHANGED
     if inode is None:

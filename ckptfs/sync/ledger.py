@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptfs.model import ContentId, Ino, Inode
+from ckptfs.model import ROOT_INO, ContentId, Ino, Inode
 from ckptfs.store import Store
 
 # version | mode, uid, gid | inode number, size (or device number), mtime, ctime
@@ -251,7 +251,7 @@ class Ledger:
         self._table.put(directory, name, value)
 
     def forget(self, directory: Ino, name: bytes) -> None:
-        self._store.charge()
+        self._store.note()
         self._table.delete(directory, name)
 
     def forget_tree(self, directory: Ino, name: bytes) -> None:
@@ -259,6 +259,9 @@ class Ledger:
         value = self._table.get(directory, name)
         self.forget(directory, name)
         doomed = [ino_of(value)] if value is not None and is_directory(value) else []
+        if (directory, name) == ROOT_PLACE:
+            # The root has a record of its own only when a scan has come to its end.
+            doomed = [ROOT_INO]
         while doomed:
             parent = doomed.pop()
             for child, record in self.children(parent).items():

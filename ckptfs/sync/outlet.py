@@ -168,7 +168,7 @@ class Outlet:
         now_ns = time.time_ns()
         for key, name, value in self._owed:
             if value is None:
-                self.ledger.forget(key, name)
+                self.ledger.forget_tree(key, name)
             else:
                 self.ledger.put(key, name, doubted_if_recent(value, now_ns))
         moves.conclude(self.fs)
@@ -190,6 +190,9 @@ class Outlet:
 
     def move_here(self, ino: Ino, key: Ino, name: bytes) -> None:
         """Bring a directory that the store moved to a name of the directory we are in."""
+        if any(owed[:2] == (key, name) for owed in self._owed):
+            # The ledger must have forgotten what stood there before it says what stands there now.
+            self.flush()
         self._move(ino, key, (*self.down.names, name), self.down.fd)
         self.moved.discard(ino)
 

@@ -119,9 +119,8 @@ def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
         else:
             _unlink(out, down.fd, name, record, seen)
             out.owe(frame.key, name, None)
-    for name, value in known.items():
-        if not is_directory(value):
-            out.owe(frame.key, name, None)
+    for name in known:
+        out.owe(frame.key, name, None)
     return complete
 
 

@@ -12,7 +12,7 @@ import os
 import stat
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
+from ckptfs.model import ROOT_INO, Attributes, Inode
 from ckptfs.sync import below, leaves, moves
 from ckptfs.sync.below import count_entries, descend
 from ckptfs.sync.content import digest_of_xattrs
@@ -34,6 +34,7 @@ from ckptfs.sync.ledger import (
     signature,
 )
 from ckptfs.sync.results import ScanResult, Tally, Watcher, is_fatal
+from ckptfs.sync.vanish import vanish
 
 #: The virtual directory of the mount: nothing else can have its name at the root.
 RESERVED = b".checkpoints"
@@ -111,7 +112,7 @@ def _list(scene: Scene, frame: Frame) -> None:
         tally.skip(scene.down.path(), error)
         return
     for name, value in known.items():
-        _vanish(scene, frame, name, value)
+        vanish(scene, frame, name, value)
 
 
 def _remember_link(
@@ -145,7 +146,7 @@ def _take(
     if value is None and _pass_over(scene, frame, name):
         return
     if value is not None and is_directory(value):
-        _vanish(scene, frame, name, value)
+        vanish(scene, frame, name, value)
         value = None
     try:
         with Leaf(scene.down.fd, name, seen) as leaf:
@@ -195,7 +196,7 @@ def _enter(
     if value is None and _pass_over(scene, frame, name):
         return None
     if value is not None and not is_directory(value):
-        _vanish(scene, frame, name, value)
+        vanish(scene, frame, name, value)
         value = None
     record = None if value is None else decode(value)
     if seen.st_dev != scene.down.device:
@@ -220,6 +221,7 @@ def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) ->
         made = _make(scene, frame, name, name, seen)
         return Frame(frame, name, made.ino, seen, made=made)
     if inode.is_dir and not scene.has_place_below(inode.ino):
+        scene.ledger.put(frame.key, name, agreement(seen, inode, clean=False))
         return Frame(frame, name, inode.ino, seen)
     place = scene.place(frame)
     kept = scene.intake.free_name(place, name)
@@ -307,70 +309,6 @@ def _without_our_own(
     if seen.st_mode in (old.mode, old.mode | 0o700):
         return None
     return wanted._replace(mtime_ns=None)
-
-
-# -- what is no longer there -----------------------------------------------------------------------
-
-
-def _vanish(scene: Scene, frame: Frame, name: bytes, value: bytes) -> None:
-    """A name that the ledger knows and the directory below no longer has."""
-    place = frame.find(scene.intake)
-    if not is_directory(value):
-        _vanish_one(scene, frame.key, place, name, value)
-        return
-    directories = _vanished_directories(scene, frame.key, place, name, value)
-    for key, where, child, record in reversed(directories):
-        _vanish_directory(scene, key, where, child, record)
-
-
-def _vanish_one(scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes) -> None:
-    """Delete it in the store too, if that still has what was below; forget it in any case."""
-    inode = None if place is None else scene.intake.find(place, name)
-    record = decode(value)
-    if (
-        place is not None
-        and inode is not None
-        and record is not None
-        and scene.intake.untouched(inode, record)
-    ):
-        scene.intake.remove(place, name, inode)
-        scene.tally.deleted += 1
-    scene.ledger.forget(key, name)
-    scene.intake.commit_if_large()
-
-
-def _vanished_directories(
-    scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes
-) -> list[tuple[Ino, Ino | None, bytes, bytes]]:
-    """The directories of a vanished tree, outermost first; their other entries are done with."""
-    found = [(key, place, name, value)]
-    for _, outer_place, outer_name, outer_value in found:
-        inner_key = ino_of(outer_value)
-        inode = None if outer_place is None else scene.intake.find(outer_place, outer_name)
-        # A directory that the store moved or replaced stays as it is: all below is forgotten.
-        inner_place = inode.ino if inode is not None and inode.ino == inner_key else None
-        for child, record in scene.ledger.children(inner_key).items():
-            if is_directory(record):
-                found.append((inner_key, inner_place, child, record))
-            else:
-                _vanish_one(scene, inner_key, inner_place, child, record)
-    return found
-
-
-def _vanish_directory(scene: Scene, key: Ino, place: Ino | None, name: bytes, value: bytes) -> None:
-    scene.ledger.forget(key, name)
-    if place is None:
-        return
-    inode = scene.intake.find(place, name)
-    record = decode(value)
-    if inode is None or record is None or inode.ino != record.ino or not inode.is_dir:
-        return
-    if record.stored_ctime_ns == NEVER:
-        # The store's own, never yet brought down.
-        return
-    if next(iter(scene.intake.fs.entries(scene.intake.view, inode.ino)), None) is None:
-        scene.intake.remove(place, name, inode)
-        scene.tally.deleted += 1
 
 
 # -- links, at the end -----------------------------------------------------------------------------

@@ -211,6 +211,7 @@ def _stand(
     if record.ino in out.moved or inode.ino in out.moved:
         _prepare(out, frame)
         clear_directory(out, out.down, name, record, seen)
+        out.owe(frame.inode.ino, name, None)
         return _bring(out, frame, name, inode)
     return _adopt(out, frame, name, inode, record)
 
@@ -234,6 +235,9 @@ def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | Non
         out.tally.modified += 1
         return out.ledger.get(key, name)
     os.mkdir(name, 0o700, dir_fd=out.down.fd)
+    made = os.stat(name, dir_fd=out.down.fd, follow_symlinks=False)
+    # Before anything in it: no record may stand in the ledger that cannot be reached from its root.
+    out.owe(key, name, agreement(made, inode, clean=False))
     out.places[inode.ino] = (key, name)
     out.tally.added += 1
     return None

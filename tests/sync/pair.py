@@ -11,7 +11,9 @@ from ckptfs import sync
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
+from ckptfs.store.format import unpack_u64
 from ckptfs.sync import SyncResult
+from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from tests.support.trees import Facts, Tree, facts, plant
 
 
@@ -38,8 +40,17 @@ class Pair:
             result = verb(self.fs, fd, **options)
         finally:
             os.close(fd)
-        assert check(self.store) == []
+        self.check()
         return result
+
+    def check(self) -> None:
+        assert check(self.store) == []
+        ledger = Ledger(self.store)
+        reached = [(key, name) for key, name, _ in ledger.walk(ROOT_INO)]
+        if ledger.get(*ROOT_PLACE) is not None:
+            reached.append(ROOT_PLACE)
+        present = [(unpack_u64(key[:8]), key[8:]) for key, _ in self.store.below._table.walk()]
+        assert sorted(reached) == present
 
     def reopen(self, *, commit: bool = False) -> None:
         """What a new process finds; without ``commit``, after a crash."""

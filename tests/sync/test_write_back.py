@@ -351,3 +351,19 @@ def test_directories_keep_their_times(pair: Pair) -> None:
     pair.write_back()
     assert (pair.below / "d").stat().st_mtime_ns == 5
     settled(pair)
+
+
+def test_a_moved_directory_in_the_place_of_a_file(started: Pair) -> None:
+    started.remove("a")
+    started.rename("d", "a")
+    started.write("a/c", "changed")
+    started.write_back()
+    settled(started)
+
+
+def test_a_moved_directory_in_the_place_of_a_link_to_nowhere(started: Pair) -> None:
+    started.remove("l")
+    started.rename("d/e", "l")
+    started.remove("d")
+    started.write_back()
+    settled(started)
