@@ -85,15 +85,23 @@ def _trim(old: list[int], new: list[int], region: Region, found: list[Block]) ->
 
 
 def _marks(old: list[int], new: list[int], region: Region) -> list[tuple[int, int]]:
-    """Lines that occur once on both sides and stand in the same order: the most of them."""
-    counts = Counter(old[region.old : region.old_end])
-    places = {line: i for i, line in enumerate(old[region.old : region.old_end], region.old)}
-    counts_new = Counter(new[region.new : region.new_end])
-    pairs = [
-        (places[line], j)
-        for j, line in enumerate(new[region.new : region.new_end], region.new)
-        if counts_new[line] == 1 and counts.get(line) == 1
-    ]
+    """Lines that occur once on both sides and stand in the same order: the most of them.
+
+    Where there are none and the region is too large for difflib, lines that occur equally often on
+    both sides serve, the first as the mark of the first and so on.
+    """
+    mine = old[region.old : region.old_end]
+    its = new[region.new : region.new_end]
+    counts, counts_new = Counter(mine), Counter(its)
+    sure = {line for line, count in counts.items() if count == 1 == counts_new[line]}
+    if not sure and region.work > WORK_MAX:
+        sure = {line for line, count in counts.items() if count == counts_new[line]}
+    places: dict[int, list[int]] = {}
+    for i, line in enumerate(mine, region.old):
+        if line in sure:
+            places.setdefault(line, []).append(i)
+    firsts = {line: iter(found) for line, found in places.items()}
+    pairs = [(next(firsts[line]), j) for j, line in enumerate(its, region.new) if line in sure]
     return _longest_rise(pairs)
 
 

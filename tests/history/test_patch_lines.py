@@ -87,3 +87,11 @@ def test_few_lines_over_and_over_are_no_trouble() -> None:
     started = time.process_time()
     list(render(side(a), side(b)))
     assert time.process_time() - started < 3
+
+
+def test_repeated_lines_are_still_found() -> None:
+    """No line of a large text is unique, and few of them changed."""
+    lines = [b"%d\n" % (number * 7919 % 2500) for number in range(5000)]
+    changed = [b"changed\n" if number % 100 == 7 else line for number, line in enumerate(lines)]
+    stat = stat_of(side(b"".join(lines)), side(b"".join(changed)))
+    assert stat[:2] == (50, 50)
