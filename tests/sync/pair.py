@@ -93,7 +93,7 @@ class Pair:
             ino = self.inode(path).ino
             fs.setattr(head, ino, Attributes(size=0))
         else:
-            ino = fs.mknod(head, *self._place(path), 0o100644, os.getuid(), os.getgid()).ino
+            ino = fs.mknod(head, *self._place(path), 0o100644, os.geteuid(), os.getegid()).ino
         fs.write(head, ino, 0, data)
         return fs.getattr(head, ino)
 
@@ -101,15 +101,15 @@ class Pair:
         return bytes(self.fs.read(self.fs.head, self.inode(path).ino, 0, 1 << 30))
 
     def mkdir(self, path: str, mode: int = 0o755) -> Inode:
-        uid, gid = os.getuid(), os.getgid()
+        uid, gid = os.geteuid(), os.getegid()
         return self.fs.mkdir(self.fs.head, *self._place(path), mode, uid, gid)
 
     def symlink(self, path: str, target: str) -> Inode:
-        uid, gid = os.getuid(), os.getgid()
+        uid, gid = os.geteuid(), os.getegid()
         return self.fs.symlink(self.fs.head, *self._place(path), target.encode(), uid, gid)
 
     def mknod(self, path: str, mode: int, rdev: int = 0) -> Inode:
-        uid, gid = os.getuid(), os.getgid()
+        uid, gid = os.geteuid(), os.getegid()
         return self.fs.mknod(self.fs.head, *self._place(path), mode, uid, gid, rdev)
 
     def link(self, path: str, new: str) -> None:
