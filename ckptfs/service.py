@@ -115,9 +115,9 @@ class CheckpointService:
         way = history.lineage(self.fs.store)
         return way[0] if way and not self.has_unsaved() else None
 
-    def counts(self, checkpoint: Checkpoint) -> Counts:
-        """How much a checkpoint changed against the one it came from."""
-        return tally.tally(self.fs, checkpoint.epoch)
+    def counts(self, wanted: Sequence[Checkpoint]) -> list[Counts]:
+        """How much each checkpoint changed against the one it came from."""
+        return tally.tallies(self.fs, wanted)
 
     def diff(self, older: str, newer: str, patterns: Sequence[bytes] = ()) -> Difference:
         """What differs between two references; empty ones are the last checkpoint and now."""

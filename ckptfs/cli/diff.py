@@ -84,14 +84,18 @@ def log(args: Namespace) -> int:
 
 
 def _inside(path: str, workspace: Workspace) -> str:
-    """A path as typed, relative to the workspace's root; the root itself is empty."""
-    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
+    """A path as typed, relative to the workspace's root; the root itself is empty.
+
+    Links above it are followed, it itself is not: its history is meant, not its target's.
+    """
+    above, name = os.path.split(os.path.normpath(os.path.join(os.path.realpath("."), path)))
+    full = os.path.join(os.path.realpath(above), name)
     root = os.fspath(workspace.path)
     if full == root:
         return ""
-    if not full.startswith(root.rstrip("/") + "/"):
+    if not full.startswith(f"{root}/"):
         raise PathUnknown(path, "it is not inside the workspace", verb="show")
-    return full[len(root.rstrip("/")) + 1 :]
+    return full[len(root) + 1 :]
 
 
 # -- the forms of an answer ------------------------------------------------------------------------
@@ -191,9 +195,9 @@ def counts_text(record: Record) -> str:
 
 def _version_line(version: Record) -> str:
     saved = version["checkpoint"]
-    path = version["path"]
+    path = _name(version["path"])
     if "renamed" in version["kinds"]:
-        path = f"{version['old_path']} -> {path}"
+        path = f"{_name(version['old_path'])} -> {path}"
     if saved is None:
         return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} {path}"
     told = saved["message"] or saved["cause"].get("command", "")
@@ -201,6 +205,10 @@ def _version_line(version: Record) -> str:
     when = screen.time_text(saved["time_ns"])
     line = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} {path}"
     return f"{line}  {tag}{told}".rstrip()
+
+
+def _name(path: str) -> str:
+    return shown_name(path).decode()
 
 
 # -- restores --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
 NEEDS_SYNC = frozenset(
-    {"save", "diff", "export", "plan", "restore", "rewind", "undo", "redo", "purge"}
+    {"save", "diff", "log", "export", "plan", "restore", "rewind", "undo", "redo", "purge"}
 )
 
 
@@ -128,9 +128,8 @@ def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record
     found = service.checkpoints()
     if newest := int(args.get("newest", 0)):
         found = found[-newest:]
-    return {
-        "checkpoints": [checkpoint_record(item) | service.counts(item)._asdict() for item in found]
-    }
+    counted = zip(found, service.counts(found), strict=True)
+    return {"checkpoints": [checkpoint_record(item) | counts._asdict() for item, counts in counted]}
 
 
 def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Record:

@@ -10,6 +10,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import pairs
 from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage
@@ -121,10 +122,14 @@ def is_below(path: bytes, tops: Iterable[bytes]) -> bool:
 def contents(
     fs: Filesystem, epoch: Epoch, paths: Sequence[bytes], limit: int
 ) -> list[bytes | None]:
-    """The bytes of the files at some paths; None for what is no file, gone, or larger."""
+    """The bytes of the files at some paths; None for what is no file, gone, or larger.
+
+    Raises CheckpointUnknown if the epoch can no longer be looked at.
+    """
     fs.settle()
-    if epoch not in fs.store.epochs:
-        return [None] * len(paths)
+    record = fs.store.epochs.get(epoch)
+    if record is None or (record.sealed and not record.info):
+        raise CheckpointUnknown(str(epoch), reason="The checkpoint was deleted meanwhile")
     view = fs.view_of(epoch)
     return [_content(fs, view, path, limit) for path in paths]
 

@@ -8,29 +8,48 @@ void. Whoever changes history in place calls `forget`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.diff import Counts, before, counts
 from ckptfs.model import Epoch
 from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH
 
-_KEY = b"counts:%010d"
+#: A fact of the store: JSON, by epoch what it was counted against and its counts.
+_FACT = b"counts"
 
 
-def tally(fs: Filesystem, epoch: Epoch) -> Counts:
-    """What a checkpoint changed against the one it came from. The caller commits."""
-    store = fs.store
-    origin = before(fs, epoch).epoch
-    known = store.facts.get(_KEY % epoch)
-    if known is not None:
-        against, *figures = json.loads(known)
-        if against == origin:
-            return Counts(*figures)
-    found = _count(fs, epoch, origin)
-    store.note()
-    store.facts.put(_KEY % epoch, json.dumps([origin, *found]).encode())
+def tallies(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
+    """What each checkpoint changed against the one it came from. The caller commits."""
+    known = _load(fs.store)
+    found = []
+    fresh = False
+    for checkpoint in wanted:
+        origin = before(fs, checkpoint.epoch).epoch
+        against, *figures = known.get(checkpoint.epoch, [-1])
+        if against != origin:
+            figures = list(_count(fs, checkpoint.epoch, origin))
+            known[checkpoint.epoch] = [origin, *figures]
+            fresh = True
+        found.append(Counts(*figures))
+    if fresh:
+        _save(fs.store, known)
     return found
+
+
+def _load(store: Store) -> dict[Epoch, list[int]]:
+    record = store.facts.get(_FACT)
+    if record is None:
+        return {}
+    return {Epoch(int(epoch)): figures for epoch, figures in json.loads(record).items()}
+
+
+def _save(store: Store, known: dict[Epoch, list[int]]) -> None:
+    kept = {epoch: figures for epoch, figures in known.items() if epoch in store.epochs}
+    store.note()
+    store.facts.put(_FACT, json.dumps(kept, separators=(",", ":")).encode())
 
 
 def _count(fs: Filesystem, epoch: Epoch, origin: Epoch) -> Counts:
@@ -41,10 +60,7 @@ def _count(fs: Filesystem, epoch: Epoch, origin: Epoch) -> Counts:
     return counts(fs, epoch)
 
 
-def forget(store: Store, *, but: frozenset[Epoch] = frozenset()) -> None:
-    """Forget the counts of all epochs but some."""
-    kept = {_KEY % epoch for epoch in but}
-    for key, _ in list(store.facts.walk(b"counts:")):
-        if key not in kept:
-            store.facts.delete(key)
-            store.note()
+def forget(store: Store) -> None:
+    """Forget all counts, since history itself was changed."""
+    store.note()
+    store.facts.delete(_FACT)

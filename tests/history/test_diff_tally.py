@@ -1,0 +1,56 @@
+"""Counts that are remembered, and when they are not believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptfs.history import diff, removal, tally
+from ckptfs.history.checkpoints import checkpoints
+from ckptfs.history.diff import Counts
+from tests.history.edits import Edits, edits
+
+
+def counted(work: Edits) -> list[Counts]:
+    return tally.tallies(work.fs, checkpoints(work.store))
+
+
+def plant(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/f", b"1")
+    work.link("d/f", "g")
+    work.save()
+    work.put("d/f", b"2")
+    work.save()
+    work.remove("g")
+    work.put("h")
+    work.save()
+
+
+def test_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        expected = [Counts(3, 0, 0), Counts(0, 2, 0), Counts(1, 0, 1)]
+        assert counted(work) == expected
+        assert expected == [diff.counts(work.fs, c.epoch) for c in checkpoints(work.store)]
+        monkeypatch.setattr(tally, "_count", None)
+        assert counted(work) == expected
+
+
+def test_again_when_the_one_before_was_deleted(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        counted(work)
+        removal.delete(work.fs, checkpoints(work.store)[:2])
+        assert counted(work) == [Counts(3, 0, 0)]
+        assert len(tally._load(work.store)) == 1
+
+
+def test_forgotten(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        counted(work)
+        tally.forget(work.store)
+        assert tally._load(work.store) == {}
+        assert len(counted(work)) == 3
