@@ -5,12 +5,13 @@ times what most requests need. It finds trio through a module attribute, so that
 can stand in (its asyncio support does that). Here a stand-in answers the two calls that matter:
 
 * ``Lock``, taken before every read, costs nothing while nobody else holds it;
-* ``wait_readable`` waits in poll(2) for the next request for up to a millisecond before it goes
-  through trio. Under load the next request is there within that time; when idle, the daemon sleeps
-  in trio's epoll and uses no CPU.
+* ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
+  client that got its answer mostly asks again at once, and waking a sleeping process costs both
+  sides more than that; then it waits in poll(2) for up to a millisecond; only then it goes through
+  trio. When idle, the daemon sleeps in trio's epoll and uses no CPU.
 
 Everything else is trio's own. The price: other tasks of the process get their turn only every
-millisecond under load.
+millisecond under load. docs/design/fuse.md has the figures.
 """
 
 from __future__ import annotations
@@ -18,16 +19,30 @@ from __future__ import annotations
 import select
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from time import monotonic_ns
 
 import pyfuse3
 import trio
 
-#: How long to wait in poll(2), blocking the event loop, before going through trio.
+#: How long to look for the next request without sleeping.
+SPIN_NS = 50_000
+#: How long then to wait in poll(2), blocking the event loop, before going through trio.
 POLL_MS = 1
 #: Other tasks get their turn at least this often.
 YIELD_NS = 1_000_000
+
+
+class _Ready:
+    """What to await where there is nothing to wait for; cheaper than a coroutine."""
+
+    _over = iter(())
+
+    def __await__(self) -> Generator[None, None, None]:
+        return self._over  # type: ignore[return-value]
+
+
+_READY = _Ready()
 
 
 class FreeLock:
@@ -43,7 +58,13 @@ class FreeLock:
         self._woken = False
         self._waiters: deque[trio.lowlevel.Task] = deque()
 
-    async def __aenter__(self) -> None:
+    def __aenter__(self) -> Awaitable[None]:
+        if self._held:
+            return self._acquire()
+        self._held = True
+        return _READY
+
+    async def _acquire(self) -> None:
         while self._held:
             await self._wait()
         self._held = True
@@ -60,11 +81,12 @@ class FreeLock:
         await trio.lowlevel.wait_task_rescheduled(abort)
         self._woken = False
 
-    async def __aexit__(self, *_: object) -> None:
+    def __aexit__(self, *_: object) -> Awaitable[None]:
         self._held = False
         if self._waiters and not self._woken:
             self._woken = True
             trio.lowlevel.reschedule(self._waiters.popleft())
+        return _READY
 
 
 class RequestWaiter:
@@ -73,21 +95,35 @@ class RequestWaiter:
     def __init__(self, turn: Callable[[], None]) -> None:
         self.requests = 0
         self._turn = turn
-        self._poll = select.poll()
+        self._poller = select.poll()
+        self._poll = self._poller.poll
         self._fd = -1
         self._turn_ns = 0
 
-    async def wait_readable(self, fd: int) -> None:
+    def wait_readable(self, fd: int) -> Awaitable[None]:
         """Return when a read from ``fd`` will not block."""
         if fd != self._fd:
             self._watch(fd)
         now = monotonic_ns()
-        if now - self._turn_ns > YIELD_NS:
-            self._turn()
-            await trio.lowlevel.checkpoint()
-            self._turn_ns = now
+        if now - self._turn_ns > YIELD_NS or not self._spin(now + SPIN_NS):
+            return self._wait(fd)
+        self.requests += 1
+        return _READY
+
+    def _spin(self, deadline: int) -> bool:
+        poll = self._poll
+        while not poll(0):
+            if monotonic_ns() > deadline:
+                return False
+        return True
+
+    async def _wait(self, fd: int) -> None:
+        """Give other tasks their turn, then wait for as long as it takes."""
+        self._turn()
+        await trio.lowlevel.checkpoint()
+        self._turn_ns = monotonic_ns()
         timeout = POLL_MS
-        while not self._poll.poll(timeout):
+        while not self._poll(timeout):
             # The descriptor blocks, and a read that finds nothing would hold the interpreter:
             # after trio's word look again.
             self._turn()
@@ -98,8 +134,8 @@ class RequestWaiter:
 
     def _watch(self, fd: int) -> None:
         if self._fd >= 0:
-            self._poll.unregister(self._fd)
-        self._poll.register(fd, select.POLLIN)
+            self._poller.unregister(self._fd)
+        self._poller.register(fd, select.POLLIN)
         self._fd = fd
 
 
@@ -126,4 +162,14 @@ def install(turn: Callable[[], None]) -> Callable[[], int]:
     """
     waiter = RequestWaiter(turn)
     pyfuse3.trio = stand_in(waiter)  # type: ignore[attr-defined]
+    _installed.append(waiter)
     return lambda: waiter.requests
+
+
+#: pyfuse3 serves one mount in a process, so there is one waiter that counts.
+_installed: list[RequestWaiter] = []
+
+
+def requests() -> int:
+    """How many requests came so far; whoever works when it is quiet looks here."""
+    return _installed[-1].requests if _installed else 0
