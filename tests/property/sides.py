@@ -235,6 +235,10 @@ class Kernel:
                     pending.append(path)
         return found
 
+    def paths_of(self, handle: int) -> list[bytes]:
+        ino = os.fstat(handle).st_ino
+        return [path for path in self.kinds() if os.lstat(self.at(path)).st_ino == ino]
+
     # -- names --
 
     def mkdir(self, path: bytes, mode: int) -> None:

@@ -1,9 +1,9 @@
 """Every checkpoint reads back for ever as the tree was when it was taken.
 
 A model of plain dicts is changed in step with the head and recorded at each checkpoint; whatever
-comes later (changes, commits, crashes, reopening), each checkpoint's view must equal its record:
-names, bytes, modes, owners, mtimes, link targets, xattrs and hard links. A crash takes head and
-checkpoints back to the last commit, and to nothing else.
+comes later (changes, restores, deletions, commits, crashes, reopening), each checkpoint's view must
+equal its record: names, bytes, modes, owners, mtimes, link targets, xattrs and hard links. A crash
+takes head and checkpoints back to the last commit, and to nothing else.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint
+from ckptfs.history import Checkpoint, removal
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from tests.direct import crashed, find, join, place, reopened
+from tests.history.leftovers import leftovers
 from tests.property.model import Record, Thing, Tree, differences, record_of
 
 SCRATCH = "/dev/shm"
@@ -56,6 +57,7 @@ SEALED = MACHINE.flatmap(lambda m: st.sampled_from(m.sealed))
 
 class Sealed(NamedTuple):
     checkpoint: Checkpoint
+    tree: Tree
     record: Record
 
 
@@ -93,6 +95,7 @@ class HistoryMachine(RuleBasedStateMachine):
             self._let_go()
             self.fs.commit()
             assert check(self.fs.store) == []
+            assert leftovers(self.fs.store) == []
             assert self.fs.head.inodes == len(set(self.tree.names.values()))
         finally:
             self.fs.store.close(commit=False)
@@ -128,7 +131,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.every_step)
     def look(self) -> None:
         self._compare(self.fs.head, self.tree.record(), "the head")
-        for checkpoint, record in self.sealed:
+        for checkpoint, _, record in self.sealed:
             self._compare(self.fs.view_of(checkpoint.epoch), record, f"checkpoint {checkpoint.id}")
         kept = [sealed.checkpoint for sealed in self.sealed]
         assert history.checkpoints(self.fs.store) == kept
@@ -272,16 +275,33 @@ class HistoryMachine(RuleBasedStateMachine):
 
     # -- history ----------------------------------------------------------------------------------
 
+    def _keep(self, made: Checkpoint) -> None:
+        self.sealed.append(Sealed(made, self.tree.copy(), self.tree.record()))
+
     @rule(committed=st.booleans())
     def seal(self, committed: bool) -> None:
-        now_ns = self._now()
-        made = history.seal(self.fs, "test", f"number {len(self.sealed)}", now_ns)
-        self.sealed.append(Sealed(made, self.tree.record()))
+        before = self.fs.head
+        self._keep(history.seal(self.fs, "manual", f"of {len(self.sealed)}", self._now()))
+        assert not before.writable
         if committed:
             self.commit()
 
-    # Rules that delete a checkpoint (and take it out of `self.sealed`), restore one (and set
-    # `self.tree` to what it was) and fork one belong here.
+    @rule(sealed=SEALED)
+    @precondition(lambda self: self.sealed)
+    def restore(self, sealed: Sealed) -> None:
+        """Nobody holds a file open: what a restore does to handles is tested elsewhere."""
+        self._let_go()
+        self._now()
+        done = history.restore(self.fs, sealed.checkpoint)
+        self._keep(done.before)
+        self.tree = sealed.tree.copy()
+
+    @rule(sealed=SEALED)
+    @precondition(lambda self: self.sealed)
+    def delete(self, sealed: Sealed) -> None:
+        removal.delete(self.fs, [sealed.checkpoint])
+        self.sealed.remove(sealed)
+        self.commit()
 
     @rule(sealed=SEALED, data=st.data())
     @precondition(lambda self: self.sealed)
@@ -344,7 +364,7 @@ def _changes(fs: Filesystem, view: View, inode: Inode) -> list[Callable[[], obje
 class TestHistory(HistoryMachine.TestCase):
     settings = settings(
         derandomize=True,
-        max_examples=150,
+        max_examples=250,
         stateful_step_count=50,
         deadline=None,
         suppress_health_check=list(HealthCheck),

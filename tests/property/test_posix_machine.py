@@ -38,6 +38,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
 from tests.direct import Node, Shown, Ticks, join, reopened
+from tests.history.leftovers import leftovers
 from tests.property.sides import (
     ROOT_USER,
     Direct,
@@ -159,6 +160,7 @@ class PosixMachine(RuleBasedStateMachine):
         self.forget()
         fs.commit()
         assert check(fs.store) == []
+        assert leftovers(fs.store) == []
         assert fs.head.inodes == len(set(self.ours.tree().inos.values()))
         assert not list(fs.store.orphans.walk())
 
@@ -395,6 +397,14 @@ class PosixMachine(RuleBasedStateMachine):
         if handle.number in self.open:
             for operation, *arguments in work:
                 self.both_by_handle(operation, handle, *arguments)
+
+    @rule(handle=consumes(handles), work=st.lists(WORK, min_size=1, max_size=3))
+    def use_without_a_name_and_close(self, handle: Handle, work: list[tuple[Any, ...]]) -> None:
+        if handle.number in self.open:
+            for path in self.theirs.paths_of(handle.theirs):
+                self.both("unlink", path)
+            self.use(handle, work)
+            self.close(handle)
 
     def _close_all(self) -> None:
         while self.open:
