@@ -125,11 +125,12 @@ class Workspace:
     def try_to_mount(self, *options: str) -> subprocess.CompletedProcess[str]:
         if not is_mounted(self.path):
             self.path.mkdir(exist_ok=True)
-        done = self.cli("mount", self.path, "--store", self.store, *self.options, *options)
+        place = (self.path, "--store", self.store)
+        done = self.cli("mount", "--json", *place, *self.options, *options)
         if done.returncode == 0:
             assert is_mounted(self.path), "mount ended well, but nothing is mounted"
-            status = self.status()
-            self.pid, self._log = status["pid"], Path(status["log"])
+            started = json.loads(done.stdout)
+            self.pid, self._log = started["pid"], Path(started["log"])
         return done
 
     def status(self) -> dict[str, Any]:
