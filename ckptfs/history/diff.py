@@ -3,7 +3,7 @@
 By the `changes` index: the cost is what was written between the two, never the size of the tree.
 What a path was before is decided in this order: a directory is itself wherever it was moved; a
 file is what stood in the same place; what only lost its place and what only gained one are the
-same if inode, content or bytes are. docs/design/diff.md gives the reasons.
+same if inode or bytes are. docs/design/diff.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ckptfs.history.touched import (
     touched,
     touched_of,
 )
-from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
+from ckptfs.model import ROOT_INO, Epoch, Inode
 from ckptfs.store import View
 from ckptfs.store.format import NO_EPOCH
 
@@ -235,7 +235,6 @@ class _Comparison:
         self._lost.sort(key=lambda named: self._old.path(named.place))
         self._gained.sort(key=lambda named: self._new.path(named.place))
         yield from self._joined(_by_inode)
-        yield from self._joined(_by_content)
         common = _sizes(self._lost) & _sizes(self._gained)
         if common:
             lasting = _Fingerprints(self._fs, common)
@@ -271,11 +270,6 @@ def _named_at(side: Side, place: Place | None) -> _Named | None:
 
 def _by_inode(named: _Named, view: View) -> Hashable:
     return named.inode.ino
-
-
-def _by_content(named: _Named, view: View) -> Hashable:
-    """A restore may give a file that is held open a new inode; its content stays."""
-    return None if named.inode.content == NO_CONTENT else named.inode.content
 
 
 def _sizes(names: list[_Named]) -> set[int]:

@@ -185,7 +185,7 @@ def test_written_back_is_no_change(tmp_path: Path) -> None:
 
 
 def test_a_file_that_got_another_number(tmp_path: Path) -> None:
-    """A restore gives a file that is held open a new inode with the same content."""
+    """A restore gives a file that is held open a new inode with the same bytes."""
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
         saved = work.save()

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptfs.fs.names import RENAME_EXCHANGE
+from ckptfs.history import removal
+from ckptfs.history.checkpoints import checkpoints
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import View
 from tests.history.edits import Edits, edits
@@ -48,6 +50,8 @@ STEPS = st.one_of(
     st.tuples(st.just("xattr"), SOME, st.sampled_from((b"1", b"2"))),
     st.just(("save",)),
     st.tuples(st.just("back"), st.integers(0, 5)),
+    st.tuples(st.just("delete"), st.integers(0, 5), st.booleans()),
+    st.tuples(st.just("renumber"), SOME),
 )
 
 
@@ -148,8 +152,24 @@ class Walker:
         self.views.append(self.work.save())
 
     def back(self, number: int) -> None:
-        if self.views:
-            self.work.go_back(self.views[number % len(self.views)])
+        self.work.go_back(self.views[number % len(self.views)])
+
+    def delete(self, number: int, at_once: bool) -> None:
+        """Delete a checkpoint; one that is only hidden still holds its records."""
+        if len(self.views) < 2:
+            return
+        doomed = self.views.pop(number % len(self.views)).epoch
+        removal.hide(self.fs, [c for c in checkpoints(self.fs.store) if c.epoch == doomed])
+        if at_once:
+            removal.reap(self.fs)
+        self.views = [self.fs.view_of(view.epoch) for view in self.views]
+
+    def renumber(self, some: int) -> None:
+        """What a restore does to a file that is held open."""
+        self.work.go_back(self.views[-1])
+        inode = self.work.at(self._some(some))
+        if inode.is_file:
+            self.fs.renumber(self.fs.head, inode.ino)
 
 
 def plant(work: Edits) -> None:
