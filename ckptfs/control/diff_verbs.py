@@ -60,8 +60,8 @@ def change_record(change: Change) -> Record:
         "old": _node(change.old),
         "new": _node(change.new),
     }
-    if change.old_path not in (None, change.path):
-        record["old_path"] = os.fsdecode(change.old_path or b"")
+    if change.source not in (None, change.path):
+        record["old_path"] = os.fsdecode(change.source or b"")
     return record
 
 

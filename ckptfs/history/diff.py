@@ -53,16 +53,21 @@ ROOT_PATH = b"."
 class Change:
     """One path that differs. ``kinds`` says how, in words of this module and of `sameness`.
 
-    ``path`` is where it is in the newer view, or where it was if it is deleted. ``old_path`` is
-    where it was in the older one, None if it was not there; it differs from ``path`` also if only
-    a directory above was renamed. What is below a renamed directory is not listed for that.
+    ``path`` is where it is in the newer view, or where it was if it is deleted. ``source`` is where
+    it was in the older one, None if it was not there; it differs from ``path`` also if only a
+    directory above was renamed. What is below a renamed directory is not listed for that.
     """
 
     path: bytes
-    old_path: bytes | None
+    source: bytes | None
     kinds: frozenset[str]
     old: Inode | None
     new: Inode | None
+
+    @property
+    def old_path(self) -> bytes | None:
+        """What it was called before it was renamed itself; None if it was not."""
+        return self.source if RENAMED in self.kinds else None
 
     @property
     def only_times(self) -> bool:

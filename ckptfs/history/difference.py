@@ -107,10 +107,10 @@ def _selected(fs: Filesystem, views: Iterable[View], patterns: Sequence[bytes]) 
 
 def _concerns(change: Change, paths: list[bytes]) -> bool:
     """Whether a change is at or below one of the paths, or moved what is."""
-    own = [path for path in (change.path, change.old_path) if path is not None]
+    own = [path for path in (change.path, change.source) if path is not None]
     if any(is_below(path, paths) for path in own):
         return True
-    moved = change.old_path not in (None, change.path)
+    moved = change.source not in (None, change.path)
     return moved and any(is_below(path, own) for path in paths)
 
 

@@ -91,7 +91,7 @@ def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: boo
         return in_place
     a, b = (there, here) if newer else (here, there)
     for change in compare(fs, a, b):
-        mine, its = (change.path, change.old_path) if newer else (change.old_path, change.path)
+        mine, its = (change.path, change.source) if newer else (change.source, change.path)
         if RENAMED in change.kinds and mine == path and its is not None:
             return its
     return path
@@ -164,7 +164,7 @@ def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:
 def _changed_below(fs: Filesystem, a: View, b: View, path: bytes) -> bool:
     prefix = path + b"/" if path else b""
     return any(
-        change.path.startswith(prefix) or (change.old_path or b"").startswith(prefix)
+        change.path.startswith(prefix) or (change.source or b"").startswith(prefix)
         for change in compare(fs, a, b)
         if not change.only_times and change.path != ROOT_PATH
     )

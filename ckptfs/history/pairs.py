@@ -50,7 +50,7 @@ def _order(pair: Pair) -> tuple[bool, bytes]:
 
 
 def _own(change: Change) -> Iterator[Pair]:
-    old = _found(change.old_path, change.old)
+    old = _found(change.source, change.old)
     new = _found(change.path, change.new)
     if old or new:
         both = old is not None and new is not None
@@ -73,7 +73,7 @@ def _carried(fs: Filesystem, b: View, changes: list[Change]) -> Iterator[Pair]:
     for change in changes:
         if RENAMED in change.kinds and change.new is not None and change.new.is_dir:
             for path, inode in _below(fs, b, change, listed):
-                old_path = (change.old_path or b"") + path[len(change.path) :]
+                old_path = (change.source or b"") + path[len(change.path) :]
                 yield Pair(Found(old_path, inode), Found(path, inode), same=True)
 
 

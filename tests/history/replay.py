@@ -84,7 +84,7 @@ def _source(path: bytes, listed: dict[bytes, Change], old: Tree, new: Tree) -> b
     if change is not None and "added" in change.kinds:
         return None
     if change is not None and "renamed" in change.kinds:
-        return change.old_path
+        return change.source
     above, _, name = path.rpartition(b"/")
     source = _source(above or b".", listed, old, new)
     assert source is not None, f"{path!r} is not listed, and its directory is new"
@@ -100,7 +100,7 @@ def _verify_one(
         assert path == b"." or kinds == {"added"}, path
         return
     assert source in old, f"{path!r} should come from {source!r}, which is not there"
-    assert change is None or change.old_path == source
+    assert change is None or change.source == source
     if "renamed" in kinds:
         assert path != source
     assert kinds - {"renamed"} == _aspects(old[source], new[path]), (path, old[source], new[path])
@@ -120,7 +120,7 @@ def _aspects(old: Facts, new: Facts) -> set[str]:
 def _verify_inodes(fs: Filesystem, a: View, b: View, changes: list[Change]) -> None:
     """The inodes in the list are those of its paths."""
     for change in changes:
-        was = None if change.old_path is None else _at(fs, a, change.old_path)
+        was = None if change.source is None else _at(fs, a, change.source)
         assert (change.old, change.old is None) == (was, "added" in change.kinds)
         assert change.new == (None if "deleted" in change.kinds else _at(fs, b, change.path))
 

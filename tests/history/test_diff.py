@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.fs.names import RENAME_EXCHANGE
-from ckptfs.history import removal
+from ckptfs.history import plan, removal
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.diff import Change, Counts, compare, count, counts, nothing
 from ckptfs.model import BLOCK_SIZE
@@ -76,7 +76,7 @@ def test_a_renamed_directory_is_one_change(tmp_path: Path) -> None:
         work.write("z/e/7", 0, b"!")
         assert told(work, saved) == {"z": "renamed from b'd'", "z/e/7": "modified"}
         [modified] = [c for c in compare(work.fs, saved, work.fs.head) if c.path == b"z/e/7"]
-        assert modified.old_path == b"d/e/7"
+        assert modified.source == b"d/e/7"
 
 
 def test_a_deleted_tree_lists_its_files(tmp_path: Path) -> None:
@@ -237,6 +237,22 @@ def test_deep_trees(tmp_path: Path) -> None:
         assert len(changes) == 1500
         assert len(compare(work.fs, work.fs.head, saved)) == 1500
         assert len(changes[-1].path) == 2999
+
+
+def test_a_dry_run_of_a_restore_tells_the_same(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        for name in ("stays", "changes", "goes", "moves"):
+            work.put(name, name.encode())
+        work.save()
+        work.put("changes", b"!")
+        work.remove("goes")
+        work.move("moves", "moved")
+        work.put("new", b"new")
+        [target] = checkpoints(work.store)
+        found = plan(work.fs, target, [])
+        assert found.modified == (b"changes",)
+        assert found.added == (b"goes", b"moves")
+        assert found.deleted == (b"moved", b"new")
 
 
 def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
