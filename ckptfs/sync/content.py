@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
@@ -22,6 +22,9 @@ from ckptfs.store import View
 from ckptfs.sync.ledger import DIGEST_SIZE
 
 Buffer = bytes | bytearray | memoryview
+
+#: Called behind every block that was written, so that a long copy can be committed on the way.
+Pause = Callable[[], None]
 
 #: How much of a large file is read at once.
 _CHUNK = 16 * BLOCK_SIZE
@@ -153,7 +156,9 @@ def digest_stored(fs: Filesystem, view: View, inode: Inode) -> bytes:
 # -- copying ---------------------------------------------------------------------------------------
 
 
-def copy_in(fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result) -> bytes:
+def copy_in(
+    fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result, pause: Pause
+) -> bytes:
     """Fill an empty file of the store from a file below; return the digest. The size is set only
     where the file ends in a hole: the last write gives it otherwise."""
     digest = Digest(seen.st_size)
@@ -162,18 +167,19 @@ def copy_in(fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_res
         digest.add(number, data)
         fs.write(view, inode.ino, number * BLOCK_SIZE, data)
         end = number * BLOCK_SIZE + len(data)
+        pause()
     if end != seen.st_size:
         fs.setattr(view, inode.ino, Attributes(size=seen.st_size))
     return digest.value()
 
 
 def update_in(
-    fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result
+    fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result, pause: Pause
 ) -> tuple[bool, bytes]:
     """Make a file of the store read like a file below, writing only the blocks that differ. Return
     whether any did, and the digest."""
     if is_sparse(seen):
-        return _replace_sparse(fs, view, inode, fd, seen)
+        return _replace_sparse(fs, view, inode, fd, seen, pause)
     changed = inode.size != seen.st_size
     if inode.size > seen.st_size:
         fs.setattr(view, inode.ino, Attributes(size=seen.st_size))
@@ -183,11 +189,12 @@ def update_in(
         if fs.read(view, inode.ino, number * BLOCK_SIZE, len(data)) != data:
             fs.write(view, inode.ino, number * BLOCK_SIZE, data)
             changed = True
+            pause()
     return changed, digest.value()
 
 
 def _replace_sparse(
-    fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result
+    fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result, pause: Pause
 ) -> tuple[bool, bytes]:
     """Holes cannot be put back into a stored file one by one: a sparse file that differs is written
     anew. Its blocks are stored once whoever refers to them, so that costs reading only."""
@@ -195,7 +202,7 @@ def _replace_sparse(
     if inode.size == seen.st_size and digest_stored(fs, view, inode) == digest:
         return False, digest
     fs.setattr(view, inode.ino, Attributes(size=0))
-    return True, copy_in(fs, view, inode, fd, seen)
+    return True, copy_in(fs, view, inode, fd, seen, pause)
 
 
 def copy_out(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
@@ -43,6 +45,8 @@ class Intake:
         self.tally = tally
         #: Files below with several names, by device and inode number.
         self.groups: dict[tuple[int, int], Group] = {}
+        #: Told of an inode that is committed before all of its content is there.
+        self.half_done: Callable[[Inode], None] = lambda inode: None
         #: Inodes as they were before this pass first touched them: a change of our own, such as the
         #: ctime of a file that lost one of its names, must not look like a change of the store.
         self._before: dict[Ino, Inode] = {}
@@ -91,8 +95,10 @@ class Intake:
         return record.is_of(self._before.get(inode.ino, inode))
 
     def touch(self, inode: Inode) -> None:
-        """Say that this pass is about to change the inode."""
-        self._before.setdefault(inode.ino, inode)
+        """Say that this pass is about to change the inode. What has one name is looked at once, so
+        only the others need remembering."""
+        if inode.nlink > 1 and not inode.is_dir:
+            self._before.setdefault(inode.ino, inode)
 
     def digest(self, inode: Inode) -> bytes:
         if inode.is_file:
@@ -122,7 +128,7 @@ class Intake:
         return inode
 
     def _link(self, group: Group, parent: Ino, name: bytes) -> Inode | None:
-        self.touch(self.fs.getattr(self.view, group.ino))
+        self._before.setdefault(group.ino, self.fs.getattr(self.view, group.ino))
         try:
             inode = self.fs.link(self.view, group.ino, parent, name)
         except OSError as error:
@@ -167,7 +173,8 @@ class Intake:
 
     def _copy(self, leaf: Leaf, inode: Inode) -> None:
         if not leaf.is_small:
-            leaf.found(content.copy_in(self.fs, self.view, inode, leaf.fd, leaf.seen))
+            pause = partial(self._pause, inode.ino)
+            leaf.found(content.copy_in(self.fs, self.view, inode, leaf.fd, leaf.seen, pause))
             return
         data = leaf.read_small()
         if data:
@@ -199,7 +206,8 @@ class Intake:
     def rewrite(self, leaf: Leaf, inode: Inode) -> bool:
         """Give a file the content of one below; say whether it had another."""
         self.touch(inode)
-        changed, digest = content.update_in(self.fs, self.view, inode, leaf.fd, leaf.seen)
+        pause = partial(self._pause, inode.ino)
+        changed, digest = content.update_in(self.fs, self.view, inode, leaf.fd, leaf.seen, pause)
         leaf.found(digest)
         if changed:
             self.tally.bytes += leaf.seen.st_size
@@ -256,6 +264,12 @@ class Intake:
 
     def commit_if_large(self) -> None:
         if self.fs.store.dirty_bytes >= COMMIT_BYTES:
+            self.fs.commit()
+
+    def _pause(self, ino: Ino) -> None:
+        """In the middle of a file: a transaction may not hold all of a large one."""
+        if self.fs.store.dirty_bytes >= COMMIT_BYTES:
+            self.half_done(self.fs.getattr(self.view, ino))
             self.fs.commit()
 
 

@@ -6,17 +6,19 @@ Applies the decision table (`decide`) to files, links and nodes. The walk is els
 from __future__ import annotations
 
 import stat
+from functools import partial
 
 from ckptfs.model import Inode
 from ckptfs.sync.decide import Action, Side, decide
 from ckptfs.sync.frames import Frame, Scene
 from ckptfs.sync.intake import agrees, merged
 from ckptfs.sync.leaf import Leaf
-from ckptfs.sync.ledger import Record, agreement, seen_again
+from ckptfs.sync.ledger import Record, agreement, half_done, seen_again
 
 
 def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
     """Bring one changed entry of the directory below to where the table says."""
+    scene.intake.half_done = partial(_note_half, scene, frame, leaf)
     inode = scene.stored(frame, leaf.name)
     action = decide(_below_side(leaf, record), store_side(scene, inode, record))
     if action is Action.BRING_IN:
@@ -73,6 +75,11 @@ def _note_link(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, *, clean: b
         scene.linked.append((frame.key, scene.place(frame), leaf.name))
 
 
+def _note_half(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode) -> None:
+    """A part of the content is about to be committed, or all there will be."""
+    scene.ledger.put(frame.key, leaf.name, half_done(leaf.seen, inode))
+
+
 def _note_unchanged(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> None:
     """Only what the directory below looks like is news."""
     value = seen_again(
@@ -109,7 +116,7 @@ def _update(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
     taken = _replace(scene, frame, leaf, inode, record)
     changed = taken is not None
     if taken is None:
-        changed, taken = _rewrite(scene, leaf, inode)
+        changed, taken = _rewrite(scene, frame, leaf, inode)
         if intake.merge_xattrs(taken, leaf.xattrs, record, store_same=True):
             changed = True
         wanted = merged(leaf.seen, record, taken, store_same=True, take_mtime=changed)
@@ -136,11 +143,17 @@ def _replace(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Recor
     return None
 
 
-def _rewrite(scene: Scene, leaf: Leaf, inode: Inode) -> tuple[bool, Inode]:
+def _rewrite(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode) -> tuple[bool, Inode]:
     """Give the inode the content from below; say whether it had another."""
-    changed = leaf.is_file and scene.intake.rewrite(leaf, inode)
-    scene.intake.join_group(leaf.seen, inode)
-    return changed, scene.intake.fs.getattr(scene.intake.view, inode.ino)
+    intake = scene.intake
+    try:
+        changed = leaf.is_file and intake.rewrite(leaf, inode)
+    except OSError:
+        # Read or written to the middle only. The next scan must not take that for an edit.
+        _note_half(scene, frame, leaf, intake.fs.getattr(intake.view, inode.ino))
+        raise
+    intake.join_group(leaf.seen, inode)
+    return changed, intake.fs.getattr(intake.view, inode.ino)
 
 
 def _count(scene: Scene, changed: bool) -> None:
@@ -206,7 +219,7 @@ def _merge_content(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record:
     intake = scene.intake
     taken = _replace(scene, frame, leaf, inode, record)
     if taken is None:
-        _, taken = _rewrite(scene, leaf, inode)
+        _, taken = _rewrite(scene, frame, leaf, inode)
         intake.merge_xattrs(taken, leaf.xattrs, record, store_same=False)
         wanted = merged(leaf.seen, record, taken, store_same=False, take_mtime=True)
         taken = intake.dress(taken, wanted)

@@ -150,6 +150,14 @@ def agreement(
     )
 
 
+def half_done(seen: os.stat_result, inode: Inode) -> bytes:
+    """The record of a file of which the store has only a part yet: the store is as it was, and what
+    is below differs from everything, so the next scan goes on with it."""
+    value = agreement(seen, inode, digest=bytes(DIGEST_SIZE))
+    record = decode(value)
+    return value if record is None else encode(record._replace(ctime_ns=NEVER))
+
+
 def doubted_if_recent(value: bytes, now_ns: int) -> bytes:
     """The record as one that was made now: doubtful if the file changed only just before."""
     if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - SETTLED_NS:
@@ -247,7 +255,7 @@ class Ledger:
         return dict(self._table.children(directory))
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
-        self._store.charge(len(value))
+        self._store.note()
         self._table.put(directory, name, value)
 
     def forget(self, directory: Ino, name: bytes) -> None:

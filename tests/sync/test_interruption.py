@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.sync import intake
 from tests.support.trees import Link, Same, facts
 from tests.sync.interruption import dying_at
@@ -120,3 +123,50 @@ def test_scan(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pair.close()
         if steps.count < step:
             return
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "changed"])
+def test_in_the_middle_of_a_large_file(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """A large file is committed in parts; a scan that dies between them goes on with it."""
+    monkeypatch.setattr(intake, "COMMIT_BYTES", 2 * BLOCK_SIZE)
+    for step in (1, 2, 3, 4):
+        root = memory_path / str(step)
+        root.mkdir()
+        pair = Pair(root)
+        if known:
+            pair.plant({"large": os.urandom(7 * BLOCK_SIZE + 5)})
+            pair.scan()
+        pair.plant({"large": os.urandom(8 * BLOCK_SIZE + 9)})
+        with dying_at(step, done=True) as steps:
+            pair.scan()
+        assert steps.count == step
+        pair.reopen()
+        assert pair.exists("large")
+        result = pair.scan()
+        assert result.conflicts == result.skipped == ()
+        pair.assert_equal()
+        assert not pair.write_back().changed
+        pair.close()
+
+
+def test_a_file_that_cannot_be_read_to_its_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.plant({"f": os.urandom(20 * BLOCK_SIZE)})
+    pair.scan()
+    pair.plant({"f": os.urandom(20 * BLOCK_SIZE), "g": os.urandom(20 * BLOCK_SIZE)})
+    pread = os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if offset >= 16 * BLOCK_SIZE:
+            raise OSError(errno.EIO, "bad disk")
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    result = pair.scan()
+    assert {item.path for item in result.skipped} == {b"f", b"g"}
+    assert not pair.exists("g")
+    monkeypatch.undo()
+    result = pair.scan()
+    assert result.conflicts == result.skipped == ()
+    pair.assert_equal()
