@@ -30,6 +30,7 @@ from ckptfs.history import (
     Plan,
     Restored,
     Touched,
+    compression,
     difference,
     log,
     purge,
@@ -245,12 +246,19 @@ class CheckpointService:
         return space.measure(self.fs)
 
     def compact(self) -> tuple[int, int]:
-        """Give free room back to the disk; the size of the store's file before and after."""
+        """Compress what is not yet, and give free room back to the disk; the size of the store's
+        file before and after."""
         removal.reap(self.fs)
+        if self.compresses():
+            compression.compress(self.fs)
         self.fs.commit()
         before = self.fs.store.size_bytes()
         self.fs.store.compact()
         return before, self.fs.store.size_bytes()
+
+    def compresses(self) -> bool:
+        """Whether blocks at rest are to be compressed."""
+        return bool(self.settings().value("store.compress"))
 
     def plan_purge(self, paths: Sequence[bytes]) -> Doomed:
         """What `purge` would take away."""
@@ -400,8 +408,9 @@ class CheckpointService:
 
     def has_unsaved(self) -> bool:
         """Whether anything changed since the checkpoint that the head stands on."""
-        self.fs.settle()
         store = self.fs.store
+        if store.head.unsettled:
+            return True
         return any(True for _ in store.changes.walk(store.head.epoch))
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 
 import trio
 
 from ckptfs import history
 from ckptfs.errors import SettingInvalid
+from ckptfs.fuse.loop import requests
 from ckptfs.history import Checkpoint
 from ckptfs.history.auto import Policy
+from ckptfs.history.compression import Compressor
 from ckptfs.history.processes import Who
 from ckptfs.history.removal import Reaper
 from ckptfs.history.watch import AutoCheckpointer, Due
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: How long after a commit to look whether things have come to rest: the quiet time of the policies.
 _REST_S = 2.1
+#: Checkpoints are compressed at this age.
+_COMPRESS_AGE_S = 600
 #: How long one step of freeing space may keep requests waiting.
 _STEP_S = 0.005
 
@@ -38,13 +43,13 @@ class AutoSave:
         self._head = service.fs.head
         self._last: Checkpoint | None = None
 
-    def before_change(self, pid: int, destroying: bool) -> None:
+    def before_change(self, pid: int, loss: Callable[[], bool] | None) -> None:
         fs = self._service.fs
         if fs.head is not self._head:
             # Somebody saved or restored.
             self._head = fs.head
             self._checkpointer.saved()
-        due = self._checkpointer.before_change(pid, destroying)
+        due = self._checkpointer.before_change(pid, loss is not None, loss)
         if due is not None:
             self._save(due)
 
@@ -59,7 +64,11 @@ class AutoSave:
 
     def _save(self, due: Due) -> None:
         fs = self._service.fs
-        self._last = history.seal(fs, "auto", due.message, fs.clock(), cause=due.cause)
+        if due.renames is not None and self._last is not None:
+            self._rename(self._last, due.renames)
+        # What is sealed has stood like this since the last change, however late it is sealed.
+        since = fs.clock() - due.idle_ns
+        self._last = history.seal(fs, "auto", due.message, since, cause=due.cause)
         self._head = fs.head
 
     def _rename(self, checkpoint: Checkpoint, due: Due) -> None:
@@ -76,11 +85,14 @@ class Housekeeping:
         self._service = service
         self._auto = auto
         self._stirred = trio.Event()
+        #: Something was committed that is too young to be compressed.
+        self._young = trio.Event()
         self._complaint = ""
 
     def stir(self) -> None:
         """Something was committed."""
         self._stirred.set()
+        self._young.set()
 
     async def run(self) -> None:
         while True:
@@ -92,14 +104,40 @@ class Housekeeping:
             await self._free()
             self._service.fs.commit()
 
+    async def compress(self) -> None:
+        """Compress old checkpoints whenever nobody asks for anything."""
+        compressor = Compressor(self._service.fs, _COMPRESS_AGE_S * 1_000_000_000)
+        while True:
+            await trio.sleep(_COMPRESS_AGE_S + 1)
+            while self._may_compress():
+                seen = requests()
+                if compressor.step(_STEP_S):
+                    break
+                await trio.lowlevel.checkpoint()
+                if requests() != seen:
+                    await trio.sleep(_REST_S)
+            await self._young.wait()
+            self._young = trio.Event()
+
+    def _may_compress(self) -> bool:
+        try:
+            return self._service.compresses()
+        except SettingInvalid as error:
+            self._complain(error)
+            return False
+
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
             self._service.expire()
         except SettingInvalid as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log.warning("no checkpoint expires: %s", error)
+            self._complain(error)
+
+    def _complain(self, error: SettingInvalid) -> None:
+        """Once, not every few seconds."""
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            log.warning("nothing expires and nothing is compressed: %s", error)
 
     async def _free(self) -> None:
         """Free what deleted checkpoints and files in limbo held."""

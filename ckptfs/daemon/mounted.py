@@ -121,6 +121,7 @@ class Mounted:
                 nursery.start_soon(self._obey, signals)
                 nursery.start_soon(server.serve, listener, self._answer)
                 nursery.start_soon(self._housekeeping.run)
+                nursery.start_soon(self._housekeeping.compress)
                 with self._scope:
                     await self._serve_files(started)
                 nursery.cancel_scope.cancel()

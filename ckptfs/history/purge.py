@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_gathered
-from ckptfs.history import removal
+from ckptfs.history import removal, tally
 from ckptfs.history.touched import Touched
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import Store, View
@@ -87,6 +87,9 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
             _drop_entry(store, views, place, ino)
         touched.entries.update(places)
         _let_go(fs, ino)
+    # What is kept as a difference from a purged block must not keep that alive.
+    store.blocks.detach(pieces)
+    tally.forget(store)
     return Purged(doomed, _elsewhere(store, views, pieces), touched)
 
 

@@ -7,13 +7,17 @@ a key of its own, so a file can never turn into another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from xxhash import xxh3_128_digest
 
+from ckptfs.store import codec
 from ckptfs.store.format import (
     BLOCK_HEADER,
+    BLOCK_KEY,
+    CODEC_DELTA,
     CODEC_RAW,
+    CODEC_ZSTD,
     SEEDS,
     block_header,
     pack_u32,
@@ -23,6 +27,14 @@ from ckptfs.store.tables import Plain
 
 Buffer = bytes | bytearray | memoryview
 Digest = Callable[[Buffer, int], bytes]
+
+#: Where the record of a difference has the key of its base.
+_BASE = slice(BLOCK_HEADER, BLOCK_HEADER + BLOCK_KEY)
+_DELTA_MARK = bytes((CODEC_DELTA,))
+#: A difference must be so many times smaller than the block compressed for itself.
+_DELTA_WORTH = 2
+#: Readers ask for a block piece by piece: so many that were decoded are kept at hand.
+_DECODED_MAX = 16
 
 _HEADERS = tuple(block_header(CODEC_RAW, seed) for seed in range(SEEDS))
 
@@ -38,6 +50,8 @@ class Blocks:
         self._blocks = blocks
         self._refs = refs
         self.digest: Digest = xxh3_128_digest
+        #: By key, which is a digest of the bytes: what is here cannot be out of date.
+        self._decoded: dict[bytes, bytes] = {}
 
     def add(self, data: Buffer) -> bytes:
         """Store the bytes, or count one more use of them; return the block's key."""
@@ -55,18 +69,90 @@ class Blocks:
         self._count(key, self.uses(key) + 1)
 
     def read(self, key: bytes) -> memoryview:
+        record = self._record(key)
+        if record[0] == CODEC_RAW:
+            return memoryview(record)[BLOCK_HEADER:]
+        data = self._decoded.get(key)
+        if data is None:
+            data = self._decode(key, record)
+            if self.digest(data, record[1]) != key:
+                raise CorruptBlock(5, f"block {key.hex()} is damaged")
+            if len(self._decoded) == _DECODED_MAX:
+                del self._decoded[next(iter(self._decoded))]
+            self._decoded[key] = data
+        return memoryview(data)
+
+    def _decode(self, key: bytes, record: bytes) -> bytes:
+        codec_number = record[0]
+        try:
+            if codec_number == CODEC_ZSTD:
+                return codec.decompress(record[BLOCK_HEADER:])
+            if codec_number == CODEC_DELTA:
+                base = bytes(self.read(record[_BASE]))
+                return codec.decompress_against(record[_BASE.stop :], base)
+        except codec.FrameError as error:
+            raise CorruptBlock(5, f"block {key.hex()} cannot be decoded: {error}") from error
+        raise CorruptBlock(5, f"block {key.hex()} has the unknown codec {codec_number}")
+
+    # -- keeping them in fewer bytes --------------------------------------------------------------
+
+    def encode(self, key: bytes, base: bytes | None = None) -> bool:
+        """Keep a block in fewer bytes if that saves enough; say whether it was done.
+
+        With ``base``, an older version of the same part of a file, mostly only the edits are left.
+        The base is then counted as used once more.
+        """
+        record = self._blocks.get(key)
+        if record is None or record[0] != CODEC_RAW:
+            return False
+        data = record[BLOCK_HEADER:]
+        frame = codec.compress(data)
+        root = None if base is None else self._root(base)
+        if root is not None and root != key:
+            delta = codec.compress_against(data, bytes(self.read(root)))
+            if len(delta) + len(root) <= len(frame or data) // _DELTA_WORTH:
+                self.share(root)
+                self._blocks.put(key, b"".join((block_header(CODEC_DELTA, record[1]), root, delta)))
+                return True
+        if frame is not None:
+            self._blocks.put(key, block_header(CODEC_ZSTD, record[1]) + frame)
+        return frame is not None
+
+    def _root(self, key: bytes) -> bytes | None:
+        """The block at the end of the way over bases: so ways stay short and never go in a ring."""
+        while (record := self._blocks.get(key)) is not None and record[0] == CODEC_DELTA:
+            key = record[_BASE]
+        return None if record is None else key
+
+    def detach(self, bases: Collection[bytes]) -> None:
+        """Keep every block that is told by one of these in full, so that they can go."""
+        for key, base in [item for item in self.deltas() if item[1] in bases]:
+            seed = self._record(key)[1]
+            self._blocks.put(key, block_header(CODEC_RAW, seed) + bytes(self.read(key)))
+            self.encode(key)
+            self.release(base)
+
+    def deltas(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, key of its base) of every block that is kept as a difference."""
+        for key, record in self._blocks.walk():
+            if record.startswith(_DELTA_MARK):
+                yield key, record[_BASE]
+
+    def _record(self, key: bytes) -> bytes:
         record = self._blocks.get(key)
         if record is None:
             raise CorruptBlock(5, f"block {key.hex()} is missing")
-        if record[0] != CODEC_RAW:
-            raise CorruptBlock(5, f"block {key.hex()} has the unknown codec {record[0]}")
-        return memoryview(record)[BLOCK_HEADER:]
+        return record
+
+    # -- counting ---------------------------------------------------------------------------------
 
     def release(self, key: bytes) -> None:
         """Take one use away; the last one frees the block."""
         uses = self.uses(key)
         if uses == 1:
-            self._blocks.delete(key)
+            record = self._blocks.pop(key)
+            if record is not None and record[0] == CODEC_DELTA:
+                self.release(record[_BASE])
         else:
             self._count(key, uses - 1)
 
@@ -101,6 +187,9 @@ class Blocks:
     def is_whole(self, key: bytes) -> bool:
         """Whether the stored bytes still have the digest that names them."""
         record = self._blocks.get(key)
-        if record is None or len(record) < BLOCK_HEADER or record[0] != CODEC_RAW:
+        if record is None or len(record) < BLOCK_HEADER:
             return False
-        return self.digest(memoryview(record)[BLOCK_HEADER:], record[1]) == key
+        try:
+            return self.digest(self.read(key), record[1]) == key
+        except CorruptBlock:
+            return False

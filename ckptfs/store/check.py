@@ -96,11 +96,12 @@ def _changes(store: Store) -> Iterator[Problem]:
 
 
 def _block_uses(store: Store) -> Iterator[Problem]:
-    """Every block is counted as often as block-map records name it, and no oftener."""
+    """Every block is counted as often as block-map records and differences name it."""
     used: Counter[bytes] = Counter()
     for _, _, record in store.blockmap.versions(b""):
         if record and (key := fmt.unpack_mapping(record).key):
             used[key] += 1
+    used.update(base for _, base in store.blocks.deltas())
     for key in store.blocks.keys():
         counted = store.blocks.uses(key)
         if counted != used.pop(key, 0):

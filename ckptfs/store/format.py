@@ -141,7 +141,12 @@ def unpack_mapping(record: bytes) -> Mapping:
 
 # A stored block: codec, seed of the digest that is its key, then the (encoded) bytes.
 BLOCK_HEADER = 2
+BLOCK_KEY = 16
 CODEC_RAW = 0
+#: A zstd frame.
+CODEC_ZSTD = 1
+#: The key of another block, then a zstd frame that has that block's bytes as its dictionary.
+CODEC_DELTA = 2
 SEEDS = 256
 
 

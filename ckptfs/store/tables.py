@@ -48,6 +48,10 @@ class Plain:
     def delete(self, key: bytes) -> bool:
         return self._txn.delete(key, db=self._db)
 
+    def pop(self, key: bytes) -> bytes | None:
+        """Delete a record and return it."""
+        return self._txn.pop(key, db=self._db)
+
     def count(self) -> int:
         return self._txn.stat(self._db)["entries"]
 

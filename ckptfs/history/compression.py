@@ -1,0 +1,122 @@
+"""Compressing what has come to rest: the blocks of sealed epochs, epoch by epoch, in small steps.
+
+A writer never waits for it. A block of a file that was there before in another version is kept as
+what differs from that version, which of an edited file is next to nothing; that is also what makes
+a history of edits smaller than the files. Which versions belong together is known here; how bytes
+are encoded is the store's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator
+
+from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import checkpoints
+from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
+from ckptfs.store import Store, View
+from ckptfs.store.format import (
+    block_entity,
+    block_number,
+    dirent_entity,
+    pack_u64,
+    unpack_inode,
+    unpack_mapping,
+    unpack_u64,
+)
+
+#: The newest epoch of which everything was looked at.
+_DONE = b"compressed"
+#: What was encoded is committed after so many bytes: until then its old pages are not free.
+_COMMIT_BYTES = 16 << 20
+
+
+class Compressor:
+    """Works off the checkpoints that were taken since the last time, once they have some age: what
+    was just written is what is read next, and reads of it should cost nothing extra."""
+
+    def __init__(self, fs: Filesystem, min_age_ns: int = 0) -> None:
+        self._fs = fs
+        self._min_age_ns = min_age_ns
+        self._epoch: Epoch | None = None
+        self._work: Iterator[int] = iter(())
+
+    def step(self, budget_s: float | None = None) -> bool:
+        """Work for about so long; say whether nothing is left to do. Commits now and then."""
+        deadline = None if budget_s is None else time.monotonic() + budget_s
+        store = self._fs.store
+        try:
+            while (epoch := self._next_epoch()) is not None:
+                if epoch != self._epoch:
+                    self._epoch, self._work = epoch, _encode_epoch(store, epoch)
+                for size in self._work:
+                    store.charge(size)
+                    if store.dirty_bytes > _COMMIT_BYTES:
+                        self._fs.commit()
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return False
+                store.charge()
+                store.facts.put(_DONE, b"%d" % epoch)
+                self._epoch = None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # It takes room before it gives room: then the blocks stay as they are.
+        return True
+
+    def _next_epoch(self) -> Epoch | None:
+        store = self._fs.store
+        done = int(store.facts.get(_DONE) or b"0")
+        latest_ns = self._fs.clock() - self._min_age_ns
+        ready = (c.epoch for c in checkpoints(store) if c.epoch > done and c.time_ns <= latest_ns)
+        return min(ready, default=None)
+
+
+def compress(fs: Filesystem) -> None:
+    """Compress all that checkpoints have, however long it takes. The caller commits."""
+    Compressor(fs).step()
+
+
+def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
+    """Encode the blocks that the epoch wrote; yield how many bytes each took before."""
+    view = store.view(epoch)
+    parent = store.epochs[epoch].parent
+    before = store.view(parent) if parent in store.epochs else None
+    for entity in store.changes.walk(epoch, store.inodes.kind):
+        record = store.inodes.own(view, entity)
+        if not record:
+            continue
+        inode = unpack_inode(Ino(unpack_u64(entity)), record)
+        if inode.content != NO_CONTENT:
+            older = _older_content(store, before, inode)
+            for block, key in _blocks(store, view, inode):
+                base = _key_before(store, before, older, block_number(block))
+                yield BLOCK_SIZE if store.blocks.encode(key, base) else 0
+
+
+def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, bytes]]:
+    """(entity, key) of the stored blocks that the view's epoch wrote into the inode's content."""
+    prefix = pack_u64(inode.content)
+    for entity, suffix, record in store.blockmap.versions(prefix):
+        if suffix == view.suffix and record and (key := unpack_mapping(record).key):
+            yield entity, key
+
+
+def _older_content(store: Store, before: View | None, inode: Inode) -> ContentId:
+    """The content of the same file one epoch earlier, or of what had its name then: many programs
+    write a new file and put it in the old one's place."""
+    if before is None:
+        return NO_CONTENT
+    record = store.inodes.get(before, pack_u64(inode.ino))
+    if record is None:
+        entry = store.dirents.get(before, dirent_entity(inode.parent, inode.name))
+        record = None if entry is None else store.inodes.get(before, entry)
+    return NO_CONTENT if record is None else unpack_inode(inode.ino, record).content
+
+
+def _key_before(store: Store, before: View | None, content: ContentId, number: int) -> bytes | None:
+    if before is None or content == NO_CONTENT:
+        return None
+    record = store.blockmap.get(before, block_entity(content, number))
+    return unpack_mapping(record).key or None if record else None

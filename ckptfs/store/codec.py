@@ -1,0 +1,80 @@
+"""How a block's bytes are kept: as they are, compressed, or as what differs from another block.
+
+Pure functions between bytes. Blocks are written as they are, which costs a writer nothing; once
+they have come to rest `ckptfs.history.compression` has them encoded. zstd is imported when needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zstandard
+
+#: Of 64 KiB of source level 1 makes 18 KiB in 0.34 ms, 3 makes 17.5 in 0.45, 6 makes 16.5 in 1.2.
+_LEVEL = 3
+#: What compression must save, of the bytes as they are, to be worth the time of every reader.
+_WORTH = 8
+#: No block is longer, whatever a damaged frame says of itself.
+_LENGTH_MAX = 65_536
+
+
+class FrameError(Exception):
+    """A frame that is damaged, or is not one."""
+
+
+@functools.cache
+def _compressor() -> zstandard.ZstdCompressor:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_LEVEL)
+
+
+@functools.cache
+def _decompressor() -> zstandard.ZstdDecompressor:
+    import zstandard
+
+    return zstandard.ZstdDecompressor()
+
+
+def compress(data: bytes) -> bytes | None:
+    """The bytes as a zstd frame, or None if that does not save enough."""
+    frame = _compressor().compress(data)
+    return frame if len(frame) <= len(data) - len(data) // _WORTH else None
+
+
+def decompress(frame: bytes) -> bytes:
+    return _unpacked(_decompressor(), frame)
+
+
+def compress_against(data: bytes, base: bytes) -> bytes:
+    """The bytes as a zstd frame for a reader who has the base: of an edited file, the edits."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_LEVEL, dict_data=_as_dictionary(base)).compress(data)
+
+
+def decompress_against(frame: bytes, base: bytes) -> bytes:
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor(dict_data=_as_dictionary(base))
+    return _unpacked(reader, frame)
+
+
+def _unpacked(reader: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
+    import zstandard
+
+    try:
+        # Asked before any room is made for it.
+        if not 0 <= zstandard.frame_content_size(frame) <= _LENGTH_MAX:
+            raise FrameError("it is not the frame of a block")
+        return reader.decompress(frame)
+    except zstandard.ZstdError as error:
+        raise FrameError(str(error)) from error
+
+
+def _as_dictionary(base: bytes) -> zstandard.ZstdCompressionDict:
+    import zstandard
+
+    return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

@@ -1,0 +1,222 @@
+"""Blocks at rest: the same bytes in less room, through edits, deletions and purges."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
+from ckptfs.store import check
+from ckptfs.store.blocks import CorruptBlock
+from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_ZSTD
+from tests.direct import get, reopened, shown
+from tests.history.edits import Edits
+from tests.history.leftovers import leftovers
+
+WORDS = "epoch head view block change handle checkpoint workspace store fsync rename".split()
+
+
+def text(seed: int, size: int = 40_000) -> bytes:
+    """Text that compresses as source code does."""
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) + str(rng.randrange(999)) for _ in range(size // 8)).encode()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Edits]:
+    made = Edits(tmp_path / "store")
+    yield made
+    made.fs.commit()
+    assert check(made.store) == []
+    assert leftovers(made.store) == []
+    made.store.close()
+
+
+def save(work: Edits) -> None:
+    seal(work.fs, "auto", "", work.fs.clock())
+
+
+def codecs(work: Edits) -> list[int]:
+    return sorted(record[0] for _, record in work.store.blocks._blocks.walk())
+
+
+def stored_bytes(work: Edits) -> int:
+    return sum(size for _, size in work.store.blocks.sizes())
+
+
+def compress(work: Edits) -> None:
+    """Compress; whatever can be seen must be as before."""
+    fs = work.fs
+    fs.settle()
+    views = [fs.view_of(c.epoch) for c in checkpoints(work.store)] + [fs.head]
+    before = [shown(fs, view) for view in views]
+    compression.compress(fs)
+    work.store.blocks._decoded.clear()
+    assert [shown(fs, view) for view in views] == before
+    assert check(work.store) == []
+
+
+def test_what_is_sealed_is_compressed_and_the_head_is_not(work: Edits) -> None:
+    work.put("text", text(1))
+    work.put("noise", os.urandom(50_000))
+    save(work)
+    work.put("new", text(2))
+    compress(work)
+    assert codecs(work) == [CODEC_RAW, CODEC_RAW, CODEC_ZSTD]
+    assert stored_bytes(work) < 50_000 + len(text(2)) + len(text(1)) // 2
+
+
+@pytest.mark.parametrize("way", ["in place", "cut", "by rename"])
+def test_an_edited_file_takes_only_its_edits(work: Edits, way: str) -> None:
+    work.put("file", text(1))
+    save(work)
+    compress(work)
+    before = stored_bytes(work)
+    for number in range(10):
+        edited = text(1)[: 5_000 * number] + b"EDIT%d" % number + text(1)[5_000 * number :]
+        if way == "by rename":
+            work.put("file~", edited)
+            work.move("file~", "file")
+        elif way == "cut":
+            work.put("file", edited)
+        else:
+            work.write("file", 0, edited)
+        save(work)
+    compress(work)
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_DELTA] * 10
+    assert stored_bytes(work) - before < 10 * 200
+
+
+def test_a_base_stays_as_long_as_a_difference_needs_it(work: Edits) -> None:
+    work.put("file", text(1))
+    save(work)
+    work.put("file", text(1) + b"more")
+    save(work)
+    compress(work)
+    removal.delete(work.fs, checkpoints(work.store)[:1])
+    assert codecs(work) == [CODEC_ZSTD, CODEC_DELTA]
+    assert get(work.fs, b"file") == text(1) + b"more"
+    work.remove("file")
+    removal.delete(work.fs, checkpoints(work.store))
+    assert codecs(work) == []
+
+
+def test_going_back_and_forth_makes_no_ring(work: Edits) -> None:
+    a, b, c = text(1), text(1) + b"b", text(1) + b"c"
+    for data in (a, b, a, c, b, a):
+        work.put("file", data)
+        save(work)
+        compress(work)
+    for checkpoint in checkpoints(work.store)[:5]:
+        removal.delete(work.fs, [checkpoint])
+        assert check(work.store) == []
+    assert get(work.fs, b"file") == a
+
+
+def test_the_same_bytes_again_are_the_same_block(work: Edits) -> None:
+    work.put("a", text(1))
+    save(work)
+    compress(work)
+    work.put("b", text(1))
+    save(work)
+    assert codecs(work) == [CODEC_ZSTD]
+
+
+def test_in_steps_across_a_restart(work: Edits) -> None:
+    for number in range(30):
+        work.put(f"{number}", text(number, 20_000))
+    save(work)
+    compressor = compression.Compressor(work.fs)
+    assert not compressor.step(0)
+    assert 0 < codecs(work).count(CODEC_ZSTD) < 30
+    work.fs = reopened(work.fs)
+    work.store = work.fs.store
+    compressor = compression.Compressor(work.fs)
+    while not compressor.step(0):
+        pass
+    assert codecs(work) == [CODEC_ZSTD] * 30
+    assert compressor.step(0)
+
+
+def test_an_epoch_deleted_between_two_steps(work: Edits) -> None:
+    for number in range(30):
+        work.put(f"{number}", text(number, 20_000))
+    save(work)
+    work.put("0", text(77))
+    save(work)
+    compressor = compression.Compressor(work.fs)
+    assert not compressor.step(0)
+    removal.delete(work.fs, checkpoints(work.store)[:1])
+    assert compressor.step()
+    assert codecs(work) == [CODEC_ZSTD] * 30
+
+
+def test_a_damaged_frame_is_an_error_of_the_disk(work: Edits) -> None:
+    work.put("file", text(1))
+    save(work)
+    compress(work)
+    blocks = work.store.blocks
+    (key,) = blocks.keys()
+    record = blocks._record(key)
+    blocks._decoded.clear()
+    blocks._blocks.put(key, record[:100] + b"damage" + record[106:])
+    with pytest.raises(CorruptBlock):
+        blocks.read(key)
+    assert {problem.invariant for problem in check(work.store)} == {"blocks"}
+    blocks._blocks.put(key, record)
+
+
+def test_purged_bytes_do_not_live_on_as_somebodys_base(work: Edits) -> None:
+    """The name of the purged file went to another one, which is kept as the difference."""
+    work.put("a", text(1))
+    save(work)
+    work.move("a", "b")
+    work.put("a", text(1)[100:])
+    save(work)
+    compress(work)
+    assert codecs(work) == [CODEC_ZSTD, CODEC_DELTA]
+    purge.purge(work.fs, [b"b"])
+    assert codecs(work) == [CODEC_ZSTD]
+    assert get(work.fs, b"a") == text(1)[100:]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "move", "save", "save", "back", "delete", "compress"]),
+            st.sampled_from("abc"),
+            st.integers(0, 5),
+        ),
+        max_size=30,
+    )
+)
+def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    work = Edits(tmp_path_factory.mktemp("rest") / "store")
+    base = text(1, 6_000)
+    for what, name, number in steps:
+        known = checkpoints(work.store)
+        if what == "put":
+            work.put(name, base[: 1000 * number] + b"#%d" % number + base[1000 * number :])
+        elif what == "move" and name.encode() in shown(work.fs, work.fs.head).nodes:
+            work.move(name, "abc"[number % 3])
+        elif what == "save":
+            save(work)
+        elif what == "back" and known:
+            restore(work.fs, known[number % len(known)])
+        elif what == "delete" and known:
+            removal.delete(work.fs, [known[number % len(known)]])
+        elif what == "compress":
+            compress(work)
+    compress(work)
+    removal.delete(work.fs, checkpoints(work.store))
+    work.fs.commit()
+    assert check(work.store) == []
+    assert leftovers(work.store) == []
+    work.store.close()
