@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,25 +13,35 @@ from ckptfs.fs import Filesystem
 from ckptfs.store import Store
 from tests.direct import Life, new_filesystem
 
+#: Where there is memory for files: these tests ask what is committed, not how fast a disk syncs.
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 
 @pytest.fixture
-def fs(tmp_path: Path) -> Iterator[Filesystem]:
+def memory() -> Iterator[Path]:
+    """An empty directory, in memory if possible."""
+    with tempfile.TemporaryDirectory(prefix="ckptfs-test-", dir=_MEMORY) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def fs(memory: Path) -> Iterator[Filesystem]:
     """An empty file system; at the end `check` must find nothing."""
-    with new_filesystem(tmp_path / "store") as fs:
+    with new_filesystem(memory / "store") as fs:
         yield fs
 
 
 @pytest.fixture
-def life(tmp_path: Path) -> Iterator[Life]:
+def life(memory: Path) -> Iterator[Life]:
     """A file system whose store can be closed and opened again."""
-    life = Life(tmp_path / "store")
+    life = Life(memory / "store")
     yield life
     life.end()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(memory: Path) -> Iterator[Store]:
     """A bare store, for tests that write records as they like; it is not checked."""
-    store = Store.create(tmp_path / "store")
+    store = Store.create(memory / "store")
     yield store
     store.close(commit=False)

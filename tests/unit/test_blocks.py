@@ -117,8 +117,8 @@ def eight_bits(data: Buffer, seed: int) -> bytes:
 
 
 @pytest.fixture
-def colliding(tmp_path: Path) -> Iterator[Filesystem]:
-    with new_filesystem(tmp_path / "store") as fs:
+def colliding(memory: Path) -> Iterator[Filesystem]:
+    with new_filesystem(memory / "store") as fs:
         fs.store.blocks.digest = eight_bits
         yield fs
 

@@ -19,9 +19,9 @@ RAISES = pytest.mark.xfail(reason="check fails on a record that makes no sense, 
 
 
 @pytest.fixture
-def fs(tmp_path: Path) -> Iterator[Filesystem]:
+def fs(memory: Path) -> Iterator[Filesystem]:
     """A sound tree in two epochs: files with blocks, inline bytes, links, xattrs, directories."""
-    store = Store.create(tmp_path / "store")
+    store = Store.create(memory / "store")
     fs = Filesystem(store, Ticks())
     mkdir(fs, b"dir")
     mkdir(fs, b"dir/sub")

@@ -31,9 +31,9 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(memory: Path) -> Path:
     """A store with something in it, closed."""
-    store = Store.create(tmp_path / "store")
+    store = Store.create(memory / "store")
     fs = Filesystem(store)
     mkdir(fs, b"dir")
     put(fs, b"dir/file", b"first" * BLOCK_SIZE)
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     fs.link(fs.head, find(fs, fs.head, b"small").ino, 1, b"link")
     fs.commit()
     store.close()
-    return tmp_path / "store"
+    return memory / "store"
 
 
 def test_what_was_not_committed_never_was(path: Path) -> None:

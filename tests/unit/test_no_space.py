@@ -82,8 +82,8 @@ Mount = Callable[..., Full]
 
 
 @pytest.fixture
-def small_map(tmp_path: Path) -> Iterator[Full]:
-    full = Full(tmp_path / "store", map_size=SMALL)
+def small_map(memory: Path) -> Iterator[Full]:
+    full = Full(memory / "store", map_size=SMALL)
     yield full
     full.fs.store.close(commit=False)
 

@@ -61,8 +61,8 @@ def _put_meta(path: Path, key: bytes, value: bytes | None) -> None:
 # -- making ----------------------------------------------------------------------------------------
 
 
-def test_a_new_store_is_private_and_empty(tmp_path: Path) -> None:
-    path = tmp_path / "some" / "where"
+def test_a_new_store_is_private_and_empty(memory: Path) -> None:
+    path = memory / "some" / "where"
     store = Store.create(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert {stat.S_IMODE(entry.stat().st_mode) & 0o077 for entry in os.scandir(path)} == {0}
@@ -73,22 +73,22 @@ def test_a_new_store_is_private_and_empty(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir(mode=0o755)
-    Store.create(tmp_path / "store").close()
-    assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
+def test_an_empty_directory_becomes_a_store(memory: Path) -> None:
+    (memory / "store").mkdir(mode=0o755)
+    Store.create(memory / "store").close()
+    assert stat.S_IMODE((memory / "store").stat().st_mode) == 0o700
 
 
-def test_nothing_is_made_in_a_directory_with_something_in_it(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("keep")
-    before = _state(tmp_path)
+def test_nothing_is_made_in_a_directory_with_something_in_it(memory: Path) -> None:
+    (memory / "mine").write_text("keep")
+    before = _state(memory)
     with pytest.raises(errors.NotAStore):
-        Store.create(tmp_path)
-    assert _state(tmp_path) == before
+        Store.create(memory)
+    assert _state(memory) == before
 
 
-def test_a_store_is_not_made_twice(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
+def test_a_store_is_not_made_twice(memory: Path) -> None:
+    path = _made(memory / "store")
     with pytest.raises(errors.NotAStore):
         Store.create(path)
     store = Store.open(path)
@@ -96,70 +96,70 @@ def test_a_store_is_not_made_twice(tmp_path: Path) -> None:
     store.close()
 
 
-def test_nothing_is_made_on_or_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("keep")
-    for path in (tmp_path / "file", tmp_path / "file" / "store"):
+def test_nothing_is_made_on_or_below_a_file(memory: Path) -> None:
+    (memory / "file").write_text("keep")
+    for path in (memory / "file", memory / "file" / "store"):
         with pytest.raises(errors.NotAStore):
             Store.create(path)
-    assert (tmp_path / "file").read_text() == "keep"
+    assert (memory / "file").read_text() == "keep"
 
 
 # -- what is no store ------------------------------------------------------------------------------
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_missing(memory: Path) -> None:
     with pytest.raises(errors.StoreMissing):
-        Store.open(tmp_path / "nowhere")
-    (tmp_path / "link").symlink_to("nowhere")
+        Store.open(memory / "nowhere")
+    (memory / "link").symlink_to("nowhere")
     with pytest.raises(errors.StoreMissing):
-        Store.open(tmp_path / "link")
-    assert os.listdir(tmp_path) == ["link"]
+        Store.open(memory / "link")
+    assert os.listdir(memory) == ["link"]
 
 
-def test_a_file_is_no_store(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("keep")
+def test_a_file_is_no_store(memory: Path) -> None:
+    (memory / "file").write_text("keep")
     with pytest.raises(errors.NotAStore):
-        Store.open(tmp_path / "file")
+        Store.open(memory / "file")
 
 
-def test_an_empty_directory_is_no_store_and_stays_empty(tmp_path: Path) -> None:
+def test_an_empty_directory_is_no_store_and_stays_empty(memory: Path) -> None:
     with pytest.raises(errors.NotAStore):
-        Store.open(tmp_path)
-    assert os.listdir(tmp_path) == []
+        Store.open(memory)
+    assert os.listdir(memory) == []
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 100_000])
-def test_garbage_is_no_store(tmp_path: Path, size: int) -> None:
-    (tmp_path / "data.mdb").write_bytes(b"\xa5" * size)
-    before = _state(tmp_path)
+def test_garbage_is_no_store(memory: Path, size: int) -> None:
+    (memory / "data.mdb").write_bytes(b"\xa5" * size)
+    before = _state(memory)
     with pytest.raises(errors.NotAStore):
-        Store.open(tmp_path)
-    assert _state(tmp_path) == before
+        Store.open(memory)
+    assert _state(memory) == before
 
 
-def test_an_empty_data_file_is_no_store(tmp_path: Path) -> None:
-    (tmp_path / "data.mdb").touch()
-    before = _state(tmp_path)
+def test_an_empty_data_file_is_no_store(memory: Path) -> None:
+    (memory / "data.mdb").touch()
+    before = _state(memory)
     with pytest.raises(errors.NotAStore):
-        Store.open(tmp_path)
-    assert _state(tmp_path) == before
+        Store.open(memory)
+    assert _state(memory) == before
 
 
 @WRITES_FIRST
-def test_another_programs_lmdb_is_no_store_and_stays_as_it_was(tmp_path: Path) -> None:
-    with lmdb.open(os.fspath(tmp_path), map_size=1 << 24, max_dbs=4) as env:
+def test_another_programs_lmdb_is_no_store_and_stays_as_it_was(memory: Path) -> None:
+    with lmdb.open(os.fspath(memory), map_size=1 << 24, max_dbs=4) as env:
         theirs = env.open_db(b"theirs")
         with env.begin(write=True) as txn:
             txn.put(b"key", b"value", db=theirs)
-    before = (tmp_path / "data.mdb").read_bytes()
+    before = (memory / "data.mdb").read_bytes()
     with pytest.raises(errors.NotAStore):
-        Store.open(tmp_path)
-    assert (tmp_path / "data.mdb").read_bytes() == before
+        Store.open(memory)
+    assert (memory / "data.mdb").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["lock", "data.mdb"])
-def test_a_directory_where_a_file_must_be(tmp_path: Path, name: str) -> None:
-    path = _made(tmp_path / "store")
+def test_a_directory_where_a_file_must_be(memory: Path, name: str) -> None:
+    path = _made(memory / "store")
     (path / name).unlink()
     (path / name).mkdir()
     with pytest.raises(errors.StoreError):
@@ -167,9 +167,9 @@ def test_a_directory_where_a_file_must_be(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("pages", [1, *(pytest.param(n, marks=BUS_ERROR) for n in (2, 3, 40))])
-def test_a_file_cut_short_is_told_and_not_died_of(tmp_path: Path, pages: int) -> None:
+def test_a_file_cut_short_is_told_and_not_died_of(memory: Path, pages: int) -> None:
     """In a process of its own: reading a map behind the end of its file is a bus error."""
-    path = _made(tmp_path / "store")
+    path = _made(memory / "store")
     store = Store.open(path)
     fs = Filesystem(store)
     for n in range(4):
@@ -194,8 +194,8 @@ def test_a_file_cut_short_is_told_and_not_died_of(tmp_path: Path, pages: int) ->
 
 
 @pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 2**32 - 1])
-def test_an_unknown_version_is_refused_by_its_number(tmp_path: Path, version: int) -> None:
-    path = _made(tmp_path / "store")
+def test_an_unknown_version_is_refused_by_its_number(memory: Path, version: int) -> None:
+    path = _made(memory / "store")
     _put_meta(path, b"format", pack_u32(version))
     before = (path / "data.mdb").read_bytes()
     with pytest.raises(errors.StoreVersionUnknown) as caught:
@@ -204,24 +204,24 @@ def test_an_unknown_version_is_refused_by_its_number(tmp_path: Path, version: in
     assert (path / "data.mdb").read_bytes() == before
 
 
-def test_a_store_without_a_version_is_none(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
+def test_a_store_without_a_version_is_none(memory: Path) -> None:
+    path = _made(memory / "store")
     _put_meta(path, b"format", None)
     with pytest.raises(errors.NotAStore):
         Store.open(path)
 
 
 @pytest.mark.parametrize("key", [b"next_ino", b"next_content", b"next_epoch", b"head"])
-def test_a_lost_counter_is_damage(tmp_path: Path, key: bytes) -> None:
-    path = _made(tmp_path / "store")
+def test_a_lost_counter_is_damage(memory: Path, key: bytes) -> None:
+    path = _made(memory / "store")
     _put_meta(path, key, None)
     with pytest.raises(errors.StoreCorrupt, match=key.decode()):
         Store.open(path)
 
 
-def test_a_refused_store_is_let_go(tmp_path: Path) -> None:
+def test_a_refused_store_is_let_go(memory: Path) -> None:
     """What was wrong can be put right and the store opened, in the same process."""
-    path = _made(tmp_path / "store")
+    path = _made(memory / "store")
     _put_meta(path, b"format", pack_u32(FORMAT_VERSION + 1))
     with pytest.raises(errors.StoreVersionUnknown):
         Store.open(path)
@@ -247,8 +247,8 @@ def _open_for_good(path: Path) -> int:
     return os.getpid()
 
 
-def test_in_use_by_this_process(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
+def test_in_use_by_this_process(memory: Path) -> None:
+    path = _made(memory / "store")
     store = Store.open(path)
     with pytest.raises(errors.StoreInUse) as caught:
         Store.open(path)
@@ -257,8 +257,8 @@ def test_in_use_by_this_process(tmp_path: Path) -> None:
     store.close()
 
 
-def test_in_use_by_another_process_until_that_ends(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
+def test_in_use_by_another_process_until_that_ends(memory: Path) -> None:
+    path = _made(memory / "store")
     with peer() as other:
         pid = other(_open_for_good, path)
         with pytest.raises(errors.StoreInUse) as caught:
@@ -269,8 +269,8 @@ def test_in_use_by_another_process_until_that_ends(tmp_path: Path) -> None:
     Store.open(path).close()
 
 
-def test_the_words_of_a_holder_that_died_count_for_nothing(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
+def test_the_words_of_a_holder_that_died_count_for_nothing(memory: Path) -> None:
+    path = _made(memory / "store")
     (path / "lock").write_text("1\n")
     store = Store.open(path)
     assert (path / "lock").read_text() == f"{os.getpid()}\n"
@@ -299,10 +299,10 @@ def test_unreadable_behind_a_closed_directory() -> None:
 
 
 @RAW_ERRORS
-def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have(memory: Path) -> None:
     for attempt in (Store.open, Store.create):
         with pytest.raises(errors.StoreError):
-            attempt(tmp_path / ("n" * 300))
+            attempt(memory / ("n" * 300))
 
 
 @pytest.fixture
@@ -342,28 +342,28 @@ def test_behind_a_read_only_bind_mount() -> None:
 # -- closing ---------------------------------------------------------------------------------------
 
 
-def test_a_store_that_moved_opens(tmp_path: Path) -> None:
-    path = _made(tmp_path / "store")
-    shutil.move(path, tmp_path / "moved")
-    store = Store.open(tmp_path / "moved")
+def test_a_store_that_moved_opens(memory: Path) -> None:
+    path = _made(memory / "store")
+    shutil.move(path, memory / "moved")
+    store = Store.open(memory / "moved")
     assert get(Filesystem(store), b"file") == b"content"
     store.close()
 
 
-def test_facts_are_kept(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "store")
+def test_facts_are_kept(memory: Path) -> None:
+    store = Store.create(memory / "store")
     store.facts.put(b"workspace", b"/home/me")
     store.note()
     store.close()
-    store = Store.open(tmp_path / "store")
+    store = Store.open(memory / "store")
     assert store.facts.get(b"workspace") == b"/home/me"
     store.close()
 
 
-def test_a_commit_of_nothing_writes_nothing(tmp_path: Path) -> None:
-    store = Store.open(_made(tmp_path / "store"))
-    before = (tmp_path / "store" / "data.mdb").read_bytes()
+def test_a_commit_of_nothing_writes_nothing(memory: Path) -> None:
+    store = Store.open(_made(memory / "store"))
+    before = (memory / "store" / "data.mdb").read_bytes()
     assert not store.dirty
     store.commit()
     store.close()
-    assert (tmp_path / "store" / "data.mdb").read_bytes() == before
+    assert (memory / "store" / "data.mdb").read_bytes() == before
