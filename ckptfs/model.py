@@ -30,6 +30,27 @@ NO_CONTENT = ContentId(0)
 Clock = Callable[[], int]
 wall_clock: Clock = time.time_ns
 
+_CLOCK_REALTIME_COARSE = 5
+
+
+def kernel_clock() -> int:
+    """The clock that the kernel stamps files with: it ticks every few milliseconds.
+
+    Under a mount both stamp the same files; with a finer clock of our own, a write would seem to
+    come before the file was made.
+    """
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+
+#: The range of times that can be stored, in nanoseconds since 1970.
+TIME_MIN_NS = -(2**63)
+TIME_MAX_NS = 2**63 - 1
+
+
+def storable_ns(time_ns: int) -> int:
+    """The nearest time that can be stored, as Linux does where a file system has its limits."""
+    return min(max(time_ns, TIME_MIN_NS), TIME_MAX_NS)
+
 
 class Inode(NamedTuple):
     """One version of a file, directory, link or special node. Sizes are bytes, times nanoseconds.

@@ -76,9 +76,11 @@ def sync_filesystem(path: Path) -> None:
     """Push everything the kernel still holds for this file system to its server."""
     import ctypes  # late, like all that only a change of mounts needs
 
+    syncfs = ctypes.CDLL(None, use_errno=True).syncfs
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+        # The kernel keeps an old write's error for the next one who syncs; its writer was told.
+        if syncfs(descriptor) != 0 and syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     finally:
         os.close(descriptor)

@@ -71,6 +71,7 @@ class Filesystem:
 
     getattr = inodes.getattr
     setattr = inodes.setattr
+    is_own = inodes.is_own
     hold = inodes.hold
     drop = inodes.drop
     forget = inodes.forget

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content
-from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode
+from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode, storable_ns
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_inode, pack_u64, unpack_inode
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)
     view.unsettled[inode.ino] = inode
+
+
+def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
+    """Whether the view's own epoch changed the inode: no checkpoint has it as it is."""
+    return ino in view.unsettled or fs.store.inodes.own(view, inode_entity(ino)) is not None
 
 
 def settle(fs: Filesystem, view: View) -> None:
@@ -121,9 +126,9 @@ def setattr(
         mode=_new_mode(inode, wanted),
         uid=inode.uid if wanted.uid is None else wanted.uid,
         gid=inode.gid if wanted.gid is None else wanted.gid,
-        atime_ns=inode.atime_ns if wanted.atime_ns is None else wanted.atime_ns,
-        mtime_ns=inode.mtime_ns if wanted.mtime_ns is None else wanted.mtime_ns,
-        ctime_ns=now if wanted.ctime_ns is None else wanted.ctime_ns,
+        atime_ns=inode.atime_ns if wanted.atime_ns is None else storable_ns(wanted.atime_ns),
+        mtime_ns=inode.mtime_ns if wanted.mtime_ns is None else storable_ns(wanted.mtime_ns),
+        ctime_ns=now if wanted.ctime_ns is None else storable_ns(wanted.ctime_ns),
     )
     save(fs, view, inode)
     return inode

@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
 
+#: Name spaces that can be stored. In `system` live access lists, which would have to be obeyed.
+_STORED = (b"user.", b"trusted.", b"security.")
+
 XATTR_CREATE = 1
 XATTR_REPLACE = 2
 VALUE_MAX = 65_536
 
 
+def _require_stored(name: bytes) -> None:
+    if not name.startswith(_STORED):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
 def getxattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> bytes:
+    _require_stored(name)
     record = fs.store.xattrs.get(view, xattr_entity(ino, name))
     if record is None:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
@@ -34,7 +43,8 @@ def setxattr(
     fs: Filesystem, view: View, ino: Ino, name: bytes, value: bytes, flags: int = 0
 ) -> None:
     view.require_writable()
-    if not name or len(name) > NAME_MAX:
+    _require_stored(name)
+    if len(name) > NAME_MAX:
         raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
     if len(value) > VALUE_MAX:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))

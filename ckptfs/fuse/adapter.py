@@ -65,12 +65,14 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     return handle
 
 
-#: Told before every change which process makes it and whether it destroys content: the moment to
-#: take a checkpoint of what was.
-Guard = Callable[[int, bool], None]
+#: Tells whether what a change takes away is in no checkpoint.
+Loss = Callable[[], bool]
+#: Told before every change which process makes it and, if it takes content away, how to find out
+#: whether that is lost: the moment to take a checkpoint of what was.
+Guard = Callable[[int, Loss | None], None]
 
 
-def unguarded(pid: int, destroying: bool) -> None:
+def unguarded(pid: int, loss: Loss | None) -> None:
     """The guard of a mount that takes no checkpoints by itself."""
 
 
@@ -111,7 +113,8 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._fs = fs
         self._guard = guard
-        #: Who last opened a file for writing; a write itself does not say whose it is.
+        #: Who opened a file as it is for writing, until it is written: a write does not say whose
+        #: it is. The first one counts; a checkpoint between two writes would hold half a file.
         self._writers: dict[int, int] = {}
         self._xattrs = options.xattrs
         self._show_history = options.show_checkpoints
@@ -133,6 +136,17 @@ class Operations(pyfuse3.Operations):
         if name == history_dir.NAME and parent == ROOT_INO:
             raise OSError(errno.EPERM, f"{name.decode()} is the history")
         return self._at(parent)
+
+    def _loses_entry(self, parent: int, name: bytes) -> bool:
+        """Whether what stands under a name is in no checkpoint."""
+        view, ino, _ = self._at(parent)
+        victim = self._fs.seek(view, ino, name)
+        return victim is not None and self._fs.is_own(view, victim.ino)
+
+    def _loses_bytes(self, node: int, size: int) -> bool:
+        """Whether cutting the file to ``size`` takes away what is in no checkpoint."""
+        view, ino, _ = self._at(node)
+        return size < self._fs.getattr(view, ino).size and self._fs.is_own(view, ino)
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -172,7 +186,7 @@ class Operations(pyfuse3.Operations):
     def mknod(
         self, parent: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid, rdev), base)
 
@@ -185,7 +199,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def _mkdir(self, parent: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.mkdir(view, ino, name, mode, ctx.uid, ctx.gid), base)
 
@@ -193,13 +207,13 @@ class Operations(pyfuse3.Operations):
     def symlink(
         self, parent: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, base = self._entry_place(parent, name)
         return attributes(self._fs.symlink(view, ino, name, target, ctx.uid, ctx.gid), base)
 
     @handler
     def link(self, node: int, parent: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, directory, base = self._entry_place(parent, name)
         source, ino, _ = self._at(node)
         if source is not view:
@@ -208,7 +222,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: RequestContext) -> None:
-        self._guard(ctx.pid, True)
+        self._guard(ctx.pid, lambda: self._loses_entry(parent, name))
         view, ino, _ = self._entry_place(parent, name)
         self._fs.unlink(view, ino, name)
 
@@ -220,7 +234,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def _rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
-        self._guard(ctx.pid, True)
+        self._guard(ctx.pid, lambda: self._loses_entry(parent, name))
         view, ino, _ = self._entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 
@@ -234,7 +248,7 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        self._guard(ctx.pid, True)
+        self._guard(ctx.pid, lambda: self._loses_entry(new_parent, new_name))
         view, ino, _ = self._entry_place(parent, name)
         new_view, new_ino, _ = self._entry_place(new_parent, new_name)
         if new_view is not view:
@@ -273,8 +287,10 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: RequestContext,
     ) -> EntryAttributes:
-        if fields.update_mode or fields.update_uid or fields.update_gid or fields.update_size:
-            self._guard(ctx.pid, fields.update_size)
+        if fields.update_size:
+            self._guard(ctx.pid, lambda: self._loses_bytes(node, attr.st_size))
+        elif fields.update_mode or fields.update_uid or fields.update_gid:
+            self._guard(ctx.pid, None)
         view, ino, base = self._at(node)
         wanted = Attributes(
             mode=attr.st_mode if fields.update_mode else None,
@@ -306,22 +322,21 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, base = self._entry_place(parent, name)
         inode = self._fs.mknod(view, ino, name, mode, ctx.uid, ctx.gid)
-        self._writers[inode.ino] = ctx.pid
         return self._opened(base | inode.ino, ctx), attributes(inode, base)
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
         if node >= LIVE_END and flags & (os.O_ACCMODE | os.O_TRUNC):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if flags & os.O_ACCMODE:
-            self._writers[node] = ctx.pid
         if flags & os.O_TRUNC:
-            self._guard(ctx.pid, True)
+            self._guard(ctx.pid, lambda: self._loses_bytes(node, 0))
             view, ino, _ = self._at(node)
             self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not ctx.uid)
+        elif flags & os.O_ACCMODE:
+            self._writers[node] = ctx.pid
         return self._opened(node, ctx)
 
     def _opened(self, node: int, ctx: RequestContext) -> FileInfo:
@@ -342,7 +357,7 @@ class Operations(pyfuse3.Operations):
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         node = fh >> 1
-        self._guard(self._writers.get(node, 0), False)
+        self._guard(self._writers.pop(node, 0), None)
         view, ino, _ = self.nodes.place(node)
         return fs.write(
             view, ino, offset, data, keep_set_id=bool(fh & 1), slack_ns=_KERNEL_TIMES_NS
@@ -458,13 +473,13 @@ class Operations(pyfuse3.Operations):
     @handler
     def setxattr(self, node: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, _ = self._at(node)
         self._fs.setxattr(view, ino, name, value)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._guard(ctx.pid, False)
+        self._guard(ctx.pid, None)
         view, ino, _ = self._at(node)
         self._fs.removexattr(view, ino, name)

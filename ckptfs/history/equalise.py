@@ -11,7 +11,7 @@ import errno
 from dataclasses import dataclass, field
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.touched import Touched
+from ckptfs.history.touched import Touched, touched
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import View
 
@@ -28,8 +28,13 @@ class Equaliser:
     modified: list[bytes] = field(default_factory=list)
     deleted: list[bytes] = field(default_factory=list)
     touched: Touched = field(default_factory=lambda: Touched(set(), set()))
+    #: Inodes that differ between the two, though their records may look alike: the clock is coarse.
+    _differing: set[Ino] = field(init=False)
     #: Files cloned so far, by their number in the goal: hard links among them stay links.
     _cloned: dict[Ino, Ino] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._differing = touched(self.fs.store, self.fs.head, self.goal).inodes
 
     @property
     def changes(self) -> int:
@@ -80,7 +85,7 @@ class Equaliser:
             self._add(parent, name, like, path)
         elif here.is_dir and like.is_dir:
             self._equal_directories(here, like, path)
-        elif here != like:
+        elif here != like or like.ino in self._differing:
             self._replace(parent, name, here, like, path)
 
     def _equal_directories(self, here: Inode, like: Inode, path: bytes) -> None:
