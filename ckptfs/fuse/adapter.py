@@ -14,6 +14,7 @@ import errno
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
-from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, kernel_clock
 from ckptfs.store.blocks import Buffer
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,13 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
             raise FUSEError(errno.EIO) from None
 
     return handle
+
+
+def _is_now(time_ns: int | None) -> bool:
+    """Whether a time that was asked for must be "now". For files the kernel asks for that in its
+    own ticks; for anything else pyfuse3 fills in a finer now, which would seem to lie behind the
+    next change."""
+    return time_ns is not None and kernel_clock() < time_ns <= time.time_ns()
 
 
 #: Tells whether what a change takes away is in no checkpoint.
@@ -301,6 +309,8 @@ class Operations(pyfuse3.Operations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
+        if _is_now(wanted.mtime_ns) and not self._fs.getattr(view, ino).is_file:
+            wanted = wanted._replace(mtime_ns=kernel_clock())
         return attributes(self._fs.setattr(view, ino, wanted, keep_set_id=not ctx.uid), base)
 
     @handler
