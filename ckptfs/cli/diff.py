@@ -198,9 +198,11 @@ def _version_line(version: Record) -> str:
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
         path = f"{_name(version['old_path'])} -> {path}"
+    if version["writer"] and version["writer"]["command"]:
+        path += f"  by {version['writer']['command']}"
     if saved is None:
         return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} {path}"
-    told = saved["message"] or saved["cause"].get("command", "")
+    told = saved["message"]
     tag = f"[{saved['tag']}] " if saved["tag"] else ""
     when = screen.time_text(saved["time_ns"])
     line = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} {path}"

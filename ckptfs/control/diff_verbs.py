@@ -164,6 +164,7 @@ def _version(version: Version) -> Record:
     saved = version.checkpoint
     return {
         "checkpoint": None if saved is None else _described(saved),
+        "writer": None if version.writer is None else asdict(version.writer),
         **change_record(version.change),
     }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
-from ckptfs.history.checkpoints import Checkpoint, checkpoints
+from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints
 from ckptfs.history.diff import ADDED, DELETED, RENAMED, ROOT_PATH, Change, before, compare
 from ckptfs.history.sides import Side
 from ckptfs.history.touched import differing_blocks, epochs_between
@@ -22,12 +22,21 @@ from ckptfs.store import View
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
 
 
+#: How the message of a checkpoint begins that was taken because a command was about to write.
+_BEFORE = "before: "
+
+
 @dataclass(frozen=True)
 class Version:
-    """A change of the path. ``checkpoint`` is the one that has it, None for what is not saved."""
+    """A change of the path. ``checkpoint`` is the one that has it, None for what is not saved.
+
+    ``writer`` is who most likely made it, where automatic checkpoints tell: the command that the
+    one before was taken for, or that this one was taken after.
+    """
 
     checkpoint: Checkpoint | None
     change: Change
+    writer: Cause | None = None
 
 
 def history_of(fs: Filesystem, path: bytes) -> list[Version]:
@@ -45,8 +54,16 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
         old_path = paths.get(origin.epoch, paths[epoch])
         change = _change(fs, origin, old_path, views[epoch], paths[epoch])
         if change is not None and not change.only_times:
-            found.append(Version(saved, change))
+            found.append(Version(saved, change, _writer(known.get(origin.epoch), saved)))
     return found
+
+
+def _writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause | None:
+    if origin is not None and origin.kind == "auto" and origin.message.startswith(_BEFORE):
+        return origin.cause
+    if saved is not None and saved.kind == "auto" and not saved.message.startswith(_BEFORE):
+        return saved.cause
+    return None
 
 
 # -- following -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.history import Cause, seal
 from ckptfs.history.log import history_of
 from ckptfs.model import BLOCK_SIZE
 from tests.history.edits import Edits, edits
@@ -165,3 +166,29 @@ def test_a_path_that_never_was(tmp_path: Path) -> None:
         work.save()
         with pytest.raises(FileNotFoundError):
             history_of(work.fs, b"nobody")
+
+
+def test_who_wrote_it(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+
+        def auto(message: str) -> None:
+            seal(work.fs, "auto", message, work.fs.clock(), cause=Cause(command=message))
+
+        work.put("f", b"1")
+        work.save("by hand")
+        work.put("f", b"2")
+        auto("before: make")
+        work.put("f", b"3")
+        auto("before: rm")
+        work.put("f", b"4")
+        work.save("by hand")
+        work.put("f", b"5")
+        auto("after: tar")
+        writers = [version.writer for version in history_of(work.fs, b"f")]
+        assert [writer and writer.command for writer in writers] == [
+            "after: tar",
+            "before: rm",
+            "before: make",
+            None,
+            None,
+        ]
