@@ -21,7 +21,6 @@ from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
 from ckptfs.store import View
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
 
-
 #: How the message of a checkpoint begins that was taken because a command was about to write.
 _BEFORE = "before: "
 
