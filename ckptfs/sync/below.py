@@ -14,6 +14,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that took a file's place must not make us wait for its writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -25,13 +27,38 @@ _NO_XATTRS = (errno.ENOTSUP, errno.ENOSYS, errno.EPERM)
 
 # -- looking ---------------------------------------------------------------------------------------
 
+_TIMES = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
+
+
+def tame(seen: os.stat_result) -> os.stat_result:
+    """The attributes with times that the store can hold: ext4 keeps times until 2446, nanoseconds
+    in 64 bits end in 2262."""
+    if (
+        TIME_MIN_NS <= seen.st_mtime_ns <= TIME_MAX_NS
+        and TIME_MIN_NS <= seen.st_atime_ns <= TIME_MAX_NS
+    ):
+        return seen
+    fields = {name: getattr(seen, name) for name in ("st_blksize", "st_blocks", "st_rdev")}
+    fields |= {name: storable_ns(getattr(seen, name)) for name in _TIMES}
+    return os.stat_result(tuple(seen)[:10], fields)
+
 
 def look(dir_fd: int, name: bytes) -> os.stat_result | None:
     """What stands under a name, itself and not what it points to; None if nothing does."""
     try:
-        return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        return look_at(dir_fd, name)
     except FileNotFoundError:
         return None
+
+
+def look_at(dir_fd: int, name: bytes) -> os.stat_result:
+    """`look` at something that must be there."""
+    return tame(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+
+
+def look_into(fd: int) -> os.stat_result:
+    """The attributes of an open file or directory."""
+    return tame(os.fstat(fd))
 
 
 def _open_quietly(name: bytes, flags: int, dir_fd: int) -> int:
@@ -49,7 +76,7 @@ def open_directory(dir_fd: int, name: bytes) -> int:
 def open_file(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
     """A regular file for reading, and its attributes."""
     fd = _open_quietly(name, _FILE, dir_fd)
-    seen = os.fstat(fd)
+    seen = look_into(fd)
     if not stat.S_ISREG(seen.st_mode):
         os.close(fd)
         raise OSError(errno.ESTALE, "it changed while it was looked at")
@@ -182,7 +209,7 @@ class Descent:
 
     def enter(self, name: bytes) -> os.stat_result:
         fd = open_directory(self.fd, name)
-        seen = os.fstat(fd)
+        seen = look_into(fd)
         if seen.st_dev != self.device:
             os.close(fd)
             raise OSError(errno.EXDEV, "another file system is mounted here")

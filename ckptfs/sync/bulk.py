@@ -2,8 +2,8 @@
 
 Making, filling and dressing a file one operation after the other costs three times as much, and
 that is what an import spends its time on. Leaves out what only matters to someone watching: the
-directory's own times and a name that might be taken. So it is for directories that this pass made
-or found empty, and dresses itself when they are full.
+directory's own times and a name that might be taken. So it is for directories that the pass made or
+found empty, and dresses itself when they are full.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def place(
     store.charge(size)
     now = fs.clock()
     inode = Inode(
-        store.new_ino(),
-        seen.st_mode,
-        1,
-        seen.st_uid,
-        seen.st_gid,
-        seen.st_rdev,
-        size or len(target),
-        size,
-        seen.st_atime_ns,
-        seen.st_mtime_ns,
-        now,
-        now,
-        store.new_content() if size else NO_CONTENT,
-        view.epoch if size else NO_EPOCH,
-        parent,
-        name,
-        target,
+        ino=store.new_ino(),
+        mode=seen.st_mode,
+        nlink=1,
+        uid=seen.st_uid,
+        gid=seen.st_gid,
+        rdev=seen.st_rdev,
+        size=size or len(target),
+        allocated=size,
+        atime_ns=seen.st_atime_ns,
+        mtime_ns=seen.st_mtime_ns,
+        ctime_ns=now,
+        btime_ns=now,
+        content=store.new_content() if size else NO_CONTENT,
+        content_epoch=view.epoch if size else NO_EPOCH,
+        parent=parent,
+        name=name,
+        target=target,
     )
     if size:
         content.put_block(fs, view, inode, 0, data)

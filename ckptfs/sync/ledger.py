@@ -245,6 +245,8 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._table = store.below
+        #: Whether anything was put or forgotten.
+        self.changed = False
 
     def get(self, directory: Ino, name: bytes) -> Record | None:
         value = self._table.get(directory, name)
@@ -256,10 +258,12 @@ class Ledger:
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
         self._store.note()
+        self.changed = True
         self._table.put(directory, name, value)
 
     def forget(self, directory: Ino, name: bytes) -> None:
         self._store.note()
+        self.changed = True
         self._table.delete(directory, name)
 
     def forget_tree(self, directory: Ino, name: bytes) -> None:

@@ -134,7 +134,7 @@ class Outlet:
 
     def note(self, key: Ino, name: bytes, inode: Inode, digest: bytes, xattrs: bytes) -> None:
         """Owe the ledger that the name below now is what the store has."""
-        seen = os.stat(name, dir_fd=self.down.fd, follow_symlinks=False)
+        seen = below.look_at(self.down.fd, name)
         self.owe(key, name, agreement(seen, inode, digest=digest, xattrs=xattrs))
         if inode.nlink > 1:
             self.remember(name, inode, seen)
@@ -226,7 +226,7 @@ class Outlet:
         if above is None or value is None or ino_of(value) != ino:
             raise AssertionError("a moved directory has a place in the ledger")
         with below.directory_at(self.down.root_fd, above) as source:
-            seen = os.stat(name, dir_fd=source, follow_symlinks=False)
+            seen = below.look_at(source, name)
             move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
             moves.announce(self.fs, move)
             os.rename(name, path[-1], src_dir_fd=source, dst_dir_fd=fd)

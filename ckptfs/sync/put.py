@@ -103,7 +103,7 @@ def _link(out: Outlet, twin: Twin, name: bytes, seen: os.stat_result | None) -> 
         if error.errno in _NO_LINK:
             return False
         raise
-    made = os.stat(temp, dir_fd=out.down.fd, follow_symlinks=False)
+    made = below.look_at(out.down.fd, temp)
     if (made.st_dev, made.st_ino) != twin.identity:
         below.discard(out.down.fd, temp)
         raise Late

@@ -14,7 +14,7 @@ import stat
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
 from ckptfs.sync import below, leaves, moves
-from ckptfs.sync.below import count_entries, descend
+from ckptfs.sync.below import count_entries, descend, tame
 from ckptfs.sync.content import digest_of_xattrs
 from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
 from ckptfs.sync.intake import Intake, agrees, attributes_of, merged
@@ -34,6 +34,7 @@ from ckptfs.sync.ledger import (
     signature,
 )
 from ckptfs.sync.results import ScanResult, Tally, Watcher, is_fatal
+from ckptfs.sync.ticks import next_tick
 from ckptfs.sync.vanish import vanish
 
 #: The virtual directory of the mount: nothing else can have its name at the root.
@@ -53,6 +54,8 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         _note_links(scene)
         moves.end(fs)
         fs.commit()
+        if ledger.changed:
+            next_tick(fs)
         return tally.result()
 
 
@@ -60,7 +63,9 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
 
 
 def _walk(scene: Scene) -> None:
-    root = Frame(None, b"", ROOT_INO, os.fstat(scene.down.fd), old=scene.ledger.get(*ROOT_PLACE))
+    root = Frame(
+        None, b"", ROOT_INO, below.look_into(scene.down.fd), old=scene.ledger.get(*ROOT_PLACE)
+    )
     _list(scene, root)
     frames = [root]
     while frames:
@@ -90,7 +95,7 @@ def _list(scene: Scene, frame: Frame) -> None:
                     _take_new_file(scene, frame, name)
                     continue
                 try:
-                    seen = entry.stat(follow_symlinks=False)
+                    seen = tame(entry.stat(follow_symlinks=False))
                 except FileNotFoundError:
                     # Gone since it was listed.
                     if value is not None:
@@ -183,7 +188,7 @@ def _remove_unfinished(scene: Scene, frame: Frame, name: bytes) -> None:
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=fd)
         os.utime(fd, ns=(frame.seen.st_atime_ns, frame.seen.st_mtime_ns))
-        frame.seen = os.fstat(fd)
+        frame.seen = below.look_into(fd)
 
 
 # -- directories -----------------------------------------------------------------------------------

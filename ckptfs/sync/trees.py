@@ -16,7 +16,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.store import View
 from ckptfs.sync import below, lay
-from ckptfs.sync.below import Descent, count_entries, descend
+from ckptfs.sync.below import Descent, count_entries, descend, tame
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.intake import Intake, agrees, attributes_of
 from ckptfs.sync.leaf import Leaf
@@ -71,7 +71,7 @@ class _Import:
     def run(self, into: Ino) -> None:
         fs, view = self.intake.fs, self.intake.view
         empty = next(iter(fs.entries(view, into)), None) is None
-        top = _Filled(into, os.fstat(self.down.fd), fresh=empty, top=into == ROOT_INO)
+        top = _Filled(into, below.look_into(self.down.fd), fresh=empty, top=into == ROOT_INO)
         frames = [top]
         self._list(top)
         while frames:
@@ -106,7 +106,7 @@ class _Import:
             if entry.is_file(follow_symlinks=False):
                 leaf = Leaf(self.down.fd, name)
             else:
-                seen = entry.stat(follow_symlinks=False)
+                seen = tame(entry.stat(follow_symlinks=False))
                 if stat.S_ISDIR(seen.st_mode):
                     frame.waiting.append((name, seen))
                     return

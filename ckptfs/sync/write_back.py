@@ -40,6 +40,7 @@ from ckptfs.sync.results import (
     is_fatal,
 )
 from ckptfs.sync.scan import scan
+from ckptfs.sync.ticks import next_tick
 
 _LATE = "it changed below while it was being written back"
 
@@ -73,6 +74,7 @@ def _push(fs: Filesystem, dir_fd: int, progress: Watcher | None) -> tuple[SyncRe
     tally = Tally(progress, fs.head.inodes)
     ledger = Ledger(fs.store)
     fs.settle()
+    next_tick(fs)
     with descend(dir_fd) as down:
         moves.recover(fs, ledger, down.root_fd)
         out = Outlet(fs, ledger, down, tally)
@@ -235,7 +237,7 @@ def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | Non
         out.tally.modified += 1
         return out.ledger.get(key, name)
     os.mkdir(name, 0o700, dir_fd=out.down.fd)
-    made = os.stat(name, dir_fd=out.down.fd, follow_symlinks=False)
+    made = below.look_at(out.down.fd, name)
     # Before anything in it: no record may stand in the ledger that cannot be reached from its root.
     out.owe(key, name, agreement(made, inode, clean=False))
     out.places[inode.ino] = (key, name)
@@ -254,7 +256,7 @@ def _move(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> bool:
 
 
 def _check_attributes(out: Outlet, frame: Frame) -> None:
-    seen, old = os.fstat(out.down.fd), frame.old
+    seen, old = below.look_into(out.down.fd), frame.old
     if old is not None and (seen.st_mode, seen.st_uid, seen.st_gid) != (old.mode, old.uid, old.gid):
         frame.trusted = False
         out.late.append(out.down.path())
@@ -293,4 +295,4 @@ def _dress(out: Outlet, frame: Frame) -> None:
     if old is not None and (inode.mode, inode.uid, inode.gid) != (old.mode, old.uid, old.gid):
         out.tally.modified += 1
     place = ROOT_PLACE if frame.parent is None else (frame.parent.inode.ino, frame.name)
-    out.owe(*place, agreement(os.fstat(fd), inode, xattrs=digest))
+    out.owe(*place, agreement(below.look_into(fd), inode, xattrs=digest))

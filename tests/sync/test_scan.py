@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.model import BLOCK_SIZE
+from ckptfs.model import BLOCK_SIZE, TIME_MAX_NS
 from tests.support.trees import Directory, Fifo, File, Link, Same
 from tests.sync.pair import Pair
 
@@ -312,3 +312,17 @@ def test_progress_is_told(pair: Pair) -> None:
     assert len(told) >= 3
     assert told[-1].files == told[-1].total_files == 600
     assert told[-1].bytes == sum(range(600))
+
+
+@pytest.mark.parametrize("name", ["f", "d", "l", "."])
+def test_times_that_64_bits_of_nanoseconds_cannot_hold(pair: Pair, name: str) -> None:
+    pair.plant({"f": "x", "d": {}, "l": Link("t")})
+    far = 13_569_465_600 * 10**9 + 1
+    os.utime(pair.below / name, ns=(far, far), follow_symlinks=False)
+    kept = os.lstat(pair.below / name).st_mtime_ns
+    pair.scan()
+    if kept > TIME_MAX_NS:
+        assert pair.inode("" if name == "." else name).mtime_ns == TIME_MAX_NS
+    assert not pair.scan().changed
+    assert not pair.write_back().changed
+    assert os.lstat(pair.below / name).st_mtime_ns == kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -367,3 +368,17 @@ def test_a_moved_directory_in_the_place_of_a_link_to_nowhere(started: Pair) -> N
     started.remove("d")
     started.write_back()
     settled(started)
+
+
+def test_edits_that_follow_a_pass_at_once(memory_path: Path) -> None:
+    """The clock of the store goes in ticks. An edit in the tick of the agreement must tell too."""
+    pair = Pair(memory_path)
+    pair.plant({"f": "0"})
+    for number in range(1, 30):
+        (pair.scan if number % 2 else pair.write_back)()
+        inode = pair.inode("f")
+        pair.fs.write(pair.fs.head, inode.ino, 0, str(number % 10).encode())
+        pair.touch("f", 5)
+        pair.write_back()
+        assert (pair.below / "f").read_text() == str(number % 10)
+    pair.close()
