@@ -251,6 +251,7 @@ class CheckpointService:
         removal.reap(self.fs)
         if self.compresses():
             compression.compress(self.fs)
+            compression.repack(self.fs)
         self.fs.commit()
         before = self.fs.store.size_bytes()
         self.fs.store.compact()

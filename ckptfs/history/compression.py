@@ -78,8 +78,56 @@ def compress(fs: Filesystem) -> None:
     Compressor(fs).step()
 
 
+def repack(fs: Filesystem) -> None:
+    """Put together again what stands in packs that are not half full. The caller commits."""
+    store = fs.store
+    poor = store.blocks.small_packs()
+    if len(poor) < 2:
+        return
+    packing = _Packing(store)
+    for _, _, record in store.blockmap.versions(b""):
+        key = unpack_mapping(record).key if record else b""
+        if key and store.blocks.pack_of(key) in poor:
+            packing.add(key, store.blocks.unpack(key))
+            store.charge(BLOCK_SIZE)
+            if store.dirty_bytes > _COMMIT_BYTES:
+                fs.commit()
+    packing.finish()
+
+
+class _Packing:
+    """Gathers small blocks until they fill a pack."""
+
+    def __init__(self, store: Store) -> None:
+        self._blocks = store.blocks
+        self._waiting: list[bytes] = []
+        self._total = 0
+
+    def add(self, key: bytes, length: int) -> None:
+        if self._total + length > BLOCK_SIZE:
+            self.finish()
+        self._waiting.append(key)
+        self._total += length
+
+    def finish(self) -> None:
+        self._blocks.pack(self._waiting)
+        self._waiting, self._total = [], 0
+
+
 def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
-    """Encode the blocks that the epoch wrote; yield how many bytes each took before."""
+    """Encode the blocks that the epoch wrote; yield after each how many bytes were looked at."""
+    packing = _Packing(store)
+    for key, base in _written(store, epoch):
+        length = store.blocks.encode(key, base)
+        if length:
+            packing.add(key, length)
+        yield BLOCK_SIZE
+    packing.finish()
+
+
+def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
+    """(key, key of the version before) of each block that the epoch wrote, in the order in which
+    its files were made: what was made together is alike."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
@@ -91,8 +139,7 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
         if inode.content != NO_CONTENT:
             older = _older_content(store, before, inode)
             for block, key in _blocks(store, view, inode):
-                base = _key_before(store, before, older, block_number(block))
-                yield BLOCK_SIZE if store.blocks.encode(key, base) else 0
+                yield key, _key_before(store, before, older, block_number(block))
 
 
 def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, bytes]]:

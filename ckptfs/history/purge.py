@@ -73,12 +73,13 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     touched = Touched(set(doomed.inodes), set())
     _count_out(store, views, doomed.inodes)
     pieces: set[bytes] = set()
+    packs: set[bytes] = set()
     for ino in doomed.inodes:
         versions = list(_inodes(store, views, ino))
         places = {(inode.parent, inode.name) for _, inode in versions if inode.name}
         places |= {link_place(entity) for entity, _, _ in store.links.versions(pack_u64(ino))}
         for content in {inode.content for _, inode in versions} - {NO_CONTENT}:
-            pieces.update(_drop_blocks(store, views, pack_u64(content)))
+            pieces.update(_drop_blocks(store, views, pack_u64(content), packs))
         for table in (store.links, store.xattrs, store.inodes):
             for entity, suffix, _ in list(table.versions(pack_u64(ino))):
                 store.note()
@@ -87,8 +88,8 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
             _drop_entry(store, views, place, ino)
         touched.entries.update(places)
         _let_go(fs, ino)
-    # What is kept as a difference from a purged block must not keep that alive.
-    store.blocks.detach(pieces)
+    # What is kept as a difference from a purged block, or together with one, must not keep it.
+    store.blocks.detach(pieces | packs)
     tally.forget(store)
     return Purged(doomed, _elsewhere(store, views, pieces), touched)
 
@@ -175,14 +176,19 @@ def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
     return inode.is_dir and inode.parent == parent
 
 
-def _drop_blocks(store: Store, views: dict[Epoch, View], content: bytes) -> Iterator[bytes]:
-    """Drop every block of a content; yield what names each: a key, or the inline record itself."""
+def _drop_blocks(
+    store: Store, views: dict[Epoch, View], content: bytes, packs: set[bytes]
+) -> Iterator[bytes]:
+    """Drop every block of a content; yield what names each: a key, or the inline record itself.
+    What they stood in together with others is put into ``packs``."""
     for entity, suffix, record in store.blockmap.versions(content):
         store.note()
         store.blockmap.forget(views[epoch_of(suffix)], entity)
         if record:
             yield record if not (key := unpack_mapping(record).key) else key
             if key:
+                if (pack := store.blocks.pack_of(key)) is not None:
+                    packs.add(pack)
                 store.blocks.release(key)
 
 

@@ -7,20 +7,25 @@ a key of its own, so a file can never turn into another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from xxhash import xxh3_128_digest
 
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import codec
 from ckptfs.store.format import (
     BLOCK_HEADER,
     BLOCK_KEY,
     CODEC_DELTA,
     CODEC_RAW,
+    CODEC_SLICE,
     CODEC_ZSTD,
     SEEDS,
     block_header,
+    pack_slice,
     pack_u32,
+    unpack_slice,
     unpack_u32,
 )
 from ckptfs.store.tables import Plain
@@ -30,9 +35,12 @@ Digest = Callable[[Buffer, int], bytes]
 
 #: Where the record of a difference has the key of its base.
 _BASE = slice(BLOCK_HEADER, BLOCK_HEADER + BLOCK_KEY)
-_DELTA_MARK = bytes((CODEC_DELTA,))
-#: A difference must be so many times smaller than the block compressed for itself.
-_DELTA_WORTH = 2
+_BASED = (bytes((CODEC_DELTA,)), bytes((CODEC_SLICE,)))
+#: A difference must be so many times smaller than the bytes; compressed for themselves they would
+#: be about half as much larger.
+_DELTA_WORTH = 6
+#: Blocks up to this length are put together.
+_SMALL = 20_000
 #: Readers ask for a block piece by piece: so many that were decoded are kept at hand.
 _DECODED_MAX = 16
 
@@ -77,6 +85,8 @@ class Blocks:
             data = self._decode(key, record)
             if self.digest(data, record[1]) != key:
                 raise CorruptBlock(5, f"block {key.hex()} is damaged")
+            if record[0] == CODEC_SLICE:
+                return memoryview(data)
             if len(self._decoded) == _DECODED_MAX:
                 del self._decoded[next(iter(self._decoded))]
             self._decoded[key] = data
@@ -87,6 +97,9 @@ class Blocks:
         try:
             if codec_number == CODEC_ZSTD:
                 return codec.decompress(record[BLOCK_HEADER:])
+            if codec_number == CODEC_SLICE:
+                offset, length = unpack_slice(record[_BASE.stop :])
+                return bytes(self.read(record[_BASE])[offset : offset + length])
             if codec_number == CODEC_DELTA:
                 base = bytes(self.read(record[_BASE]))
                 return codec.decompress_against(record[_BASE.stop :], base)
@@ -96,26 +109,39 @@ class Blocks:
 
     # -- keeping them in fewer bytes --------------------------------------------------------------
 
-    def encode(self, key: bytes, base: bytes | None = None) -> bool:
-        """Keep a block in fewer bytes if that saves enough; say whether it was done.
+    def encode(self, key: bytes, base: bytes | None = None) -> int:
+        """Keep a block in fewer bytes if that saves enough.
 
         With ``base``, an older version of the same part of a file, mostly only the edits are left.
-        The base is then counted as used once more.
+        The base is then counted as used once more. A small block that has no such base is left
+        alone: its length is returned, and `pack` puts it together with others; else 0 is.
         """
         record = self._blocks.get(key)
         if record is None or record[0] != CODEC_RAW:
-            return False
+            return 0
         data = record[BLOCK_HEADER:]
-        frame = codec.compress(data)
-        root = None if base is None else self._root(base)
-        if root is not None and root != key:
-            delta = codec.compress_against(data, bytes(self.read(root)))
-            if len(delta) + len(root) <= len(frame or data) // _DELTA_WORTH:
-                self.share(root)
-                self._blocks.put(key, b"".join((block_header(CODEC_DELTA, record[1]), root, delta)))
-                return True
+        if base is not None and self._encode_difference(key, data, record[1], base):
+            return 0
+        if len(data) <= _SMALL:
+            return len(data)
+        self._squeeze(key, data, record[1], codec.LEVEL_QUICK)
+        return 0
+
+    def _encode_difference(self, key: bytes, data: bytes, seed: int, base: bytes) -> bool:
+        root = self._root(base)
+        if root is None or root == key:
+            return False
+        delta = codec.compress_against(data, bytes(self.read(root)))
+        if len(delta) + BLOCK_KEY > len(data) // _DELTA_WORTH:
+            return False
+        self.share(root)
+        self._rewrite(key, b"".join((block_header(CODEC_DELTA, seed), root, delta)))
+        return True
+
+    def _squeeze(self, key: bytes, data: bytes, seed: int, level: int) -> bool:
+        frame = codec.compress(data, level)
         if frame is not None:
-            self._blocks.put(key, block_header(CODEC_ZSTD, record[1]) + frame)
+            self._rewrite(key, block_header(CODEC_ZSTD, seed) + frame)
         return frame is not None
 
     def _root(self, key: bytes) -> bytes | None:
@@ -124,19 +150,68 @@ class Blocks:
             key = record[_BASE]
         return None if record is None else key
 
-    def detach(self, bases: Collection[bytes]) -> None:
-        """Keep every block that is told by one of these in full, so that they can go."""
-        for key, base in [item for item in self.deltas() if item[1] in bases]:
-            seed = self._record(key)[1]
-            self._blocks.put(key, block_header(CODEC_RAW, seed) + bytes(self.read(key)))
-            self.encode(key)
-            self.release(base)
+    def pack(self, keys: Iterable[bytes]) -> None:
+        """Put small blocks, together no longer than one block, into one that is compressed as a
+        whole: what they have in common is kept once, and the borders of pages cost nothing."""
+        members = [(key, record) for key in keys if (record := self._blocks.get(key))]
+        members = [(key, record) for key, record in members if record[0] == CODEC_RAW]
+        if len(members) < 2:
+            for key, record in members:
+                self._squeeze(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
+            return
+        whole = b"".join(record[BLOCK_HEADER:] for _, record in members)
+        pack = self.add(whole)
+        codec_number, seed = self._record(pack)[:BLOCK_HEADER]
+        # One that was there before, and is told by others, may be told by a member: that is a ring.
+        fresh = codec_number == CODEC_RAW
+        if not fresh or not self._squeeze(pack, whole, seed, codec.LEVEL_SMALL):
+            self.release(pack)
+            return
+        self._count(pack, self.uses(pack) + len(members) - 1)
+        offset = 0
+        for key, record in members:
+            length = len(record) - BLOCK_HEADER
+            header = block_header(CODEC_SLICE, record[1])
+            self._rewrite(key, header + pack + pack_slice(offset, length))
+            offset += length
 
-    def deltas(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, key of its base) of every block that is kept as a difference."""
+    def detach(self, bases: Collection[bytes]) -> None:
+        """Keep every block that is told by one of these for itself, so that they can go."""
+        for key in [key for key, base in self.bases() if base in bases]:
+            self.unpack(key)
+            record = self._record(key)
+            self._squeeze(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
+
+    def small_packs(self) -> set[bytes]:
+        """Packs that are less than half full: they were made of little, or most of it is gone."""
+        filled: Counter[bytes] = Counter()
+        for _, record in self._blocks.walk():
+            if record[:1] == _BASED[1]:
+                filled[record[_BASE]] += unpack_slice(record[_BASE.stop :])[1]
+        return {pack for pack, length in filled.items() if length < BLOCK_SIZE // 2}
+
+    def unpack(self, key: bytes) -> int:
+        """Keep a block that is told by another for itself again, as it is; return its length."""
+        record, data = self._record(key), bytes(self.read(key))
+        self._rewrite(key, block_header(CODEC_RAW, record[1]) + data)
+        self.release(record[_BASE])
+        return len(data)
+
+    def bases(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, key of its base) of every block that is told by another."""
         for key, record in self._blocks.walk():
-            if record.startswith(_DELTA_MARK):
+            if record[:1] in _BASED:
                 yield key, record[_BASE]
+
+    def pack_of(self, key: bytes) -> bytes | None:
+        """The block that this one stands in with others."""
+        record = self._blocks.get(key)
+        return record[_BASE] if record and record[0] == CODEC_SLICE else None
+
+    def _rewrite(self, key: bytes, record: bytes) -> None:
+        # LMDB keeps all pages of a value that is overwritten in the transaction that wrote it.
+        self._blocks.delete(key)
+        self._blocks.put(key, record)
 
     def _record(self, key: bytes) -> bytes:
         record = self._blocks.get(key)
@@ -151,7 +226,7 @@ class Blocks:
         uses = self.uses(key)
         if uses == 1:
             record = self._blocks.pop(key)
-            if record is not None and record[0] == CODEC_DELTA:
+            if record is not None and record[:1] in _BASED:
                 self.release(record[_BASE])
         else:
             self._count(key, uses - 1)
@@ -167,9 +242,19 @@ class Blocks:
             self._refs.put(key, pack_u32(uses))
 
     def sizes(self) -> Iterator[tuple[bytes, int]]:
-        """(key, bytes as stored) of every block."""
+        """(key, bytes as stored) of every block; of one in a pack, its share of the pack."""
+        packed: Counter[bytes] = Counter()
+        slices: list[tuple[bytes, bytes, int]] = []
+        found: dict[bytes, int] = {}
         for key, record in self._blocks.walk():
-            yield key, len(record) - BLOCK_HEADER
+            found[key] = len(record) - BLOCK_HEADER
+            if record[0] == CODEC_SLICE:
+                length = unpack_slice(record[_BASE.stop :])[1]
+                slices.append((key, record[_BASE], length))
+                packed[record[_BASE]] += length
+        for key, pack, length in slices:
+            found[key] = found[pack] * length // packed[pack]
+        yield from found.items()
 
     # -- for `check` ------------------------------------------------------------------------------
 

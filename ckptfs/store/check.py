@@ -96,12 +96,12 @@ def _changes(store: Store) -> Iterator[Problem]:
 
 
 def _block_uses(store: Store) -> Iterator[Problem]:
-    """Every block is counted as often as block-map records and differences name it."""
+    """Every block is counted as often as block-map records and other blocks name it."""
     used: Counter[bytes] = Counter()
     for _, _, record in store.blockmap.versions(b""):
         if record and (key := fmt.unpack_mapping(record).key):
             used[key] += 1
-    used.update(base for _, base in store.blocks.deltas())
+    used.update(base for _, base in store.blocks.bases())
     for key in store.blocks.keys():
         counted = store.blocks.uses(key)
         if counted != used.pop(key, 0):

@@ -2,37 +2,75 @@
 
 The copy is written beside the data file, synced, and renamed over it. So at any moment the data
 file is whole, the old one or the new one; a copy that was not finished is removed by the next
-opening. Pages that held deleted bytes are not copied, nor is the unused room within pages: what was
-deleted before is not in the new file.
+opening. It is written record by record, in order, which fills pages to the brim where LMDB's own
+copy keeps them as full as they were; and nothing but records that are there gets into it, so what
+was deleted before is not in the new file.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+import lmdb
+
+if TYPE_CHECKING:
+    from lmdb import _Database as Database
 
 #: The copy while it is written.
 COPY_SUFFIX = ".compact"
 
-
-class Copied(Protocol):
-    """The part of an LMDB environment that is used here."""
-
-    def copyfd(self, fd: int, compact: bool = False) -> None: ...
+#: Records in a transaction of the copy: of whole blocks, some 64 MB.
+_BATCH = 1_000
 
 
-def write_copy(env: Copied, data_file: Path) -> None:
+def write_copy(env: lmdb.Environment, tables: Iterable[bytes], data_file: Path) -> None:
     """Write the durable copy. The environment must have no write transaction under way."""
     fresh = _copy_of(data_file)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = os.open(fresh, flags, 0o600)
+    fresh.unlink(missing_ok=True)
+    names = list(tables)
     try:
-        env.copyfd(descriptor, compact=True)
-        os.fsync(descriptor)
+        # Synced once, at the end: until it is adopted nobody needs it.
+        copy = lmdb.open(
+            os.fspath(fresh),
+            subdir=False,
+            lock=False,
+            sync=False,
+            map_size=env.info()["map_size"],
+            max_dbs=len(names),
+            mode=0o600,
+        )
+        try:
+            for name in names:
+                _copy_table(env, env.open_db(name), copy, copy.open_db(name))
+        finally:
+            copy.close()
+        _sync(fresh)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def _copy_table(
+    env: lmdb.Environment, source: Database, copy: lmdb.Environment, target: Database
+) -> None:
+    with env.begin(buffers=True) as reading:
+        records = iter(reading.cursor(source))
+        while True:
+            with copy.begin(write=True) as writing:
+                batch = itertools.islice(records, _BATCH)
+                _, added = writing.cursor(target).putmulti(batch, append=True)
+            if added < _BATCH:
+                return
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -40,11 +78,7 @@ def write_copy(env: Copied, data_file: Path) -> None:
 def adopt_copy(data_file: Path) -> None:
     """Put the copy in the data file's place. Nobody may have the data file mapped."""
     os.replace(_copy_of(data_file), data_file)
-    directory = os.open(data_file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    _sync(data_file.parent)
 
 
 def remove_leftover(data_file: Path) -> None:

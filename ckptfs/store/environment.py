@@ -205,7 +205,7 @@ class Store:
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
         self._txn.abort()
         try:
-            compaction.write_copy(self._env, self.path / DATA_FILE)
+            compaction.write_copy(self._env, self._dbs, self.path / DATA_FILE)
         except (lmdb.Error, OSError) as error:
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error

@@ -147,7 +147,21 @@ CODEC_RAW = 0
 CODEC_ZSTD = 1
 #: The key of another block, then a zstd frame that has that block's bytes as its dictionary.
 CODEC_DELTA = 2
+#: The key of another block, then where in it the bytes stand: offset and length.
+CODEC_SLICE = 3
 SEEDS = 256
+
+
+_SLICE = struct.Struct("<II")
+
+
+def pack_slice(offset: int, length: int) -> bytes:
+    return _SLICE.pack(offset, length)
+
+
+def unpack_slice(data: bytes) -> tuple[int, int]:
+    offset, length = _SLICE.unpack(data)
+    return offset, length
 
 
 def block_header(codec: int, seed: int) -> bytes:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock
-from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_ZSTD
+from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_SLICE, CODEC_ZSTD
 from tests.direct import get, reopened, shown
 from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
@@ -128,9 +128,99 @@ def test_the_same_bytes_again_are_the_same_block(work: Edits) -> None:
     assert codecs(work) == [CODEC_ZSTD]
 
 
+def test_small_files_are_put_together(work: Edits) -> None:
+    for number in range(40):
+        work.put(f"{number:02}", b"import common\n" * 100 + text(number, 3_000))
+    save(work)
+    compress(work)
+    assert codecs(work).count(CODEC_SLICE) == 40
+    assert codecs(work).count(CODEC_ZSTD) == 4
+    before = stored_bytes(work)
+    for number in range(36):
+        work.remove(f"{number:02}")
+    removal.delete(work.fs, checkpoints(work.store))
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 4
+    compression.repack(work.fs)
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 4
+    assert before > 3 * stored_bytes(work)
+
+
+def test_packs_that_are_not_full_are_put_together(work: Edits) -> None:
+    for number in range(20):
+        work.put(f"{number}a", text(number, 3_000))
+        work.put(f"{number}b", text(number + 100, 3_000))
+        save(work)
+    compress(work)
+    assert codecs(work).count(CODEC_ZSTD) == 20
+    before = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
+    compression.repack(work.fs)
+    work.store.blocks._decoded.clear()
+    assert codecs(work).count(CODEC_ZSTD) == 3
+    assert [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == before
+    compression.repack(work.fs)
+    assert codecs(work).count(CODEC_ZSTD) == 3
+
+
+def test_a_version_of_a_file_in_a_pack(work: Edits) -> None:
+    for number in range(5):
+        work.put(f"{number}", text(number, 5_000))
+    save(work)
+    work.put("3", text(3, 5_000) + b"more")
+    save(work)
+    compress(work)
+    assert codecs(work) == [CODEC_ZSTD, CODEC_DELTA] + [CODEC_SLICE] * 5
+    removal.delete(work.fs, checkpoints(work.store)[:1])
+    assert get(work.fs, b"3") == text(3, 5_000) + b"more"
+
+
+def test_a_file_that_is_the_sum_of_others(work: Edits) -> None:
+    """It has the digest of the pack that they would make."""
+    one, two = text(1, 4_000), text(2, 4_000)
+    work.put("older", one + two[:-1])
+    save(work)
+    work.put("older", one + two)
+    save(work)
+    compress(work)
+    work.put("one", one)
+    work.put("two", two)
+    save(work)
+    compress(work)
+    work.remove("older")
+    removal.delete(work.fs, checkpoints(work.store))
+    assert get(work.fs, b"one") + get(work.fs, b"two") == one + two
+
+
+def test_what_is_young_waits(work: Edits) -> None:
+    work.put("file", text(1))
+    save(work)
+    assert compression.Compressor(work.fs, min_age_ns=10**9).step()
+    assert codecs(work) == [CODEC_RAW]
+    work.fs.clock.now_ns += 10**9
+    assert compression.Compressor(work.fs, min_age_ns=10**9).step()
+    assert codecs(work) == [CODEC_ZSTD]
+
+
+def test_small_noise_stays_as_it_is(work: Edits) -> None:
+    for number in range(5):
+        work.put(f"{number}", os.urandom(5_000))
+    save(work)
+    compress(work)
+    assert codecs(work) == [CODEC_RAW] * 5
+
+
+def test_room_is_given_back_within_one_transaction(work: Edits) -> None:
+    for number in range(50):
+        work.put(f"{number}", text(number))
+    save(work)
+    compress(work)
+    work.fs.commit()
+    work.store.compact()
+    assert work.store.size_bytes() < 2 * stored_bytes(work)
+
+
 def test_in_steps_across_a_restart(work: Edits) -> None:
     for number in range(30):
-        work.put(f"{number}", text(number, 20_000))
+        work.put(f"{number}", text(number))
     save(work)
     compressor = compression.Compressor(work.fs)
     assert not compressor.step(0)
@@ -146,7 +236,7 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
 
 def test_an_epoch_deleted_between_two_steps(work: Edits) -> None:
     for number in range(30):
-        work.put(f"{number}", text(number, 20_000))
+        work.put(f"{number}", text(number))
     save(work)
     work.put("0", text(77))
     save(work)
@@ -170,6 +260,17 @@ def test_a_damaged_frame_is_an_error_of_the_disk(work: Edits) -> None:
         blocks.read(key)
     assert {problem.invariant for problem in check(work.store)} == {"blocks"}
     blocks._blocks.put(key, record)
+
+
+def test_purged_bytes_do_not_live_on_in_a_pack(work: Edits) -> None:
+    for number in range(5):
+        work.put(f"{number}", b"secret" + text(number, 5_000))
+    save(work)
+    compress(work)
+    purge.purge(work.fs, [b"3"])
+    blocks = work.store.blocks
+    assert not any(text(3, 5_000) in bytes(blocks.read(key)) for key in blocks.keys())
+    assert get(work.fs, b"4") == b"secret" + text(4, 5_000)
 
 
 def test_purged_bytes_do_not_live_on_as_somebodys_base(work: Edits) -> None:
@@ -204,6 +305,7 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
         known = checkpoints(work.store)
         if what == "put":
             work.put(name, base[: 1000 * number] + b"#%d" % number + base[1000 * number :])
+            work.put(f"{name}{number}", text(number, 4_000))
         elif what == "move" and name.encode() in shown(work.fs, work.fs.head).nodes:
             work.move(name, "abc"[number % 3])
         elif what == "save":
@@ -214,6 +316,9 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
             removal.delete(work.fs, [known[number % len(known)]])
         elif what == "compress":
             compress(work)
+            compression.repack(work.fs)
+    compress(work)
+    compression.repack(work.fs)
     compress(work)
     removal.delete(work.fs, checkpoints(work.store))
     work.fs.commit()
