@@ -33,13 +33,24 @@ wall_clock: Clock = time.time_ns
 _CLOCK_REALTIME_COARSE = 5
 
 
-def kernel_clock() -> int:
-    """The clock that the kernel stamps files with: it ticks every few milliseconds.
+class KernelClock:
+    """The clock that the kernel stamps files with, as near as one can come to it from outside.
 
-    Under a mount both stamp the same files; with a finer clock of our own, a write would seem to
-    come before the file was made.
+    It ticks every few milliseconds, and not behind a stamp that it has given out already. Under a
+    mount both stamp the same files; by a finer clock of our own, a write would seem to come before
+    the file was made.
     """
-    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+    def __init__(self) -> None:
+        self._latest_ns = 0
+
+    def __call__(self) -> int:
+        return max(time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), self._latest_ns)
+
+    def saw(self, stamp_ns: int) -> None:
+        """The kernel gave out this stamp; one that lies ahead is a user's wish, not a stamp."""
+        if self._latest_ns < stamp_ns <= time.time_ns():
+            self._latest_ns = stamp_ns
 
 
 #: The range of times that can be stored, in nanoseconds since 1970.

@@ -38,7 +38,6 @@ from ckptfs.errors import (
     WriteBackIncomplete,
 )
 from ckptfs.fs import Filesystem
-from ckptfs.model import kernel_clock
 from ckptfs.service import CheckpointService
 from ckptfs.store import Store
 
@@ -90,7 +89,7 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
     try:
         with _published(workspace, note):
             dir_fd = _uncovered_directory(plan)
-            service = CheckpointService(Filesystem(store, kernel_clock))
+            service = CheckpointService(Filesystem(store))
             brought = _bring_in(service, plan, dir_fd, announcer)
             _serve(service, plan, note, farewell, announcer, brought)
             runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))

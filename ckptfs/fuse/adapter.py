@@ -27,7 +27,7 @@ from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
-from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, kernel_clock
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, KernelClock
 from ckptfs.store.blocks import Buffer
 
 log = logging.getLogger(__name__)
@@ -64,13 +64,6 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
             raise FUSEError(errno.EIO) from None
 
     return handle
-
-
-def _is_now(time_ns: int | None) -> bool:
-    """Whether a time that was asked for must be "now". For files the kernel asks for that in its
-    own ticks; for anything else pyfuse3 fills in a finer now, which would seem to lie behind the
-    next change."""
-    return time_ns is not None and kernel_clock() < time_ns <= time.time_ns()
 
 
 #: Tells whether what a change takes away is in no checkpoint.
@@ -115,11 +108,13 @@ class Operations(pyfuse3.Operations):
         self,
         fs: Filesystem,
         options: MountOptions,
+        clock: KernelClock,
         history: HistoryHooks | None = None,
         guard: Guard = unguarded,
     ) -> None:
         super().__init__()
         self._fs = fs
+        self._clock = clock
         self._guard = guard
         #: Who opened a file as it is for writing, until it is written: a write does not say whose
         #: it is. The first one counts; a checkpoint between two writes would hold half a file.
@@ -309,9 +304,17 @@ class Operations(pyfuse3.Operations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
-        if _is_now(wanted.mtime_ns) and not self._fs.getattr(view, ino).is_file:
-            wanted = wanted._replace(mtime_ns=kernel_clock())
+        if wanted.ctime_ns is not None:
+            self._clock.saw(wanted.ctime_ns)
+        elif self._is_now(wanted.mtime_ns):
+            wanted = wanted._replace(mtime_ns=self._clock())
         return attributes(self._fs.setattr(view, ino, wanted, keep_set_id=not ctx.uid), base)
+
+    def _is_now(self, time_ns: int | None) -> bool:
+        """Whether a time that was asked for must be "now". For files the kernel asks for that with
+        its own stamp and tells the time of change, too; for anything else pyfuse3 fills in a finer
+        now, which would seem to lie behind the next change."""
+        return time_ns is not None and self._clock() < time_ns <= time.time_ns()
 
     @handler
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:

@@ -19,6 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fuse import loop
 from ckptfs.fuse.adapter import Guard, HistoryHooks, Operations, unguarded
 from ckptfs.fuse.options import MountOptions
+from ckptfs.model import KernelClock
 
 #: A pause of this length between requests is a good moment to commit.
 PAUSE_S = 0.02
@@ -46,7 +47,8 @@ async def serve(
     _tune_collector()
     committer = Committer(fs, committed)
     committer.requests = loop.install(committer.turn)
-    operations = Operations(fs, options, history, guard)
+    clock = fs.clock = KernelClock()
+    operations = Operations(fs, options, clock, history, guard)
     try:
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:
