@@ -21,8 +21,9 @@ def xattrs_of(fs: Filesystem, view: View, inode: Inode) -> dict[bytes, bytes]:
     return {name: fs.getxattr(view, inode.ino, name) for name in names}
 
 
-def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> bytes:
-    """Make a new file, link or node with everything it has; return its digest."""
+def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> tuple[bytes, bytes]:
+    """Make a new file, link or node with everything it has; return the digests of its content and
+    of its extended attributes."""
     if inode.is_file:
         return _lay_file(fs, view, inode, dir_fd, name)
     if inode.is_link:
@@ -30,17 +31,17 @@ def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> b
     else:
         os.mknod(name, stat.S_IFMT(inode.mode) | 0o600, inode.rdev, dir_fd=dir_fd)
     dress_at(dir_fd, name, inode)
-    return special_digest(inode.mode, inode.rdev, inode.target)
+    return special_digest(inode.mode, inode.rdev, inode.target), b""
 
 
-def _lay_file(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> bytes:
+def _lay_file(
+    fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes
+) -> tuple[bytes, bytes]:
     fd = below.create(dir_fd, name)
     try:
-        digest = _fill(fs, view, inode, fd)
-        dress(fs, view, inode, fd)
+        return _fill(fs, view, inode, fd), dress(fs, view, inode, fd)
     finally:
         os.close(fd)
-    return digest
 
 
 def _fill(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
@@ -52,7 +53,7 @@ def _fill(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     return content.digest_of_one(data)
 
 
-def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> None:
+def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     """Give an open file or directory its attributes; the times last: the rest changes them."""
     seen = os.fstat(fd)
     below.set_owner(fd, inode.uid, inode.gid, seen)
@@ -62,6 +63,7 @@ def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> None:
     if xattrs:
         below.set_user_xattrs(fd, xattrs)
     os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
+    return content.digest_of_xattrs(xattrs)
 
 
 def dress_at(dir_fd: int, name: bytes, inode: Inode) -> None:

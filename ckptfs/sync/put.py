@@ -29,9 +29,12 @@ def put_leaf(
     inode: Inode,
     record: Record | None,
     prepare: Callable[[], None],
+    *,
+    fresh: bool,
 ) -> None:
-    """Bring one name down. ``prepare`` is called before anything is changed in its directory."""
-    seen = below.look(out.down.fd, name)
+    """Bring one name down. ``prepare`` is called before anything is changed in its directory;
+    ``fresh`` says that this write-back made it, so that nothing can stand there."""
+    seen = None if fresh else below.look(out.down.fd, name)
     twin = out.twins.get(inode.ino)
     if _is_settled(out, name, inode, record, seen, twin):
         out.tally.unchanged += 1
@@ -168,8 +171,8 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record, seen: os.stat
 
 def _write(out: Outlet, key: Ino, name: bytes, inode: Inode, seen: os.stat_result | None) -> None:
     """Write the file under a temporary name and let it take its own when it is complete."""
-    temp, digest = out.make_temp(partial(lay.lay, out.fs, out.view, inode, out.down.fd))
+    temp, (digest, xattrs) = out.make_temp(partial(lay.lay, out.fs, out.view, inode, out.down.fd))
     out.stir(seen)
     out.swap_in(temp, name)
     out.wrote(inode.size if inode.is_file else 0)
-    out.note(key, name, inode, digest, out.xattrs_digest(inode))
+    out.note(key, name, inode, digest, xattrs)

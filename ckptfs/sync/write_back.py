@@ -90,13 +90,33 @@ def _push(fs: Filesystem, dir_fd: int, progress: Watcher | None) -> tuple[SyncRe
 class Frame:
     """One directory of the store that is being brought down."""
 
-    __slots__ = ("doomed", "inode", "name", "old", "parent", "ready", "trusted", "waiting")
+    __slots__ = (
+        "doomed",
+        "fresh",
+        "inode",
+        "name",
+        "old",
+        "parent",
+        "ready",
+        "trusted",
+        "waiting",
+    )
 
-    def __init__(self, parent: Frame | None, name: bytes, inode: Inode, old: Record | None) -> None:
+    def __init__(
+        self,
+        parent: Frame | None,
+        name: bytes,
+        inode: Inode,
+        old: Record | None,
+        *,
+        fresh: bool = False,
+    ) -> None:
         self.parent = parent
         self.name = name
         self.inode = inode
         self.old = old
+        #: Made below by this write-back.
+        self.fresh = fresh
         #: Directories in it that are still to be gone into: name, inode, record.
         self.waiting: list[tuple[bytes, Inode, bytes | None]] = []
         #: Names that the ledger has and the store has not.
@@ -146,7 +166,8 @@ def _put(out: Outlet, frame: Frame, name: bytes, inode: Inode, value: bytes | No
     """A file, link or node that is new or changed in the store, or has several names."""
     try:
         record = None if value is None else decode(value)
-        put_leaf(out, frame.inode.ino, name, inode, record, partial(_prepare, out, frame))
+        prepare = partial(_prepare, out, frame)
+        put_leaf(out, frame.inode.ino, name, inode, record, prepare, fresh=frame.fresh)
     except Late:
         out.late.append(out.down.path(name))
     except OSError as error:
@@ -188,7 +209,7 @@ def _enter(
     except OSError as error:
         _skip(out, name, error)
         return None
-    inner = Frame(frame, name, inode, record)
+    inner = Frame(frame, name, inode, record, fresh=record is None)
     _check_attributes(out, inner)
     return inner
 
