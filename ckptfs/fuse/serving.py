@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyfuse3
@@ -25,6 +27,8 @@ from ckptfs.model import KernelClock
 PAUSE_S = 0.02
 #: Under load, what is not committed is at most this old.
 INTERVAL_S = 1.0
+#: How far the kernel reads ahead; as much as one request can ask for.
+_READ_AHEAD_KB = 1024
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -45,7 +49,7 @@ async def serve(
     because requests paused or the interval ended.
     """
     _tune_collector()
-    committer = Committer(fs, committed)
+    committer = Committer(fs, committed, lambda: _read_ahead(mountpoint))
     committer.requests = loop.install(committer.turn)
     clock = fs.clock = KernelClock()
     operations = Operations(fs, options, clock, history, guard)
@@ -64,6 +68,26 @@ async def serve(
         fs.keep_unlinked = False
         pyfuse3.close(unmount=True)
         fs.commit()
+
+
+def _read_ahead(mountpoint: Path) -> None:
+    """Let the kernel read whole requests ahead: of a cold file it then asks for eight times fewer.
+    Only root may say so; for others it stays at 128 KiB. The first request is the one in which the
+    kernel settles its own idea, so this has to come after it."""
+    device = _device_of(mountpoint)
+    with suppress(OSError):
+        Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(f"{_READ_AHEAD_KB}\n")
+
+
+def _device_of(mountpoint: Path) -> str:
+    """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
+    wanted = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(mountpoint))
+    device = b""
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields = line.split(b" ")
+        if fields[4] == wanted:
+            device = fields[2]
+    return device.decode()
 
 
 def _tune_collector() -> None:
@@ -87,14 +111,21 @@ class Committer:
     """Commits in step with the load. ``turn`` is called by the request loop whenever it pauses,
     and every millisecond when it does not."""
 
-    def __init__(self, fs: Filesystem, committed: Callable[[], None]) -> None:
+    def __init__(
+        self, fs: Filesystem, committed: Callable[[], None], met: Callable[[], None]
+    ) -> None:
         self._fs = fs
+        #: Called once, after the first request.
+        self._met: Callable[[], None] | None = met
         self._committed = committed
         self._changed = trio.Event()
         self._trimmed = 0
         self.requests: Callable[[], int] = lambda: 0
 
     def turn(self) -> None:
+        if self._met is not None and self.requests():
+            self._met()
+            self._met = None
         if self._fs.store.dirty or self.requests() - self._trimmed > _TRIM_REQUESTS:
             self._changed.set()
 
