@@ -56,16 +56,19 @@ class Plain:
         return self._txn.stat(self._db)["entries"]
 
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
-        return _walk(self._txn, self._db, prefix, after)
+        """Records whose key begins with ``prefix``, in order, from the first behind ``after``.
+
+        The caller may write, and commit, between two of them."""
+        return _walk(self, prefix, after)
 
 
 def _walk(
-    txn: Transaction, db: Database, prefix: bytes, after: bytes = b""
+    table: Plain | Versioned, prefix: bytes, after: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
     start = after + b"\0" if after else prefix
     while True:
-        batch = _batch(txn, db, prefix, start)
+        # The transaction of now: a commit may have come between.
+        batch = _batch(table._txn, table._db, prefix, start)
         yield from batch
         if len(batch) < _BATCH:
             return
@@ -238,5 +241,5 @@ class Versioned:
 
     def versions(self, prefix: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(entity, suffix, record) of every version under ``prefix``, whoever may see it."""
-        for key, value in _walk(self._txn, self._db, prefix):
+        for key, value in _walk(self, prefix):
             yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value

@@ -213,6 +213,19 @@ def test_in_steps_with_work_and_commits_between(work: Edits) -> None:
     assert work.at("100").size == 0
 
 
+def test_many_files_with_commits_between(work: Edits) -> None:
+    """More than one reading ahead gets: the walk goes on in another transaction."""
+    for number in range(1000):
+        work.put(f"{number}", b"%d" % number)
+    save(work)
+    removal.hide(work.fs, checkpoints(work.store))
+    reaper = removal.Reaper(work.fs)
+    while not reaper.step(0):
+        work.fs.commit()
+    assert list(work.store.epochs) == [work.fs.head.epoch]
+    assert len(shown(work.fs, work.fs.head).nodes) == 1001
+
+
 def test_a_file_cut_between_two_of_its_blocks(work: Edits) -> None:
     work.put("file", b"".join(b"%d" % number * 65_536 for number in range(100))[:6_553_600])
     save(work)
