@@ -153,7 +153,8 @@ class Blocks:
     def pack(self, keys: Iterable[bytes]) -> None:
         """Put small blocks, together no longer than one block, into one that is compressed as a
         whole: what they have in common is kept once, and the borders of pages cost nothing."""
-        members = [(key, record) for key in keys if (record := self._blocks.get(key))]
+        once = dict.fromkeys(keys)
+        members = [(key, record) for key in once if (record := self._blocks.get(key))]
         members = [(key, record) for key, record in members if record[0] == CODEC_RAW]
         if len(members) < 2:
             for key, record in members:

@@ -190,6 +190,15 @@ def test_a_file_that_is_the_sum_of_others(work: Edits) -> None:
     assert get(work.fs, b"one") + get(work.fs, b"two") == one + two
 
 
+def test_the_same_small_file_twice(work: Edits) -> None:
+    for name in ("a", "b", "c"):
+        work.put(name, text(1, 4_000))
+    work.put("d", text(2, 4_000))
+    save(work)
+    compress(work)
+    assert codecs(work) == [CODEC_ZSTD, CODEC_SLICE, CODEC_SLICE]
+
+
 def test_what_is_young_waits(work: Edits) -> None:
     work.put("file", text(1))
     save(work)
@@ -232,6 +241,17 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
         pass
     assert codecs(work) == [CODEC_ZSTD] * 30
     assert compressor.step(0)
+
+
+def test_many_files_with_commits_between(work: Edits) -> None:
+    for number in range(600):
+        work.put(f"{number}", text(number, 2_500))
+    save(work)
+    compressor = compression.Compressor(work.fs)
+    while not compressor.step(0):
+        work.fs.store.dirty = True
+        work.fs.commit()
+    assert codecs(work).count(CODEC_SLICE) == 600
 
 
 def test_an_epoch_deleted_between_two_steps(work: Edits) -> None:
