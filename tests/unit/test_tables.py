@@ -253,3 +253,25 @@ def test_a_walk_sees_what_comes_behind_its_batch(store: Store) -> None:
     table.drop(view, _entity(MANY - 2))
     seen = [entity for entity, _ in walk]
     assert seen[-1] == _entity(MANY + 1) and _entity(MANY - 2) not in seen
+
+
+@pytest.mark.parametrize("kind", ["plain", "walk", "versions", "changes"])
+def test_a_walk_goes_on_across_commits(store: Store, kind: str) -> None:
+    view, table = store.head, store.xattrs
+    wanted = [_entity(n) for n in range(MANY)]
+    for entity in wanted:
+        table.put(view, entity, b"1")
+        store.orphans.put(entity, b"1")
+    walk = {
+        "plain": lambda: (key for key, _ in store.orphans.walk()),
+        "walk": lambda: (entity for entity, _ in table.walk(view, b"")),
+        "versions": lambda: (entity for entity, _, _ in table.versions(b"")),
+        "changes": lambda: store.changes.walk(view.epoch, table.kind),
+    }[kind]
+    seen = []
+    for entity in walk():
+        seen.append(entity)
+        if len(seen) % 100 == 0:
+            store.note()
+            store.commit()
+    assert seen == wanted
