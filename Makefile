@@ -43,7 +43,7 @@ test-deep: setup-tests ## the tests that take minutes; ARGS="-k word"
 bench: setup-tests ## measure against the directory's own file system; ARGS=...
 	$(PY) -m bench $(ARGS)
 
-check: lint types test ## everything that must pass before a commit
+check: test ## everything that must pass before a commit
 
 vm: ## a Debian machine with ckptfs set up, by Vagrant
 	@command -v vagrant >/dev/null || { \

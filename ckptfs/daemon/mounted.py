@@ -17,7 +17,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from ckptfs import fuse, history
+from ckptfs import fuse
 from ckptfs.control import runtime, server, verbs
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
@@ -87,7 +87,7 @@ class Door:
         return self._service.save(name, tag=name).id
 
     async def delete(self, number: int) -> None:
-        self._service.delete([history.find(self._service.fs.store, number)])
+        self._service.delete_named([str(number)])
 
 
 class Mounted:

@@ -42,10 +42,9 @@ def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
     """
     store = fs.store
     original = fs.getattr(view, ino)
-    places = [(original.parent, original.name)]
-    for entity, _ in store.links.walk(view, pack_u64(ino)):
-        places.append(link_place(entity))
-        store.links.drop(view, entity)
+    places = places_of(fs, view, original)
+    for parent, name in places[1:]:
+        store.links.drop(view, link_entity(ino, parent, name))
     made = original._replace(ino=store.new_ino())
     copy = _like(fs, view, original, view, made)._replace(nlink=original.nlink)
     for parent, name in places:
@@ -56,6 +55,12 @@ def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
     view.unsettled.pop(ino, None)
     store.inodes.drop(view, inode_entity(ino))
     return places
+
+
+def places_of(fs: Filesystem, view: View, inode: Inode) -> list[tuple[Ino, bytes]]:
+    """Every name of an inode, as directory and name; the one in its own record first."""
+    others = fs.store.links.walk(view, pack_u64(inode.ino))
+    return [(inode.parent, inode.name), *(link_place(entity) for entity, _ in others)]
 
 
 def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode) -> Inode:

@@ -30,6 +30,9 @@ class Filesystem:
         #: Files held open while a restore took them away or changed them: they live on in the view
         #: that they were opened in.
         self.limbo: dict[Ino, View] = {}
+        #: How often a restore made a file another under the same number, if it ever did. The kernel
+        #: keeps size and times of a file that it knows, so it has to hear that this is not that.
+        self.generations: dict[Ino, int] = {}
         #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH
         #: descriptor): a nameless inode then lives until the kernel forgets it.
         self.keep_unlinked = False
@@ -82,6 +85,7 @@ class Filesystem:
 
     clone = copies.clone
     renumber = copies.renumber
+    places_of = copies.places_of
 
     getxattr = xattrs.getxattr
     listxattr = xattrs.listxattr

@@ -16,18 +16,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
+from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
-from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, KernelClock
+from ckptfs.history.references import safe_tag
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
 
 log = logging.getLogger(__name__)
@@ -64,6 +67,22 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
             raise FUSEError(errno.EIO) from None
 
     return handle
+
+
+def _tag_name(tag: str) -> bytes:
+    return os.fsencode(safe_tag(tag))
+
+
+@contextmanager
+def _refusals(number: int) -> Iterator[None]:
+    """Turn what the history refuses into an answer, and why into the log."""
+    try:
+        yield
+    except OSError as error:
+        raise FUSEError(error.errno or errno.EIO) from None
+    except CkptfsError as error:
+        log.info("refused: %s", error)
+        raise FUSEError(number) from None
 
 
 #: Tells whether what a change takes away is in no checkpoint.
@@ -123,7 +142,7 @@ class Operations(pyfuse3.Operations):
         self._show_history = options.show_checkpoints
         self._history = history
         self.nodes = Nodes(fs)
-        self._directory = HistoryDirectory(fs, self.nodes)
+        self._directory = HistoryDirectory(fs, self.nodes, _tag_name)
         self._listings: dict[int, Listing] = {}
         self._next_listing = 1
         self._absent = absent(FOREVER)
@@ -139,6 +158,14 @@ class Operations(pyfuse3.Operations):
         if name == history_dir.NAME and parent == ROOT_INO:
             raise OSError(errno.EPERM, f"{name.decode()} is the history")
         return self._at(parent)
+
+    def _entry(self, inode: Inode, base: int) -> EntryAttributes:
+        """What is said of an inode together with its name: that includes its generation."""
+        entry = attributes(inode, base)
+        generations = self._fs.generations
+        if generations and not base:
+            entry.generation = generations.get(inode.ino, 0)
+        return entry
 
     def _loses_entry(self, parent: int, name: bytes) -> bool:
         """Whether what stands under a name is in no checkpoint."""
@@ -162,7 +189,7 @@ class Operations(pyfuse3.Operations):
             return self._directory.lookup(name)
         view, ino, base = self.nodes.place(parent)
         inode = self._fs.seek(view, ino, name)
-        return self._absent if inode is None else attributes(inode, base)
+        return self._absent if inode is None else self._entry(inode, base)
 
     @handler
     def getattr(self, node: int, ctx: RequestContext) -> EntryAttributes:
@@ -221,7 +248,7 @@ class Operations(pyfuse3.Operations):
         source, ino, _ = self._at(node)
         if source is not view:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        return attributes(self._fs.link(view, ino, directory, name), base)
+        return self._entry(self._fs.link(view, ino, directory, name), base)
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: RequestContext) -> None:
@@ -261,18 +288,16 @@ class Operations(pyfuse3.Operations):
     # -- history by mkdir and rmdir ---------------------------------------------------------------
 
     async def _save(self, name: bytes) -> EntryAttributes:
-        number = await self._hooks().save(os.fsdecode(name))
-        entry = self._directory.checkpoint(number)
+        with _refusals(errno.EINVAL):
+            number = await self._hooks().save(os.fsdecode(name))
+            entry = self._directory.checkpoint(number)
         # The name becomes a symbolic link; what this call made is the directory behind it.
         entry.entry_timeout = 0
         return entry
 
     async def _delete(self, name: bytes) -> None:
-        try:
-            number = self._directory.find(name)
-        except OSError as error:
-            raise FUSEError(error.errno or errno.EIO) from None
-        await self._hooks().delete(number)
+        with _refusals(errno.EPERM):
+            await self._hooks().delete(self._directory.find(name))
 
     def _hooks(self) -> HistoryHooks:
         if self._history is None:
@@ -441,7 +466,7 @@ class Operations(pyfuse3.Operations):
         elif after == history_dir.NAME and node == ROOT_INO:
             after = b""
         for name, inode in self._fs.entries(view, ino, after):
-            yield name, attributes(inode, base)
+            yield name, self._entry(inode, base)
 
     def _reply_dots(self, node: int, start: int, token: pyfuse3.ReaddirToken) -> bool:
         here, above = self._itself_and_parent(node)

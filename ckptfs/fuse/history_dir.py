@@ -30,7 +30,7 @@ TagName = Callable[[str], bytes]
 
 
 class HistoryDirectory:
-    def __init__(self, fs: Filesystem, nodes: Nodes, tag_name: TagName = os.fsencode) -> None:
+    def __init__(self, fs: Filesystem, nodes: Nodes, tag_name: TagName) -> None:
         self._fs = fs
         self._nodes = nodes
         self._tag_name = tag_name

@@ -86,6 +86,7 @@ def restore(
     differing.entries.update(_let_go(fs, old, differing.inodes))
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
+    differing.entries.update(_tell_apart(fs, differing.inodes))
     _note(store, fs.clock(), kind, target, before, differing, cause, undoes=undoes)
     return Restored(before, target.id, differing)
 
@@ -191,6 +192,17 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
         if inode_in(store, store.head, ino):
             moved += fs.renumber(store.head, ino)
     return moved
+
+
+def _tell_apart(fs: Filesystem, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
+    """Make the files that differ new generations of themselves; return all their names."""
+    named: list[tuple[Ino, bytes]] = []
+    for ino in differing:
+        inode = inode_in(fs.store, fs.head, ino)
+        if inode is not None and inode.is_file and inode.nlink:
+            fs.generations[ino] = fs.generations.get(ino, 0) + 1
+            named += fs.places_of(fs.head, inode)
+    return named
 
 
 def leave_limbo(fs: Filesystem) -> None:
