@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from ckptfs.history import checkpoints, removal, restore, seal
+from ckptfs.history import checkpoints, compression, removal, restore, seal
 from ckptfs.model import ROOT_INO
 from ckptfs.store import check
 from tests.direct import Node, crashed, reopened, shown
@@ -149,6 +149,12 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def reap_a_little(self) -> None:
         self.reaper.step(0)
+
+    @rule()
+    def compress(self) -> None:
+        compression.compress(self.work.fs)
+        compression.repack(self.work.fs)
+        self.work.store.blocks._decoded.clear()
 
     def _forget(self, doomed: set[int]) -> list[removal.Checkpoint]:
         for number in doomed:
