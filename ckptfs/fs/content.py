@@ -92,7 +92,7 @@ def write(
 ) -> int:
     """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits.
 
-    Times that are no older than ``slack_ns`` stay as they are: for a caller that sets them itself.
+    Times that are within ``slack_ns`` of now stay as they are: for a caller that sets them itself.
     """
     view.require_writable()
     end = offset + len(data)
@@ -114,7 +114,7 @@ def write(
         mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
     )
     now = fs.clock()
-    if now - inode.mtime_ns > slack_ns:
+    if abs(now - inode.mtime_ns) > slack_ns:
         inode = inode._replace(mtime_ns=now, ctime_ns=now)
     inodes.save(fs, view, inode)
     grown = _scatter(fs, view, inode, offset, memoryview(data))
