@@ -11,32 +11,24 @@ and pages for ever.
 from __future__ import annotations
 
 import errno
-import functools
-import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
-from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
+from ckptfs.fuse.answers import handler, refusals
 from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.history_dir import HistoryDirectory
+from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
 from ckptfs.history.references import safe_tag
 from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
-
-log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
@@ -49,58 +41,8 @@ _KERNEL_TIMES_NS = 1_000_000_000
 _FREE_INODES = 1 << 40
 
 
-def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """A pyfuse3 handler from a plain function; the edge where errors become answers."""
-
-    @functools.wraps(function)
-    async def handle(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except OSError as error:
-            if error.errno == errno.EIO:
-                log.error("%s: %s", function.__name__, error)
-            raise FUSEError(error.errno or errno.EIO) from None
-        except FUSEError:
-            raise
-        except Exception:
-            log.exception("%s failed", function.__name__)
-            raise FUSEError(errno.EIO) from None
-
-    return handle
-
-
 def _tag_name(tag: str) -> bytes:
     return os.fsencode(safe_tag(tag))
-
-
-@contextmanager
-def _refusals(number: int) -> Iterator[None]:
-    """Turn what the history refuses into an answer, and why into the log."""
-    try:
-        yield
-    except OSError as error:
-        raise FUSEError(error.errno or errno.EIO) from None
-    except CkptfsError as error:
-        log.info("refused: %s", error)
-        raise FUSEError(number) from None
-
-
-#: Tells whether what a change takes away is in no checkpoint.
-Loss = Callable[[], bool]
-#: Told before every change which process makes it and, if it takes content away, how to find out
-#: whether that is lost: the moment to take a checkpoint of what was.
-Guard = Callable[[int, Loss | None], None]
-
-
-def unguarded(pid: int, loss: Loss | None) -> None:
-    """The guard of a mount that takes no checkpoints by itself."""
-
-
-class HistoryHooks(Protocol):
-    """What `.checkpoints` needs from above: both have told the kernel when they return."""
-
-    async def save(self, name: str) -> int: ...
-    async def delete(self, number: int) -> None: ...
 
 
 class Listing:
@@ -288,7 +230,7 @@ class Operations(pyfuse3.Operations):
     # -- history by mkdir and rmdir ---------------------------------------------------------------
 
     async def _save(self, name: bytes) -> EntryAttributes:
-        with _refusals(errno.EINVAL):
+        with refusals(errno.EINVAL):
             number = await self._hooks().save(os.fsdecode(name))
             entry = self._directory.checkpoint(number)
         # The name becomes a symbolic link; what this call made is the directory behind it.
@@ -296,7 +238,7 @@ class Operations(pyfuse3.Operations):
         return entry
 
     async def _delete(self, name: bytes) -> None:
-        with _refusals(errno.EPERM):
+        with refusals(errno.EPERM):
             await self._hooks().delete(self._directory.find(name))
 
     def _hooks(self) -> HistoryHooks:

@@ -19,7 +19,8 @@ import trio
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import loop
-from ckptfs.fuse.adapter import Guard, HistoryHooks, Operations, unguarded
+from ckptfs.fuse.adapter import Operations
+from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.options import MountOptions
 from ckptfs.model import KernelClock
 

@@ -1,0 +1,55 @@
+"""Answers: what a handler returns or raises, as pyfuse3 wants it.
+
+One of the edges that catch everything: whatever goes wrong in a request is an errno for its caller,
+and a traceback in the log if nobody expected it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from pyfuse3 import FUSEError
+
+from ckptfs.errors import CkptfsError
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """A pyfuse3 handler from a plain function; the edge where errors become answers."""
+
+    @functools.wraps(function)
+    async def handle(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                log.error("%s: %s", function.__name__, error)
+            raise FUSEError(error.errno or errno.EIO) from None
+        except FUSEError:
+            raise
+        except Exception:
+            log.exception("%s failed", function.__name__)
+            raise FUSEError(errno.EIO) from None
+
+    return handle
+
+
+@contextmanager
+def refusals(number: int) -> Iterator[None]:
+    """Turn what the history refuses into an answer, and why into the log."""
+    try:
+        yield
+    except OSError as error:
+        raise FUSEError(error.errno or errno.EIO) from None
+    except CkptfsError as error:
+        log.info("refused: %s", error)
+        raise FUSEError(number) from None
