@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
-from ckptfs.model import NAME_MAX, Ino
+from ckptfs.model import NAME_MAX, Ino, Inode
 from ckptfs.store.format import PRESENT, pack_u64, xattr_entity, xattr_name
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def setxattr(
         raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
     if len(value) > VALUE_MAX:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    inode = inodes.load(fs, view, ino)
     entity = xattr_entity(ino, name)
     present = fs.store.xattrs.get(view, entity) is not None
     if flags & XATTR_CREATE and present:
@@ -57,16 +58,16 @@ def setxattr(
     fs.store.charge(len(value))
     fs.store.xattrs_used = True
     fs.store.xattrs.put(view, entity, PRESENT + value)
-    _touch(fs, view, ino)
+    _touch(fs, view, inode)
 
 
 def removexattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> None:
     view.require_writable()
+    inode = inodes.load(fs, view, ino)
     getxattr(fs, view, ino, name)
     fs.store.xattrs.drop(view, xattr_entity(ino, name))
-    _touch(fs, view, ino)
+    _touch(fs, view, inode)
 
 
-def _touch(fs: Filesystem, view: View, ino: Ino) -> None:
-    inode = inodes.load(fs, view, ino)
+def _touch(fs: Filesystem, view: View, inode: Inode) -> None:
     inodes.save(fs, view, inode._replace(ctime_ns=fs.clock()))

@@ -6,9 +6,10 @@ Reads only. Each function yields the problems that it finds; what to do about th
 from __future__ import annotations
 
 import stat
+import struct
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ckptfs.store.tables import Versioned
 
 
+P = ParamSpec("P")
+
+
 class Problem(NamedTuple):
     invariant: str
     message: str
@@ -26,12 +30,22 @@ class Problem(NamedTuple):
 
 def check(store: Store) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is."""
-    problems = [*_epochs(store), *_versions(store), *_changes(store), *_block_uses(store)]
-    problems += _blocks(store)
+    problems: list[Problem] = []
+    for look in (_epochs, _versions, _changes, _block_uses, _blocks, _lengths):
+        problems += _told(look, store)
     for epoch, record in store.epochs.items():
         if record.info or not record.sealed:  # a hidden epoch may be half removed
-            problems += _view(store, store.view(epoch))
+            problems += _told(_view, store, epoch)
     return problems
+
+
+def _told(look: Callable[P, Iterable[Problem]], *args: P.args, **kwargs: P.kwargs) -> list[Problem]:
+    """What a look finds, also if a record is such nonsense that it cannot go on."""
+    try:
+        return list(look(*args, **kwargs))
+    except (struct.error, LookupError, ValueError, OSError) as error:
+        what = look.__name__.strip("_").replace("_", " ")
+        return [Problem("records", f"a record makes no sense to the check of {what}: {error!r}")]
 
 
 def _epochs(store: Store) -> Iterator[Problem]:
@@ -122,6 +136,16 @@ def _blocks(store: Store) -> Iterator[Problem]:
             yield Problem("blocks", f"block {key.hex()} is longer than a block")
 
 
+def _lengths(store: Store) -> Iterator[Problem]:
+    """A block-map record says how long its block is."""
+    blocks = store.blocks
+    known = {key: len(blocks.read(key)) for key in blocks.keys() if blocks.is_whole(key)}
+    for entity, _, record in store.blockmap.versions(b""):
+        mapping = fmt.unpack_mapping(record) if record else None
+        if mapping is not None and mapping.key in known and mapping.length != known[mapping.key]:
+            yield Problem("blocks", f"{_show(store.blockmap, entity)} has the wrong length")
+
+
 def _show(table: Versioned, entity: bytes) -> str:
     return f"record {table.kind.decode()}:{entity.hex()}"
 
@@ -129,7 +153,8 @@ def _show(table: Versioned, entity: bytes) -> str:
 # -- one view --------------------------------------------------------------------------------------
 
 
-def _view(store: Store, view: View) -> list[Problem]:
+def _view(store: Store, epoch: Epoch) -> list[Problem]:
+    view = store.view(epoch)
     inodes = {
         (ino := Ino(fmt.unpack_u64(entity))): fmt.unpack_inode(ino, record)
         for entity, record in store.inodes.walk(view, b"")

@@ -8,9 +8,7 @@ half an operation and no cache has to agree with the disk. What the records mean
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -19,9 +17,10 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import ContentId, Epoch, Ino
-from ckptfs.store import compaction, residency
+from ckptfs.store import compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
+from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
@@ -31,15 +30,9 @@ if TYPE_CHECKING:
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
 
-DATA_FILE = "data.mdb"
-LOCK_FILE = "lock"
-
-#: How an LMDB file begins: the header of its first page, then this.
-_MAGIC_AT = 16
-_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
-
 _PLAIN = (b"meta", b"epochs", b"changes", b"blocks", b"refs", b"orphans", b"facts", b"below")
 _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
+_TABLES = len(_PLAIN) + len(_VERSIONED)
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 _RESERVE = 16 << 20
@@ -81,6 +74,8 @@ class Store:
             self.blockmap,
             self.xattrs,
         )
+        #: Why a commit failed, if one did.
+        self._failure: errors.StoreError | None = None
         self._begin()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
         self.xattrs_used = self._txn.stat(dbs[b"xattrs"])["entries"] > 0
@@ -88,15 +83,14 @@ class Store:
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
         """Make a new store at a path that is absent or an empty directory."""
-        if path.exists() and (not path.is_dir() or _foreign_files(path)):
-            raise errors.NotAStore(path, "it exists and is not empty")
+        opening.require_place(path)
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)
         except OSError as error:
-            raise _refusal(path, error) from error
+            raise opening.refusal(path, error) from error
         store = cls._attach(path, map_size)
-        store._meta.put(b"format", fmt.pack_u32(fmt.FORMAT_VERSION))
+        store._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
         store._next_ino, store._next_content, store._next_epoch = 1, 1, 1
         store.epochs = {}
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
@@ -105,18 +99,17 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
-        if not path.exists():
-            raise errors.StoreMissing(path)
-        if not path.is_dir():
-            raise errors.NotAStore(path, "it is not a directory")
+        in_use = (path / LOCK_FILE).exists() if os.access(path, os.X_OK) else False
+        lock_fd = opening.take_lock(path) if in_use else None
         try:
-            present = (path / DATA_FILE).exists()
-        except OSError as error:
-            raise _refusal(path, error) from error
-        if not present:
-            raise errors.NotAStore(path)
-        _require_lmdb(path)
-        store = cls._attach(path, map_size)
+            version = opening.require_store(path)
+            if version != fmt.FORMAT_VERSION:
+                raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
+        except BaseException:
+            if lock_fd is not None:
+                os.close(lock_fd)
+            raise
+        store = cls._attach(path, map_size, lock_fd)
         try:
             store._load()
         except BaseException:
@@ -125,22 +118,16 @@ class Store:
         return store
 
     @classmethod
-    def _attach(cls, path: Path, map_size: int) -> Store:
-        lock_fd = _take_lock(path)
+    def _attach(cls, path: Path, map_size: int, lock_fd: int | None = None) -> Store:
+        fd = opening.take_lock(path) if lock_fd is None else lock_fd
         try:
             compaction.remove_leftover(path / DATA_FILE)
-            return cls(path, _open_environment(path, map_size), lock_fd)
+            return cls(path, opening.open_environment(path, map_size, _TABLES), fd)
         except lmdb.Error as error:
-            os.close(lock_fd)
-            raise _not_lmdb(path, error) from error
+            os.close(fd)
+            raise opening.not_lmdb(path, error) from error
 
     def _load(self) -> None:
-        version = self._meta.get(b"format")
-        if version is None:
-            raise errors.NotAStore(self.path)
-        if fmt.unpack_u32(version) != fmt.FORMAT_VERSION:
-            found = fmt.unpack_u32(version)
-            raise errors.StoreVersionUnknown(self.path, found, fmt.FORMAT_VERSION)
         self._next_ino = self._counter(b"next_ino")
         self._next_content = self._counter(b"next_content")
         self._next_epoch = self._counter(b"next_epoch")
@@ -167,15 +154,22 @@ class Store:
         self._budget = self._free_bytes() - _RESERVE
 
     def commit(self) -> None:
-        """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed."""
+        """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
+
+        After one that failed there are no others: what comes next was done on top of what is lost.
+        The store on disk is what the last good one made it; whoever opens it goes on from there.
+        """
         if not self.dirty:
             return
+        if self._failure is not None:
+            raise self._failure
         self._save_counters()
         try:
             self._txn.commit()
         except lmdb.Error as error:
+            self._failure = opening.commit_failed(self.path, error)
             self._begin()
-            raise _commit_failed(self.path, error) from error
+            raise self._failure from error
         self._begin()
 
     def _save_counters(self) -> None:
@@ -192,11 +186,13 @@ class Store:
             self._meta.put(key, fmt.pack_u64(value))
 
     def close(self, *, commit: bool = True) -> None:
-        if commit:
-            self.commit()
-        self._txn.abort()
-        self._env.close()
-        os.close(self._lock_fd)
+        try:
+            if commit:
+                self.commit()
+        finally:
+            self._txn.abort()
+            self._env.close()
+            os.close(self._lock_fd)
 
     def compact(self) -> None:
         """Give the free pages back to the disk. On a failure everything is as it was."""
@@ -214,7 +210,7 @@ class Store:
         try:
             compaction.adopt_copy(self.path / DATA_FILE)
         finally:
-            self._env = _open_environment(self.path, map_size)
+            self._env = opening.open_environment(self.path, map_size, _TABLES)
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)
@@ -233,23 +229,24 @@ class Store:
         The reserve sees to it that what was accepted can be committed, and that operations that
         do not ask (removing, changing attributes) still work on a full disk.
         """
-        self.dirty = True
-        self.dirty_bytes += size + _RECORD_COST
-        if self.dirty_bytes > self._budget:
+        if self._failure is not None:
+            raise OSError(errno.EIO, str(self._failure))
+        needed = self.dirty_bytes + size + _RECORD_COST
+        if needed > self._budget:
             self._budget = self._free_bytes() - _RESERVE
-            if self.dirty_bytes > self._budget:
+            if needed > self._budget:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.dirty = True
+        self.dirty_bytes = needed
 
     def _disk_free(self) -> int:
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
     def _free_bytes(self) -> int:
-        free = self._disk_free()
-        room = self._env.info()["map_size"] - self._used_pages() * self._page_size
-        if free < _SCARCE:
-            free += self._reusable_pages() * self._page_size
-        return min(free, room)
+        room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
+        free = min(self._disk_free(), room)
+        return free if free > _SCARCE else free + self.reusable_bytes()
 
     @property
     def _page_size(self) -> int:
@@ -389,82 +386,3 @@ class Below:
     def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._table.walk(fmt.pack_u64(directory)):
             yield key[8:], value
-
-
-# -- opening: who else is there, and why not ------------------------------------------------------
-
-
-def _open_environment(path: Path, map_size: int) -> lmdb.Environment:
-    return lmdb.open(
-        os.fspath(path),
-        map_size=map_size,
-        max_dbs=len(_PLAIN) + len(_VERSIONED),
-        mode=0o600,
-        max_spare_txns=0,
-    )
-
-
-def _take_lock(path: Path) -> int:
-    """An exclusive lock that ends with the process; the file says whose it is."""
-    try:
-        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _refusal(path, error) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 32, 0).strip()
-        os.close(fd)
-        raise errors.StoreInUse(path, int(holder) if holder.isdigit() else None) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def _require_lmdb(path: Path) -> None:
-    """Refuse a directory whose data file is something else, before anything is put beside it."""
-    try:
-        with (path / DATA_FILE).open("rb") as data:
-            head = data.read(_MAGIC_AT + len(_MAGIC))
-    except OSError as error:
-        raise _refusal(path, error) from error
-    if head[_MAGIC_AT:] != _MAGIC:
-        raise errors.NotAStore(path, "its data file is not an LMDB file")
-
-
-def _foreign_files(path: Path) -> bool:
-    """Whether a directory holds more than the files that come before a store is made in it."""
-    try:
-        return any(
-            name != LOCK_FILE and not name.startswith("ckptfs.") for name in os.listdir(path)
-        )
-    except OSError as error:
-        raise _refusal(path, error) from error
-
-
-def _refusal(path: Path, error: OSError) -> errors.StoreError:
-    if error.errno == errno.EROFS:
-        return errors.StoreReadOnly(path)
-    if error.errno == errno.ENOSPC:
-        return errors.StoreFull(path)
-    if error.errno == errno.ENOTDIR:
-        return errors.NotAStore(path, "it is not a directory")
-    if error.errno == errno.EACCES and os.access(path, os.R_OK | os.X_OK):
-        return errors.StoreReadOnly(path)
-    return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
-
-
-def _not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
-    if isinstance(error, lmdb.ReadonlyError):
-        return errors.StoreReadOnly(path)
-    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
-        return errors.NotAStore(path, "its data file is not an LMDB file")
-    if isinstance(error, lmdb.CorruptedError):
-        return errors.StoreCorrupt(path, str(error))
-    return errors.StoreUnreadable(path, str(error))
-
-
-def _commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
-    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or "space" in str(error).lower():
-        return errors.StoreFull(path, str(error))
-    return errors.StoreCorrupt(path, str(error))

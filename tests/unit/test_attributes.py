@@ -235,7 +235,6 @@ def test_only_ctime_moves(fs: Filesystem, ino: Ino) -> None:
     assert fs.getattr(fs.head, ino) == before
 
 
-@pytest.mark.xfail(reason="the value is stored before it is known whether there is an inode")
 def test_a_value_on_nothing_leaves_nothing(fs: Filesystem) -> None:
     with fails(errno.ESTALE):
         fs.setxattr(fs.head, Ino(99), b"user.a", b"1")

@@ -1,0 +1,174 @@
+"""Opening: is this a store, is it whole, who else has it, and why not.
+
+Everything here looks before anything is written: a directory that is refused is left as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+import lmdb
+
+from ckptfs import errors
+from ckptfs.store.format import unpack_u32
+
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock"
+#: Of LMDB, beside its data file.
+_LMDB_LOCK_FILE = "lock.mdb"
+
+#: The table in which the version of the format stands, and where.
+META = b"meta"
+FORMAT = b"format"
+
+#: How an LMDB file begins: the header of its first page, then this.
+_MAGIC_AT = 16
+_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
+
+#: With less than this left, a commit that fails is put down to the disk.
+_FULL = 16 << 20
+
+
+def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment:
+    return lmdb.open(
+        os.fspath(path), map_size=map_size, max_dbs=tables, mode=0o600, max_spare_txns=0
+    )
+
+
+def require_store(path: Path) -> int:
+    """The version of the store's format, or the reason why this is no store that can be used."""
+    try:
+        if not path.exists():
+            raise errors.StoreMissing(path)
+        if not path.is_dir():
+            raise errors.NotAStore(path, "it is not a directory")
+        if not (path / DATA_FILE).exists():
+            raise errors.NotAStore(path)
+        version = _version(path)
+    except OSError as error:
+        raise refusal(path, error) from error
+    except lmdb.Error as error:
+        raise not_lmdb(path, error) from error
+    if version is None:
+        raise errors.NotAStore(path)
+    return version
+
+
+def require_place(path: Path) -> None:
+    """Refuse a place where a new store cannot be made: it must be absent or an empty directory."""
+    try:
+        taken = path.exists() and (not path.is_dir() or _foreign_files(path))
+    except OSError as error:
+        raise refusal(path, error) from error
+    if taken:
+        raise errors.NotAStore(path, "it exists and is not empty")
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether the making of a store was interrupted here before there was anything in it."""
+    try:
+        return (path / DATA_FILE).exists() and _version(path) is None and _is_blank(path)
+    except (OSError, lmdb.Error, errors.StoreError):
+        return False
+
+
+def _version(path: Path) -> int | None:
+    """The version in a store's data file, None if it has none. Changes nothing, not even a lock."""
+    _require_lmdb(path)
+    with _reader(path) as env:
+        _require_whole(path, env)
+        try:
+            meta = env.open_db(META, create=False)
+        except lmdb.NotFoundError:
+            return None
+        with env.begin() as txn:
+            version = txn.get(FORMAT, db=meta)
+    return None if version is None else unpack_u32(bytes(version))
+
+
+def _is_blank(path: Path) -> bool:
+    """Whether nothing but empty tables is in the file."""
+    with _reader(path) as env, env.begin() as txn:
+        names = [bytes(name) for name in txn.cursor().iternext(values=False)]
+    with _reader(path) as env:
+        tables = [env.open_db(name, create=False) for name in names]
+        with env.begin() as txn:
+            return not any(txn.stat(table)["entries"] for table in tables)
+
+
+def _reader(path: Path) -> lmdb.Environment:
+    return lmdb.open(os.fspath(path), readonly=True, lock=False, max_dbs=64)
+
+
+def _require_lmdb(path: Path) -> None:
+    with (path / DATA_FILE).open("rb") as data:
+        head = data.read(_MAGIC_AT + len(_MAGIC))
+    if head[_MAGIC_AT:] != _MAGIC:
+        raise errors.NotAStore(path, "its data file is not an LMDB file")
+
+
+def _require_whole(path: Path, env: lmdb.Environment) -> None:
+    """Refuse a file that was cut short: to read its map behind its end would end the process."""
+    needed = (int(env.info()["last_pgno"]) + 1) * int(env.stat()["psize"])
+    if (path / DATA_FILE).stat().st_size < needed:
+        raise errors.StoreCorrupt(path, "its data file was cut short")
+
+
+def _foreign_files(path: Path) -> bool:
+    """Whether a directory holds more than the files that come before a store is made in it."""
+    names = {name for name in os.listdir(path) if not name.startswith("ckptfs.")} - {LOCK_FILE}
+    if is_unfinished(path):
+        names -= {DATA_FILE, _LMDB_LOCK_FILE}
+    return bool(names)
+
+
+def take_lock(path: Path) -> int:
+    """An exclusive lock that ends with the process; the file says whose it is."""
+    try:
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise refusal(path, error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(fd, 32, 0).strip()
+        os.close(fd)
+        raise errors.StoreInUse(path, int(holder) if holder.isdigit() else None) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def refusal(path: Path, error: OSError) -> errors.StoreError:
+    if error.errno == errno.EROFS:
+        return errors.StoreReadOnly(path)
+    if error.errno == errno.ENOSPC:
+        return errors.StoreFull(path)
+    if error.errno == errno.ENOTDIR:
+        return errors.NotAStore(path, "it is not a directory")
+    if error.errno == errno.EACCES and os.access(path, os.R_OK | os.X_OK):
+        return errors.StoreReadOnly(path)
+    return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
+
+
+def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if isinstance(error, lmdb.ReadonlyError):
+        return errors.StoreReadOnly(path)
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
+        return errors.NotAStore(path, "its data file is not an LMDB file")
+    if isinstance(error, lmdb.CorruptedError):
+        return errors.StoreCorrupt(path, str(error))
+    return errors.StoreUnreadable(path, str(error))
+
+
+def commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
+    disk = os.statvfs(path)
+    # A write that finds only part of its space ends with EIO.
+    full = disk.f_bavail * disk.f_frsize < _FULL
+    if full or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
+        return errors.StoreFull(path, str(error))
+    return errors.StoreCorrupt(path, str(error))
