@@ -174,7 +174,11 @@ class CheckpointService:
         if token and history.plan(self.fs, target, paths).token != token:
             raise TreeMoved
         if paths:
-            restored = history.restore_paths(self.fs, target, paths, cause=cause)
+            touched = Touched(set(), set())
+            self.unannounced.append(touched)
+            restored = history.restore_paths(
+                self.fs, target, paths, touched_here=touched, cause=cause
+            )
         else:
             restored = history.restore(self.fs, target, cause=cause)
         return self._restored(restored, backup=backup)

@@ -56,7 +56,8 @@ def _plan_and_perform(
             plan = session.call("plan", asked)
             _confirm(plan)
             # What was shown is what happens, or nothing.
-            op, asked = "restore", {"checkpoint": plan["checkpoint"], "token": plan["token"]}
+            op = "restore"
+            asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
         return _perform(args, session, op, asked)
 
 
@@ -66,7 +67,8 @@ def _perform(args: Namespace, session: Session, op: str, asked: Record) -> int:
     names = screen.count_text(record["entries"], "name", "names")
     text = f"Restored checkpoint {record['checkpoint']}: {names} changed."
     if asked.get("backup", True):
-        text += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
+        back = "redo" if op == "undo" else "undo"
+        text += f" `ckptfs {back}` takes it back (checkpoint {record['before']})."
     screen.result(record, text, as_json=args.json)
     return 0
 

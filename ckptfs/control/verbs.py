@@ -112,7 +112,11 @@ def _figures(service: CheckpointService, args: Record, tell: Tell | None) -> Rec
 
 
 def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
-    if not args.get("allow_empty") and (same := service.unchanged_since()) is not None:
+    described = args.get("tag") or args.get("pin") or args.get("metadata")
+    if (
+        not (args.get("allow_empty") or described)
+        and (same := service.unchanged_since()) is not None
+    ):
         return {**checkpoint_record(same), "changed": False}
     saved = service.save(
         str(args["message"]),

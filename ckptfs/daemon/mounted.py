@@ -14,7 +14,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import pyfuse3
 import trio
 
 from ckptfs import fuse
@@ -154,10 +153,12 @@ class Mounted:
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         tell = connection.tell if request.progress else None
-        result = verbs.perform(self._service, request.op, request.args, tell)
+        try:
+            result = verbs.perform(self._service, request.op, request.args, tell)
+        finally:
+            await self._announce(everywhere=request.op == "purge")
         if request.op == "import":
             await self._show_new_names()
-        await self._announce(everywhere=request.op == "purge")
         return result
 
     async def _announce(self, *, everywhere: bool) -> None:
@@ -175,11 +176,8 @@ class Mounted:
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""
         fs = self._service.fs
-        names = [name for name, _ in fs.entries(fs.head, ROOT_INO)]
-        for name in names:
-            # From a thread: the kernel may have a request for us before it takes the notice.
-            await trio.to_thread.run_sync(pyfuse3.invalidate_entry, pyfuse3.ROOT_INODE, name)
-        await trio.to_thread.run_sync(pyfuse3.invalidate_inode, pyfuse3.ROOT_INODE)
+        names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
+        await fuse.tell_kernel(names, {ROOT_INO})
 
     def _status(self) -> Record:
         return {**self._note._asdict(), **self._service.figures()._asdict()}

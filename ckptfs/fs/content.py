@@ -59,11 +59,12 @@ class Gathered:
 
 def settle(fs: Filesystem, ino: Ino) -> None:
     """Put the block that is being gathered for the file into the transaction."""
-    gathered = fs.gathered.pop(ino, None)
+    gathered = fs.gathered.get(ino)
     if gathered is not None:
         view = gathered.view
         inode = inodes.load(fs, view, ino)
         grown = put_block(fs, view, inode, gathered.number, gathered.data)
+        del fs.gathered[ino]
         inodes.save(fs, view, inode._replace(allocated=inode.allocated + grown))
 
 

@@ -78,6 +78,7 @@ class Filesystem:
     hold = inodes.hold
     drop = inodes.drop
     forget = inodes.forget
+    erase = inodes.erase
 
     read = content.read
     write = content.write

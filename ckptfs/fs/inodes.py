@@ -166,8 +166,11 @@ def drop(fs: Filesystem, ino: Ino) -> None:
         fs.held[ino] = count
         return
     del fs.held[ino]
-    if fs.limbo.pop(ino, None) is not None:
+    limbo = fs.limbo.pop(ino, None)
+    if limbo is not None:
+        # What the epoch holds is found through its inode records when it is removed.
         content.drop_gathered(fs, ino)
+        settle(fs, limbo)
     elif ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
         destroy(fs, fs.head, ino)
 
@@ -189,17 +192,23 @@ def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
         fs.unlinked.add(inode.ino)
         save(fs, view, inode._replace(nlink=0, parent=Ino(0), name=b""))
     else:
-        _erase(fs, view, inode)
+        erase(fs, view, inode)
 
 
 def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
     fs.store.orphans.delete(pack_u64(ino))
-    _erase(fs, view, load(fs, view, ino))
+    try:
+        inode = load(fs, view, ino)
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    else:
+        erase(fs, view, inode)
 
 
-def _erase(fs: Filesystem, view: View, inode: Inode) -> None:
+def erase(fs: Filesystem, view: View, inode: Inode) -> None:
     store = fs.store
     store.note()
     content.drop_gathered(fs, inode.ino)

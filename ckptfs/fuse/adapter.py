@@ -140,7 +140,8 @@ class Operations(pyfuse3.Operations):
         view, ino, base = self.nodes.place(node)
         return attributes(self._fs.getattr(view, ino), base)
 
-    async def forget(self, forgotten: Sequence[tuple[int, int]]) -> None:
+    @handler
+    def forget(self, forgotten: Sequence[tuple[int, int]]) -> None:
         unlinked = self._fs.unlinked
         if unlinked:
             for node, _ in forgotten:

@@ -53,3 +53,8 @@ def refusals(number: int) -> Iterator[None]:
     except CkptfsError as error:
         log.info("refused: %s", error)
         raise FUSEError(number) from None
+    except FUSEError:
+        raise
+    except Exception:
+        log.exception("history failed")
+        raise FUSEError(errno.EIO) from None

@@ -69,10 +69,10 @@ class Equaliser:
         here = self._child(self.fs.head, parent, name)
         if (here is not None and here.is_dir) or like is None or not like.is_dir:
             return here if here is not None and here.is_dir else None
-        if here is not None or parent is None:
+        if here is not None:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", path)
         self.added.append(path)
-        return self._make_directory(parent.ino, name, like) if self.apply else None
+        return self._make_directory(parent.ino, name, like) if self.apply and parent else None
 
     # -- one entry --------------------------------------------------------------------------------
 
@@ -120,6 +120,7 @@ class Equaliser:
         self.modified.append(path)
         if self.apply:
             self.fs.unlink(self.fs.head, parent, name)
+            self.touched.inodes.add(here.ino)
             self._clone(parent, name, like)
 
     def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> None:

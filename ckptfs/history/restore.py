@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import Cause, Checkpoint, seal
+from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import compare
 from ckptfs.history.equalise import Equaliser
 from ckptfs.history.touched import Touched, inode_in, touched
@@ -92,16 +92,31 @@ def restore(
 
 
 def restore_paths(
-    fs: Filesystem, target: Checkpoint, paths: list[bytes], *, cause: Cause | None = None
+    fs: Filesystem,
+    target: Checkpoint,
+    paths: list[bytes],
+    *,
+    touched_here: Touched,
+    cause: Cause | None = None,
 ) -> Restored:
-    """Make these paths what they were at the checkpoint; everything else stays as it is."""
+    """Make these paths what they were at the checkpoint; everything else stays as it is.
+
+    ``touched_here`` takes what the kernel has to hear of, also if it fails: then the head goes back
+    to the state before.
+    """
     store, cause = fs.store, cause or Cause()
+    plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
     message = f"before restore of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = Equaliser(fs, store.view(target.epoch))
-    for path in paths:
-        equaliser.path(path)
-    touched_here = equaliser.touched
+    equaliser = Equaliser(fs, store.view(target.epoch), touched=touched_here)
+    try:
+        for path in paths:
+            equaliser.path(path)
+    except OSError:
+        back = restore(fs, before, cause=cause)
+        touched_here.entries.update(back.touched.entries)
+        touched_here.inodes.update(back.touched.inodes)
+        raise
     _note(store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
     return Restored(before, target.id, touched_here)
 
@@ -182,14 +197,15 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
     store = fs.store
     held = [ino for ino in fs.held if ino in differing and ino not in fs.limbo]
     held = [ino for ino in held if (was := inode_in(store, old, ino)) and was.is_file]
-    forget_nameless(fs)
-    if not held:
-        return []
+    _forget_nameless(fs, differing | fs.unlinked)
+    if held:
+        limbo = store.open_epoch(old.epoch, inodes=old.inodes)
+        fs.limbo.update(dict.fromkeys(held, limbo))
     moved: list[tuple[Ino, bytes]] = []
-    limbo = store.open_epoch(old.epoch, inodes=old.inodes)
-    for ino in held:
-        fs.limbo[ino] = limbo
-        if inode_in(store, store.head, ino):
+    # Those of earlier restores, too: their numbers may be in the new head again.
+    for ino in fs.limbo:
+        inode = inode_in(store, store.head, ino)
+        if inode is not None and inode.nlink:
             moved += fs.renumber(store.head, ino)
     return moved
 
@@ -215,12 +231,17 @@ def leave_limbo(fs: Filesystem) -> None:
             store.seal_epoch(store.view(epoch), {})
 
 
-def forget_nameless(fs: Filesystem) -> None:
-    """Nameless inodes of the old head are none of the new one's."""
+def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
+    """Nameless inodes of the old head are none of the new one's, and it shall have none."""
     for ino in fs.unlinked:
         fs.store.orphans.delete(pack_u64(ino))
     fs.unlinked.clear()
     fs.forgotten.clear()
+    # A checkpoint that was taken while somebody had a nameless file open has it, too.
+    for ino in differing:
+        inode = inode_in(fs.store, fs.head, ino)
+        if inode is not None and not inode.nlink:
+            fs.erase(fs.head, inode)
 
 
 # -- the log ---------------------------------------------------------------------------------------
@@ -243,8 +264,9 @@ def undoable(store: Store) -> LogEntry | None:
     """The newest restore or redo that is not undone."""
     entries = log(store)
     taken_back = {entry.undoes for entry in entries if entry.kind == "undo"}
+    there = {checkpoint.id for checkpoint in checkpoints(store)}
     for entry in reversed(entries):
-        if entry.kind != "undo" and entry.number not in taken_back:
+        if entry.kind != "undo" and entry.number not in taken_back and entry.before in there:
             return entry
     return None
 
@@ -253,9 +275,10 @@ def redoable(store: Store) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     entries = log(store)
     taken_back = {entry.undoes for entry in entries if entry.kind == "redo"}
+    there = {checkpoint.id for checkpoint in checkpoints(store)}
     for entry in reversed(entries):
         if entry.kind == "restore":
             return None
-        if entry.kind == "undo" and entry.number not in taken_back:
+        if entry.kind == "undo" and entry.number not in taken_back and entry.before in there:
             return entry
     return None

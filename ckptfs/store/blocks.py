@@ -67,10 +67,17 @@ class Blocks:
             key = self.digest(data, seed)
             if self._blocks.add(key, b"".join((_HEADERS[seed], data))):
                 return key
-            if self.read(key) == data:
+            if self._holds(key, data):
                 self.share(key)
                 return key
         raise CorruptBlock(5, f"more than {SEEDS} different blocks share one digest")
+
+    def _holds(self, key: bytes, data: Buffer) -> bool:
+        """Whether these are the bytes of the block; a damaged one holds nothing any more."""
+        try:
+            return self.read(key) == data
+        except CorruptBlock:
+            return False
 
     def share(self, key: bytes) -> None:
         """Count one more use of a block that is there."""

@@ -151,7 +151,8 @@ class Store:
             table.bind(self._txn)
         self.dirty = False
         self.dirty_bytes = 0
-        self._budget = self._free_bytes() - _RESERVE
+        #: Known when it is first asked for: others fill the disk while this workspace is idle.
+        self._budget = -1
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
@@ -159,16 +160,17 @@ class Store:
         After one that failed there are no others: what comes next was done on top of what is lost.
         The store on disk is what the last good one made it; whoever opens it goes on from there.
         """
-        if not self.dirty:
-            return
         if self._failure is not None:
             raise self._failure
+        if not self.dirty:
+            return
         self._save_counters()
         try:
             self._txn.commit()
         except lmdb.Error as error:
             self._failure = opening.commit_failed(self.path, error)
             self._begin()
+            self.dirty = True  # so that whoever commits by the clock hears of it, too
             raise self._failure from error
         self._begin()
 
@@ -220,6 +222,8 @@ class Store:
 
     def note(self) -> None:
         """Note a record that is written, whatever space is left."""
+        if self._failure is not None:
+            raise OSError(errno.EIO, str(self._failure))
         self.dirty = True
         self.dirty_bytes += _RECORD_COST
 

@@ -80,7 +80,6 @@ def _version(path: Path) -> int | None:
     """The version in a store's data file, None if it has none. Changes nothing, not even a lock."""
     _require_lmdb(path)
     with _reader(path) as env:
-        _require_whole(path, env)
         try:
             meta = env.open_db(META, create=False)
         except lmdb.NotFoundError:
@@ -109,13 +108,6 @@ def _require_lmdb(path: Path) -> None:
         head = data.read(_MAGIC_AT + len(_MAGIC))
     if head[_MAGIC_AT:] != _MAGIC:
         raise errors.NotAStore(path, "its data file is not an LMDB file")
-
-
-def _require_whole(path: Path, env: lmdb.Environment) -> None:
-    """Refuse a file that was cut short: to read its map behind its end would end the process."""
-    needed = (int(env.info()["last_pgno"]) + 1) * int(env.stat()["psize"])
-    if (path / DATA_FILE).stat().st_size < needed:
-        raise errors.StoreCorrupt(path, "its data file was cut short")
 
 
 def _foreign_files(path: Path) -> bool:

@@ -236,9 +236,10 @@ def test_after_a_commit_that_failed_there_are_no_others(
         put(full.fs, b"lost %d" % number, os.urandom(MIB))
     with pytest.raises(StoreFull):
         full.fs.commit()
-    full.fs.store.note()
     with pytest.raises(StoreFull):
-        full.fs.commit()
+        full.fs.store.commit()
+    with fails(errno.EIO):
+        full.fs.store.note()
     with fails(errno.EIO):
         put(full.fs, b"too late", b"x")
     full.fs.store.close(commit=False)
