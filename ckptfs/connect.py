@@ -30,9 +30,15 @@ class Session(Protocol):
     ) -> Record: ...
 
 
+#: What changes the workspace itself, so that its directory has to follow.
+_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge"})
+
+
 def _is_about_now(op: str, args: Record) -> bool:
     """Whether an operation must see the directory as it is."""
-    return op == "save" or (op == "diff" and args.get("newer") in ("", "@", "now", None))
+    if op == "diff":
+        return args.get("newer") in ("", "@", "now", None)
+    return op in ("save", "plan") or op in _MOVING
 
 
 class LocalSession:
@@ -47,20 +53,32 @@ class LocalSession:
     ) -> Record:
         from ckptfs.control.verbs import perform
 
-        if self._below is not None and _is_about_now(op, args or {}):
-            self._take_in(self._below)
-        return perform(self._service, op, args or {}, progress)
+        if self._below is None or not _is_about_now(op, args or {}):
+            return perform(self._service, op, args or {}, progress)
+        with _directory(self._below) as dir_fd:
+            # An unmounted workspace is the directory itself: what it holds is what it is now, and
+            # what becomes of it has to stand there.
+            if dir_fd is not None:
+                self._service.take_in(dir_fd)
+            result = perform(self._service, op, args or {}, progress)
+            if dir_fd is not None and op in _MOVING:
+                self._service.write_back(dir_fd)
+            return result
 
-    def _take_in(self, below: Path) -> None:
-        """An unmounted workspace is the directory itself: what it holds now is what is saved."""
-        try:
-            dir_fd = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return  # gone, or behind a dead mount: the store's own state is all there is
-        try:
-            self._service.take_in(dir_fd)
-        finally:
-            os.close(dir_fd)
+
+@contextmanager
+def _directory(path: Path) -> Iterator[int | None]:
+    """The directory, or None if it is gone or behind a dead mount: then the store's own state is
+    all there is."""
+    try:
+        dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield dir_fd
+    finally:
+        os.close(dir_fd)
 
 
 @contextmanager

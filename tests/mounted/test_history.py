@@ -270,3 +270,15 @@ def test_what_a_command_destroyed_comes_back(own_mount: Workspace) -> None:
     assert listed[0]["message"] == "before: rm -rf src"
     ok(own_mount, "rewind", "--force")
     assert facts(own_mount.path) == was
+
+
+def test_a_restore_of_an_unmounted_workspace_stands_in_the_directory(work: Workspace) -> None:
+    plant(work.path, {"a": "1"})
+    number = save(work)
+    (work.path / "a").write_text("2")
+    work.umount()
+    (work.path / "a").write_text("3, made outside")
+    ok(work, "restore", str(number), "--force")
+    assert (work.path / "a").read_text() == "1"
+    ok(work, "undo")
+    assert (work.path / "a").read_text() == "3, made outside"
