@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +22,12 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def is_awaited(record: logging.LogRecord) -> bool:
+    """A filter for pyfuse3's log. An answer that the kernel no longer waits for (its caller was
+    interrupted, or the mount is ending) comes back with ENOENT, and that is no trouble."""
+    return os.strerror(errno.ENOENT) not in record.getMessage()
 
 
 def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:

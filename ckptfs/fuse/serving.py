@@ -7,6 +7,7 @@ two. While nothing changes, nothing wakes up.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import loop
 from ckptfs.fuse.adapter import Operations
+from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.options import MountOptions
 from ckptfs.model import KernelClock
@@ -50,6 +52,7 @@ async def serve(
     because requests paused or the interval ended.
     """
     _tune_collector()
+    logging.getLogger("pyfuse3").addFilter(is_awaited)
     committer = Committer(fs, committed, lambda: _read_ahead(mountpoint))
     committer.requests = loop.install(committer.turn)
     clock = fs.clock = KernelClock()
