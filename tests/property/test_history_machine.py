@@ -375,7 +375,7 @@ class TestHistory(HistoryMachine.TestCase):
 @pytest.mark.timeout(0)
 class TestHistoryDeep(HistoryMachine.TestCase):
     settings = settings(
-        max_examples=4_000,
+        max_examples=1_500,
         stateful_step_count=120,
         deadline=None,
         suppress_health_check=list(HealthCheck),

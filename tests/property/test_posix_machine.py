@@ -477,7 +477,7 @@ class TestPosix(PosixMachine.TestCase):
 @pytest.mark.timeout(0)
 class TestPosixDeep(PosixMachine.TestCase):
     settings = settings(
-        max_examples=6_000,
+        max_examples=2_000,
         stateful_step_count=120,
         deadline=None,
         suppress_health_check=list(HealthCheck),
