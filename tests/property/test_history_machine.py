@@ -14,6 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +80,10 @@ class StillClock:
 class HistoryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        #: Undone in the end even where a failure left half of a step behind.
+        self._cleanup = ExitStack()
         self._scratch = Path(tempfile.mkdtemp(prefix="ckptfs-machine-", dir=SCRATCH))
+        self._cleanup.callback(shutil.rmtree, self._scratch)
         self._clock = StillClock()
         self.fs = Filesystem(Store.create(self._scratch / "store"), self._clock)
         self.fs.setattr(self.fs.head, Ino(1), Attributes(uid=0, gid=0))
@@ -90,16 +94,14 @@ class HistoryMachine(RuleBasedStateMachine):
         self._remember_commit()
 
     def teardown(self) -> None:
-        try:
+        with self._cleanup:
+            self._cleanup.callback(lambda: self.fs.store.close(commit=False))
             self.look()
             self._let_go()
             self.fs.commit()
             assert check(self.fs.store) == []
             assert leftovers(self.fs.store) == []
             assert self.fs.head.inodes == len(set(self.tree.names.values()))
-        finally:
-            self.fs.store.close(commit=False)
-            shutil.rmtree(self._scratch)
 
     @initialize(every_step=st.booleans(), committed=st.booleans())
     def begin(self, every_step: bool, committed: bool) -> None:

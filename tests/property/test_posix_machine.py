@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,8 +128,11 @@ class PosixMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._umask = os.umask(0)
+        #: Undone in the end even where a failure left half of a step behind.
+        self._cleanup = ExitStack()
+        self._cleanup.callback(os.umask, os.umask(0))
         self._scratch = Path(tempfile.mkdtemp(prefix="ckptfs-machine-", dir=SCRATCH))
+        self._cleanup.callback(shutil.rmtree, self._scratch)
         root = self._scratch / "theirs"
         root.mkdir(mode=0o755)
         self._xattrs = has_user_xattrs(str(root))
@@ -143,15 +147,15 @@ class PosixMachine(RuleBasedStateMachine):
         self._ours_before, self._theirs_before = self._trees()
 
     def teardown(self) -> None:
-        try:
+        with self._cleanup:
+            self._cleanup.callback(lambda: self.ours.fs.store.close(commit=False))
+            self._cleanup.callback(self._close_descriptors)
             self.look()
             self._end()
-        finally:
-            for handle in self.open.values():
-                self.theirs.close(handle.theirs)
-            self.ours.fs.store.close(commit=False)
-            shutil.rmtree(self._scratch)
-            os.umask(self._umask)
+
+    def _close_descriptors(self) -> None:
+        for handle in self.open.values():
+            self.theirs.close(handle.theirs)
 
     def _end(self) -> None:
         """When everything is closed and forgotten, nothing but the tree is left in the store."""
