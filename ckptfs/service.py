@@ -171,35 +171,31 @@ class CheckpointService:
         """
         target = self._find(checkpoint)
         paths = self._select(target, patterns)
-        if token and history.plan(self.fs, target, paths).token != token:
+        if token and history.token_of(self.fs, target, paths) != token:
             raise TreeMoved
         if paths:
-            touched = Touched(set(), set())
-            self.unannounced.append(touched)
-            restored = history.restore_paths(
-                self.fs, target, paths, touched_here=touched, cause=cause
-            )
+            restored = self._restore_paths(target, paths, cause)
         else:
-            restored = history.restore(self.fs, target, cause=cause)
-        return self._restored(restored, backup=backup)
+            restored = self._restore_to(target, "restore", None, cause)
+        if not backup:
+            self.delete([restored.before])
+        return restored
+
+    def _restore_paths(
+        self, target: Checkpoint, paths: list[bytes], cause: Cause | None
+    ) -> Restored:
+        touched = Touched(set(), set())
+        self.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+        restored = history.restore_paths(self.fs, target, paths, touched_here=touched, cause=cause)
+        self.fs.commit()
+        return restored
 
     def _select(self, target: Checkpoint, patterns: Sequence[bytes]) -> list[bytes]:
         self.fs.settle()
         views = (self.fs.head, self.fs.view_of(target.epoch))
-        try:
+        reason = f"neither checkpoint {target.id} nor the workspace has it"
+        with _paths_known("restore", reason, named=b", ".join(patterns)):
             return history.select(self.fs, views, patterns)
-        except FileNotFoundError as error:
-            reason = f"neither checkpoint {target.id} nor the workspace has it"
-            raise PathUnknown(error.filename, reason) from error
-        except ValueError as error:
-            raise PathUnknown(b", ".join(patterns), str(error)) from error
-
-    def _restored(self, restored: Restored, *, backup: bool = True) -> Restored:
-        if not backup:
-            self.delete([restored.before])
-        self.fs.commit()
-        self.unannounced.append(restored.touched)
-        return restored
 
     def delete(self, doomed: Sequence[Checkpoint]) -> None:
         """Delete checkpoints and free what only they held."""
@@ -317,9 +313,10 @@ class CheckpointService:
     def _restore_to(
         self, target: Checkpoint, kind: str, undoes: int | None, cause: Cause | None
     ) -> Restored:
-        return self._restored(
-            history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
-        )
+        restored = history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
+        self.fs.commit()
+        self.unannounced.append(restored.touched)
+        return restored
 
     def _find(self, checkpoint: str) -> Checkpoint:
         return references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
@@ -420,11 +417,11 @@ class CheckpointService:
 
 
 @contextmanager
-def _paths_known(verb: str, reason: str) -> Iterator[None]:
-    """Turn a path that names nothing into the error to show."""
+def _paths_known(verb: str, reason: str, named: bytes = b"") -> Iterator[None]:
+    """Turn a path that names nothing into the error to show; ``named`` is what was asked for."""
     try:
         yield
     except FileNotFoundError as error:
         raise PathUnknown(error.filename, reason, verb=verb) from error
     except ValueError as error:
-        raise PathUnknown(b"", str(error), verb=verb) from error
+        raise PathUnknown(named, str(error), verb=verb) from error

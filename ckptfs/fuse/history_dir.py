@@ -35,9 +35,6 @@ class HistoryDirectory:
         self._nodes = nodes
         self._tag_name = tag_name
 
-    def owns(self, node: int) -> bool:
-        return node >= HISTORY
-
     # -- what stands in it ------------------------------------------------------------------------
 
     def links(self) -> dict[bytes, tuple[int, int]]:

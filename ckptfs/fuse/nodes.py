@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ckptfs import history
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import Ino
 from ckptfs.store import View
 
 _INO_BITS = 40
@@ -38,10 +38,6 @@ class Place(NamedTuple):
 
 def checkpoint_base(number: int) -> int:
     return (number + 1) << _INO_BITS
-
-
-def checkpoint_root(number: int) -> int:
-    return checkpoint_base(number) | ROOT_INO
 
 
 def in_checkpoint(
@@ -82,7 +78,3 @@ class Nodes:
             # Deleted since it was first asked for; its records are on their way elsewhere.
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return view
-
-    def refresh(self) -> None:
-        """Checkpoints were deleted: what is known of their ancestry no longer holds."""
-        self._views.clear()

@@ -18,6 +18,7 @@ from ckptfs.history.restore import (
     redoable,
     restore,
     restore_paths,
+    token_of,
     undoable,
 )
 from ckptfs.history.restore import log as restore_log
@@ -43,5 +44,6 @@ __all__ = [
     "restore_paths",
     "seal",
     "select",
+    "token_of",
     "undoable",
 ]

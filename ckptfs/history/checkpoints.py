@@ -16,10 +16,6 @@ from ckptfs.store import Store
 
 _NEXT_ID = b"next_checkpoint"
 
-#: What took a checkpoint: the policy, a user, a restore (the state before it), a mount, or a scan
-#: that found the directory below changed.
-KINDS = ("auto", "manual", "restore", "mount", "offline")
-
 
 @dataclass(frozen=True)
 class Cause:

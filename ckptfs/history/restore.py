@@ -132,8 +132,8 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
         lists = (equaliser.added, equaliser.modified, equaliser.deleted)
     else:
         lists = _whole(fs, goal)
-    added, modified, deleted = (tuple(sorted(paths)) for paths in lists)
-    return Plan(target.id, added, modified, deleted, _token(fs, target, paths))
+    added, modified, deleted = (tuple(sorted(found)) for found in lists)
+    return Plan(target.id, added, modified, deleted, token_of(fs, target, paths))
 
 
 def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -148,9 +148,10 @@ def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[b
     return added, modified, deleted
 
 
-def _token(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
+def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
     """Changes whenever anything in the workspace does, whether the restore would touch it or not:
     the head's epoch and every inode that it has changed, with its time of change."""
+    fs.settle()
     digest = xxhash.xxh3_64()
     digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
     for entity in fs.store.changes.walk(fs.head.epoch):
