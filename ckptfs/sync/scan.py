@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
@@ -35,6 +36,7 @@ from ckptfs.sync.ledger import (
 )
 from ckptfs.sync.results import ScanResult, Tally, Watcher, is_fatal
 from ckptfs.sync.ticks import next_tick
+from ckptfs.sync.traversal import traverse
 from ckptfs.sync.vanish import vanish
 
 #: The virtual directory of the mount: nothing else can have its name at the root.
@@ -66,20 +68,13 @@ def _walk(scene: Scene) -> None:
     root = Frame(
         None, b"", ROOT_INO, below.look_into(scene.down.fd), old=scene.ledger.get(*ROOT_PLACE)
     )
-    _list(scene, root)
-    frames = [root]
-    while frames:
-        frame = frames[-1]
-        if frame.waiting:
-            inner = _enter(scene, frame, *frame.waiting.pop())
-            if inner is not None:
-                frames.append(inner)
-                _list(scene, inner)
-        else:
-            _finish(scene, frame)
-            frames.pop()
-            if frames:
-                scene.down.leave()
+    traverse(
+        root,
+        look=partial(_list, scene),
+        enter=partial(_enter, scene),
+        finish=partial(_finish, scene),
+        leave=scene.down.leave,
+    )
 
 
 def _list(scene: Scene, frame: Frame) -> None:

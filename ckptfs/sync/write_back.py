@@ -41,6 +41,7 @@ from ckptfs.sync.results import (
 )
 from ckptfs.sync.scan import scan
 from ckptfs.sync.ticks import next_tick
+from ckptfs.sync.traversal import traverse
 
 _LATE = "it changed below while it was being written back"
 
@@ -130,20 +131,13 @@ class Frame:
 def _walk(out: Outlet) -> None:
     root = Frame(None, b"", out.fs.getattr(out.view, ROOT_INO), out.ledger.get(*ROOT_PLACE))
     _check_attributes(out, root)
-    _list(out, root)
-    frames = [root]
-    while frames:
-        frame = frames[-1]
-        if frame.waiting:
-            inner = _enter(out, frame, *frame.waiting.pop())
-            if inner is not None:
-                frames.append(inner)
-                _list(out, inner)
-        else:
-            _finish(out, frame)
-            frames.pop()
-            if frames:
-                out.down.leave()
+    traverse(
+        root,
+        look=partial(_list, out),
+        enter=partial(_enter, out),
+        finish=partial(_finish, out),
+        leave=out.down.leave,
+    )
 
 
 def _list(out: Outlet, frame: Frame) -> None:
