@@ -19,7 +19,7 @@ from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
 
 
 class Session(Protocol):
@@ -44,7 +44,7 @@ def _is_about_now(op: str, args: Record) -> bool:
 class LocalSession:
     """The verbs on a store that this process opened itself."""
 
-    def __init__(self, service: CheckpointService, below: Path | None) -> None:
+    def __init__(self, service: Service, below: Path | None) -> None:
         self._service = service
         self._below = below
 
@@ -103,12 +103,12 @@ def open_workspace(workspace: Workspace) -> Iterator[Session]:
 def open_store(path: Path, *, below: Path | None = None) -> Iterator[Session]:
     """A session with a store that no daemon has. ``below`` is its workspace's directory."""
     from ckptfs.fs import Filesystem
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
     from ckptfs.store import Store
 
     store = Store.open(path)
     try:
-        yield LocalSession(CheckpointService(Filesystem(store)), below)
+        yield LocalSession(Service(Filesystem(store)), below)
     finally:
         store.close()
 
@@ -119,13 +119,13 @@ def new_store(path: Path) -> Iterator[Session]:
     import shutil
 
     from ckptfs.fs import Filesystem
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
     from ckptfs.store import Store
 
     existed = path.exists()
     store = Store.create(path)
     try:
-        yield LocalSession(CheckpointService(Filesystem(store)), None)
+        yield LocalSession(Service(Filesystem(store)), None)
     except BaseException:
         store.close(commit=False)
         if not existed:

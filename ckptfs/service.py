@@ -1,6 +1,6 @@
 """Every verb once: what the command line, the control socket and later edges can ask for.
 
-`CheckpointService` works on an open file system and returns values. It is synchronous, prints
+`Service` works on an open file system and returns values. It is synchronous, prints
 nothing, and does not know whether the workspace is mounted; each verb that changes something
 has committed it durably when it returns.
 """
@@ -71,7 +71,7 @@ class Figures(NamedTuple):
     inodes: int
 
 
-class CheckpointService:
+class Service:
     """The verbs of one workspace, on the file system that holds it."""
 
     def __init__(self, fs: Filesystem) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ckptfs.history.log import Version
     from ckptfs.history.pairs import Found, Pair
     from ckptfs.model import Inode
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
 
 Tell = Callable[[Record], None]
 
@@ -127,32 +127,32 @@ def _patterns(args: Record) -> list[bytes]:
     return [os.fsencode(str(path)) for path in args.get("paths", ())]
 
 
-def _diff(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _diff(service: Service, args: Record, tell: Tell | None) -> Record:
     found = service.diff(
         str(args.get("older") or ""), str(args.get("newer") or ""), _patterns(args)
     )
     return _answer(service, args, found)
 
 
-def _show(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _show(service: Service, args: Record, tell: Tell | None) -> Record:
     found = service.show(str(args["checkpoint"]), _patterns(args))
     return _answer(service, args, found)
 
 
-def _answer(service: CheckpointService, args: Record, found: Difference) -> Record:
+def _answer(service: Service, args: Record, found: Difference) -> Record:
     record = difference_record(found, times=bool(args.get("times")))
     if args.get("files"):
         record["files"] = [_pair_record(pair) for pair in found.file_pairs(service.fs)]
     return record
 
 
-def _contents(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _contents(service: Service, args: Record, tell: Tell | None) -> Record:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     found = service.contents(int(args["view"]), paths, int(args["limit"]))
     return {"contents": [None if data is None else b64encode(data).decode() for data in found]}
 
 
-def _log(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _log(service: Service, args: Record, tell: Tell | None) -> Record:
     path = os.fsencode(str(args["path"]))
     return {
         "path": os.fsdecode(path),
@@ -169,7 +169,7 @@ def _version(version: Version) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "diff": _diff,
     "show": _show,
     "contents": _contents,

@@ -11,7 +11,7 @@ from ckptfs.control.protocol import Record
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
     from ckptfs.history.purge import Doomed
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
 
 #: A purge may take a great many files; this many are named.
 NAMED_MAX = 1000
@@ -31,40 +31,40 @@ def _names(args: Record) -> list[str]:
     return [str(name) for name in args["checkpoints"]]
 
 
-def _tag(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _tag(service: Service, args: Record, tell: Tell | None) -> Record:
     return _named(
         [service.tag(str(args["checkpoint"]), str(args["tag"]), move=bool(args.get("move")))]
     )
 
 
-def _pin(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _pin(service: Service, args: Record, tell: Tell | None) -> Record:
     return _named(service.pin(_names(args)))
 
 
-def _unpin(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _unpin(service: Service, args: Record, tell: Tell | None) -> Record:
     return _named(service.pin(_names(args), pinned=False))
 
 
-def _delete(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _delete(service: Service, args: Record, tell: Tell | None) -> Record:
     return _named(service.delete_named(_names(args)))
 
 
-def _prune(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _prune(service: Service, args: Record, tell: Tell | None) -> Record:
     dry_run = bool(args.get("dry_run"))
     decisions = service.prune(dry_run=dry_run)
     return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
 
 
-def _space(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _space(service: Service, args: Record, tell: Tell | None) -> Record:
     return service.space()._asdict()
 
 
-def _compact(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _compact(service: Service, args: Record, tell: Tell | None) -> Record:
     before, after = service.compact()
     return {"before_bytes": before, "after_bytes": after}
 
 
-def _purge(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _purge(service: Service, args: Record, tell: Tell | None) -> Record:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     if args.get("dry_run"):
         return {**_doomed(service.plan_purge(paths)), "dry_run": True, "elsewhere": []}
@@ -81,7 +81,7 @@ def _doomed(doomed: Doomed) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "tag": _tag,
     "pin": _pin,
     "unpin": _unpin,

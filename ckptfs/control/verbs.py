@@ -18,7 +18,7 @@ from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, Restored
-    from ckptfs.service import CheckpointService
+    from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
 
@@ -33,7 +33,7 @@ NEEDS_SYNC = frozenset(
 )
 
 
-def perform(service: CheckpointService, op: str, args: Record, tell: Tell | None) -> Record:
+def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Record:
     """Do what is asked and return the record that says how it went.
 
     ``tell`` hears how far it is; None where nobody wants to know.
@@ -107,11 +107,11 @@ def result_record(result: SyncResult) -> Record:
     }
 
 
-def _figures(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _figures(service: Service, args: Record, tell: Tell | None) -> Record:
     return service.figures()._asdict()
 
 
-def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _save(service: Service, args: Record, tell: Tell | None) -> Record:
     described = args.get("tag") or args.get("pin") or args.get("metadata")
     if (
         not (args.get("allow_empty") or described)
@@ -128,7 +128,7 @@ def _save(service: CheckpointService, args: Record, tell: Tell | None) -> Record
     return {**checkpoint_record(saved), "changed": True}
 
 
-def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _list(service: Service, args: Record, tell: Tell | None) -> Record:
     found = service.checkpoints()
     if newest := int(args.get("newest", 0)):
         found = found[-newest:]
@@ -136,7 +136,7 @@ def _list(service: CheckpointService, args: Record, tell: Tell | None) -> Record
     return {"checkpoints": [checkpoint_record(item) | counts._asdict() for item, counts in counted]}
 
 
-def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
     restored = service.restore(
         str(args["checkpoint"]),
         patterns_of(args),
@@ -147,7 +147,7 @@ def _restore(service: CheckpointService, args: Record, tell: Tell | None) -> Rec
     return restored_record(restored)
 
 
-def _plan(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
     if "steps" in args:
         found = service.plan_restore(str(service.steps_back(int(args["steps"])).id))
     else:
@@ -161,37 +161,37 @@ def _plan(service: CheckpointService, args: Record, tell: Tell | None) -> Record
     }
 
 
-def _rewind(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _rewind(service: Service, args: Record, tell: Tell | None) -> Record:
     return restored_record(service.rewind(int(args["steps"]), cause_of(args)))
 
 
-def _undo(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _undo(service: Service, args: Record, tell: Tell | None) -> Record:
     return restored_record(service.undo(cause_of(args)))
 
 
-def _redo(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _redo(service: Service, args: Record, tell: Tell | None) -> Record:
     return restored_record(service.redo(cause_of(args)))
 
 
-def _restores(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _restores(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"restores": [asdict(entry) for entry in service.restores()]}
 
 
-def _check(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _check(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"problems": [problem._asdict() for problem in service.check()]}
 
 
-def _import(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _import(service: Service, args: Record, tell: Tell | None) -> Record:
     source, merge = Path(args["source"]), bool(args.get("merge"))
     return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
 
 
-def _export(service: CheckpointService, args: Record, tell: Tell | None) -> Record:
+def _export(service: Service, args: Record, tell: Tell | None) -> Record:
     dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
     return result_record(service.export(dest, checkpoint, relay(tell, "export")))
 
 
-_VERBS: dict[str, Callable[[CheckpointService, Record, Tell | None], Record]] = {
+_VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "figures": _figures,
     "save": _save,
     "list": _list,

@@ -22,7 +22,7 @@ from ckptfs.history.compression import Compressor
 from ckptfs.history.processes import Who
 from ckptfs.history.removal import Reaper
 from ckptfs.history.watch import AutoCheckpointer, Due
-from ckptfs.service import CheckpointService
+from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _STEP_S = 0.005
 class AutoSave:
     """Takes checkpoints by itself, as the policy says."""
 
-    def __init__(self, service: CheckpointService, policy: Policy) -> None:
+    def __init__(self, service: Service, policy: Policy) -> None:
         self._service = service
         self._checkpointer = AutoCheckpointer(policy, who=Who(), unsaved=service.has_unsaved)
         self._head = service.fs.head
@@ -81,7 +81,7 @@ class AutoSave:
 class Housekeeping:
     """Works off what can wait, in steps short enough not to be noticed."""
 
-    def __init__(self, service: CheckpointService, auto: AutoSave) -> None:
+    def __init__(self, service: Service, auto: AutoSave) -> None:
         self._service = service
         self._auto = auto
         self._stirred = trio.Event()

@@ -38,7 +38,7 @@ from ckptfs.errors import (
     WriteBackIncomplete,
 )
 from ckptfs.fs import Filesystem
-from ckptfs.service import CheckpointService
+from ckptfs.service import Service
 from ckptfs.store import Store
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
     """
     store = Store.open(workspace.store)
     try:
-        service = CheckpointService(Filesystem(store))
+        service = Service(Filesystem(store))
         if service.below_is_current():
             return None
         try:
@@ -89,7 +89,7 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
     try:
         with _published(workspace, note):
             dir_fd = _uncovered_directory(plan)
-            service = CheckpointService(Filesystem(store))
+            service = Service(Filesystem(store))
             brought = _bring_in(service, plan, dir_fd, announcer)
             _serve(service, plan, note, farewell, announcer, brought)
             runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
@@ -112,9 +112,7 @@ def _uncovered_directory(plan: rules.Plan) -> int:
     return _open_directory(path)
 
 
-def _bring_in(
-    service: CheckpointService, plan: rules.Plan, dir_fd: int, announcer: Announcer
-) -> Record:
+def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
     try:
         if plan.source is not None:
             service.import_tree(plan.source, relay(announcer.progress, "import"))
@@ -133,7 +131,7 @@ def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
 
 
 def _serve(
-    service: CheckpointService,
+    service: Service,
     plan: rules.Plan,
     note: runtime.Daemon,
     farewell: Farewell,
@@ -167,7 +165,7 @@ def _serve(
     log.info("unmounted")
 
 
-def _leave(service: CheckpointService, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
+def _leave(service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
     if not (plan.write_back and farewell.write_back):
         service.fs.commit()
         return {"write_back": None}
@@ -177,7 +175,7 @@ def _leave(service: CheckpointService, plan: rules.Plan, dir_fd: int, farewell: 
     return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
 
 
-def _write_back(service: CheckpointService, path: Path, dir_fd: int, tell: Tell | None) -> Record:
+def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> Record:
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:

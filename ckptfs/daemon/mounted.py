@@ -28,7 +28,7 @@ from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
 from ckptfs.fuse.nodes import in_checkpoint
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO
-from ckptfs.service import CheckpointService
+from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Farewell:
 class Door:
     """What `.checkpoints` can ask for: mkdir in it saves, rmdir deletes."""
 
-    def __init__(self, service: CheckpointService, path: Path) -> None:
+    def __init__(self, service: Service, path: Path) -> None:
         self._service = service
         self._path = path
 
@@ -95,7 +95,7 @@ class Mounted:
     def __init__(
         self,
         plan: Plan,
-        service: CheckpointService,
+        service: Service,
         note: runtime.Daemon,
         farewell: Farewell,
     ) -> None:
