@@ -10,24 +10,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.client import Client, Progress
+from ckptfs.control.client import Client, Progress, Session
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
 
-
-class Session(Protocol):
-    """Something that answers operations by name."""
-
-    def call(
-        self, op: str, args: Record | None = None, *, progress: Progress | None = None
-    ) -> Record: ...
+__all__ = ["LocalSession", "Session", "new_store", "open_store", "open_workspace"]
 
 
 #: What changes the workspace itself, so that its directory has to follow.

@@ -142,7 +142,7 @@ def _write_stat(out: Output, session: Session, record: Record) -> None:
 
 
 def _write_patch(out: Output, session: Session, record: Record) -> None:
-    from ckptfs.cli import difftext
+    from ckptfs.control import difftext
 
     for line in difftext.patch_lines(session, record):
         out.line(line, _colour_of(line))

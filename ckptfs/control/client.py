@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
+from typing import Protocol
 
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
@@ -23,6 +24,14 @@ PATIENCE_SHORT = 10.0
 LONG = frozenset({"umount", "import", "export", "check"})
 
 Progress = Callable[[Record], None]
+
+
+class Session(Protocol):
+    """Something that answers operations by name."""
+
+    def call(
+        self, op: str, args: Record | None = None, *, progress: Progress | None = None
+    ) -> Record: ...
 
 
 class Client:
