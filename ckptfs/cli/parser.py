@@ -7,6 +7,7 @@ one after the verb has no default, or it would overwrite what stood before.
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from typing import NoReturn
 
 from ckptfs import __version__
@@ -28,23 +29,59 @@ def _path(text: str) -> str:
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises instead of printing and leaving."""
 
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"Cannot understand the command line: {message}.", hint=f"See `{self.prog} --help`."
+        )
+
+
+#: Positionals that take whatever follows, options of others too.
+_GREEDY = (argparse.PARSER, argparse.REMAINDER)
+
+
+class VerbParser(Parser):
+    """The words of one verb. Its options may stand anywhere among them."""
+
     #: Where the words behind ``--`` go, for a verb that tells them from those before it.
     behind = ""
 
     def parse_known_args(  # type: ignore[no-untyped-def]
         self, args=None, namespace=None
     ):
-        if not self.behind:
-            return super().parse_known_args(args, namespace)
         cut = args.index("--") if "--" in args else len(args)
-        found, rest = super().parse_known_args(args[:cut], namespace)
+        words = self._options_first(args[:cut])
+        if not self.behind:
+            return super().parse_known_args(words + args[cut:], namespace)
+        found, rest = super().parse_known_args(words, namespace)
         setattr(found, self.behind, args[cut + 1 :])
         return found, rest
 
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(
-            f"Cannot understand the command line: {message}.", hint=f"See `{self.prog} --help`."
-        )
+    def _options_first(self, words: list[str]) -> list[str]:
+        """argparse fills positionals from one run of words; `parse_intermixed_args` would do, but
+        it renders the usage first, which takes longer than everything else here."""
+        if any(action.nargs in _GREEDY for action in self._get_positional_actions()):
+            return words
+        options: list[str] = []
+        others: list[str] = []
+        waiting = iter(words)
+        for word in waiting:
+            if not word.startswith("-") or word == "-" or _is_number(word):
+                others.append(word)
+                continue
+            options.append(word)
+            if self._takes_value(word):
+                options.extend(islice(waiting, 1))
+        return options + others
+
+    def _takes_value(self, word: str) -> bool:
+        """Whether the next word belongs to this option."""
+        action = self._option_string_actions.get(word)
+        return action is not None and action.nargs is None
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word that begins with a dash is a negative number, as argparse sees it."""
+    return word[1:].replace(".", "", 1).isdecimal()
 
 
 def make_parser() -> Parser:
@@ -58,7 +95,9 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"ckptfs {__version__}")
     _add_common(parser, default=None, json_default=False)
     # The given prog spares argparse a formatter, and with it the import of shutil.
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, prog="ckptfs")
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, prog="ckptfs", parser_class=VerbParser
+    )
     _add_mount(verbs)
     _add_umount(verbs)
     _add_status(verbs)
@@ -91,7 +130,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
     )
 
 
-def _verb(verbs: _Verbs[Parser], name: str, text: str) -> Parser:
+def _verb(verbs: _Verbs[VerbParser], name: str, text: str) -> VerbParser:
     parser = verbs.add_parser(
         name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
     )
@@ -103,7 +142,7 @@ def _add_store(parser: Parser, text: str) -> None:
     parser.add_argument("--store", metavar="DIR", type=_path, help=text)
 
 
-def _add_mount(verbs: _Verbs[Parser]) -> None:
+def _add_mount(verbs: _Verbs[VerbParser]) -> None:
     mount = _verb(verbs, "mount", "take a directory over in place and give it a history")
     mount.add_argument(
         "directory", metavar="DIR", type=_path, nargs="?", help="the directory to mount"
@@ -138,7 +177,7 @@ def _add_mount(verbs: _Verbs[Parser]) -> None:
     )
 
 
-def _add_umount(verbs: _Verbs[Parser]) -> None:
+def _add_umount(verbs: _Verbs[VerbParser]) -> None:
     umount = _verb(verbs, "umount", "unmount and bring the directory below up to date")
     umount.add_argument(
         "directory",
@@ -162,12 +201,12 @@ def _add_umount(verbs: _Verbs[Parser]) -> None:
     )
 
 
-def _add_status(verbs: _Verbs[Parser]) -> None:
+def _add_status(verbs: _Verbs[VerbParser]) -> None:
     status = _verb(verbs, "status", "say where a workspace lives and how it is")
     status.add_argument("--space", action="store_true", help="count whose bytes the store has")
 
 
-def _add_save(verbs: _Verbs[Parser]) -> None:
+def _add_save(verbs: _Verbs[VerbParser]) -> None:
     save = _verb(verbs, "save", "take a checkpoint")
     save.add_argument("message", metavar="MESSAGE", nargs="?", default="", help="what it is")
     save.add_argument("--tag", metavar="T", default="", help="a name to find it by")
@@ -178,12 +217,12 @@ def _add_save(verbs: _Verbs[Parser]) -> None:
     save.add_argument("--allow-empty", action="store_true", help="save although nothing changed")
 
 
-def _add_list(verbs: _Verbs[Parser]) -> None:
+def _add_list(verbs: _Verbs[VerbParser]) -> None:
     listing = _verb(verbs, "list", "list the checkpoints, newest first")
     listing.add_argument("-n", metavar="N", type=int, default=0, help="only the newest N")
 
 
-def _add_differences(verbs: _Verbs[Parser]) -> None:
+def _add_differences(verbs: _Verbs[VerbParser]) -> None:
     diff = _verb(verbs, "diff", "show what changed; paths stand behind --")
     diff.usage = "ckptfs diff [FROM [TO]] [--stat | --name-status] [--times] [-- PATH...]"
     diff.add_argument(
@@ -207,7 +246,7 @@ def _add_differences(verbs: _Verbs[Parser]) -> None:
     log.add_argument("--restores", action="store_true", help="list the restores instead")
 
 
-def _add_restore(verbs: _Verbs[Parser]) -> None:
+def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     restore = _verb(verbs, "restore", "make the workspace, or some paths, what it was")
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
     restore.add_argument("paths", metavar="PATH", nargs="*", help="only these; patterns work")
@@ -226,7 +265,7 @@ def _add_restore(verbs: _Verbs[Parser]) -> None:
     _verb(verbs, "redo", "take back the last undo")
 
 
-def _add_keeping(verbs: _Verbs[Parser]) -> None:
+def _add_keeping(verbs: _Verbs[VerbParser]) -> None:
     tag = _verb(verbs, "tag", "give a checkpoint a name to find it by")
     tag.add_argument("checkpoint", metavar="ID", help="the checkpoint")
     tag.add_argument("tag", metavar="TAG", nargs="?", default="", help="its new tag")
@@ -241,7 +280,7 @@ def _add_keeping(verbs: _Verbs[Parser]) -> None:
         parser.add_argument("checkpoints", metavar="ID", nargs="+", help="the checkpoints")
 
 
-def _add_space(verbs: _Verbs[Parser]) -> None:
+def _add_space(verbs: _Verbs[VerbParser]) -> None:
     prune = _verb(verbs, "prune", "let automatic checkpoints expire as the settings say")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go, and why")
     _verb(verbs, "compact", "give free room in the store back to the disk")
@@ -258,19 +297,19 @@ def _add_space(verbs: _Verbs[Parser]) -> None:
     )
 
 
-def _add_import(verbs: _Verbs[Parser]) -> None:
+def _add_import(verbs: _Verbs[VerbParser]) -> None:
     parser = _verb(verbs, "import", "bring a directory into a workspace or store; it is only read")
     parser.add_argument("source", metavar="SRC", type=_path, help="the directory to read")
     _add_store(parser, "the store to fill, made if absent, instead of a workspace")
 
 
-def _add_export(verbs: _Verbs[Parser]) -> None:
+def _add_export(verbs: _Verbs[VerbParser]) -> None:
     parser = _verb(verbs, "export", "write the workspace, or a checkpoint, into a new directory")
     parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
     parser.add_argument("--checkpoint", metavar="ID", help="the checkpoint to write out")
     _add_store(parser, "the store to read instead of a workspace's")
 
 
-def _add_check(verbs: _Verbs[Parser]) -> None:
+def _add_check(verbs: _Verbs[VerbParser]) -> None:
     parser = _verb(verbs, "check", "look for damage in the store")
     _add_store(parser, "the store to look at instead of a workspace's")

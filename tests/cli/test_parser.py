@@ -76,3 +76,26 @@ def test_nonsense_is_a_usage_error(words: list[str]) -> None:
         make_parser().parse_args(words)
     assert "\n" not in caught.value.message
     assert "--help" in caught.value.hint
+
+
+def test_options_stand_anywhere_among_the_words_of_a_verb() -> None:
+    restore = make_parser().parse_args("restore 5 --if-unchanged t a --dry-run b".split())
+    assert (restore.checkpoint, restore.paths) == ("5", ["a", "b"])
+    assert (restore.token, restore.dry_run) == ("t", True)
+    diff = make_parser().parse_args("diff 1 --stat 2 -- --stat".split())
+    assert (diff.refs, diff.stat, diff.paths) == (["1", "2"], True, ["--stat"])
+    tag = make_parser().parse_args("tag 5 --move -w d t".split())
+    assert (tag.checkpoint, tag.tag, tag.move, tag.workspace) == ("5", "t", True, "d")
+
+
+def test_what_stands_behind_two_dashes_is_no_option() -> None:
+    assert make_parser().parse_args(["restore", "5", "--", "--force"]).paths == ["--force"]
+
+
+def test_a_negative_number_is_no_option() -> None:
+    assert make_parser().parse_args(["rewind", "--force", "-1"]).steps == -1
+
+
+def test_an_unknown_option_among_words_is_named() -> None:
+    with pytest.raises(UsageError, match="--nope"):
+        make_parser().parse_args("restore 5 --nope q".split())
