@@ -7,7 +7,6 @@ one after the verb has no default, or it would overwrite what stood before.
 from __future__ import annotations
 
 import argparse
-from itertools import islice
 from typing import NoReturn
 
 from ckptfs import __version__
@@ -70,7 +69,10 @@ class VerbParser(Parser):
                 continue
             options.append(word)
             if self._takes_value(word):
-                options.extend(islice(waiting, 1))
+                value = next(waiting, None)
+                if value is None:
+                    return words  # or it would take a positional; argparse says what is missing
+                options.append(value)
         return options + others
 
     def _takes_value(self, word: str) -> bool:
