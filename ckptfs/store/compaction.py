@@ -48,7 +48,7 @@ def write_copy(env: lmdb.Environment, tables: Iterable[bytes], data_file: Path) 
                 _copy_table(env, env.open_db(name), copy, copy.open_db(name))
         finally:
             copy.close()
-        _sync(fresh)
+        sync(fresh)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
@@ -67,7 +67,8 @@ def _copy_table(
                 return
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the names in a directory, durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -78,7 +79,7 @@ def _sync(path: Path) -> None:
 def adopt_copy(data_file: Path) -> None:
     """Put the copy in the data file's place. Nobody may have the data file mapped."""
     os.replace(_copy_of(data_file), data_file)
-    _sync(data_file.parent)
+    sync(data_file.parent)
 
 
 def remove_leftover(data_file: Path) -> None:

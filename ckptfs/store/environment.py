@@ -7,6 +7,7 @@ half an operation and no cache has to agree with the disk. What the records mean
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -95,6 +96,9 @@ class Store:
         store.epochs = {}
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
         store.commit()
+        compaction.sync(path)  # the names of its files, and then its own
+        with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
+            compaction.sync(path.parent)
         return store
 
     @classmethod
