@@ -43,13 +43,18 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
     │   ├── CheckpointPinned       70
-    │   └── SettingInvalid         71
+    │   ├── SettingInvalid         71
+    │   ├── TaskUnknown            75
+    │   ├── TaskInvalid            76
+    │   └── TaskConflict           77
     ├── SyncError
     │   ├── SourceMissing          50
     │   ├── DestinationInvalid     51
     │   ├── OverlappingTrees       52
     │   ├── Conflict               53
     │   └── WriteBackIncomplete    54
+    ├── ExtraMissing               78
+    ├── AgentSettingsInvalid       79
     └── ControlError               60
         ├── DaemonGone             61
         └── ProtocolMismatch       62
@@ -517,7 +522,8 @@ class TagTaken(WorkspaceError):
         super().__init__(
             f"Cannot use {tag!r} as a tag: checkpoint {holder} has it, or one that would look the "
             "same as a file name. Nothing was changed.",
-            hint="`ckptfs tag --move` takes it from there.",
+            hint=f"`ckptfs tag ID {tag!r} --move` gives it to checkpoint ID. To give it to "
+            "a new one, save that without a tag first.",
         )
 
 
@@ -541,6 +547,70 @@ class SettingInvalid(WorkspaceError):
         super().__init__(
             f"Cannot use the setting {setting}{place}: {reason}. Nothing was changed.",
             hint="`ckptfs config` lists the settings and their values.",
+        )
+
+
+class TaskUnknown(WorkspaceError):
+    kind = "task-unknown"
+    exit_code = 75
+
+    def __init__(self, name: str, reason: str) -> None:
+        task = f"the task {name!r}" if name else "a task"
+        super().__init__(
+            f"Cannot end or revert {task}: {reason}. Nothing was changed.",
+            hint="`ckptfs task list` shows the tasks.",
+        )
+
+
+class TaskInvalid(WorkspaceError):
+    kind = "task-invalid"
+    exit_code = 76
+
+    def __init__(self, name: str, reason: str, deed: str = "start a task") -> None:
+        super().__init__(
+            f"Cannot {deed} {name!r}: {reason}. Nothing was changed.",
+            hint="A task has a short name on one line; `ckptfs task list` shows them.",
+        )
+
+
+class TaskConflict(WorkspaceError):
+    """Others changed what the task changed."""
+
+    kind = "task-conflict"
+    exit_code = 77
+
+    def __init__(self, name: str, paths: Sequence[str]) -> None:
+        super().__init__(
+            f"Cannot revert the task {name!r}: others changed the same after it: "
+            f"{', '.join(paths)}. Nothing was changed.",
+            hint="--force takes these back, too, to what they were before the task; "
+            "`ckptfs undo` would bring them again.",
+        )
+
+
+class ExtraMissing(CkptfsError):
+    """A part of ckptfs that needs a package which is installed on demand."""
+
+    kind = "extra-missing"
+    exit_code = 78
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"Cannot start {what}: the Python package {package} is not installed here.",
+            hint=f"Install it with: pip install 'ckptfs[{extra}]'",
+        )
+
+
+class AgentSettingsInvalid(CkptfsError):
+    """The settings of a coding agent are not such that a hook could be put into them."""
+
+    kind = "agent-settings-invalid"
+    exit_code = 79
+
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot edit {_show(path)}: {reason}. Nothing was changed.",
+            hint=hint or "Put that in order first, or edit the file yourself (docs/AGENTS.md).",
         )
 
 

@@ -20,6 +20,7 @@ from ckptfs.errors import (
     NothingToUndo,
     PathUnknown,
     TreeMoved,
+    UsageError,
     WorkspaceNotEmpty,
 )
 from ckptfs.fs import Filesystem
@@ -32,6 +33,7 @@ from ckptfs.history import (
     Touched,
     compression,
     difference,
+    listing,
     log,
     purge,
     references,
@@ -44,6 +46,7 @@ from ckptfs.history import (
 )
 from ckptfs.history.diff import Counts
 from ckptfs.history.difference import Difference
+from ckptfs.history.listing import Listed
 from ckptfs.history.log import Version
 from ckptfs.history.purge import Doomed, Purged
 from ckptfs.history.retention import Decision
@@ -59,6 +62,9 @@ from ckptfs.sync.results import Watcher
 _BELOW = b"below"
 #: Whether the directory below was brought up to date when the workspace was last let go.
 _CURRENT_BELOW = b"current_below"
+#: Set while the workspace of a directory that is not mounted was changed and its directory was not
+#: yet: whoever opens the store next has to write back.
+_OWED_BELOW = b"owed_below"
 #: The setting that lets checkpoints expire by themselves.
 _AUTOMATIC = "retention.automatic"
 
@@ -140,6 +146,13 @@ class Service:
         with _paths_known("show", "no checkpoint has it"):
             return log.history_of(self.fs, path)
 
+    def listed(
+        self, *, limit: int | None = None, since: str = "", path: bytes | None = None
+    ) -> Listed:
+        """The newest checkpoints: some or all, from a moment on, or in which a path changed."""
+        with _paths_known("list changes of", "neither the workspace nor any checkpoint has it"):
+            return listing.listed(self.fs, limit=limit, since=since, path=path)
+
     def checkpoints(self) -> list[Checkpoint]:
         """All checkpoints, oldest first."""
         return history.checkpoints(self.fs.store)
@@ -148,11 +161,11 @@ class Service:
         """The tree of a checkpoint, or of now when none is named."""
         if checkpoint is None:
             return self.fs.head
-        return self.fs.view_of(self._find(checkpoint).epoch)
+        return self.fs.view_of(self.find(checkpoint).epoch)
 
     def plan_restore(self, checkpoint: str, patterns: Sequence[bytes] = ()) -> Plan:
         """What a restore would do, path by path."""
-        target = self._find(checkpoint)
+        target = self.find(checkpoint)
         return history.plan(self.fs, target, self._select(target, patterns))
 
     def restore(
@@ -163,16 +176,18 @@ class Service:
         token: str = "",
         backup: bool = True,
         cause: Cause | None = None,
-    ) -> Restored:
-        """Make the workspace, or some paths of it, what it was at a checkpoint.
+    ) -> Restored | None:
+        """Make the workspace, or some paths of it, what it was at a checkpoint; None if it is.
 
         What it is now is saved first, unless ``backup`` says otherwise. With the token of a plan it
         is refused if anything changed since.
         """
-        target = self._find(checkpoint)
+        target = self.find(checkpoint)
         paths = self._select(target, patterns)
         if token and history.token_of(self.fs, target, paths) != token:
             raise TreeMoved
+        if not history.would_change(self.fs, target, paths):
+            return None
         if paths:
             restored = self._restore_paths(target, paths, cause)
         else:
@@ -204,7 +219,7 @@ class Service:
 
     def delete_named(self, names: Sequence[str]) -> list[Checkpoint]:
         """Delete the checkpoints that are named; all of them, or none if one is pinned."""
-        doomed = list({found.id: found for found in map(self._find, names)}.values())
+        doomed = list({found.id: found for found in map(self.find, names)}.values())
         for checkpoint in doomed:
             if checkpoint.pinned:
                 raise CheckpointPinned(checkpoint.id)
@@ -213,7 +228,7 @@ class Service:
 
     def tag(self, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
         """Give a checkpoint a tag; with an empty one, take its tag away."""
-        store, found = self.fs.store, self._find(checkpoint)
+        store, found = self.fs.store, self.find(checkpoint)
         changed = (
             tags.set_tag(store, found, tag, move=move) if tag else tags.remove_tag(store, found)
         )
@@ -222,7 +237,7 @@ class Service:
 
     def pin(self, names: Sequence[str], *, pinned: bool = True) -> list[Checkpoint]:
         """Keep checkpoints from expiring and from being deleted, or no longer."""
-        found = [self._find(name) for name in names]
+        found = [self.find(name) for name in names]
         changed = [tags.set_pinned(self.fs.store, item, pinned=pinned) for item in found]
         self.fs.commit()
         return changed
@@ -274,18 +289,16 @@ class Service:
             self.unannounced.append(purged.touched)
         return purged
 
-    def rewind(self, steps: int = 1, cause: Cause | None = None) -> Restored:
-        """Go back a number of checkpoints along the way that led here."""
-        return self._restore_to(self.steps_back(steps), "restore", None, cause)
-
     def steps_back(self, steps: int) -> Checkpoint:
         """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
         the last one, or the one before it if nothing changed since."""
         way = history.lineage(self.fs.store)
         if not self.has_unsaved():
             way = way[1:]
-        if not 1 <= steps <= len(way):
-            raise CheckpointUnknown(f"@-{steps}")
+        if steps < 1:
+            raise UsageError("Cannot rewind: N counts from 1. Nothing was changed.")
+        if steps > len(way):
+            raise CheckpointUnknown(f"@-{steps}", reason=_too_far(steps, len(way)))
         return way[steps - 1]
 
     def undo(self, cause: Cause | None = None) -> Restored:
@@ -318,7 +331,8 @@ class Service:
         self.unannounced.append(restored.touched)
         return restored
 
-    def _find(self, checkpoint: str) -> Checkpoint:
+    def find(self, checkpoint: str) -> Checkpoint:
+        """The checkpoint that a reference names."""
         return references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
 
     def check(self) -> list[Problem]:
@@ -354,13 +368,36 @@ class Service:
         self.fs.settle()
         return sync.export_tree(self.fs, view, dest, progress=progress)
 
-    def take_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+    def take_in(
+        self, dir_fd: int, progress: Watcher | None = None, excluded: Sequence[str] = ()
+    ) -> SyncResult:
         """Bring in what changed in the directory below, without a checkpoint of its own."""
-        result = sync.scan(self.fs, dir_fd, progress=progress)
+        result = sync.scan(self.fs, dir_fd, progress=progress, excluded=excluded)
         self.fs.commit()
         return result
 
-    def bring_in(self, dir_fd: int, path: Path, progress: Watcher | None = None) -> SyncResult:
+    def catch_up(self, dir_fd: int, excluded: Sequence[str] = ()) -> None:
+        """Take in what changed in a directory that is not mounted, and finish what a process that
+        was killed still owed to it."""
+        self.take_in(dir_fd, excluded=excluded)
+        if self.fs.store.facts.get(_OWED_BELOW) is not None:
+            self.write_back(dir_fd, excluded=excluded)
+
+    def owe_below(self, owed: bool = True) -> None:
+        """The directory is about to fall behind the workspace. Counts with the next commit."""
+        self.fs.store.charge()
+        if owed:
+            self.fs.store.facts.put(_OWED_BELOW, b"1")
+        else:
+            self.fs.store.facts.delete(_OWED_BELOW)
+
+    def bring_in(
+        self,
+        dir_fd: int,
+        path: Path,
+        progress: Watcher | None = None,
+        excluded: Sequence[str] = (),
+    ) -> SyncResult:
         """Take over what the directory below holds; what changed there becomes a checkpoint.
 
         The state that the store had before is sealed first, so that a change made from outside
@@ -370,17 +407,20 @@ class Service:
         first = not self.checkpoints()
         if not first and self.has_unsaved():
             self.save("as it was unmounted", "mount")
-        result = self.take_in(dir_fd, progress)
+        result = self.take_in(dir_fd, progress, excluded)
         if first:
             self.save("first mount", "mount")
         elif result.changed:
             self.save("changed while unmounted", "offline")
         return result
 
-    def write_back(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+    def write_back(
+        self, dir_fd: int, progress: Watcher | None = None, excluded: Sequence[str] = ()
+    ) -> SyncResult:
         """Bring the directory below up to date with the workspace."""
         self.fs.commit()
-        result = sync.write_back(self.fs, dir_fd, progress=progress)
+        result = sync.write_back(self.fs, dir_fd, progress=progress, excluded=excluded)
+        self.owe_below(False)
         self.mark_below(current=True)
         return result
 
@@ -414,6 +454,13 @@ class Service:
         if store.head.unsettled:
             return True
         return any(True for _ in store.changes.walk(store.head.epoch))
+
+
+def _too_far(steps: int, there: int) -> str:
+    """Why a rewind of so many steps cannot be: what of the history lies before now."""
+    wanted = "1 checkpoint" if steps == 1 else f"{steps} checkpoints"
+    known = "none" if there == 0 else f"only {there}"
+    return f"Cannot rewind {wanted}: there {'is' if there < 2 else 'are'} {known} before now"
 
 
 @contextmanager

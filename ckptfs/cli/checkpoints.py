@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 
 from ckptfs.cli import place, screen
+from ckptfs.cli.pager import output
 from ckptfs.cli.screen import Record
 from ckptfs.connect import open_workspace
 from ckptfs.errors import UsageError
+
+#: How many checkpoints a list shows if nobody says.
+_SHOWN = 20
+#: Room for the counts; wider ones widen the column.
+_COUNTS_WIDTH = 12
+#: How much of a command line a list shows.
+_WHO_MAX = 40
 
 
 def save(args: Namespace) -> int:
@@ -18,7 +25,7 @@ def save(args: Namespace) -> int:
         "pin": args.pin,
         "metadata": dict(_pair(word) for word in args.meta),
         "allow_empty": args.allow_empty,
-        "pid": os.getppid(),
+        **place.caller(),
     }
     with open_workspace(place.workspace(args)) as session:
         record = session.call("save", asked)
@@ -38,20 +45,64 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def show_list(args: Namespace) -> int:
-    with open_workspace(place.workspace(args)) as session:
-        record = session.call("list", {"newest": max(0, args.n)})
+    workspace = place.workspace(args)
+    asked: Record = {"limit": _limit(args), "since": args.since}
+    if args.path is not None:
+        asked["path"] = place.inside(args.path, workspace, "list changes of")
+    with open_workspace(workspace) as session:
+        record = session.call("list", asked)
     record["checkpoints"].reverse()
-    lines = [_line(checkpoint) for checkpoint in record["checkpoints"]]
-    screen.result(record, "\n".join(lines), as_json=args.json)
+    if args.json:
+        screen.result(record, "", as_json=True)
+        return 0
+    with output() as out:
+        for line in _lines(record["checkpoints"]):
+            out.line(line.encode("utf-8", "surrogateescape"))
+    _say_rest(args, len(record["checkpoints"]), record["more"])
     return 0
 
 
-def _line(checkpoint: Record) -> str:
+def _limit(args: Namespace) -> int | None:
+    """How many to show; None is all. A program that reads JSON wants all, unless it says so."""
+    if args.all or (args.json and args.n is None):
+        return None
+    return _SHOWN if args.n is None else args.n
+
+
+def _say_rest(args: Namespace, shown: int, more: int) -> None:
+    if more:
+        screen.note(f"... and {more:,} more; --all shows them.")
+    elif not shown:
+        limited = args.since or args.path
+        screen.note("No such checkpoint." if limited else "There is no checkpoint yet.")
+
+
+def _lines(checkpoints: list[Record]) -> list[str]:
+    counts = ["+{added} ~{modified} -{deleted}".format(**item) for item in checkpoints]
+    width = max([_COUNTS_WIDTH, *map(len, counts)])
+    return [_line(item, f"{text:<{width}}") for item, text in zip(checkpoints, counts, strict=True)]
+
+
+def _line(checkpoint: Record, counts: str) -> str:
     moment = screen.time_text(checkpoint["time_ns"])
-    message = screen.safe(checkpoint["message"])
+    words = [checkpoint["message"]]
     if checkpoint["tag"]:
-        message = f"[{screen.safe(checkpoint['tag'])}] {message}"
-    counts = "+{added} ~{modified} -{deleted}".format(**checkpoint)
-    return (
-        f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts:<12} {message}".rstrip()
-    )
+        words.insert(0, f"[{checkpoint['tag']}]")
+    if checkpoint["pinned"]:
+        words.insert(0, "(pinned)")
+    who = _who(checkpoint)
+    if who:
+        words.append(f" by {who}")
+    told = screen.safe(" ".join(filter(None, words)))
+    return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {told}".rstrip()
+
+
+def _who(checkpoint: Record) -> str:
+    """Who caused it, shortened; nothing where the message says so already."""
+    cause = checkpoint["cause"]
+    command = str(cause.get("command", ""))
+    if not command:
+        return f"process {cause['pid']}" if cause.get("pid") else ""
+    if command in checkpoint["message"]:
+        return ""
+    return command if len(command) <= _WHO_MAX else command[: _WHO_MAX - 1] + "…"

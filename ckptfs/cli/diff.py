@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ from ckptfs.cli.pager import BOLD, CYAN, GREEN, RED, YELLOW, Output, output
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
-from ckptfs.errors import PathUnknown, UsageError
+from ckptfs.errors import UsageError
 
 _COLOURS = {"A": GREEN, "D": RED, "R": CYAN}
 
@@ -28,7 +27,7 @@ def diff(args: Namespace) -> int:
     asked: Record = {
         "older": older,
         "newer": newer,
-        "paths": [_inside(path, workspace) for path in args.paths],
+        "paths": [place.inside(path, workspace, "show") for path in args.paths],
         "times": args.times,
         "files": not by_name,
     }
@@ -70,7 +69,7 @@ def log(args: Namespace) -> int:
     if args.path is None:
         raise UsageError("Cannot show a history: name a PATH, or --restores.")
     with open_workspace(workspace) as session:
-        record = session.call("log", {"path": _inside(args.path, workspace)})
+        record = session.call("log", {"path": place.inside(args.path, workspace, "show")})
     if args.json:
         screen.result(record, "", as_json=True)
         return 0
@@ -78,24 +77,6 @@ def log(args: Namespace) -> int:
         for version in record["versions"]:
             out.line(_version_line(version).encode("utf-8", "surrogateescape"))
     return 0
-
-
-# -- what was asked for ----------------------------------------------------------------------------
-
-
-def _inside(path: str, workspace: Workspace) -> str:
-    """A path as typed, relative to the workspace's root; the root itself is empty.
-
-    Links above it are followed, it itself is not: its history is meant, not its target's.
-    """
-    above, name = os.path.split(os.path.normpath(os.path.join(os.path.realpath("."), path)))
-    full = os.path.join(os.path.realpath(above), name)
-    root = os.fspath(workspace.path)
-    if full == root:
-        return ""
-    if not full.startswith(f"{root}/"):
-        raise PathUnknown(path, "it is not inside the workspace", verb="show")
-    return full[len(root) + 1 :]
 
 
 # -- the forms of an answer ------------------------------------------------------------------------

@@ -25,6 +25,13 @@ def _path(text: str) -> str:
     return text
 
 
+def _count(text: str) -> int:
+    """How many of something."""
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises instead of printing and leaving."""
 
@@ -221,7 +228,15 @@ def _add_save(verbs: _Verbs[VerbParser]) -> None:
 
 def _add_list(verbs: _Verbs[VerbParser]) -> None:
     listing = _verb(verbs, "list", "list the checkpoints, newest first")
-    listing.add_argument("-n", metavar="N", type=int, default=0, help="only the newest N")
+    how_many = listing.add_mutually_exclusive_group()
+    how_many.add_argument("-n", metavar="N", type=_count, help="the newest N (default 20)")
+    how_many.add_argument("--all", action="store_true", help="all of them")
+    listing.add_argument(
+        "--since", metavar="T", default="", help='not before a time ("10 minutes ago") or an ID'
+    )
+    listing.add_argument(
+        "--path", metavar="P", type=_path, help="only those in which a file or directory changed"
+    )
 
 
 def _add_differences(verbs: _Verbs[VerbParser]) -> None:

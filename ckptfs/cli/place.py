@@ -9,7 +9,11 @@ from pathlib import Path
 from ckptfs import config
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.errors import UsageError, WorkspaceUnknown
+from ckptfs.control.protocol import Record
+from ckptfs.errors import PathUnknown, UsageError, WorkspaceUnknown
+
+#: How much of a command line is kept.
+_COMMAND_MAX = 1000
 
 
 def workspace(args: Namespace) -> Workspace:
@@ -73,3 +77,39 @@ def here() -> Path:
             "Cannot look for a workspace: the current directory does not exist any more.",
             hint="Change to another directory, or name a workspace with -w DIR.",
         ) from error
+
+
+def inside(path: str, workspace: Workspace, verb: str) -> str:
+    """A path as typed, relative to the workspace's root; the root itself is empty. It need not
+    exist any more.
+
+    Links above it are followed, it itself is not: it is meant, not its target. ``verb`` is for the
+    error if it lies elsewhere.
+    """
+    above, name = os.path.split(os.path.normpath(os.path.join(os.path.realpath("."), path)))
+    full = os.path.join(os.path.realpath(above), name)
+    root = os.fspath(workspace.path)
+    if full == root:
+        return ""
+    if not full.startswith(f"{root}/"):
+        raise PathUnknown(path, f"it is not inside the workspace {root}", verb=verb)
+    return full[len(root) + 1 :]
+
+
+def below_root(path: str, workspace: Workspace, verb: str) -> str:
+    """The same for verbs that take parts of a workspace, never all of it."""
+    found = inside(path, workspace, verb)
+    if not found:
+        raise PathUnknown(path, "it is the whole workspace, not a path in it", verb=verb)
+    return found
+
+
+def caller() -> Record:
+    """Who runs this command: its parent process, by number and command line."""
+    pid = os.getppid()
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as words:
+            command = words.read(_COMMAND_MAX).replace(b"\0", b" ").strip()
+    except OSError:
+        command = b""
+    return {"pid": pid, "command": command.decode(errors="replace")}

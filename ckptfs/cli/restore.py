@@ -10,7 +10,7 @@ from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
-from ckptfs.errors import NotConfirmed, PathUnknown
+from ckptfs.errors import NotConfirmed
 
 #: How many paths a question names before it only counts.
 _NAMED = 10
@@ -20,7 +20,7 @@ def restore(args: Namespace) -> int:
     workspace = place.workspace(args)
     asked: Record = {
         "checkpoint": args.checkpoint,
-        "paths": [_relative(path, workspace) for path in args.paths],
+        "paths": [place.below_root(path, workspace, "restore") for path in args.paths],
         "token": args.token,
         "backup": args.backup,
     }
@@ -96,12 +96,3 @@ def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
     return "\n".join(
         [f"To restore checkpoint {plan['checkpoint']}:", *lines, f"token {plan['token']}"]
     )
-
-
-def _relative(path: str, workspace: Workspace) -> str:
-    """A path as typed, relative to the workspace's root."""
-    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
-    root = os.fspath(workspace.path)
-    if full == root or not full.startswith(root + "/"):
-        raise PathUnknown(path, "it is not inside the workspace")
-    return full[len(root) + 1 :]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
-from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed, PathUnknown, UsageError
 
@@ -84,7 +82,7 @@ def compact(args: Namespace) -> int:
 
 def purge(args: Namespace) -> int:
     workspace = place.workspace(args)
-    asked: Record = {"paths": [_relative(path, workspace) for path in args.paths]}
+    asked: Record = {"paths": [place.below_root(path, workspace, "purge") for path in args.paths]}
     with open_workspace(workspace) as session:
         plan = session.call("purge", {**asked, "dry_run": True})
         if not plan["files"]:
@@ -133,12 +131,3 @@ def _some(paths: list[str]) -> list[str]:
     if len(paths) > _NAMED:
         lines.append(f"  ... and {len(paths) - _NAMED:,} more")
     return lines
-
-
-def _relative(path: str, workspace: Workspace) -> str:
-    """A path as typed, relative to the workspace's root. It need not exist any more."""
-    full = os.path.normpath(os.path.join(os.path.realpath("."), path))
-    root = os.fspath(workspace.path)
-    if not full.startswith(root + "/"):
-        raise PathUnknown(path, "it is not inside the workspace")
-    return full[len(root) + 1 :]

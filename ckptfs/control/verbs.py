@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs.control import diff_verbs, space_verbs
+from ckptfs.control import agent_verbs, diff_verbs, space_verbs
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -30,6 +30,7 @@ NAMED_MAX = 1000
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
 NEEDS_SYNC = frozenset(
     {"save", "diff", "log", "export", "plan", "restore", "rewind", "undo", "redo", "purge"}
+    | agent_verbs.NEEDS_SYNC
 )
 
 
@@ -69,10 +70,16 @@ def checkpoint_record(checkpoint: Checkpoint) -> Record:
 def restored_record(restored: Restored) -> Record:
     return {
         "checkpoint": restored.target,
+        "changed": True,
         "before": restored.before.id,
         "entries": len(restored.touched.entries),
         "inodes": len(restored.touched.inodes),
     }
+
+
+def nothing_record(checkpoint: int) -> Record:
+    """Of a restore to what is there already: no checkpoint was taken, there is nothing to undo."""
+    return {"checkpoint": checkpoint, "changed": False, "before": None, "entries": 0, "inodes": 0}
 
 
 def patterns_of(args: Record) -> list[bytes]:
@@ -129,22 +136,29 @@ def _save(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _list(service: Service, args: Record, tell: Tell | None) -> Record:
-    found = service.checkpoints()
-    if newest := int(args.get("newest", 0)):
-        found = found[-newest:]
-    counted = zip(found, service.counts(found), strict=True)
-    return {"checkpoints": [checkpoint_record(item) | counts._asdict() for item, counts in counted]}
+    limit, path = args.get("limit"), args.get("path")
+    found = service.listed(
+        limit=None if limit is None else int(limit),
+        since=str(args.get("since") or ""),
+        path=None if path is None else os.fsencode(str(path)),
+    )
+    counted = zip(found.checkpoints, service.counts(found.checkpoints), strict=True)
+    return {
+        "checkpoints": [checkpoint_record(item) | counts._asdict() for item, counts in counted],
+        "more": found.more,
+    }
 
 
 def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
+    target = service.find(str(args["checkpoint"])).id
     restored = service.restore(
-        str(args["checkpoint"]),
+        str(target),
         patterns_of(args),
         token=str(args.get("token", "")),
         backup=bool(args.get("backup", True)),
         cause=cause_of(args),
     )
-    return restored_record(restored)
+    return nothing_record(target) if restored is None else restored_record(restored)
 
 
 def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -162,7 +176,8 @@ def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _rewind(service: Service, args: Record, tell: Tell | None) -> Record:
-    return restored_record(service.rewind(int(args["steps"]), cause_of(args)))
+    target = service.steps_back(int(args["steps"])).id
+    return _restore(service, {**args, "checkpoint": target}, tell)
 
 
 def _undo(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -206,4 +221,5 @@ _VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "export": _export,
     **diff_verbs.VERBS,
     **space_verbs.VERBS,
+    **agent_verbs.VERBS,
 }

@@ -20,6 +20,7 @@ from ckptfs.history.restore import (
     restore_paths,
     token_of,
     undoable,
+    would_change,
 )
 from ckptfs.history.restore import log as restore_log
 from ckptfs.history.selection import select
@@ -46,4 +47,5 @@ __all__ = [
     "select",
     "token_of",
     "undoable",
+    "would_change",
 ]

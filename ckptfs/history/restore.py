@@ -21,7 +21,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import compare
 from ckptfs.history.equalise import Equaliser
-from ckptfs.history.touched import Touched, inode_in, touched
+from ckptfs.history.touched import Touched, entities_between, inode_in, touched
 from ckptfs.model import Ino
 from ckptfs.store import Store, View
 from ckptfs.store.format import pack_u64
@@ -134,6 +134,20 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
         lists = _whole(fs, goal)
     added, modified, deleted = (tuple(sorted(found)) for found in lists)
     return Plan(target.id, added, modified, deleted, token_of(fs, target, paths))
+
+
+def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool:
+    """Whether a restore would change anything that can be seen."""
+    fs.settle()
+    if paths:
+        found = plan(fs, target, paths)
+        return bool(found.added or found.modified or found.deleted)
+    store, goal = fs.store, fs.store.view(target.epoch)
+    written = entities_between(store, fs.head, goal)
+    # Looked at first, and mostly enough: comparing all that differs takes as long as restoring it.
+    if any(store.dirents.get(fs.head, e) != store.dirents.get(goal, e) for e in written.dirents):
+        return True
+    return bool(compare(fs, fs.head, goal))
 
 
 def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:

@@ -1,0 +1,55 @@
+"""Which checkpoints a list is about: since when, touching what, and how many of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckptfs.errors import CheckpointUnknown
+from ckptfs.fs import Filesystem
+from ckptfs.history import log, references
+from ckptfs.history.checkpoints import Checkpoint, checkpoints
+from ckptfs.history.moments import moment
+
+_SECOND_NS = 1_000_000_000
+
+
+class Listed(NamedTuple):
+    """The checkpoints of a list, oldest first, and how many older ones a limit left out."""
+
+    checkpoints: list[Checkpoint]
+    more: int
+
+
+def listed(
+    fs: Filesystem, *, limit: int | None = None, since: str = "", path: bytes | None = None
+) -> Listed:
+    """The newest checkpoints, ``limit`` of them or all; only those from ``since`` on (a moment, or
+    a checkpoint), only those in which ``path`` changed.
+
+    Raises FileNotFoundError if no checkpoint has the path.
+    """
+    found = checkpoints(fs.store)
+    if since:
+        found = _from(fs, found, since)
+    if path is not None:
+        changed = {
+            version.checkpoint.id for version in log.history_of(fs, path) if version.checkpoint
+        }
+        found = [item for item in found if item.id in changed]
+    more = 0 if limit is None else max(0, len(found) - limit)
+    return Listed(found[more:], more)
+
+
+def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:
+    now_ns = fs.clock()
+    at_ns = moment(since, now_ns)
+    if at_ns is not None:
+        # A list shows whole seconds, and the one that was read there is meant as a whole.
+        begin_ns = at_ns // _SECOND_NS * _SECOND_NS
+        return [item for item in known if item.time_ns >= begin_ns]
+    try:
+        first = references.resolve_checkpoint(fs.store, since, now_ns)
+    except CheckpointUnknown as error:
+        reason = f"Cannot list since {since}: it is neither a time nor a checkpoint"
+        raise CheckpointUnknown(since, error.near, reason) from error
+    return [item for item in known if item.id >= first.id]
