@@ -15,6 +15,8 @@ from ckptfs.model import Epoch
 from ckptfs.store import Store
 
 _NEXT_ID = b"next_checkpoint"
+#: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
+CURRENT_TASK = b"current_task"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def seal(
     fs.settle()
     store = fs.store
     sealed = store.head
+    if task := store.facts.get(CURRENT_TASK):
+        metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
         sealed.epoch,

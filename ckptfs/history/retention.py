@@ -151,6 +151,8 @@ def _protection(checkpoint: Checkpoint) -> str:
         return "tagged"
     if checkpoint.kind == "manual":
         return "saved by hand"
+    if checkpoint.kind == "task":
+        return "a task begins or ends there"
     return ""
 
 

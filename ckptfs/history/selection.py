@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino
@@ -18,7 +18,7 @@ def select(fs: Filesystem, views: tuple[View, ...], patterns: Iterable[bytes]) -
     """The paths, relative to the root, that the patterns name in any of the views.
 
     A pattern that names nothing raises FileNotFoundError; one that leads out of the workspace
-    raises ValueError.
+    raises ValueError. What lies below another path that is named is left out: it goes with that.
     """
     found: dict[bytes, None] = {}
     for pattern in patterns:
@@ -26,7 +26,15 @@ def select(fs: Filesystem, views: tuple[View, ...], patterns: Iterable[bytes]) -
         if not matches:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), pattern)
         found.update(dict.fromkeys(matches))
-    return sorted(found)
+    return sorted(path for path in found if not _goes_along(path, found))
+
+
+def _goes_along(path: bytes, found: Container[bytes]) -> bool:
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        if path in found:
+            return True
+    return False
 
 
 def parts_of(pattern: bytes) -> list[bytes]:

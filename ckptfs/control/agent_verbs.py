@@ -1,0 +1,140 @@
+"""The verbs for those who work in steps: marks before and after, tasks. From JSON to records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ckptfs.control.protocol import Record
+
+if TYPE_CHECKING:
+    from ckptfs.history import Cause, Checkpoint, revert
+    from ckptfs.history.tasks import Task
+    from ckptfs.service import Service
+
+Tell = Callable[[Record], None]
+
+#: These must see what programs wrote a moment ago.
+NEEDS_SYNC = frozenset({"mark", "task_start", "task_done", "task_list", "task_revert"})
+
+#: A task may have changed a great many files; this many are named.
+NAMED_MAX = 1000
+
+
+def _cause(args: Record) -> Cause:
+    from ckptfs.history import Cause
+
+    return Cause(
+        pid=int(args.get("pid", 0)),
+        command=str(args.get("command", "")),
+        session=str(args.get("session", "")),
+    )
+
+
+def _named(checkpoint: Checkpoint) -> Record:
+    return {
+        "id": checkpoint.id,
+        "kind": checkpoint.kind,
+        "message": checkpoint.message,
+        "time_ns": checkpoint.time_ns,
+        "metadata": checkpoint.metadata,
+    }
+
+
+def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
+    """A checkpoint of now. ``changed`` tells whether a new one was taken."""
+    from ckptfs.history import marks
+
+    same = service.unchanged_since()
+    found = marks.mark(
+        service.fs,
+        str(args["kind"]),
+        str(args["message"]),
+        same,
+        metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+        cause=_cause(args),
+        weak=bool(args.get("weak")),
+    )
+    service.fs.commit()
+    return {**_named(found), "changed": same is None or found.id != same.id}
+
+
+def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
+    from ckptfs.history import tasks
+
+    name = str(args["name"])
+    begins = tasks.start(service.fs, name, _cause(args))
+    service.fs.commit()
+    return {"name": name, "changed": begins is not None, "checkpoint": begins and begins.id}
+
+
+def _task_done(service: Service, args: Record, tell: Tell | None) -> Record:
+    from ckptfs.history import tasks
+
+    name, ends = tasks.done(service.fs, str(args.get("message", "")), _cause(args))
+    service.fs.commit()
+    return {"name": name, "checkpoint": ends.id, "current": tasks.current(service.fs.store)}
+
+
+def _task_list(service: Service, args: Record, tell: Tell | None) -> Record:
+    from ckptfs.history import revert, tasks
+
+    fs = service.fs
+    fs.settle()
+    known = {checkpoint.id: checkpoint for checkpoint in service.checkpoints()}
+    found = tasks.tasks(fs.store)
+    return {"tasks": [_task(task, revert.changed_by(fs, known, task)) for task in found.values()]}
+
+
+def _task(task: Task, paths: list[bytes] | None) -> Record:
+    """``paths`` are those that it changed; null if that cannot be told any more."""
+    return {
+        "name": task.name,
+        "state": task.state,
+        "message": task.message,
+        "started_ns": task.started_ns,
+        "ended_ns": task.ended_ns,
+        "stretches": [list(stretch) for stretch in task.stretches],
+        "count": None if paths is None else len(paths),
+        "paths": None if paths is None else [os.fsdecode(path) for path in paths[:NAMED_MAX]],
+    }
+
+
+def _task_revert(service: Service, args: Record, tell: Tell | None) -> Record:
+    from ckptfs.history import Touched, revert
+
+    name, fs = str(args["name"]), service.fs
+    if args.get("dry_run"):
+        return {"dry_run": True, **_undoing(revert.plan(fs, name))}
+    touched = Touched(set(), set())
+    service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+    done = revert.revert(
+        fs, name, force=bool(args.get("force")), touched_here=touched, cause=_cause(args)
+    )
+    fs.commit()
+    return {
+        "dry_run": False,
+        **_undoing(done.undoing),
+        "before": done.before.id,
+        "after": done.after.id,
+    }
+
+
+def _undoing(undoing: revert.Undoing) -> Record:
+    conflicts = list(undoing.conflicts.items())[:NAMED_MAX]
+    return {
+        "name": undoing.name,
+        "paths": [os.fsdecode(path) for path in undoing.paths[:NAMED_MAX]],
+        "count": len(undoing.paths),
+        "conflicts": [{"path": os.fsdecode(path), "task": task} for path, task in conflicts],
+    }
+
+
+VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+    "mark": _mark,
+    "task_start": _task_start,
+    "task_done": _task_done,
+    "task_list": _task_list,
+    "task_revert": _task_revert,
+}
