@@ -1,9 +1,10 @@
-"""What the kernel is told about an inode, and for how long it may believe it."""
+"""What the kernel is told about an inode, and for how long it may believe it: for pyfuse3."""
 
 from __future__ import annotations
 
 from pyfuse3 import EntryAttributes
 
+from ckptfs.fuse.nodes import HISTORY
 from ckptfs.model import Inode
 
 #: Nobody but this process changes the tree, and it tells the kernel when it does so unasked.
@@ -15,9 +16,11 @@ _IO_SIZE = 4096
 
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
-    """The answer for an inode; ``base`` makes its number a node id of its view."""
+    """The answer for an inode; ``base`` makes its number a node id of its view. What stands in
+    `.checkpoints` has to be asked for again: checkpoints come and go."""
+    node = base | inode.ino
     entry = EntryAttributes()
-    entry.st_ino = base | inode.ino
+    entry.st_ino = node
     entry.st_mode = inode.mode
     entry.st_nlink = inode.nlink
     entry.st_uid = inode.uid
@@ -29,8 +32,7 @@ def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
-    entry.entry_timeout = FOREVER
-    entry.attr_timeout = FOREVER
+    entry.entry_timeout = entry.attr_timeout = FOREVER if node < HISTORY else 0
     return entry
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator
-
-from pyfuse3 import EntryAttributes
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.entries import absent, attributes
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, Nodes, checkpoint_base
 from ckptfs.model import ROOT_INO, Ino, Inode
 
@@ -27,6 +25,10 @@ _LATEST_NODE = HISTORY | 2
 _FIRST_TAG_NODE = HISTORY | 16
 
 TagName = Callable[[str], bytes]
+
+
+def _order(name: bytes) -> tuple[bool, int, bytes]:
+    return (False, int(name), b"") if name.isdigit() else (True, 0, name)
 
 
 class HistoryDirectory:
@@ -50,22 +52,25 @@ class HistoryDirectory:
         return found
 
     def names(self) -> list[bytes]:
-        """Every name, in a fixed order: the numbers, then the links."""
+        """Every name: the numbers, then the links."""
         numbers = [str(item.id).encode() for item in history.checkpoints(self._fs.store)]
         return numbers + sorted(self.links())
 
-    def entries(self, position: int) -> Iterator[tuple[bytes, EntryAttributes]]:
-        for name in self.names()[position:]:
-            entry = self.lookup(name)
-            if entry.st_ino:
-                yield name, entry
+    def entries(self, after: bytes) -> Iterator[tuple[bytes, Inode]]:
+        """What stands behind a name, which may be gone by now."""
+        for name in self.names():
+            if after and _order(name) <= _order(after):
+                continue
+            inode = self.lookup(name)
+            if inode is not None:
+                yield name, inode
 
-    def lookup(self, name: bytes) -> EntryAttributes:
+    def lookup(self, name: bytes) -> Inode | None:
         number = self.number(name)
         if number is not None:
             return self.checkpoint(number)
         link = self.links().get(name)
-        return self._link(*link) if link else absent(0)
+        return self._link(*link) if link else None
 
     def number(self, name: bytes) -> int | None:
         """Which checkpoint has this number for a name; None if there is none."""
@@ -82,13 +87,13 @@ class HistoryDirectory:
 
     # -- attributes -------------------------------------------------------------------------------
 
-    def checkpoint(self, number: int) -> EntryAttributes:
+    def checkpoint(self, number: int) -> Inode:
         """The root of a checkpoint."""
-        base = checkpoint_base(number)
-        view = self._nodes.place(base | ROOT_INO).view
-        return attributes(self._fs.getattr(view, ROOT_INO), base)
+        node = checkpoint_base(number) | ROOT_INO
+        root = self._fs.getattr(self._nodes.place(node).view, ROOT_INO)
+        return root._replace(ino=Ino(node))
 
-    def getattr(self, node: int) -> EntryAttributes:
+    def getattr(self, node: int) -> Inode:
         if node == HISTORY_ROOT:
             return self.itself()
         for found, number in self.links().values():
@@ -102,19 +107,19 @@ class HistoryDirectory:
                 return str(number).encode()
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    def itself(self) -> EntryAttributes:
-        return self._passing(self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755))
+    def itself(self) -> Inode:
+        """The directory. The kernel may keep what it read of it for as long as its time of change
+        stays, so that has to follow the names in it."""
+        newest = history.checkpoints(self._fs.store)[-1:]
+        seconds = newest[0].time_ns // 10**9 if newest else 0
+        mark = zlib.crc32(b"/".join(self.names())) % 10**9
+        return self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755)._replace(
+            mtime_ns=seconds * 10**9 + mark
+        )
 
-    def _link(self, node: int, number: int) -> EntryAttributes:
-        target = str(number).encode()
-        return self._passing(self._like_root(node, stat.S_IFLNK | 0o777, len(target)))
+    def _link(self, node: int, number: int) -> Inode:
+        return self._like_root(node, stat.S_IFLNK | 0o777, len(str(number)))
 
     def _like_root(self, node: int, mode: int, size: int = 0) -> Inode:
         root = self._fs.getattr(self._fs.head, ROOT_INO)
         return root._replace(ino=Ino(node), mode=mode, nlink=1, size=size, allocated=0)
-
-    def _passing(self, inode: Inode) -> EntryAttributes:
-        """Attributes that the kernel has to ask for again: checkpoints come and go."""
-        entry = attributes(inode)
-        entry.attr_timeout = entry.entry_timeout = 0
-        return entry

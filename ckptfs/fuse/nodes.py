@@ -40,6 +40,12 @@ def checkpoint_base(number: int) -> int:
     return (number + 1) << _INO_BITS
 
 
+def base_of(node: int) -> int:
+    """What makes an inode number of the node's view a node id. In `.checkpoints` itself they are
+    node ids already."""
+    return node & ~_INO_MASK if node < HISTORY else 0
+
+
 def in_checkpoint(
     number: int, entries: Collection[tuple[Ino, bytes]], inodes: Collection[Ino]
 ) -> tuple[set[tuple[Ino, bytes]], set[Ino]]:

@@ -1,0 +1,80 @@
+"""Directory listings: where one goes on after what the kernel has read of it.
+
+A directory is read in pieces, and entries come and go between two of them. What stands in it is
+given in the order of names, so a piece goes on behind the last name of the one before it: nothing
+is given twice, and nothing that stays is left out. The kernel, however, names the place by a
+number, the *cookie*. It is made of the number of the stream (one reading of one directory) and the
+position in it; 1 is behind ".", 2 behind "..", n + 2 behind the n-th name.
+
+Nobody says when a stream ends, so the latest ones are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from ckptfs.model import Inode
+
+#: How many streams, and names of all of them together, are remembered.
+_STREAMS_MAX = 64
+_NAMES_MAX = 50_000
+
+_POSITION_BITS = 32
+_POSITION_MASK = (1 << _POSITION_BITS) - 1
+#: "." and "..".
+_DOTS = 2
+
+Dots = Callable[[int], tuple[Inode, Inode]]
+Walk = Callable[[int, bytes], Iterator[tuple[bytes, Inode]]]
+
+
+class Listings:
+    def __init__(self, dots: Dots, walk: Walk) -> None:
+        self._dots = dots
+        self._walk = walk
+        #: The names given out so far, by stream; the one used last stands last.
+        self._streams: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._latest = 0
+
+    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Inode, int]]:
+        """(name, inode, cookie) behind a cookie. An entry is taken for given when the next one is
+        asked for."""
+        number, given = cookie >> _POSITION_BITS, cookie & _POSITION_MASK
+        number = number or self._next()
+        names = self._names(number)
+        base = number << _POSITION_BITS
+        if given < _DOTS:
+            yield from self._first_two(node, base, given)
+        position = max(given - _DOTS, 0)
+        del names[position:]
+        # A stream that is no longer remembered is counted through again.
+        unknown = position - len(names)
+        after = names[-1] if names else b""
+        for name, inode in self._walk(node, after):
+            if unknown:
+                unknown -= 1
+            else:
+                position += 1
+                yield name, inode, base | (position + _DOTS)
+            names.append(name)
+
+    def _first_two(self, node: int, base: int, given: int) -> Iterator[tuple[bytes, Inode, int]]:
+        here, above = self._dots(node)
+        if given == 0:
+            yield b".", here, base | 1
+        yield b"..", above, base | 2
+
+    def _next(self) -> int:
+        self._latest = self._latest % (1 << 30) + 1
+        while len(self._streams) >= _STREAMS_MAX or self._count() > _NAMES_MAX:
+            self._streams.popitem(last=False)
+        return self._latest
+
+    def _count(self) -> int:
+        return sum(map(len, self._streams.values()))
+
+    def _names(self, number: int) -> list[bytes]:
+        names = self._streams.setdefault(number, [])
+        self._streams.move_to_end(number)
+        return names

@@ -1,0 +1,256 @@
+"""What the kernel's requests mean here: node ids to views and inodes, plain values in and out.
+
+Every door to the kernel calls these: pyfuse3's handlers (`adapter`) and the compiled front
+(`front`). A request is a plain function: nothing in it waits, so no other can fall into the middle
+of one. What an operation does to the tree is decided below.
+
+An answer is an inode. If its number is that of a node outside the live workspace (`.checkpoints`,
+what stands in it), it is the node id already.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from ckptfs.fs import Filesystem
+from ckptfs.fuse import history_dir
+from ckptfs.fuse.history_dir import HistoryDirectory
+from ckptfs.fuse.hooks import Guard
+from ckptfs.fuse.listings import Listings
+from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
+from ckptfs.fuse.options import MountOptions
+from ckptfs.history.references import safe_tag
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, KernelClock
+from ckptfs.store.blocks import Buffer
+
+#: How much may wait for a commit; it is held in memory until then.
+DIRTY_BYTES_MAX = 64 << 20
+
+#: The kernel tells the time of a write itself, after the data, unless it told the same time (its
+#: clock ticks in milliseconds) before. Times as fresh as this are its own.
+_KERNEL_TIMES_NS = 1_000_000_000
+
+
+def _tag_name(tag: str) -> bytes:
+    return os.fsencode(safe_tag(tag))
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def handle(node: int, uid: int) -> int:
+    """A file handle. What a write may do to set-id bits depends on who opened the file."""
+    return node << 1 | (not uid)
+
+
+class Requests:
+    """One mounted workspace. A file handle is the node and whether root opened it."""
+
+    def __init__(
+        self, fs: Filesystem, options: MountOptions, clock: KernelClock, guard: Guard
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._guard = guard
+        self._show_history = options.show_checkpoints
+        self.nodes = Nodes(fs)
+        self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
+        #: Who opened a file as it is for writing, until it is written: a write does not say whose
+        #: it is. The first one counts; a checkpoint between two writes would hold half a file.
+        self.writers: dict[int, int] = {}
+        self._listings = Listings(self._dots, self._walk)
+
+    # -- where ------------------------------------------------------------------------------------
+
+    def at(self, node: int) -> Place:
+        """Where something may be changed. Nothing in `.checkpoints` itself can, but by mkdir and
+        rmdir."""
+        if node >= HISTORY:
+            raise _error(errno.EROFS)
+        return self.nodes.place(node)
+
+    def entry_place(self, parent: int, name: bytes) -> Place:
+        """Where a name is to be made or removed."""
+        if name == history_dir.NAME and parent == ROOT_INO:
+            raise OSError(errno.EPERM, f"{name.decode()} is the history")
+        return self.at(parent)
+
+    def _loses_entry(self, parent: int, name: bytes) -> bool:
+        """Whether what stands under a name is in no checkpoint."""
+        view, ino, _ = self.at(parent)
+        victim = self._fs.seek(view, ino, name)
+        return victim is not None and self._fs.is_own(view, victim.ino)
+
+    def _loses_bytes(self, node: int, size: int) -> bool:
+        """Whether cutting the file to ``size`` takes away what is in no checkpoint."""
+        view, ino, _ = self.at(node)
+        return size < self._fs.getattr(view, ino).size and self._fs.is_own(view, ino)
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def lookup(self, parent: int, name: bytes) -> Inode | None:
+        if parent < LIVE_END:
+            if name == history_dir.NAME and parent == ROOT_INO:
+                return self.directory.itself()
+        elif parent == HISTORY_ROOT:
+            return self.directory.lookup(name)
+        view, ino, _ = self.nodes.place(parent)
+        return self._fs.seek(view, ino, name)
+
+    def getattr(self, node: int) -> Inode:
+        if node >= HISTORY:
+            return self.directory.getattr(node)
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.getattr(view, ino)
+
+    def forget(self, node: int) -> None:
+        if node in self._fs.unlinked:
+            self._fs.forget(Ino(node))
+
+    def readlink(self, node: int) -> bytes:
+        if node >= HISTORY:
+            return self.directory.readlink(node)
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.readlink(view, ino)
+
+    def mknod(
+        self, parent: int, name: bytes, mode: int, rdev: int, pid: int, uid: int, gid: int
+    ) -> Inode:
+        self._guard(pid, None)
+        view, ino, _ = self.entry_place(parent, name)
+        return self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
+
+    def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
+        self._guard(pid, None)
+        view, ino, _ = self.entry_place(parent, name)
+        return self._fs.mkdir(view, ino, name, mode, uid, gid)
+
+    def symlink(
+        self, parent: int, name: bytes, target: bytes, pid: int, uid: int, gid: int
+    ) -> Inode:
+        self._guard(pid, None)
+        view, ino, _ = self.entry_place(parent, name)
+        return self._fs.symlink(view, ino, name, target, uid, gid)
+
+    def link(self, node: int, parent: int, name: bytes, pid: int) -> Inode:
+        self._guard(pid, None)
+        view, directory, _ = self.entry_place(parent, name)
+        source, ino, _ = self.at(node)
+        if source is not view:
+            raise _error(errno.EXDEV)
+        return self._fs.link(view, ino, directory, name)
+
+    def unlink(self, parent: int, name: bytes, pid: int) -> None:
+        self._guard(pid, lambda: self._loses_entry(parent, name))
+        view, ino, _ = self.entry_place(parent, name)
+        self._fs.unlink(view, ino, name)
+
+    def rmdir(self, parent: int, name: bytes, pid: int) -> None:
+        self._guard(pid, lambda: self._loses_entry(parent, name))
+        view, ino, _ = self.entry_place(parent, name)
+        self._fs.rmdir(view, ino, name)
+
+    def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
+    ) -> None:
+        self._guard(pid, lambda: self._loses_entry(new_parent, new_name))
+        view, ino, _ = self.entry_place(parent, name)
+        new_view, new_ino, _ = self.entry_place(new_parent, new_name)
+        if new_view is not view:
+            raise _error(errno.EXDEV)
+        self._fs.rename(view, ino, name, new_ino, new_name, flags)
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def setattr(self, node: int, wanted: Attributes, pid: int, uid: int) -> Inode:
+        size = wanted.size
+        if size is not None:
+            self._guard(pid, lambda: self._loses_bytes(node, size))
+        elif wanted.mode is not None or wanted.uid is not None or wanted.gid is not None:
+            self._guard(pid, None)
+        view, ino, _ = self.at(node)
+        if wanted.ctime_ns is not None:
+            self._clock.saw(wanted.ctime_ns)
+        return self._fs.setattr(view, ino, wanted, keep_set_id=not uid)
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def create(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
+        """A new file that is open."""
+        self._guard(pid, None)
+        view, ino, _ = self.entry_place(parent, name)
+        inode = self._fs.mknod(view, ino, name, mode, uid, gid)
+        self._fs.hold(inode.ino)
+        return inode
+
+    def open(self, node: int, flags: int, pid: int, uid: int) -> int:
+        if node >= LIVE_END:
+            if flags & (os.O_ACCMODE | os.O_TRUNC):
+                raise _error(errno.EROFS)
+        else:
+            if flags & os.O_TRUNC:
+                self._cut(node, pid, uid)
+            elif flags & os.O_ACCMODE:
+                self.writers[node] = pid
+            self._fs.hold(Ino(node))
+        return handle(node, uid)
+
+    def _cut(self, node: int, pid: int, uid: int) -> None:
+        self._guard(pid, lambda: self._loses_bytes(node, 0))
+        view, ino, _ = self.at(node)
+        self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not uid)
+
+    def read(self, fh: int, offset: int, size: int) -> Buffer:
+        view, ino, _ = self.nodes.place(fh >> 1)
+        return self._fs.read(view, ino, offset, size)
+
+    def write(self, fh: int, offset: int, data: bytes) -> int:
+        fs = self._fs
+        if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+            fs.commit()
+        node = fh >> 1
+        self._guard(self.writers.pop(node, 0), None)
+        view, ino, _ = self.nodes.place(node)
+        return fs.write(
+            view, ino, offset, data, keep_set_id=bool(fh & 1), slack_ns=_KERNEL_TIMES_NS
+        )
+
+    def release(self, fh: int) -> None:
+        node = fh >> 1
+        if node < LIVE_END:
+            self._fs.drop(Ino(node))
+            if node not in self._fs.held:
+                self.writers.pop(node, None)
+
+    # -- directories ------------------------------------------------------------------------------
+
+    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Inode, int]]:
+        """(name, inode, cookie) of a directory's entries behind a cookie; 0 is the start."""
+        return self._listings.entries(node, cookie)
+
+    def _dots(self, node: int) -> tuple[Inode, Inode]:
+        """A directory, and the one above it."""
+        fs = self._fs
+        if node == HISTORY_ROOT:
+            return self.directory.itself(), fs.getattr(fs.head, ROOT_INO)
+        view, ino, base = self.nodes.place(node)
+        here = fs.getattr(view, ino)
+        if here.parent:
+            return here, fs.getattr(view, here.parent)
+        return here, self.directory.itself() if base else here
+
+    def _walk(self, node: int, after: bytes) -> Iterator[tuple[bytes, Inode]]:
+        """What stands in a directory behind a name."""
+        if node == HISTORY_ROOT:
+            yield from self.directory.entries(after)
+            return
+        view, ino, _ = self.nodes.place(node)
+        if node == ROOT_INO and self._show_history:
+            if not after:
+                yield history_dir.NAME, self.directory.itself()
+            elif after == history_dir.NAME:
+                after = b""
+        yield from self._fs.entries(view, ino, after)
