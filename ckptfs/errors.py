@@ -25,7 +25,8 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── MountpointInStore      24
     │   ├── StoreInMountpoint      25
     │   ├── DangerousRoot          26
-    │   └── MountpointBusy         27
+    │   ├── MountpointBusy         27
+    │   └── NestedWorkspace        28
     ├── MountError
     │   ├── MountFailed            30
     │   ├── NoFuse                 31
@@ -327,6 +328,23 @@ class DangerousRoot(MountpointError):
         super().__init__(
             f"Cannot mount {_show(path)}: it is {what}. Nothing was changed.",
             hint="Mount a directory of your own below it.",
+        )
+
+
+class NestedWorkspace(MountpointError):
+    """A mounted workspace inside another one: what happens in the inner one is in no checkpoint of
+    the outer, whose restore could take the inner's mountpoint away."""
+
+    kind = "nested-workspace"
+    exit_code = 28
+
+    def __init__(self, path: AnyPath, other: AnyPath, *, inside: bool) -> None:
+        where = f"is inside {_show(other)}" if inside else f"has {_show(other)} inside"
+        hint = "It is part of that workspace's history already; nothing more is needed."
+        super().__init__(
+            f"Cannot mount {_show(path)}: it {where}, a workspace that is mounted. "
+            "Nothing was changed.",
+            hint=hint if inside else f"Unmount that one first: ckptfs umount {_shell(other)}",
         )
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from ckptfs.cli.names import shown_name
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import Record, count_text
 from ckptfs.connect import Session
 from ckptfs.control.difftext import Files, read
 from ckptfs.textdiff.patch import Stat, stat_of
@@ -29,7 +29,17 @@ def stat_lines(session: Session, record: Record) -> Iterator[bytes]:
     for name, found, files in rows:
         yield b" %s | %s" % (name.ljust(width), _stat_text(found, files, most))
     added, removed = (sum(values) for values in zip(*(s[:2] for _, s, _ in rows), strict=True))
-    yield b" %d files changed, %d insertions(+), %d deletions(-)" % (len(rows), added, removed)
+    yield _sum_text(len(rows), added, removed).encode()
+
+
+def _sum_text(files: int, added: int, removed: int) -> str:
+    """The last line, in git's words."""
+    parts = [f" {count_text(files, 'file', 'files')} changed"]
+    if added or not removed:
+        parts.append(f"{count_text(added, 'insertion', 'insertions')}(+)")
+    if removed or not added:
+        parts.append(f"{count_text(removed, 'deletion', 'deletions')}(-)")
+    return ", ".join(parts)
 
 
 def _stat_name(files: Files) -> bytes:

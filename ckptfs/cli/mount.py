@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
@@ -84,9 +88,22 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "pid": started["pid"],
         "log": str(workspace.log),
         "scan": scan,
+        "history_lost": plan.history_lost,
     }
     human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
     screen.result(record, human, as_json=as_json)
     sys.stdout.flush()
-    for line in report.remarks(scan):
+    for line in (*report.remarks(scan), *_remarks(plan)):
         screen.note(line)
+
+
+def _remarks(plan: rules.Plan) -> Iterator[str]:
+    workspace = plan.workspace
+    if plan.history_lost:
+        yield (
+            f"The store of this workspace, {screen.safe(workspace.store)}, was gone, and its "
+            "history with it. A new history begins."
+        )
+    with suppress(OSError):  # whoever stands nowhere has nothing to be told
+        if Path(os.getcwd()).is_relative_to(workspace.path):
+            yield "Your shell still stands in the directory below the mount. To enter it: cd ."

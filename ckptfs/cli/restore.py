@@ -54,7 +54,8 @@ def _plan_and_perform(
             return 0
         if not sure:
             plan = session.call("plan", asked)
-            _confirm(plan)
+            if not _is_nothing(plan):
+                _confirm(plan)
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
@@ -64,21 +65,32 @@ def _plan_and_perform(
 def _perform(args: Namespace, session: Session, op: str, asked: Record) -> int:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
     record = session.call(op, asked)
-    names = screen.count_text(record["entries"], "name", "names")
-    text = f"Restored checkpoint {record['checkpoint']}: {names} changed."
+    screen.result(record, _result_text(record, op, asked), as_json=args.json)
+    return 0
+
+
+def _result_text(record: Record, op: str, asked: Record) -> str:
+    number = record["checkpoint"]
+    if not record["changed"]:
+        of = "these paths are" if asked.get("paths") else "the workspace is"
+        return f"Nothing to restore: {of} what checkpoint {number} has. No checkpoint was taken."
+    text = f"Restored checkpoint {number}: {screen.count_text(record['entries'], 'name', 'names')}"
+    text += " changed."
     if asked.get("backup", True):
         back = "redo" if op == "undo" else "undo"
         text += f" `ckptfs {back}` takes it back (checkpoint {record['before']})."
-    screen.result(record, text, as_json=args.json)
-    return 0
+    return text
+
+
+def _is_nothing(plan: Record) -> bool:
+    return not (plan["added"] or plan["modified"] or plan["deleted"])
 
 
 def _confirm(plan: Record) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at")
     screen.note(_plan_text(plan, _NAMED))
-    screen.note("Go ahead? [y/N] ")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not screen.confirmed("Go ahead?"):
         raise NotConfirmed("it was not confirmed")
 
 
@@ -92,7 +104,7 @@ def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
     if len(marked) > most:
         lines.append(f"... and {len(marked) - most} more")
     if not marked:
-        return f"Checkpoint {plan['checkpoint']} is what the workspace is now: nothing to do."
+        return f"Nothing to restore: everything is as in checkpoint {plan['checkpoint']}."
     return "\n".join(
         [f"To restore checkpoint {plan['checkpoint']}:", *lines, f"token {plan['token']}"]
     )

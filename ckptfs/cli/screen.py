@@ -39,6 +39,15 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def confirmed(question: str) -> bool:
+    """Ask at the terminal; only a yes is one."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        note("")  # Ctrl-D leaves the cursor behind the question
+    return answer.strip().lower() in ("y", "yes")
+
+
 def failure(error: CkptfsError, *, as_json: bool) -> None:
     """One sentence and what to do; for machines the same as an object on stdout."""
     if as_json:
@@ -73,16 +82,27 @@ def portable(record: Record) -> Record:
     """A record that every JSON reader takes.
 
     A string that holds bytes which are no UTF-8 gets replacement characters, and its exact bytes
-    in base64 beside it under the same key with ``_b64``.
+    in base64 beside it under the same key with ``_b64``; so does a list with such a string, for all
+    its strings.
     """
     clean: Record = {}
     for key, value in record.items():
         clean[key] = _portable(value)
         if isinstance(value, str) and clean[key] != value:
-            from base64 import b64encode  # late: rare
-
-            clean[f"{key}_b64"] = b64encode(value.encode("utf-8", "surrogateescape")).decode()
+            clean[f"{key}_b64"] = _base64(value)
+        elif _has_names(value) and clean[key] != value:
+            clean[f"{key}_b64"] = [_base64(item) for item in value]
     return clean
+
+
+def _has_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _base64(text: str) -> str:
+    from base64 import b64encode  # late: rare
+
+    return b64encode(text.encode("utf-8", "surrogateescape")).decode()
 
 
 def _portable(value: Any) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
-from ckptfs.connect import Session, open_workspace
+from ckptfs.connect import open_workspace
+from ckptfs.control import runtime
+from ckptfs.control.runtime import Daemon
 from ckptfs.errors import NotConfirmed, PathUnknown, UsageError
 
 #: How many paths a question or a result names before it only counts.
@@ -82,39 +85,50 @@ def compact(args: Namespace) -> int:
 
 def purge(args: Namespace) -> int:
     workspace = place.workspace(args)
-    asked: Record = {"paths": [place.below_root(path, workspace, "purge") for path in args.paths]}
+    paths = [place.below_root(path, workspace, "purge") for path in args.paths]
     with open_workspace(workspace) as session:
-        plan = session.call("purge", {**asked, "dry_run": True})
+        plan = session.call("purge", {"paths": paths, "dry_run": True})
         if not plan["files"]:
             known = "neither the workspace nor any checkpoint has it"
-            raise PathUnknown(", ".join(args.paths), known)
+            raise PathUnknown(", ".join(args.paths), known, verb="purge")
         if args.dry_run:
             screen.result(plan, _plan_text(plan), as_json=args.json)
             return 0
         if not args.force:
             _confirm(plan)
-        return _perform(args, session, asked)
-
-
-def _perform(args: Namespace, session: Session, asked: Record) -> int:
-    record = session.call("purge", asked)
-    text = (
-        f"Purged {screen.count_text(record['files'], 'file', 'files')}; "
-        "the bytes are not in the store any more."
-    )
-    screen.result(record, text, as_json=args.json)
-    if record["elsewhere"]:
-        screen.note("The same bytes are still in these files, which were not purged:")
-        screen.note("\n".join(_some(record["elsewhere"])))
+        record = session.call("purge", {"paths": paths})
+    screen.result(record, _purged_text(record), as_json=args.json)
+    for line in _left_over(record, runtime.living(workspace)):
+        screen.note(line)
     return 0
+
+
+def _purged_text(record: Record) -> str:
+    paths = screen.count_text(record["path_count"], "path", "paths")
+    text = f"Purged {paths} from the workspace and every checkpoint"
+    if record["elsewhere"]:
+        return f"{text}."
+    return f"{text}; the store does not have the bytes any more."
+
+
+def _left_over(record: Record, daemon: Daemon | None) -> Iterator[str]:
+    """Where a purged secret may still be."""
+    if record["elsewhere"]:
+        yield "The store still has the same bytes in these files, which were not purged:"
+        yield from _some(record["elsewhere"])
+    if daemon is not None:
+        until = "until `ckptfs umount`" if daemon.options.get("write_back", True) else "for good"
+        yield (
+            "What the directory below the mount had when it was mounted, it keeps "
+            f"{until}, a purged file too."
+        )
 
 
 def _confirm(plan: Record) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at", "purged")
     screen.note(_plan_text(plan))
-    screen.note("This cannot be undone. Go ahead? [y/N] ")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not screen.confirmed("This cannot be undone. Go ahead?"):
         raise NotConfirmed("it was not confirmed", "purged")
 
 
@@ -123,7 +137,7 @@ def _plan_text(plan: Record) -> str:
     for key, where in (("live_paths", "the workspace"), ("past_paths", "checkpoints")):
         if plan[key]:
             lines += [f"To be removed from {where}:", *_some(plan[key])]
-    return "\n".join(lines) or "Files that have no name any more."
+    return "\n".join(lines) or "To be removed: files that have no name any more."
 
 
 def _some(paths: list[str]) -> list[str]:

@@ -76,6 +76,7 @@ def _purge(service: Service, args: Record, tell: Tell | None) -> Record:
 def _doomed(doomed: Doomed) -> Record:
     return {
         "files": len(doomed.inodes),
+        "path_count": len({*doomed.live_paths, *doomed.past_paths}),
         "live_paths": [os.fsdecode(path) for path in doomed.live_paths[:NAMED_MAX]],
         "past_paths": [os.fsdecode(path) for path in doomed.past_paths[:NAMED_MAX]],
     }

@@ -114,10 +114,14 @@ def _uncovered_directory(plan: rules.Plan) -> int:
 
 def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
     try:
+        imported = None
         if plan.source is not None:
-            service.import_tree(plan.source, relay(announcer.progress, "import"))
+            imported = service.import_tree(plan.source, relay(announcer.progress, "import"))
         watch = relay(announcer.progress, "scan")
         result = service.bring_in(dir_fd, plan.workspace.path, watch)
+        if imported is not None:
+            # The directory itself is empty then.
+            result = imported
     except OSError as error:
         raise _not_brought_in(plan.workspace, error) from error
     log.info("brought in: %s", result[:5])

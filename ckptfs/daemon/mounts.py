@@ -33,9 +33,24 @@ class Mount(NamedTuple):
 
 def mount_at(path: Path) -> Mount | None:
     """What covers exactly this resolved path, topmost, or None."""
-    table = Path("/proc/self/mountinfo").read_bytes()
-    found = [mount for mount in parse_mountinfo(table) if mount.path == path]
+    found = [mount for mount in all_mounts() if mount.path == path]
     return found[-1] if found else None
+
+
+def mount_around(path: Path) -> Mount | None:
+    """What the directory above this resolved path is on."""
+    around = [mount for mount in all_mounts() if mount.path in path.parents]
+    # The deepest; of several at one place the last one made, which covers the others.
+    return max(reversed(around), key=lambda mount: len(mount.path.parts), default=None)
+
+
+def mounts_below(path: Path) -> list[Mount]:
+    """Everything that is mounted below this resolved path."""
+    return [mount for mount in all_mounts() if path in mount.path.parents]
+
+
+def all_mounts() -> list[Mount]:
+    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
 
 
 def parse_mountinfo(table: bytes) -> list[Mount]:

@@ -25,6 +25,7 @@ from ckptfs.errors import (
     MountpointMissing,
     MountpointNotDirectory,
     MountpointNotEmpty,
+    NestedWorkspace,
     NoFuse,
     NoFusermount,
     NoPermission,
@@ -86,6 +87,8 @@ class Plan(NamedTuple):
     covered_by_dead: bool
     #: When to take checkpoints by itself.
     auto: str = "command"
+    #: The workspace had this store before, and nothing is left of it.
+    history_lost: bool = False
 
 
 def plan(request: MountRequest) -> Plan:
@@ -93,6 +96,7 @@ def plan(request: MountRequest) -> Plan:
     path = config.resolve(request.directory)
     check_not_dangerous(path)
     dead = check_not_mounted(path)
+    check_not_nested(path)
     if not dead:
         check_is_directory(path)
     workspace = Workspace(path, choose_store(path, request.store))
@@ -110,6 +114,7 @@ def plan(request: MountRequest) -> Plan:
         request.write_back,
         dead,
         request.auto,
+        is_history_lost(workspace),
     )
     if not dead:
         check_directory(checked)
@@ -147,6 +152,16 @@ def check_not_mounted(path: Path) -> bool:
     return True
 
 
+def check_not_nested(path: Path) -> None:
+    """Refuse a workspace inside of a mounted one, and one that would cover a mounted one."""
+    around = mounts.mount_around(path)
+    if around is not None and around.is_ours:
+        raise NestedWorkspace(path, around.path, inside=True)
+    for mount in mounts.mounts_below(path):
+        if mount.is_ours:
+            raise NestedWorkspace(path, mount.path, inside=False)
+
+
 def check_is_directory(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
@@ -175,6 +190,16 @@ def choose_store(path: Path, named: str | None) -> Path:
             known.store, hint="This workspace was last mounted with it. Name a store with --store."
         )
     return known.store
+
+
+def is_history_lost(workspace: Workspace) -> bool:
+    """Whether the workspace is known by a store of which nothing is left."""
+    known = config.registered(workspace.path)
+    return (
+        known is not None
+        and known.store == workspace.store
+        and not (known.store / "data.mdb").exists()
+    )
 
 
 def check_nobody_has(workspace: Workspace) -> None:
