@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
+from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store.blocks import Buffer
 from ckptfs.store.format import (
@@ -101,6 +102,8 @@ def write(
         raise OSError(errno.EINVAL, "negative offset")
     if end > FILE_SIZE_MAX:
         raise OSError(errno.EFBIG, "file too large")
+    if view.aside is not None:
+        view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     if not inode.is_file:
         raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
@@ -263,6 +266,25 @@ def discard(fs: Filesystem, view: View, inode: Inode) -> None:
         return
     for entity in fs.store.changes.walk(view.epoch, blockmap.kind, prefix):
         _release(fs, blockmap.forget(view, entity))
+
+
+def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
+    """The inode with its bytes in another epoch's records; the caller saves it there."""
+    store = fs.store
+    if inode.content == NO_CONTENT:
+        return inode
+    content = inode.content
+    if inode.content_epoch != home.epoch:
+        content = store.new_content()
+    for entity, record in list(store.blockmap.walk(home, pack_u64(inode.content))):
+        if content == inode.content:
+            store.blockmap.forget_unlisted(home, entity)
+        elif key := unpack_mapping(record).key:
+            store.blocks.share(key)
+        store.blockmap.put_unlisted(place, block_entity(content, block_number(entity)), record)
+    if content != inode.content:
+        discard(fs, home, inode)
+    return inode._replace(content=content, content_epoch=place.epoch)
 
 
 # -- reading ---------------------------------------------------------------------------------------

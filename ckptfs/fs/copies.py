@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
+from ckptfs.fs.exclusion import home_of
 from ckptfs.model import NO_CONTENT, Ino, Inode
 from ckptfs.store.format import (
     PRESENT,
     block_entity,
     block_number,
     dirent_entity,
+    dirent_name,
     inode_entity,
     link_entity,
     link_place,
     pack_u64,
     unpack_mapping,
+    unpack_u64,
     xattr_entity,
     xattr_name,
 )
@@ -30,9 +33,63 @@ def clone(fs: Filesystem, source: View, ino: Ino, view: View, parent: Ino, name:
     attributes, times and bytes, none of its other names. Not for directories."""
     original = fs.getattr(source, ino)
     made = fs.mknod(view, parent, name, original.mode, original.uid, original.gid, original.rdev)
+    view = home_of(fs, view, made.ino)
     copy = _like(fs, source, original, view, made)
     inodes.save(fs, view, copy)
     return copy
+
+
+def part(fs: Filesystem, view: View, ino: Ino, apart: list[tuple[Ino, bytes]]) -> None:
+    """Make some of the names of a file names of a copy of it: then it is two files."""
+    store = fs.store
+    original = fs.getattr(view, ino)
+    places = places_of(fs, view, original)
+    rest = [place for place in places if place not in apart]
+    made = original._replace(ino=store.new_ino(), parent=apart[0][0], name=apart[0][1])
+    copy = _like(fs, view, original, view, made)._replace(nlink=len(apart))
+    for parent, name in places[1:]:
+        store.links.drop(view, link_entity(ino, parent, name))
+    for number, names in ((ino, rest), (copy.ino, apart)):
+        for parent, name in names:
+            store.dirents.put(view, dirent_entity(parent, name), pack_u64(number))
+        for parent, name in names[1:]:
+            store.links.put(view, link_entity(number, parent, name), PRESENT)
+    view.inodes += 1
+    inodes.save(fs, view, copy)
+    parent, name = rest[0]
+    inodes.save(fs, view, original._replace(parent=parent, name=name, nlink=len(rest)))
+
+
+def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
+    """Give a directory of the view a new inode number; return its name, and those in it."""
+    store = fs.store
+    original = fs.getattr(view, ino)
+    copy = original._replace(ino=store.new_ino())
+    told = [(original.parent, original.name)]
+    for entity, record in list(store.dirents.walk(view, pack_u64(ino))):
+        name = dirent_name(entity)
+        store.dirents.drop(view, entity)
+        store.dirents.put(view, dirent_entity(copy.ino, name), record)
+        _moved_along(fs, view, Ino(unpack_u64(record)), (ino, name), (copy.ino, name))
+        told.append((copy.ino, name))
+    _copy_xattrs(fs, view, ino, view, copy.ino)
+    store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
+    inodes.save(fs, view, copy)
+    view.unsettled.pop(ino, None)
+    store.inodes.drop(view, inode_entity(ino))
+    return told
+
+
+def _moved_along(
+    fs: Filesystem, view: View, ino: Ino, old: tuple[Ino, bytes], new: tuple[Ino, bytes]
+) -> None:
+    """Note in an inode, or among its further names, that one of its places is called another."""
+    inode = inodes.load(fs, view, ino)
+    if (inode.parent, inode.name) == old:
+        inodes.save(fs, view, inode._replace(parent=new[0], name=new[1]))
+    else:
+        fs.store.links.drop(view, link_entity(ino, *old))
+        fs.store.links.put(view, link_entity(ino, *new), PRESENT)
 
 
 def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:

@@ -11,6 +11,7 @@ import os
 
 from ckptfs.fs import content, copies, inodes, names, xattrs
 from ckptfs.fs.content import Gathered
+from ckptfs.fs.exclusion import Exclusion
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
 
@@ -19,6 +20,8 @@ class Filesystem:
     def __init__(self, store: Store, clock: Clock = wall_clock) -> None:
         self.store = store
         self.clock = clock
+        #: What is kept out of history.
+        self.exclusion = Exclusion(store)
         #: The blocks that short writes are filling, one a file.
         self.gathered: dict[Ino, Gathered] = {}
         #: How many handles are open on an inode.
@@ -53,6 +56,9 @@ class Filesystem:
         content.settle_all(self)
         for view in {self.head, *self.limbo.values()}:
             inodes.settle(self, view)
+        if self.store.aside is not None:
+            inodes.settle(self, self.store.aside)
+            self.exclusion.settle()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""

@@ -11,6 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content
+from ckptfs.fs.exclusion import home_of, shown
 from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode, storable_ns
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_inode, pack_u64, unpack_inode
 
@@ -26,6 +27,8 @@ _UNSETTLED_MAX = 4096
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
     inode = view.unsettled.get(ino)
     if inode is not None:
+        return inode
+    if view.aside is not None and (inode := view.aside.unsettled.get(ino)) is not None:
         return inode
     record = fs.store.inodes.get(view, inode_entity(ino))
     if record is None:
@@ -105,7 +108,8 @@ def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The inode as a user sees it: with what is still being gathered for the file counted."""
     if ino in fs.gathered:
         content.settle(fs, ino)
-    return load(fs, view, ino)
+    inode = load(fs, view, ino)
+    return shown(fs, view, inode) if view.aside is not None else inode
 
 
 def setattr(
@@ -114,13 +118,14 @@ def setattr(
     """Change attributes. A change of size by one who may not keep them takes set-id bits away."""
     view.require_writable()
     content.settle(fs, ino)
-    inode = load(fs, view, ino)
+    home = home_of(fs, view, ino)
+    inode = load(fs, home, ino)
     now = fs.clock()
     if wanted.size is not None:
         if not inode.is_file:
             raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
         cleared = 0 if keep_set_id else set_id_bits(inode.mode)
-        inode = content.truncate(fs, view, inode, wanted.size)
+        inode = content.truncate(fs, home, inode, wanted.size)
         inode = inode._replace(mtime_ns=now, mode=inode.mode & ~cleared)
     inode = inode._replace(
         mode=_new_mode(inode, wanted),
@@ -130,8 +135,12 @@ def setattr(
         mtime_ns=inode.mtime_ns if wanted.mtime_ns is None else storable_ns(wanted.mtime_ns),
         ctime_ns=now if wanted.ctime_ns is None else storable_ns(wanted.ctime_ns),
     )
-    save(fs, view, inode)
-    return inode
+    save(fs, home, inode)
+    if view.aside is None:
+        return inode
+    if wanted.mtime_ns is not None:
+        fs.exclusion.clear_times(ino)
+    return shown(fs, view, inode)
 
 
 def _new_mode(inode: Inode, wanted: Attributes) -> int:
@@ -199,13 +208,14 @@ def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
     fs.store.orphans.delete(pack_u64(ino))
+    home = home_of(fs, view, ino)
     try:
-        inode = load(fs, view, ino)
+        inode = load(fs, home, ino)
     except OSError as error:
         if error.errno != errno.ESTALE:
             raise
     else:
-        erase(fs, view, inode)
+        erase(fs, home, inode)
 
 
 def erase(fs: Filesystem, view: View, inode: Inode) -> None:

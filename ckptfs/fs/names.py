@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import inodes
+from ckptfs.fs import crossing, inodes
+from ckptfs.fs.exclusion import home_for, home_of, note_border
 from ckptfs.model import LINK_MAX, NAME_MAX, ROOT_INO, TARGET_MAX, Ino, Inode
 from ckptfs.store.format import (
     PRESENT,
@@ -163,12 +164,14 @@ def _make(
         if stat.S_ISDIR(mode):
             mode |= stat.S_ISGID
     fs.store.charge()
+    is_dir = stat.S_ISDIR(mode)
+    home = home_for(fs, view, parent, name, is_dir=is_dir)
     inode = inodes.make(
-        fs, view, mode, uid, gid, parent=parent, name=name, rdev=rdev, target=target
+        fs, home, mode, uid, gid, parent=parent, name=name, rdev=rdev, target=target
     )
-    inodes.save(fs, view, inode)
-    _set(fs, view, parent, name, inode.ino)
-    _touch(fs, view, directory, subdirs=1 if stat.S_ISDIR(mode) else 0)
+    inodes.save(fs, home, inode)
+    _set(fs, home, parent, name, inode.ino)
+    _touch(fs, view, directory, home, subdirs=1 if is_dir else 0)
     return inode
 
 
@@ -188,8 +191,13 @@ def _set(fs: Filesystem, view: View, parent: Ino, name: bytes, ino: Ino) -> None
     fs.store.dirents.put(view, dirent_entity(parent, name), pack_u64(ino))
 
 
-def _touch(fs: Filesystem, view: View, directory: Inode, *, subdirs: int = 0) -> None:
-    """Save the directory with the times, and the link count, of a changed entry."""
+def _touch(fs: Filesystem, view: View, directory: Inode, home: View, *, subdirs: int = 0) -> None:
+    """Save the directory with the times, and the link count, of a changed entry, whose home tells
+    whether history is to know of it."""
+    if view.aside is not None:
+        if note_border(fs, view, directory.ino, home, subdirs=subdirs):
+            return
+        view = home_of(fs, view, directory.ino)
     now = fs.clock()
     inodes.save(
         fs,
@@ -207,12 +215,15 @@ def link(fs: Filesystem, view: View, ino: Ino, parent: Ino, name: bytes) -> Inod
         raise _error(errno.ENOENT)
     if inode.nlink >= LINK_MAX:
         raise _error(errno.EMLINK)
+    home = home_of(fs, view, ino)
+    if home is not home_for(fs, view, parent, name, is_dir=False):
+        raise _error(errno.EXDEV)  # one of the names would be in history and the other not
     fs.store.charge()
-    _set(fs, view, parent, name, ino)
-    fs.store.links.put(view, link_entity(ino, parent, name), PRESENT)
+    _set(fs, home, parent, name, ino)
+    fs.store.links.put(home, link_entity(ino, parent, name), PRESENT)
     inode = inode._replace(nlink=inode.nlink + 1, ctime_ns=fs.clock())
-    inodes.save(fs, view, inode)
-    _touch(fs, view, directory)
+    inodes.save(fs, home, inode)
+    _touch(fs, view, directory, home)
     return inode
 
 
@@ -254,8 +265,9 @@ def unlink(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
     inode = inodes.load(fs, view, _require(fs, view, parent, name))
     if inode.is_dir:
         raise _error(errno.EISDIR)
-    _remove(fs, view, parent, name, inode)
-    _touch(fs, view, directory)
+    home = home_of(fs, view, inode.ino)
+    _remove(fs, home, parent, name, inode)
+    _touch(fs, view, directory, home)
     return inode.ino
 
 
@@ -265,8 +277,9 @@ def rmdir(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
     inode = inodes.load_dir(fs, view, _require(fs, view, parent, name))
     if not is_empty(fs, view, inode.ino):
         raise _error(errno.ENOTEMPTY)
-    _remove(fs, view, parent, name, inode)
-    _touch(fs, view, directory, subdirs=-1)
+    home = home_of(fs, view, inode.ino)
+    _remove(fs, home, parent, name, inode)
+    _touch(fs, view, directory, home, subdirs=-1)
     return inode.ino
 
 
@@ -276,6 +289,8 @@ def _remove(fs: Filesystem, view: View, parent: Ino, name: bytes, inode: Inode) 
     fs.store.dirents.drop(view, dirent_entity(parent, name))
     inode = inode._replace(ctime_ns=fs.clock())
     if inode.is_dir or inode.nlink == 1:
+        if inode.ino in fs.exclusion.borders:
+            fs.exclusion.drop(inode.ino)
         inodes.lose_last_name(fs, view, inode)
     else:
         inode = _without_name(fs, view, inode, parent, name)
@@ -342,19 +357,44 @@ def _move(
     fs.store.charge()
     if replaced is not None:
         _require_replaceable(fs, view, moved, replaced)
-        _remove(fs, view, target.ino, new_name, replaced)
-    fs.store.dirents.drop(view, dirent_entity(source.ino, name))
-    _set(fs, view, target.ino, new_name, moved.ino)
+    home = _bring_home(fs, view, moved, target.ino, new_name)
+    if replaced is not None:
+        gone_from = home_of(fs, view, replaced.ino)
+        _remove(fs, gone_from, target.ino, new_name, replaced)
+        _recount(fs, view, target.ino, gone_from, -int(replaced.is_dir))
+    fs.store.dirents.drop(home, dirent_entity(source.ino, name))
+    _set(fs, home, target.ino, new_name, moved.ino)
     # A hard link of one inode replaced by another name of it was ruled out before, so what
     # `_remove` saved cannot be `moved`.
-    renamed = _renamed(fs, view, moved, (source.ino, name), (target.ino, new_name))
-    inodes.save(fs, view, renamed._replace(ctime_ns=fs.clock()))
-    gained = int(moved.is_dir) - int(replaced is not None and replaced.is_dir)
+    moved = inodes.load(fs, home, moved.ino)
+    renamed = _renamed(fs, home, moved, (source.ino, name), (target.ino, new_name))
+    inodes.save(fs, home, renamed._replace(ctime_ns=fs.clock()))
     if source.ino == target.ino:
-        _touch(fs, view, source, subdirs=gained - int(moved.is_dir))
+        _recount(fs, view, source.ino, home, 0)
     else:
-        _touch(fs, view, source, subdirs=-int(moved.is_dir))
-        _touch(fs, view, target, subdirs=gained)
+        _recount(fs, view, source.ino, home, -int(moved.is_dir))
+        _recount(fs, view, target.ino, home, int(moved.is_dir))
+
+
+def _bring_home(fs: Filesystem, view: View, moved: Inode, parent: Ino, name: bytes) -> View:
+    """Let what is to be called another cross the border if its new name lies on the other side.
+    Returns its home from then on; refused with EXDEV where it would be torn."""
+    if view.aside is None:
+        return view
+    if moved.is_dir:
+        fs.exclusion.forget_paths()
+    home = home_of(fs, view, moved.ino)
+    place = home_for(fs, view, parent, name, is_dir=moved.is_dir)
+    if home is not place:
+        tree = crossing.tree_of(fs, home, moved.ino)
+        crossing.require_whole(fs, home, moved, tree)
+        crossing.cross(fs, view, moved, home, place, tree)
+    return place
+
+
+def _recount(fs: Filesystem, view: View, directory: Ino, home: View, subdirs: int) -> None:
+    """`_touch` for a directory that something else may have changed since it was looked at."""
+    _touch(fs, view, inodes.load_dir(fs, view, directory), home, subdirs=subdirs)
 
 
 def _require_replaceable(fs: Filesystem, view: View, moved: Inode, replaced: Inode) -> None:
@@ -384,14 +424,19 @@ def _exchange(
         _require_outside(fs, view, second.ino, source.ino)
     fs.store.charge()
     old, new = (source.ino, name), (target.ino, new_name)
-    _set(fs, view, *old, second.ino)
-    _set(fs, view, *new, first.ino)
+    first_home = _bring_home(fs, view, first, *new)
+    second_home = _bring_home(fs, view, second, *old)
+    if first_home is not second_home:
+        fs.store.dirents.drop(first_home, dirent_entity(*old))
+        fs.store.dirents.drop(second_home, dirent_entity(*new))
+    _set(fs, second_home, *old, second.ino)
+    _set(fs, first_home, *new, first.ino)
     now = fs.clock()
-    inodes.save(fs, view, _renamed(fs, view, first, old, new)._replace(ctime_ns=now))
-    inodes.save(fs, view, _renamed(fs, view, second, new, old)._replace(ctime_ns=now))
-    if source.ino == target.ino:
-        _touch(fs, view, source)
-    else:
-        difference = int(second.is_dir) - int(first.is_dir)
-        _touch(fs, view, source, subdirs=difference)
-        _touch(fs, view, target, subdirs=-difference)
+    for ino, home, was, will in (
+        (first.ino, first_home, old, new),
+        (second.ino, second_home, new, old),
+    ):
+        inode = inodes.load(fs, home, ino)
+        inodes.save(fs, home, _renamed(fs, home, inode, was, will)._replace(ctime_ns=now))
+        _recount(fs, view, was[0], home, -int(inode.is_dir))
+        _recount(fs, view, will[0], home, int(inode.is_dir))

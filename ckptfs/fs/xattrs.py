@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
+from ckptfs.fs.exclusion import home_of
 from ckptfs.model import NAME_MAX, Ino, Inode
 from ckptfs.store.format import PRESENT, pack_u64, xattr_entity, xattr_name
 
@@ -48,6 +49,7 @@ def setxattr(
         raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
     if len(value) > VALUE_MAX:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     entity = xattr_entity(ino, name)
     present = fs.store.xattrs.get(view, entity) is not None
@@ -63,6 +65,7 @@ def setxattr(
 
 def removexattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> None:
     view.require_writable()
+    view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     getxattr(fs, view, ino, name)
     fs.store.xattrs.drop(view, xattr_entity(ino, name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,6 +20,7 @@ from ckptfs.model import ContentId, Epoch, Ino
 from ckptfs.store import compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
+from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
 
-_PLAIN = (b"meta", b"epochs", b"changes", b"blocks", b"refs", b"orphans", b"facts", b"below")
+_PLAIN = (
+    b"meta",
+    b"epochs",
+    b"changes",
+    b"blocks",
+    b"refs",
+    b"orphans",
+    b"facts",
+    b"below",
+    b"borders",
+)
 _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 _TABLES = len(_PLAIN) + len(_VERSIONED)
 
@@ -58,6 +68,9 @@ class Store:
         self._epochs = plain[b"epochs"]
         self.changes = Changes(plain[b"changes"])
         self.orphans = plain[b"orphans"]
+        self.borders = plain[b"borders"]
+        #: The view of what is kept out of history, once there is such a thing.
+        self.aside: View | None = None
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"])
@@ -139,7 +152,34 @@ class Store:
             Epoch(fmt.unpack_u32(key)): fmt.unpack_epoch(value)
             for key, value in self._epochs.walk()
         }
+        aside = self.epochs.pop(fmt.ASIDE_EPOCH, None)
+        if aside is not None:
+            self.aside = view_of({fmt.ASIDE_EPOCH: aside}, fmt.ASIDE_EPOCH)
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
+
+    @property
+    def head(self) -> View:
+        return self._head
+
+    @head.setter
+    def head(self, view: View) -> None:
+        if self.aside is not None:
+            view.see_aside(self.aside)
+        self._head = view
+
+    def open_aside(self) -> View:
+        """The epoch of what is kept out of history; from now on the head sees it."""
+        if self.aside is None:
+            self._put_aside(0)
+            record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=0, info={})
+            self.aside = view_of({fmt.ASIDE_EPOCH: record}, fmt.ASIDE_EPOCH)
+            self.head.see_aside(self.aside)
+        return self.aside
+
+    def _put_aside(self, inodes: int) -> None:
+        self.dirty = True
+        record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
+        self._epochs.put(fmt.pack_u32(fmt.ASIDE_EPOCH), fmt.pack_epoch(record))
 
     def _counter(self, key: bytes) -> int:
         value = self._meta.get(key)
@@ -183,6 +223,8 @@ class Store:
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
             self._put_epoch(head.epoch, record._replace(inodes=head.inodes))
+        if self.aside is not None:
+            self._put_aside(self.aside.inodes)
         for key, value in (
             (b"next_ino", self._next_ino),
             (b"next_content", self._next_content),
@@ -292,6 +334,10 @@ class Store:
 
     # -- numbers that are never used twice --------------------------------------------------------
 
+    def next_numbers(self) -> tuple[Ino, ContentId, Epoch]:
+        """The inode, the content and the epoch that come next."""
+        return Ino(self._next_ino), ContentId(self._next_content), Epoch(self._next_epoch)
+
     def new_ino(self) -> Ino:
         ino = self._next_ino
         self._next_ino = ino + 1
@@ -318,7 +364,7 @@ class Store:
         record = self.epochs[view.epoch]
         sealed = record._replace(sealed=True, inodes=view.inodes, info=info)
         self._put_epoch(view.epoch, sealed)
-        view.writable = False
+        view.seal()
 
     def describe_epoch(self, epoch: Epoch, info: dict[str, object]) -> None:
         """Change what is told about a sealed epoch."""
@@ -349,48 +395,3 @@ class Store:
 
     def view(self, epoch: Epoch) -> View:
         return self.head if epoch == self.head.epoch else view_of(self.epochs, epoch)
-
-
-class Facts:
-    """Small facts about the workspace, by name."""
-
-    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
-        self._table = table
-        self._note = note
-
-    def get(self, name: bytes) -> bytes | None:
-        return self._table.get(name)
-
-    def put(self, name: bytes, value: bytes) -> None:
-        self._note()
-        self._table.put(name, value)
-
-    def delete(self, name: bytes) -> bool:
-        self._note()
-        return self._table.delete(name)
-
-    def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        return self._table.walk(prefix)
-
-
-class Below:
-    """The ledger's table: what stood under a name in the directory below, by directory and name."""
-
-    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
-        self._table = table
-        self._note = note
-
-    def get(self, directory: Ino, name: bytes) -> bytes | None:
-        return self._table.get(fmt.pack_u64(directory) + name)
-
-    def put(self, directory: Ino, name: bytes, value: bytes) -> None:
-        self._note()
-        self._table.put(fmt.pack_u64(directory) + name, value)
-
-    def delete(self, directory: Ino, name: bytes) -> None:
-        self._note()
-        self._table.delete(fmt.pack_u64(directory) + name)
-
-    def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._table.walk(fmt.pack_u64(directory)):
-            yield key[8:], value

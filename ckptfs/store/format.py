@@ -22,6 +22,8 @@ _EPOCH_MASK = 0xFFFF_FFFF
 #: Epoch numbers fill four bytes; 0 never names an epoch and stands for "no parent".
 EPOCH_MAX = _EPOCH_MASK - 1
 NO_EPOCH = Epoch(0)
+#: The epoch of what is kept out of history. Its suffix lies in front of every other.
+ASIDE_EPOCH = Epoch(_EPOCH_MASK)
 
 _U32_BE = struct.Struct(">I")
 _U64_BE = struct.Struct(">Q")
@@ -166,6 +168,26 @@ def unpack_slice(data: bytes) -> tuple[int, int]:
 
 def block_header(codec: int, seed: int) -> bytes:
     return bytes((codec, seed))
+
+
+class Border(NamedTuple):
+    """What a directory of history shows besides its own record because of the entries in it that
+    are kept out of history: so many further subdirectories, and times if these are later."""
+
+    subdirs: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+
+
+_BORDER = struct.Struct("<Iqq")
+
+
+def pack_border(border: Border) -> bytes:
+    return _BORDER.pack(*border)
+
+
+def unpack_border(data: bytes) -> Border:
+    return Border(*_BORDER.unpack(data))
 
 
 class EpochRecord(NamedTuple):

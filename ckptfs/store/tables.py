@@ -142,7 +142,7 @@ class Versioned:
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
         cursor = self._cursor
-        if not cursor.set_range(entity + view.suffix):
+        if not cursor.set_range(entity + view.first):
             return None
         seen = view.seen
         while True:

@@ -1,7 +1,9 @@
 """Views: an epoch seen as a file tree.
 
 A view decides which version of an entity it sees: the newest one written by its own epoch or one of
-its ancestors. Knows epochs only; what the records mean is others' business.
+its ancestors. The head may also see the one epoch that stands *aside*, which no checkpoint sees and
+no restore changes, in front of all that. Knows epochs only; what the records mean is others'
+business.
 """
 
 from __future__ import annotations
@@ -16,7 +18,18 @@ from ckptfs.store.format import NO_EPOCH, EpochRecord, suffix_of
 class View:
     """One epoch and its ancestors. ``writable`` only for a head; sealing it ends that."""
 
-    __slots__ = ("epoch", "inherited", "inodes", "seen", "suffix", "unsettled", "writable")
+    __slots__ = (
+        "_bare",
+        "_count",
+        "aside",
+        "epoch",
+        "first",
+        "inherited",
+        "seen",
+        "suffix",
+        "unsettled",
+        "writable",
+    )
 
     def __init__(
         self, epoch: Epoch, ancestors: frozenset[Epoch], *, writable: bool, inodes: int
@@ -27,16 +40,55 @@ class View:
         self.inherited = frozenset(suffix_of(ancestor) for ancestor in ancestors)
         #: Suffixes of every epoch whose records the view sees.
         self.seen = self.inherited | {self.suffix}
+        #: The suffix of the newest record that the view may see.
+        self.first = self.suffix
         self.writable = writable
-        #: How many inodes the view has.
-        self.inodes = inodes
+        #: In a list, so that `bare` counts the same inodes.
+        self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
         self.unsettled: dict[Ino, Inode] = {}
+        #: The view of the epoch aside, if this one sees it.
+        self.aside: View | None = None
+        self._bare: View | None = None
+
+    @property
+    def inodes(self) -> int:
+        """How many inodes the view has, without those aside."""
+        return self._count[0]
+
+    @inodes.setter
+    def inodes(self, count: int) -> None:
+        self._count[0] = count
+
+    @property
+    def bare(self) -> View:
+        """The same view without what stands aside: what a checkpoint of it would show."""
+        return self._bare or self
+
+    def see_aside(self, aside: View) -> None:
+        """See the epoch aside in front of everything else, from now on."""
+        bare = View(self.epoch, frozenset(), writable=self.writable, inodes=0)
+        bare.inherited, bare.seen = self.inherited, self.seen
+        bare._count, bare.unsettled = self._count, self.unsettled
+        self._bare, self.aside = bare, aside
+        self.seen = bare.seen | {aside.suffix}
+        self.first = aside.suffix
+
+    def seal(self) -> None:
+        """A checkpoint is not written any more, and has nothing aside."""
+        if self._bare is not None:
+            self.seen, self.first = self._bare.seen, self.suffix
+            self._bare.writable = False
+            self._bare = self.aside = None
+        self.writable = False
 
     def follow(self, other: View) -> None:
         """Look where another view of the same epoch looks: an ancestor was removed."""
         self.inherited = other.inherited
         self.seen = other.seen
+        if self._bare is not None and self.aside is not None:
+            self._bare.follow(other)
+            self.seen |= {self.aside.suffix}
 
     def require_writable(self) -> None:
         if not self.writable:
