@@ -2,11 +2,17 @@
 
 Either way a caller gets the same records for the same operation. Costs the standard library
 only as long as a daemon answers; the store is imported when there is none.
+
+A workspace that is not mounted is its directory: what that holds is taken in before an operation
+that is about now, and what an operation makes of the workspace is written back to it. A write-back
+that was cut short is finished by the next such operation.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,23 +22,40 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
 from ckptfs.control.protocol import Record
-from ckptfs.errors import ControlError
+from ckptfs.errors import ControlError, StoreInUse
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
+    from ckptfs.store import Store
 
-__all__ = ["LocalSession", "Session", "new_store", "open_store", "open_workspace"]
-
+__all__ = [
+    "LocalSession",
+    "Session",
+    "new_store",
+    "open_store",
+    "open_workspace",
+    "prepare_directory",
+]
 
 #: What changes the workspace itself, so that its directory has to follow.
 _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge"})
+
+#: How often to look whether another process has let go of a store, in seconds.
+_LOOK_AGAIN = 0.02
+
+#: LMDB may open an environment once in a process, so its threads take turns.
+_turns: dict[Path, threading.Lock] = {}
 
 
 def _is_about_now(op: str, args: Record) -> bool:
     """Whether an operation must see the directory as it is."""
     if op == "diff":
         return args.get("newer") in ("", "@", "now", None)
-    return op in ("save", "plan") or op in _MOVING
+    if op == "export":
+        return args.get("checkpoint") is None
+    if args.get("files") is False:  # only what a checkpoint carries is asked for
+        return False
+    return op in ("save", "plan", "log") or op in _MOVING
 
 
 class LocalSession:
@@ -50,14 +73,36 @@ class LocalSession:
         if self._below is None or not _is_about_now(op, args or {}):
             return perform(self._service, op, args or {}, progress)
         with _directory(self._below) as dir_fd:
-            # An unmounted workspace is the directory itself: what it holds is what it is now, and
-            # what becomes of it has to stand there.
+            if dir_fd is None:
+                return perform(self._service, op, args or {}, progress)
+            self._service.catch_up(dir_fd)
+            if op not in _MOVING:
+                return perform(self._service, op, args or {}, progress)
+            return self._move(dir_fd, op, args or {}, progress)
+
+    def _move(self, dir_fd: int, op: str, args: Record, progress: Progress | None) -> Record:
+        """Change the workspace, then its directory. The debt is committed with the change."""
+        from ckptfs.control.verbs import perform
+
+        service = self._service
+        head = service.fs.head
+        service.owe_below()
+        try:
+            result = perform(service, op, args, progress)
+        except BaseException:
+            if service.fs.head is head:
+                service.owe_below(False)
+            else:
+                service.write_back(dir_fd)
+            raise
+        service.write_back(dir_fd)
+        return result
+
+    def meet(self, path: Path) -> None:
+        """Take over what the workspace's directory holds, as a mount does."""
+        with _directory(path) as dir_fd:
             if dir_fd is not None:
-                self._service.take_in(dir_fd)
-            result = perform(self._service, op, args or {}, progress)
-            if dir_fd is not None and op in _MOVING:
-                self._service.write_back(dir_fd)
-            return result
+                self._service.settle_in(dir_fd, path)
 
 
 @contextmanager
@@ -76,11 +121,14 @@ def _directory(path: Path) -> Iterator[int | None]:
 
 
 @contextmanager
-def open_workspace(workspace: Workspace) -> Iterator[Session]:
-    """A session with the workspace's daemon, or with its store if there is no daemon."""
+def open_workspace(workspace: Workspace, *, patience: float = 0.0) -> Iterator[Session]:
+    """A session with the workspace's daemon, or with its store if there is no daemon.
+
+    ``patience`` is how many seconds to wait while another process has the store.
+    """
     daemon = runtime.living(workspace)
     if daemon is None:
-        with open_store(workspace.store, below=workspace.path) as session:
+        with open_store(workspace.store, below=workspace.path, patience=patience) as session:
             yield session
         return
     if daemon.state != runtime.SERVING:
@@ -94,21 +142,44 @@ def open_workspace(workspace: Workspace) -> Iterator[Session]:
 
 
 @contextmanager
-def open_store(path: Path, *, below: Path | None = None) -> Iterator[Session]:
+def open_store(
+    path: Path, *, below: Path | None = None, patience: float = 0.0
+) -> Iterator[Session]:
     """A session with a store that no daemon has. ``below`` is its workspace's directory."""
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
-    from ckptfs.store import Store
 
-    store = Store.open(path)
-    try:
+    with _opened(path, patience) as store:
         yield LocalSession(Service(Filesystem(store)), below)
-    finally:
-        store.close()
 
 
 @contextmanager
-def new_store(path: Path) -> Iterator[Session]:
+def _opened(path: Path, patience: float) -> Iterator[Store]:
+    from ckptfs.store import Store
+
+    deadline = time.monotonic() + patience
+    turn = _turns.setdefault(path, threading.Lock())
+    if not turn.acquire(timeout=patience or -1):
+        raise StoreInUse(path, os.getpid())
+    try:
+        while True:
+            try:
+                store = Store.open(path)
+                break
+            except StoreInUse:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOOK_AGAIN)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        turn.release()
+
+
+@contextmanager
+def new_store(path: Path) -> Iterator[LocalSession]:
     """A session with a store made for it; if the session fails, the store goes again."""
     import shutil
 
@@ -126,3 +197,19 @@ def new_store(path: Path) -> Iterator[Session]:
             shutil.rmtree(path, ignore_errors=True)
         raise
     store.close()
+
+
+def prepare_directory(workspace: Workspace, *, patience: float = 30.0) -> None:
+    """Make a directory a workspace without mounting it: its store, if there is none, and the first
+    checkpoint."""
+    from ckptfs import config
+    from ckptfs.fs import Filesystem
+    from ckptfs.service import Service
+
+    if not (workspace.store / "data.mdb").exists():
+        with new_store(workspace.store) as session:
+            session.meet(workspace.path)
+    else:
+        with _opened(workspace.store, patience) as store:
+            LocalSession(Service(Filesystem(store)), None).meet(workspace.path)
+    config.register(workspace)

@@ -45,6 +45,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── TagTaken               49
     │   ├── CheckpointPinned       70
     │   ├── SettingInvalid         71
+    │   ├── StateInvalid           72
     │   ├── TaskUnknown            75
     │   ├── TaskInvalid            76
     │   └── TaskConflict           77
@@ -629,6 +630,19 @@ class AgentSettingsInvalid(CkptfsError):
         super().__init__(
             f"Cannot edit {_show(path)}: {reason}. Nothing was changed.",
             hint=hint or "Put that in order first, or edit the file yourself (docs/AGENTS.md).",
+        )
+
+
+class StateInvalid(WorkspaceError):
+    """A document that cannot be kept with a checkpoint, or is not there."""
+
+    kind = "state-invalid"
+    exit_code = 72
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use the state document {name!r}: {reason}. Nothing was changed.",
+            hint="A document is bytes, or anything that JSON can say, under a name of its own.",
         )
 
 

@@ -40,6 +40,7 @@ from ckptfs.history import (
     removal,
     settings,
     space,
+    state,
     tags,
     tally,
     upkeep,
@@ -98,11 +99,17 @@ class Service:
         pinned: bool = False,
         metadata: dict[str, str] | None = None,
         cause: Cause | None = None,
+        documents: Sequence[state.Draft] = (),
     ) -> Checkpoint:
-        """Take a checkpoint of the workspace as it is."""
+        """Take a checkpoint of the workspace as it is, with an agent's documents if it has any."""
         if tag:
             tag = tags.cleaned(tag)
             tags.require_free(self.fs.store, tag)
+        described = {}
+        if documents:
+            described = state.keep(self.fs, documents)
+        else:
+            state.tidy(self.fs)
         checkpoint = history.seal(
             self.fs,
             kind,
@@ -112,9 +119,18 @@ class Service:
             pinned=pinned,
             metadata=metadata,
             cause=cause,
+            state=described,
         )
         self.fs.commit()
         return checkpoint
+
+    def documents(self, checkpoint: str) -> tuple[Checkpoint, list[state.Document]]:
+        """The state documents that a checkpoint carries."""
+        found = self.find(checkpoint)
+        return found, state.documents(found)
+
+    def read_document(self, checkpoint: str, name: str, offset: int, length: int) -> bytes:
+        return state.read(self.fs, self.find(checkpoint), name, offset, length)
 
     def unchanged_since(self) -> Checkpoint | None:
         """The checkpoint that the workspace still equals, if there is one."""
@@ -225,6 +241,20 @@ class Service:
                 raise CheckpointPinned(checkpoint.id)
         self.delete(doomed)
         return doomed
+
+    def keep_newest(self, most: int) -> list[int]:
+        """Delete the oldest checkpoints beyond so many, other than tagged and pinned ones and those
+        that `undo` and `redo` go to. Returns the numbers of what went."""
+        store = self.fs.store
+        entries = (history.undoable(store), history.redoable(store))
+        needed = {entry.before for entry in entries if entry is not None}
+        found = self.checkpoints()
+        excess = max(0, len(found) - max(most, 1))
+        free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
+        doomed = free[:excess]
+        if doomed:
+            self.delete(doomed)
+        return [item.id for item in doomed]
 
     def tag(self, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
         """Give a checkpoint a tag; with an empty one, take its tag away."""
@@ -368,20 +398,26 @@ class Service:
         self.fs.settle()
         return sync.export_tree(self.fs, view, dest, progress=progress)
 
-    def take_in(
-        self, dir_fd: int, progress: Watcher | None = None, excluded: Sequence[str] = ()
-    ) -> SyncResult:
+    def take_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
         """Bring in what changed in the directory below, without a checkpoint of its own."""
-        result = sync.scan(self.fs, dir_fd, progress=progress, excluded=excluded)
+        result = sync.scan(self.fs, dir_fd, progress=progress)
         self.fs.commit()
         return result
 
-    def catch_up(self, dir_fd: int, excluded: Sequence[str] = ()) -> None:
+    def catch_up(self, dir_fd: int) -> None:
         """Take in what changed in a directory that is not mounted, and finish what a process that
         was killed still owed to it."""
-        self.take_in(dir_fd, excluded=excluded)
+        self.take_in(dir_fd)
         if self.fs.store.facts.get(_OWED_BELOW) is not None:
-            self.write_back(dir_fd, excluded=excluded)
+            self.write_back(dir_fd)
+
+    def settle_in(self, dir_fd: int, path: Path) -> None:
+        """Take a directory that stays unmounted for the workspace; its first state is kept."""
+        if not self.checkpoints():
+            self.bring_in(dir_fd, path)
+        else:
+            self._meet(dir_fd, path)
+            self.catch_up(dir_fd)
 
     def owe_below(self, owed: bool = True) -> None:
         """The directory is about to fall behind the workspace. Counts with the next commit."""
@@ -391,13 +427,7 @@ class Service:
         else:
             self.fs.store.facts.delete(_OWED_BELOW)
 
-    def bring_in(
-        self,
-        dir_fd: int,
-        path: Path,
-        progress: Watcher | None = None,
-        excluded: Sequence[str] = (),
-    ) -> SyncResult:
+    def bring_in(self, dir_fd: int, path: Path, progress: Watcher | None = None) -> SyncResult:
         """Take over what the directory below holds; what changed there becomes a checkpoint.
 
         The state that the store had before is sealed first, so that a change made from outside
@@ -407,19 +437,17 @@ class Service:
         first = not self.checkpoints()
         if not first and self.has_unsaved():
             self.save("as it was unmounted", "mount")
-        result = self.take_in(dir_fd, progress, excluded)
+        result = self.take_in(dir_fd, progress)
         if first:
             self.save("first mount", "mount")
         elif result.changed:
             self.save("changed while unmounted", "offline")
         return result
 
-    def write_back(
-        self, dir_fd: int, progress: Watcher | None = None, excluded: Sequence[str] = ()
-    ) -> SyncResult:
+    def write_back(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
         """Bring the directory below up to date with the workspace."""
         self.fs.commit()
-        result = sync.write_back(self.fs, dir_fd, progress=progress, excluded=excluded)
+        result = sync.write_back(self.fs, dir_fd, progress=progress)
         self.owe_below(False)
         self.mark_below(current=True)
         return result

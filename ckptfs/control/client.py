@@ -6,7 +6,7 @@ It sends one request and hands on what comes back; it knows nothing about what a
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
@@ -50,6 +50,8 @@ class Client:
             raise DaemonGone(workspace.path, reason) from error
         #: What came after the last whole line.
         self._rest = b""
+        #: We hung up ourselves.
+        self._left = False
 
     def __enter__(self) -> Client:
         return self
@@ -91,6 +93,38 @@ class Client:
             ) from error
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
+
+    def watch(self) -> Iterator[Record]:
+        """What happens to the workspace from now on, until it is unmounted or `hang_up`.
+
+        Raises `DaemonGone` if the daemon ended without a word or cut us off for falling behind.
+        """
+        self.call("watch", patience=PATIENCE_SHORT)
+        return self._events()
+
+    def _events(self) -> Iterator[Record]:
+        self._socket.settimeout(None)
+        try:
+            while True:
+                answer = self._answer()
+                if answer.error is not None:
+                    raise answer.error
+                if answer.result is not None:
+                    return  # the last word: it was unmounted
+                if answer.event is not None:
+                    yield answer.event
+        except (OSError, DaemonGone) as error:
+            if self._left:
+                return
+            raise DaemonGone(self._workspace.path, "it stopped telling") from error
+        finally:
+            self.close()
+
+    def hang_up(self) -> None:
+        """End the connection, also for another thread that waits on it."""
+        self._left = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def wait_for_end(self, patience: float = PATIENCE_SHORT) -> None:
         """Wait until the daemon closes the connection, which it does by ending."""

@@ -84,14 +84,15 @@ def _end(end: End) -> Record:
     checkpoint = end.checkpoint
     return {
         "view": end.view.epoch,
-        "checkpoint": None if checkpoint is None else _described(checkpoint),
+        "checkpoint": None if checkpoint is None else described(checkpoint),
     }
 
 
-def _described(checkpoint: Checkpoint) -> Record:
+def described(checkpoint: Checkpoint) -> Record:
+    """What a checkpoint tells; of its documents, their names."""
     record = asdict(checkpoint)
     del record["epoch"]
-    return record
+    return {**record, "state": list(checkpoint.state)}
 
 
 def difference_record(difference: Difference, *, times: bool) -> Record:
@@ -163,7 +164,7 @@ def _log(service: Service, args: Record, tell: Tell | None) -> Record:
 def _version(version: Version) -> Record:
     saved = version.checkpoint
     return {
-        "checkpoint": None if saved is None else _described(saved),
+        "checkpoint": None if saved is None else described(saved),
         "writer": None if version.writer is None else asdict(version.writer),
         **change_record(version.change),
     }

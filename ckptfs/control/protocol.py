@@ -5,6 +5,8 @@
     answers     {"v": 1, "progress": {...}}            any number of times
                 {"v": 1, "result": {...}}              or, once and last,
                 {"v": 1, "error": {"kind": ..., "message": ..., "hint": ..., "exit_code": ...}}
+    after the result of "watch", for as long as the connection lasts
+                {"v": 1, "event": {"event": ..., "workspace": ..., "time_ns": ..., "data": {...}}}
 
 The same lines run through the pipe from a starting daemon to the command that started it. Paths
 are strings with surrogate escapes, which JSON carries as ``\\udcXX``, so every name survives.
@@ -36,11 +38,12 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One line from the daemon: exactly one of the three is set."""
+    """One line from the daemon: exactly one of the four is set."""
 
     progress: Record | None = None
     result: Record | None = None
     error: CkptfsError | None = None
+    event: Record | None = None
 
 
 def encode_request(op: str, args: Record, *, progress: bool = False) -> bytes:
@@ -54,6 +57,10 @@ def encode_progress(progress: Record) -> bytes:
 
 def encode_result(result: Record) -> bytes:
     return _line({"v": VERSION, "result": result})
+
+
+def encode_event(event: Record) -> bytes:
+    return _line({"v": VERSION, "event": event})
 
 
 def encode_error(error: CkptfsError) -> bytes:
@@ -70,11 +77,14 @@ def decode_request(line: bytes) -> Request:
 
 def decode_answer(line: bytes) -> Answer:
     record = _object(line)
-    progress, result, error = (record.get(key) for key in ("progress", "result", "error"))
+    keys = ("progress", "result", "error", "event")
+    progress, result, error, event = (record.get(key) for key in keys)
     if isinstance(progress, dict):
         return Answer(progress=progress)
     if isinstance(result, dict):
         return Answer(result=result)
+    if isinstance(event, dict):
+        return Answer(event=event)
     if isinstance(error, dict):
         return Answer(error=from_record(_error_record(error)))
     raise ControlError("Cannot read the daemon's answer: it holds neither result nor error.")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs.control import agent_verbs, diff_verbs, space_verbs
+from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -62,9 +62,7 @@ def relay(tell: Tell | None, phase: str) -> Watcher | None:
 
 
 def checkpoint_record(checkpoint: Checkpoint) -> Record:
-    record = asdict(checkpoint)
-    del record["epoch"]
-    return record
+    return diff_verbs.described(checkpoint)
 
 
 def restored_record(restored: Restored) -> Record:
@@ -119,20 +117,26 @@ def _figures(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _save(service: Service, args: Record, tell: Tell | None) -> Record:
-    described = args.get("tag") or args.get("pin") or args.get("metadata")
+    words = ("tag", "pin", "metadata", "state")
+    described = any(args.get(word) for word in words)
     if (
         not (args.get("allow_empty") or described)
         and (same := service.unchanged_since()) is not None
     ):
         return {**checkpoint_record(same), "changed": False}
-    saved = service.save(
-        str(args["message"]),
-        tag=str(args.get("tag", "")),
-        pinned=bool(args.get("pin")),
-        metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
-        cause=cause_of(args),
-    )
-    return {**checkpoint_record(saved), "changed": True}
+    with state_verbs.drafts(service, args) as documents:
+        saved = service.save(
+            str(args["message"]),
+            tag=str(args.get("tag", "")),
+            pinned=bool(args.get("pin")),
+            metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+            cause=cause_of(args),
+            documents=documents,
+        )
+    record = {**checkpoint_record(saved), "changed": True}
+    if "max_checkpoints" in args:
+        record["pruned"] = service.keep_newest(int(args["max_checkpoints"]))
+    return record
 
 
 def _list(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -151,6 +155,8 @@ def _list(service: Service, args: Record, tell: Tell | None) -> Record:
 
 def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
     target = service.find(str(args["checkpoint"])).id
+    if args.get("files") is False:
+        return state_verbs.after_restore(service, args, nothing_record(target))
     restored = service.restore(
         str(target),
         patterns_of(args),
@@ -158,10 +164,15 @@ def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
         backup=bool(args.get("backup", True)),
         cause=cause_of(args),
     )
-    return nothing_record(target) if restored is None else restored_record(restored)
+    record = nothing_record(target) if restored is None else restored_record(restored)
+    return state_verbs.after_restore(service, args, record)
 
 
 def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
+    if args.get("files") is False:
+        target = service.find(str(args["checkpoint"]))
+        nothing: Record = {"token": "", "added": [], "modified": [], "deleted": []}
+        return {"checkpoint": target.id, **nothing, "state": list(target.state)}
     if "steps" in args:
         found = service.plan_restore(str(service.steps_back(int(args["steps"])).id))
     else:
@@ -172,6 +183,7 @@ def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
         "added": [os.fsdecode(path) for path in found.added],
         "modified": [os.fsdecode(path) for path in found.modified],
         "deleted": [os.fsdecode(path) for path in found.deleted],
+        "state": list(service.find(str(found.target)).state),
     }
 
 
@@ -181,11 +193,13 @@ def _rewind(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _undo(service: Service, args: Record, tell: Tell | None) -> Record:
-    return restored_record(service.undo(cause_of(args)))
+    record = restored_record(service.undo(cause_of(args)))
+    return state_verbs.after_restore(service, args, record)
 
 
 def _redo(service: Service, args: Record, tell: Tell | None) -> Record:
-    return restored_record(service.redo(cause_of(args)))
+    record = restored_record(service.redo(cause_of(args)))
+    return state_verbs.after_restore(service, args, record)
 
 
 def _restores(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -221,5 +235,6 @@ _VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "export": _export,
     **diff_verbs.VERBS,
     **space_verbs.VERBS,
+    **state_verbs.VERBS,
     **agent_verbs.VERBS,
 }

@@ -39,6 +39,8 @@ class Checkpoint:
     pinned: bool = False
     metadata: dict[str, str] = field(default_factory=dict)
     cause: Cause = field(default_factory=Cause)
+    #: By name, the documents that it carries (`ckptfs.history.state`): ino, bytes, json.
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 def seal(
@@ -51,6 +53,7 @@ def seal(
     pinned: bool = False,
     metadata: dict[str, str] | None = None,
     cause: Cause | None = None,
+    state: dict[str, Any] | None = None,
 ) -> Checkpoint:
     """Make the head a checkpoint and go on in a new epoch below it. The caller commits."""
     fs.settle()
@@ -68,6 +71,7 @@ def seal(
         pinned,
         metadata or {},
         cause or Cause(),
+        state or {},
     )
     store.seal_epoch(sealed, _info(checkpoint))
     store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
@@ -101,6 +105,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         info.get("pinned", False),
         info.get("metadata", {}),
         Cause(**info.get("cause", {})),
+        info.get("state", {}),
     )
 
 

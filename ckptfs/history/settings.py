@@ -6,8 +6,10 @@ else; it may be edited by hand. Which file is the user's is the caller's to say.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -53,6 +55,11 @@ def _switch(text: str) -> bool:
     return _SWITCHES[text.lower()]
 
 
+def _command(text: str) -> int:
+    """A command is its words, as a shell would take them apart; how many there are."""
+    return len(shlex.split(text))
+
+
 class Setting(NamedTuple):
     read: Callable[[str], int]
     default: str
@@ -67,6 +74,7 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.daily": Setting(_time_ns, "30d", "then one a day, to this age"),
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
     "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
+    "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
 
@@ -155,5 +163,6 @@ def _written(texts: dict[str, str]) -> str:
         if above != section:
             section = above
             lines += ["", f"[{section}]"]
-        lines.append(f'{key} = "{texts[name]}"')
+        # What JSON writes for a text is one of TOML's basic strings, too.
+        lines.append(f"{key} = {json.dumps(texts[name])}")
     return "\n".join(lines) + "\n"

@@ -22,20 +22,41 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+Inodes = dict[Ino, Inode]
+#: The places where each inode stands.
+Names = dict[Ino, list[tuple[Ino, bytes]]]
+
+#: Progress is told after so many blocks.
+_STRIDE = 256
+
 
 class Problem(NamedTuple):
     invariant: str
     message: str
 
 
-def check(store: Store) -> list[Problem]:
-    """Everything that is wrong with the store; empty when nothing is."""
+#: Hears how far a check is: what it looks at, how many of them are done, and how many there are.
+Progress = Callable[[str, int, int], None]
+
+
+def check(store: Store, *, deep: bool = True, progress: Progress | None = None) -> list[Problem]:
+    """Everything that is wrong with the store; empty when nothing is.
+
+    Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
+    """
     problems: list[Problem] = []
-    for look in (_epochs, _versions, _changes, _block_uses, _blocks, _lengths):
+    looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _block_uses)
+    for look in looks:
         problems += _told(look, store)
-    for epoch, record in store.epochs.items():
-        if record.info or not record.sealed:  # a hidden epoch may be half removed
-            problems += _told(_view, store, epoch)
+    if deep:
+        problems += _told(_blocks, store, progress)
+    # A hidden epoch may be half removed.
+    shown = [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
+    for number, epoch in enumerate(shown):
+        problems += _told(_view, store, epoch)
+        if progress is not None:
+            progress("checkpoints", number + 1, len(shown))
+    problems += _told(_aside, store)
     return problems
 
 
@@ -59,20 +80,74 @@ def _epochs(store: Store) -> Iterator[Problem]:
         yield Problem("epochs", f"the head {store.head.epoch} is not an open epoch")
 
 
+def _numbers(store: Store) -> Iterator[Problem]:
+    """A number that is to be given out next was never given out."""
+    contents = map(fmt.unpack_u64, _content_inodes(store))
+    last = (_last_inode(store), max(contents, default=0), max(store.epochs, default=0))
+    names = ("inode", "content", "epoch")
+    for what, used, following in zip(names, last, store.next_numbers(), strict=True):
+        if used >= following:
+            yield Problem("numbers", f"{what} {used} is there, and {following} comes next")
+
+
+def _last_inode(store: Store) -> int:
+    return max((fmt.unpack_u64(entity) for entity, _, _ in store.inodes.versions(b"")), default=0)
+
+
+def _contents(store: Store) -> Iterator[Problem]:
+    """A content belongs to one inode for ever."""
+    for content, inodes in _content_inodes(store).items():
+        if len(inodes) > 1:
+            number = fmt.unpack_u64(content)
+            yield Problem("contents", f"content {number} is of the inodes {sorted(inodes)}")
+
+
+def _content_inodes(store: Store) -> dict[bytes, set[int]]:
+    """Whose each content is, by its packed id."""
+    found: dict[bytes, set[int]] = {}
+    for entity, _, record in store.inodes.versions(b""):
+        if record:
+            inode = fmt.unpack_inode(Ino(fmt.unpack_u64(entity)), record)
+            if inode.content != NO_CONTENT:
+                found.setdefault(fmt.pack_u64(inode.content), set()).add(inode.ino)
+    return found
+
+
+def _orphans(store: Store) -> Iterator[Problem]:
+    """The orphans are the inodes of the head that have no name, but for state documents, which
+    have one in their record."""
+    listed = {Ino(fmt.unpack_u64(key)) for key, _ in store.orphans.walk()}
+    nameless = {
+        ino
+        for entity, record in store.inodes.walk(store.head, b"")
+        if not (inode := fmt.unpack_inode((ino := Ino(fmt.unpack_u64(entity))), record)).nlink
+        and not inode.name
+    }
+    for ino in sorted(listed - nameless):
+        yield Problem("orphans", f"inode {ino} is listed as an orphan and is none")
+    for ino in sorted(nameless - listed):
+        yield Problem("orphans", f"inode {ino} has no name and is not listed as an orphan")
+
+
 def _versioned(store: Store) -> tuple[Versioned, ...]:
     return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
 
 
+def _views(store: Store) -> dict[Epoch, View]:
+    """The view of every epoch, that of what is kept out of history among them."""
+    found = {epoch: store.view(epoch).bare for epoch in store.epochs}
+    return found if store.aside is None else {**found, store.aside.epoch: store.aside}
+
+
 def _versions(store: Store) -> Iterator[Problem]:
     """Every record belongs to an epoch that exists, and is listed in `changes` if it must be."""
-    listed = {
-        (epoch, key[:1], key[1:]) for epoch in store.epochs for key in store.changes.walk(epoch)
-    }
+    known = _views(store)
+    listed = {(epoch, key[:1], key[1:]) for epoch in known for key in store.changes.walk(epoch)}
     born = _content_epochs(store)
     for table in _versioned(store):
         for entity, suffix, _ in table.versions(b""):
             epoch = fmt.epoch_of(suffix)
-            if epoch not in store.epochs:
+            if epoch not in known:
                 yield Problem("versions", f"{_show(table, entity)} is of the lost epoch {epoch}")
             elif (epoch, table.kind, entity) not in listed and not (
                 table is store.blockmap and born.get(entity[:8]) == epoch
@@ -93,8 +168,8 @@ def _content_epochs(store: Store) -> dict[bytes, Epoch]:
 def _changes(store: Store) -> Iterator[Problem]:
     """Every listed change has its record, and its epoch exists."""
     tables = {table.kind: table for table in _versioned(store)}
-    for epoch in store.epochs:
-        view = store.view(epoch)
+    views = _views(store)
+    for epoch, view in views.items():
         for key in store.changes.walk(epoch):
             table = tables.get(key[:1])
             if table is None:
@@ -103,7 +178,7 @@ def _changes(store: Store) -> Iterator[Problem]:
                 yield Problem(
                     "changes", f"epoch {epoch} lists {_show(table, key[1:])}, which it lacks"
                 )
-    known = {fmt.pack_u32(epoch) for epoch in store.epochs}
+    known = {fmt.pack_u32(epoch) for epoch in views}
     for prefix in store.changes.epochs():
         if prefix not in known:
             yield Problem("changes", f"the lost epoch {fmt.unpack_u32(prefix)} is listed")
@@ -127,22 +202,24 @@ def _block_uses(store: Store) -> Iterator[Problem]:
             yield Problem("block uses", f"block {key.hex()} has a needless count")
 
 
-def _blocks(store: Store) -> Iterator[Problem]:
-    """Every block is named by the digest of its bytes and not longer than a block."""
-    for key in store.blocks.keys():
-        if not store.blocks.is_whole(key):
-            yield Problem("blocks", f"the bytes of block {key.hex()} do not match its digest")
-        elif len(store.blocks.read(key)) > BLOCK_SIZE:
-            yield Problem("blocks", f"block {key.hex()} is longer than a block")
-
-
-def _lengths(store: Store) -> Iterator[Problem]:
-    """A block-map record says how long its block is."""
+def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
+    """Every block is named by the digest of its bytes and not longer than a block, and block-map
+    records say how long it is."""
     blocks = store.blocks
-    known = {key: len(blocks.read(key)) for key in blocks.keys() if blocks.is_whole(key)}
+    lengths: dict[bytes, int] = {}
+    count = blocks.count()
+    for number, key in enumerate(blocks.keys()):
+        if not blocks.is_whole(key):
+            yield Problem("blocks", f"the bytes of block {key.hex()} do not match its digest")
+        else:
+            lengths[key] = len(blocks.read(key))
+            if lengths[key] > BLOCK_SIZE:
+                yield Problem("blocks", f"block {key.hex()} is longer than a block")
+        if progress is not None and not number % _STRIDE:
+            progress("blocks", number, count)
     for entity, _, record in store.blockmap.versions(b""):
         mapping = fmt.unpack_mapping(record) if record else None
-        if mapping is not None and mapping.key in known and mapping.length != known[mapping.key]:
+        if mapping is not None and lengths.get(mapping.key, mapping.length) != mapping.length:
             yield Problem("blocks", f"{_show(store.blockmap, entity)} has the wrong length")
 
 
@@ -154,34 +231,41 @@ def _show(table: Versioned, entity: bytes) -> str:
 
 
 def _view(store: Store, epoch: Epoch) -> list[Problem]:
-    view = store.view(epoch)
-    inodes = {
-        (ino := Ino(fmt.unpack_u64(entity))): fmt.unpack_inode(ino, record)
-        for entity, record in store.inodes.walk(view, b"")
-    }
-    names: dict[Ino, list[tuple[Ino, bytes]]] = {}
-    for entity, record in store.dirents.walk(view, b""):
-        place = (Ino(fmt.unpack_u64(entity[:8])), fmt.dirent_name(entity))
-        names.setdefault(Ino(fmt.unpack_u64(record)), []).append(place)
+    view = store.view(epoch).bare
+    inodes, names = _inodes_of(store, view), _names_of(store, view)
     found = [
         *_root(inodes),
         *_named(inodes, names),
         *_directories(inodes, names),
         *_files(store, view, inodes),
         *_other_names(store, view, inodes, names),
+        *_xattrs(store, view, inodes),
         *_counted(view, inodes),
     ]
     return [Problem(p.invariant, f"epoch {view.epoch}: {p.message}") for p in found]
 
 
-def _root(inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+def _inodes_of(store: Store, view: View) -> Inodes:
+    return {
+        (ino := Ino(fmt.unpack_u64(entity))): fmt.unpack_inode(ino, record)
+        for entity, record in store.inodes.walk(view, b"")
+    }
+
+
+def _names_of(store: Store, view: View) -> Names:
+    names: Names = {}
+    for entity, record in store.dirents.walk(view, b""):
+        place = (Ino(fmt.unpack_u64(entity[:8])), fmt.dirent_name(entity))
+        names.setdefault(Ino(fmt.unpack_u64(record)), []).append(place)
+    return names
+
+
+def _root(inodes: Inodes) -> Iterator[Problem]:
     if ROOT_INO not in inodes or not inodes[ROOT_INO].is_dir:
         yield Problem("root", "there is no root directory")
 
 
-def _named(
-    inodes: dict[Ino, Inode], names: dict[Ino, list[tuple[Ino, bytes]]]
-) -> Iterator[Problem]:
+def _named(inodes: Inodes, names: Names) -> Iterator[Problem]:
     """Every entry stands in a directory and leads to an inode; an inode's own name is one of its
     entries; a link count is the number of names."""
     for ino, places in names.items():
@@ -198,9 +282,7 @@ def _named(
             yield Problem("nlink", f"inode {ino} has {len(places)} names and nlink {inode.nlink}")
 
 
-def _directories(
-    inodes: dict[Ino, Inode], names: dict[Ino, list[tuple[Ino, bytes]]]
-) -> Iterator[Problem]:
+def _directories(inodes: Inodes, names: Names) -> Iterator[Problem]:
     """A directory has one name, leads up to the root, and counts its subdirectories."""
     subdirs: Counter[Ino] = Counter()
     for ino, inode in inodes.items():
@@ -215,7 +297,7 @@ def _directories(
             yield Problem("nlink", f"directory {ino} counts {inode.nlink - 2} subdirectories")
 
 
-def _reaches_root(inodes: dict[Ino, Inode], ino: Ino) -> bool:
+def _reaches_root(inodes: Inodes, ino: Ino) -> bool:
     seen: set[Ino] = set()
     while ino != ROOT_INO:
         if ino in seen or ino not in inodes:
@@ -225,7 +307,7 @@ def _reaches_root(inodes: dict[Ino, Inode], ino: Ino) -> bool:
     return True
 
 
-def _files(store: Store, view: View, inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+def _files(store: Store, view: View, inodes: Inodes) -> Iterator[Problem]:
     """A file's allocation is the sum of its blocks, and no block lies behind its end."""
     allocated: Counter[bytes] = Counter()
     ends: dict[bytes, int] = {}
@@ -247,8 +329,8 @@ def _files(store: Store, view: View, inodes: dict[Ino, Inode]) -> Iterator[Probl
 def _other_names(
     store: Store,
     view: View,
-    inodes: dict[Ino, Inode],
-    names: dict[Ino, list[tuple[Ino, bytes]]],
+    inodes: Inodes,
+    names: Names,
 ) -> Iterator[Problem]:
     """`links` holds every name of a file but the one in its inode."""
     listed = {
@@ -265,6 +347,48 @@ def _other_names(
         yield Problem("links", f"inode {ino} and its name {name!r} are not listed rightly")
 
 
-def _counted(view: View, inodes: dict[Ino, Inode]) -> Iterator[Problem]:
+def _xattrs(store: Store, view: View, inodes: Inodes) -> Iterator[Problem]:
+    """An extended attribute is one of an inode that is there."""
+    owners = {Ino(fmt.unpack_u64(entity[:8])) for entity, _ in store.xattrs.walk(view, b"")}
+    for ino in sorted(owners - inodes.keys()):
+        yield Problem("xattrs", f"the lost inode {ino} has attributes")
+
+
+def _counted(view: View, inodes: Inodes) -> Iterator[Problem]:
     if view.inodes != len(inodes):
         yield Problem("inodes", f"{view.inodes} inodes are counted and {len(inodes)} are there")
+
+
+# -- what is kept out of history -------------------------------------------------------------------
+
+
+def _aside(store: Store) -> Iterator[Problem]:
+    """What stands aside and the head without it make one whole tree, and have nothing in common."""
+    aside = store.aside
+    if aside is None:
+        return
+    mine, its = _inodes_of(store, aside), _inodes_of(store, store.head.bare)
+    names, others = _names_of(store, aside), _names_of(store, store.head.bare)
+    for ino in mine.keys() & its.keys():
+        yield Problem("aside", f"inode {ino} is in history and aside")
+    places = {place for found in names.values() for place in found}
+    for place in places & {place for found in others.values() for place in found}:
+        yield Problem("aside", f"{place[1]!r} in {place[0]} is in history and aside")
+    for ino in names.keys() - mine.keys():
+        yield Problem("aside", f"{names[ino][0][1]!r} leads to {ino}, which is not aside")
+    borders = {
+        Ino(fmt.unpack_u64(key)): fmt.unpack_border(value) for key, value in store.borders.walk()
+    }
+    for ino in {parent for parent, _ in places if parent not in mine} - borders.keys():
+        yield Problem("aside", f"directory {ino} is not known as a border")
+    for ino in borders.keys() - its.keys():
+        yield Problem("aside", f"the border {ino} is no directory of history")
+    whole = its | mine
+    for ino in borders.keys() & its.keys():
+        whole[ino] = its[ino]._replace(nlink=its[ino].nlink + borders[ino].subdirs)
+    yield from _named(whole, others | names)
+    yield from _directories(whole, others | names)
+    yield from _files(store, aside, mine)
+    yield from _other_names(store, aside, mine, names)
+    yield from _xattrs(store, aside, mine)
+    yield from _counted(aside, mine)

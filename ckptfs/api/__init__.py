@@ -1,0 +1,42 @@
+"""The Python API: `CheckpointService` and the values that it takes and returns.
+
+It stands on the same operations as the command line, through the daemon of a mounted workspace or
+on the store of a plain directory. It never prints, never ends the process, and raises errors of
+`ckptfs.errors` only. `from ckptfs import CheckpointService` imports this package when it is asked
+for.
+"""
+
+from ckptfs.api.events import EVENTS, CheckpointEvent, EventStream, Handler
+from ckptfs.api.service import CheckpointService
+from ckptfs.api.threads import AsyncCheckpointService
+from ckptfs.api.values import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointDiff,
+    FileChange,
+    FileVersion,
+    PruneDecision,
+    RestoreResult,
+    State,
+    WorkspaceStatus,
+)
+from ckptfs.errors import CkptfsError
+
+__all__ = [
+    "EVENTS",
+    "AsyncCheckpointService",
+    "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointDiff",
+    "CheckpointEvent",
+    "CheckpointService",
+    "CkptfsError",
+    "EventStream",
+    "FileChange",
+    "FileVersion",
+    "Handler",
+    "PruneDecision",
+    "RestoreResult",
+    "State",
+    "WorkspaceStatus",
+]

@@ -1,0 +1,130 @@
+"""Making a workspace ready for the API: finding it, mounting it, or preparing a plain directory.
+
+Mounting starts the command line in a process of its own: a daemon must not be forked from a program
+that has threads, locks and an event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs import config as places
+from ckptfs.api.values import CheckpointConfig, Record
+from ckptfs.config import Workspace
+from ckptfs.connect import prepare_directory
+from ckptfs.control import runtime
+from ckptfs.errors import (
+    AlreadyMounted,
+    CkptfsError,
+    MountError,
+    PathUnknown,
+    WorkspaceUnknown,
+    from_record,
+)
+
+AnyPath = str | os.PathLike[str]
+
+
+class Prepared(NamedTuple):
+    workspace: Workspace
+    mounted_here: bool
+
+
+def find(directory: AnyPath, storage: AnyPath | None) -> Workspace:
+    """The workspace at exactly this directory. Raises `WorkspaceUnknown`."""
+    path = places.resolve(directory)
+    if storage is not None:
+        store = places.resolve(storage)
+        if not (store / "data.mdb").exists():
+            raise WorkspaceUnknown(path, hint="Call initialize() first.")
+        return Workspace(path, store)
+    found = places.lookup(path)
+    if found is None:
+        raise WorkspaceUnknown(path, hint="Call initialize() first.")
+    return found
+
+
+def prepare(
+    directory: AnyPath, storage: AnyPath | None, wanted: CheckpointConfig, *, configured: bool
+) -> Prepared:
+    """Mount the directory, or make it a plain workspace; what is ready stays as it is."""
+    from ckptfs.daemon import rules
+
+    path = places.resolve(directory)
+    rules.check_not_dangerous(path)
+    workspace = Workspace(path, rules.choose_store(path, _text(storage)))
+    if runtime.living(workspace) is not None:
+        return Prepared(workspace, mounted_here=False)
+    if wanted.mount and _mount(workspace, wanted, configured=configured):
+        return Prepared(workspace, mounted_here=True)
+    rules.check_is_directory(path)
+    rules.check_apart(path, workspace.store)
+    prepare_directory(workspace)
+    return Prepared(workspace, mounted_here=False)
+
+
+def _text(path: AnyPath | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _mount(workspace: Workspace, wanted: CheckpointConfig, *, configured: bool) -> bool:
+    """Mount; False where the machine cannot, so that the plain directory is all there is."""
+    words = ["mount", str(workspace.path), "--store", str(workspace.store)]
+    if configured:
+        words += ["--auto", "command" if wanted.auto_checkpoint else "off"]
+    try:
+        _run(words)
+    except AlreadyMounted:
+        if runtime.living(workspace) is None:
+            raise  # by something else
+    except MountError:
+        return False
+    return True
+
+
+def unmount(workspace: Workspace) -> None:
+    """Unmount and wait until the directory is current."""
+    _run(["umount", str(workspace.path)])
+
+
+def _run(words: list[str]) -> Record:
+    """A verb of the command line in a process of its own; raises the error that it ends with."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptfs", *words, "--json"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        cwd="/",  # or the process would keep the directory busy
+    )
+    try:
+        record: Record = json.loads(done.stdout)
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip()
+        raise CkptfsError(f"Cannot {words[0]} {words[1]}: {said or 'it ended silently'}") from None
+    if "error" in record:
+        raise from_record(record["error"])
+    return record
+
+
+def inside(root: Path, paths: Sequence[AnyPath]) -> list[str]:
+    """Paths relative to the workspace; absolute ones must lie in it. The last part is not followed
+    if it is a link: it itself is meant."""
+    return [_inside(root, os.fspath(path)) for path in paths]
+
+
+def _inside(root: Path, path: str) -> str:
+    full = os.path.normpath(os.path.join(root, path))
+    if os.path.isabs(path):
+        above, name = os.path.split(full)
+        full = os.path.join(os.path.realpath(above), name)
+    if full == str(root):
+        return ""
+    if not full.startswith(f"{root}/"):
+        raise PathUnknown(path, "it is not inside the workspace", verb="use")
+    return full[len(str(root)) + 1 :]

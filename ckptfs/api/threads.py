@@ -1,0 +1,94 @@
+"""The API for asyncio and trio: each call runs in a thread, so that the event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from ckptfs.api.events import CheckpointEvent
+from ckptfs.api.service import CheckpointService
+from ckptfs.api.values import CheckpointConfig
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_thread(function: Callable[P, R], *, abandon: bool = False) -> Callable[P, Awaitable[R]]:
+    """A function that blocks as one to await, under asyncio or trio, whichever runs.
+
+    ``abandon`` lets a cancelled call go on alone under trio too, as asyncio always does it.
+    """
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = functools.partial(function, *args, **kwargs)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            import trio
+
+            return await trio.to_thread.run_sync(bound, abandon_on_cancel=abandon)
+        return await asyncio.to_thread(bound)
+
+    return call
+
+
+class AsyncCheckpointService:
+    """`CheckpointService`, every call to be awaited. One that is cancelled may still happen."""
+
+    def __init__(
+        self,
+        workspace_dir: str | os.PathLike[str],
+        storage_dir: str | os.PathLike[str] | None = None,
+        config: CheckpointConfig | None = None,
+    ) -> None:
+        #: The service that does the work, for what needs no waiting: `on`, `workspace`.
+        self.service = service = CheckpointService(workspace_dir, storage_dir, config)
+        self.on = service.on
+        self.initialize = in_thread(service.initialize)
+        self.close = in_thread(service.close)
+        self.save = in_thread(service.save)
+        self.restore = in_thread(service.restore)
+        self.state = in_thread(service.state)
+        self.diff = in_thread(service.diff)
+        self.list = in_thread(service.list)
+        self.get = in_thread(service.get)
+        self.show = in_thread(service.show)
+        self.delete = in_thread(service.delete)
+        self.log = in_thread(service.log)
+        self.restores = in_thread(service.restores)
+        self.tag = in_thread(service.tag)
+        self.pin = in_thread(service.pin)
+        self.unpin = in_thread(service.unpin)
+        self.rewind = in_thread(service.rewind)
+        self.undo = in_thread(service.undo)
+        self.redo = in_thread(service.redo)
+        self.prune = in_thread(service.prune)
+        self.compact = in_thread(service.compact)
+        self.purge = in_thread(service.purge)
+        self.status = in_thread(service.status)
+        self.check = in_thread(service.check)
+        self.export = in_thread(service.export)
+
+    async def watch(self) -> AsyncIterator[CheckpointEvent]:
+        """Events of the mounted workspace, whoever causes them."""
+        stream = await in_thread(self.service.watch)()
+        following = in_thread(lambda: next(stream, None), abandon=True)
+        try:
+            while (event := await following()) is not None:
+                yield event
+        finally:
+            stream.close()
+
+    async def __aenter__(self) -> AsyncCheckpointService:
+        await self.initialize()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()

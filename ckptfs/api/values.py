@@ -1,0 +1,239 @@
+"""What the API takes and returns: frozen values, made from the records of the operations.
+
+Ids are strings here. Paths are strings relative to the workspace, as `os.fsdecode` makes them. Two
+attributes are fetched when they are first looked at, because they can be large: a checkpoint's
+``files_changed`` and a difference's ``diff_content``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+Record = dict[str, Any]
+
+#: What an agent keeps with a checkpoint: documents by name, bytes or anything that JSON can say.
+State = Mapping[str, Any]
+
+
+def moment(time_ns: int) -> datetime:
+    return datetime.fromtimestamp(time_ns / 1_000_000_000, UTC)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How a service treats its workspace."""
+
+    #: Mounted: take checkpoints before commands change things, not only when asked to.
+    auto_checkpoint: bool = True
+    #: After a save the oldest that are neither tagged, pinned nor needed for undo go, down to this
+    #: many. None keeps all that the workspace's own settings keep.
+    max_checkpoints: int | None = 100
+    #: Patterns as in .gitignore for what lives in the workspace but in no checkpoint.
+    exclude_patterns: list[str] = field(default_factory=list)
+    #: Mount if the machine can; otherwise, and where it cannot, work on the plain directory.
+    mount: bool = True
+    #: Unmount in `close`, if this service mounted.
+    unmount_on_close: bool = False
+    #: A command to run after a restore, with the restore as JSON on its stdin. The workspace's
+    #: setting `hooks.on_restore` if None.
+    on_restore: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One state of the workspace that can be gone back to."""
+
+    id: str
+    message: str
+    #: When it was taken; aware, in UTC.
+    timestamp: datetime
+    metadata: dict[str, str]
+    #: How it came about: manual, auto, mount, offline, restore, ...
+    kind: str = "manual"
+    tag: str = ""
+    pinned: bool = False
+    #: The process that brought it about: pid, command, session; empty where it is not known.
+    cause: dict[str, Any] = field(default_factory=dict)
+    #: The names of the state documents it carries.
+    state: tuple[str, ...] = ()
+    #: Whether `save` took it just now; False if nothing had changed and it is the last one.
+    created: bool = True
+    _files: Callable[[], list[str]] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def files_changed(self) -> list[str]:
+        """The files that it added, changed, renamed or deleted against the one before."""
+        return [] if self._files is None else self._files()
+
+    def __getstate__(self) -> Record:
+        """For pickle and copy: with what changed, without the way to ask for it."""
+        found = {**self.__dict__, "files_changed": self.files_changed}
+        return {**found, "_files": None}
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One path that differs."""
+
+    path: str
+    #: Where it was before, if it was renamed.
+    old_path: str | None
+    #: added, deleted, renamed, type, modified, target, mode, owner, xattr, times.
+    kinds: tuple[str, ...]
+    #: type, mode, uid, gid, size, mtime_ns, target; None on the side where it is not.
+    old: Record | None
+    new: Record | None
+
+    @property
+    def is_directory(self) -> bool:
+        node = self.new or self.old or {}
+        return node.get("type") == "directory"
+
+
+@dataclass(frozen=True)
+class CheckpointDiff:
+    """What differs between two moments. An id that is None is now, or before the first one."""
+
+    from_id: str | None
+    to_id: str | None
+    added_files: list[str]
+    modified_files: list[str]
+    deleted_files: list[str]
+    #: Old and new path; a directory that was renamed stands for all below it.
+    renamed_files: list[tuple[str, str]]
+    #: Every path that differs, directories and changes of mode or owner included.
+    changes: list[FileChange]
+    _text: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def diff_content(self) -> str:
+        """The text diff, as `ckptfs diff` prints it. Bytes that are no UTF-8 are surrogates."""
+        return "" if self._text is None else self._text()
+
+    def __getstate__(self) -> Record:
+        return {**self.__dict__, "diff_content": self.diff_content, "_text": None}
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """What a restore did, or would do."""
+
+    checkpoint_id: str
+    dry_run: bool
+    added_files: list[str]
+    modified_files: list[str]
+    deleted_files: list[str]
+    #: The checkpoint of the state before, which `undo` goes to; None if there is none.
+    before_id: str | None = None
+    #: Of a dry run: a restore with it is refused if anything changed since.
+    token: str = ""
+    #: The state documents of the checkpoint.
+    state: dict[str, Any] = field(default_factory=dict)
+    #: What became of the command that `on_restore` names: "", "done", or why it failed.
+    hook: str = ""
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """One checkpoint in which a path differs from the one before."""
+
+    change: FileChange
+    #: None for what is not saved yet.
+    checkpoint: Checkpoint | None
+    #: The process that wrote it, if that is known: pid, command, session.
+    writer: Record | None
+
+
+@dataclass(frozen=True)
+class PruneDecision:
+    id: str
+    keep: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class WorkspaceStatus:
+    workspace: str
+    store: str
+    mounted: bool
+    checkpoints: int
+    store_bytes: int
+    inodes: int
+    #: Process, version, start and options of the daemon; empty for a plain directory.
+    daemon: Record = field(default_factory=dict)
+
+
+# -- from records ----------------------------------------------------------------------------------
+
+
+def checkpoint_of(record: Record, files: Callable[[], list[str]] | None = None) -> Checkpoint:
+    return Checkpoint(
+        id=str(record["id"]),
+        message=record["message"],
+        timestamp=moment(record["time_ns"]),
+        metadata=dict(record["metadata"]),
+        kind=record["kind"],
+        tag=record["tag"],
+        pinned=record["pinned"],
+        cause={key: value for key, value in record["cause"].items() if value},
+        state=tuple(record.get("state", ())),
+        created=record.get("changed", True),
+        _files=files,
+    )
+
+
+def change_of(record: Record) -> FileChange:
+    return FileChange(
+        path=record["path"],
+        old_path=record.get("old_path") if "renamed" in record["kinds"] else None,
+        kinds=tuple(record["kinds"]),
+        old=record["old"],
+        new=record["new"],
+    )
+
+
+def diff_of(record: Record, text: Callable[[], str] | None = None) -> CheckpointDiff:
+    changes = [change_of(item) for item in record["changes"]]
+    files = [change for change in changes if not change.is_directory]
+    renamed = [(item.old_path, item.path) for item in changes if item.old_path is not None]
+    return CheckpointDiff(
+        from_id=_id(record["from"]["checkpoint"]),
+        to_id=_id(record["to"]["checkpoint"]),
+        added_files=[item.path for item in files if "added" in item.kinds],
+        modified_files=[item.path for item in files if _is_modified(item)],
+        deleted_files=[item.path for item in files if "deleted" in item.kinds],
+        renamed_files=renamed,
+        changes=changes,
+        _text=text,
+    )
+
+
+def _is_modified(change: FileChange) -> bool:
+    """Also a renamed file, if more than its name is different."""
+    return bool(set(change.kinds) - {"added", "deleted", "renamed"})
+
+
+def _id(checkpoint: Record | None) -> str | None:
+    return None if checkpoint is None else str(checkpoint["id"])
+
+
+def restore_of(record: Record, state: dict[str, Any], *, dry_run: bool) -> RestoreResult:
+    before = record.get("before")
+    return RestoreResult(
+        checkpoint_id=str(record["checkpoint"]),
+        dry_run=dry_run,
+        added_files=list(record.get("added", ())),
+        modified_files=list(record.get("modified", ())),
+        deleted_files=list(record.get("deleted", ())),
+        before_id=None if before is None else str(before),
+        token=record.get("token", ""),
+        state=state,
+        hook=record.get("hook", ""),
+    )

@@ -1,0 +1,116 @@
+"""State documents on the client's side: on their way into a checkpoint and back.
+
+A request is a short line, and a conversation may be long. So documents go in through files in the
+store's own directory, which is never inside a mount and open to its owner only, and come back in
+pieces. The standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ckptfs.control.client import Session
+from ckptfs.control.protocol import Record
+from ckptfs.errors import StateInvalid
+
+#: How the name of a file with a document begins and ends.
+PREFIX, SUFFIX = "state-", ".tmp"
+#: A document larger than this is refused.
+SIZE_MAX = 256 << 20
+NAME_MAX = 200
+
+#: How much of a document one answer carries.
+_PIECE = 1 << 20
+#: A file that its writer did not take away is removed after so many seconds.
+_STALE = 86_400
+
+
+def encode(name: str, value: Any) -> tuple[bytes, bool]:
+    """The bytes of a document, and whether they are JSON."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), False
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode(), True
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateInvalid(name, f"it is neither bytes nor JSON ({error})") from error
+
+
+def require_name(name: object) -> str:
+    """A document's name as it may be: one line of text that could be a file's name."""
+    if not isinstance(name, str) or not name:
+        raise StateInvalid(str(name), "its name is empty or no text")
+    if len(name.encode(errors="surrogatepass")) > NAME_MAX:
+        raise StateInvalid(name[:40] + "...", f"its name is longer than {NAME_MAX} bytes")
+    if name in (".", "..") or "/" in name or not name.isprintable():
+        raise StateInvalid(name, "its name has characters that no file name should have")
+    return name
+
+
+@contextmanager
+def staged(store: Path, state: Mapping[str, Any]) -> Iterator[list[Record]]:
+    """Lay documents down where the store's holder can read them; what to send to `save`."""
+    records: list[Record] = []
+    files: list[Path] = []
+    try:
+        if state:
+            _sweep(store)
+        for name, value in state.items():
+            data, is_json = encode(require_name(name), value)
+            if len(data) > SIZE_MAX:
+                raise StateInvalid(name, f"it is larger than {SIZE_MAX >> 20} MiB")
+            path = store / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
+            files.append(path)
+            _lay(path, data)
+            records.append({"name": name, "json": is_json, "file": path.name})
+        yield records
+    finally:
+        for path in files:
+            path.unlink(missing_ok=True)
+
+
+def _lay(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+        if os.geteuid() == 0:  # the daemon may be another user's
+            owner = os.stat(path.parent)
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+
+
+def _sweep(store: Path) -> None:
+    """Take away what processes that were killed have left."""
+    with suppress(OSError):
+        for path in store.glob(f"{PREFIX}*{SUFFIX}"):
+            if time.time() - path.stat().st_mtime > _STALE:
+                path.unlink(missing_ok=True)
+
+
+def fetch_bytes(session: Session, checkpoint: str) -> dict[str, tuple[bytes, bool]]:
+    """The documents of a checkpoint: bytes, and whether they are JSON."""
+    record = session.call("state", {"checkpoint": checkpoint})
+    number = str(record["checkpoint"])
+    return {
+        item["name"]: (_read(session, number, item), item["json"]) for item in record["documents"]
+    }
+
+
+def fetch(session: Session, checkpoint: str) -> dict[str, Any]:
+    """The documents of a checkpoint as they were given."""
+    found = fetch_bytes(session, checkpoint)
+    return {name: json.loads(data) if is_json else data for name, (data, is_json) in found.items()}
+
+
+def _read(session: Session, number: str, item: Record) -> bytes:
+    pieces = []
+    for offset in range(0, item["bytes"], _PIECE):
+        asked = {"checkpoint": number, "name": item["name"], "offset": offset, "length": _PIECE}
+        pieces.append(b64decode(session.call("state_read", asked)["data"]))
+    return b"".join(pieces)

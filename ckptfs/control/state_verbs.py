@@ -1,0 +1,112 @@
+"""The verbs about what a checkpoint carries and what a restore tells, from JSON to records."""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from ckptfs.control.diff_verbs import described
+from ckptfs.control.documents import PREFIX, SUFFIX, require_name
+from ckptfs.control.protocol import Record
+from ckptfs.errors import ControlError, SettingInvalid
+
+if TYPE_CHECKING:
+    from ckptfs.history.diff import Change
+    from ckptfs.history.state import Draft
+    from ckptfs.service import Service
+
+Tell = Callable[[Record], None]
+
+_STAGED = re.compile(re.escape(PREFIX) + r"[0-9a-z-]{1,60}" + re.escape(SUFFIX), re.ASCII)
+#: How much of a document one answer carries at most.
+_PIECE_MAX = 4 << 20
+#: A restore may change a great many paths; so many of each kind are named.
+NAMED_MAX = 10_000
+
+
+@contextmanager
+def drafts(service: Service, args: Record) -> Iterator[list[Draft]]:
+    """The documents that a save is to keep, opened."""
+    from ckptfs.history.state import Draft
+
+    with ExitStack() as open_files:
+        found = []
+        for item in args.get("state", ()):
+            name = str(item["file"])
+            if not _STAGED.fullmatch(name):
+                raise ControlError(f"Cannot save: {name!r} is no staged document.")
+            path = service.fs.store.path / name
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            data = open_files.enter_context(open(descriptor, "rb"))
+            found.append(Draft(require_name(item["name"]), bool(item["json"]), data))
+        yield found
+
+
+def _get(service: Service, args: Record, tell: Tell | None) -> Record:
+    return described(service.find(str(args["checkpoint"])))
+
+
+def _state(service: Service, args: Record, tell: Tell | None) -> Record:
+    checkpoint, found = service.documents(str(args["checkpoint"]))
+    return {
+        "checkpoint": checkpoint.id,
+        "documents": [
+            {"name": item.name, "json": item.is_json, "bytes": item.size} for item in found
+        ],
+    }
+
+
+def _state_read(service: Service, args: Record, tell: Tell | None) -> Record:
+    length = min(int(args["length"]), _PIECE_MAX)
+    data = service.read_document(
+        str(args["checkpoint"]), str(args["name"]), int(args["offset"]), length
+    )
+    return {"data": b64encode(data).decode()}
+
+
+def after_restore(service: Service, args: Record, record: Record) -> Record:
+    """A restore's record with what its checkpoint carries, and with what else was asked for: the
+    paths that changed, and the command that the settings want to be run."""
+    target = service.find(str(record["checkpoint"]))
+    told = {**record, "state": list(target.state)}
+    if args.get("names"):
+        told |= _names(service, record)
+    try:
+        command = service.settings().texts["hooks.on_restore"]
+    except SettingInvalid:
+        command = ""  # the restore has happened; `ckptfs config` tells what is wrong
+    return {**told, "on_restore": command} if command else told
+
+
+def _names(service: Service, record: Record) -> Record:
+    before = record["before"]
+    if before is None:
+        return {"added": [], "modified": [], "deleted": []}
+    return named(service.diff(str(before), "").changes)
+
+
+def named(changes: list[Change]) -> Record:
+    """Paths by what became of them; a renamed one is deleted there and added here."""
+    added, modified, deleted = [], [], []
+    for change in changes:
+        if change.old is None or change.old_path is not None:
+            added.append(change.path)
+        if change.new is None or change.old_path is not None:
+            deleted.append(change.old_path or change.path)
+        if change.old is not None and change.new is not None and change.old_path is None:
+            modified.append(change.path)
+    lists = {"added": added, "modified": modified, "deleted": deleted}
+    return {
+        kind: [os.fsdecode(path) for path in paths[:NAMED_MAX]] for kind, paths in lists.items()
+    }
+
+
+VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+    "get": _get,
+    "state": _state,
+    "state_read": _state_read,
+}

@@ -1,0 +1,120 @@
+"""State documents: what an agent keeps with a checkpoint besides its files.
+
+A document is a file that no directory has: an inode without a name in the tree, with the document's
+name in its record. So it is versioned, shared by block, compressed, checked and freed like every
+other file. A document that is saved again is written into the same inode, where only the blocks
+that differ are new. Which documents a checkpoint carries, and in which inodes, is part of its
+description.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from ckptfs.errors import StateInvalid
+from ckptfs.fs import Filesystem, inodes
+from ckptfs.history.checkpoints import Checkpoint, checkpoints
+from ckptfs.history.touched import inode_in
+from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
+from ckptfs.store.format import pack_u64, unpack_u64
+
+#: Facts of the store: under which inode the head has the document of that name.
+_FACT = b"state:"
+
+
+class Draft(NamedTuple):
+    """A document to be kept."""
+
+    name: str
+    is_json: bool
+    data: BinaryIO
+
+
+class Document(NamedTuple):
+    """A document that a checkpoint carries."""
+
+    name: str
+    is_json: bool
+    size: int
+    ino: Ino
+
+
+def keep(fs: Filesystem, drafts: Sequence[Draft]) -> dict[str, Any]:
+    """Write documents into the head; what the checkpoint to be sealed next says about them."""
+    described = {}
+    for draft in drafts:
+        ino = _ino_for(fs, draft.name)
+        size = _write(fs, ino, draft.data)
+        described[draft.name] = {"ino": ino, "bytes": size, "json": draft.is_json}
+    _drop(fs, keeping=set(described))
+    return described
+
+
+def tidy(fs: Filesystem) -> None:
+    """Drop what the head still has of documents that no checkpoint carries any more."""
+    if not any(True for _ in fs.store.facts.walk(_FACT)):
+        return
+    _drop(fs, keeping={name for found in checkpoints(fs.store) for name in found.state})
+
+
+def documents(checkpoint: Checkpoint) -> list[Document]:
+    return [
+        Document(name, bool(found["json"]), int(found["bytes"]), Ino(found["ino"]))
+        for name, found in checkpoint.state.items()
+    ]
+
+
+def read(fs: Filesystem, checkpoint: Checkpoint, name: str, offset: int, length: int) -> bytes:
+    """A piece of a document. Raises StateInvalid if the checkpoint has none of that name."""
+    for found in documents(checkpoint):
+        if found.name == name:
+            view = fs.view_of(checkpoint.epoch)
+            return bytes(fs.read(view, found.ino, offset, min(length, found.size - offset)))
+    raise StateInvalid(name, f"checkpoint {checkpoint.id} does not carry it")
+
+
+def is_document(inode: Inode) -> bool:
+    """Whether an inode without a name in the tree is one for a reason."""
+    return not inode.nlink and bool(inode.name)
+
+
+def _ino_for(fs: Filesystem, name: str) -> Ino:
+    """The inode that the head has for a document; a new one if it has none, or if a restore took
+    the head to where it was not there yet."""
+    key = _FACT + os.fsencode(name)
+    known = fs.store.facts.get(key)
+    if known is not None:
+        ino = Ino(unpack_u64(known))
+        inode = inode_in(fs.store, fs.head, ino)
+        if inode is not None and is_document(inode):
+            return ino
+    mode = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
+    made = inodes.make(fs, fs.head, mode, os.geteuid(), os.getegid(), name=os.fsencode(name))
+    inodes.save(fs, fs.head, made._replace(nlink=0))
+    fs.store.facts.put(key, pack_u64(made.ino))
+    return made.ino
+
+
+def _write(fs: Filesystem, ino: Ino, data: BinaryIO) -> int:
+    """Make the document's bytes these, touching only the blocks that differ; return the size."""
+    size = 0
+    while piece := data.read(BLOCK_SIZE):
+        if fs.read(fs.head, ino, size, BLOCK_SIZE) != piece:
+            fs.write(fs.head, ino, size, piece)
+        size += len(piece)
+    if fs.getattr(fs.head, ino).size != size:
+        fs.setattr(fs.head, ino, Attributes(size=size))
+    return size
+
+
+def _drop(fs: Filesystem, keeping: set[str]) -> None:
+    for key, value in list(fs.store.facts.walk(_FACT)):
+        if os.fsdecode(key[len(_FACT) :]) in keeping:
+            continue
+        inode = inode_in(fs.store, fs.head, Ino(unpack_u64(value)))
+        if inode is not None and is_document(inode):
+            fs.erase(fs.head, inode)
+        fs.store.facts.delete(key)
