@@ -70,9 +70,9 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
         name = dirent_name(entity)
         store.dirents.drop(view, entity)
         store.dirents.put(view, dirent_entity(copy.ino, name), record)
-        _moved_along(fs, view, Ino(unpack_u64(record)), (ino, name), (copy.ino, name))
+        moved_along(fs, view, Ino(unpack_u64(record)), (ino, name), (copy.ino, name))
         told.append((copy.ino, name))
-    _copy_xattrs(fs, view, ino, view, copy.ino)
+    copy_xattrs(fs, view, ino, view, copy.ino)
     store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
     inodes.save(fs, view, copy)
     view.unsettled.pop(ino, None)
@@ -80,7 +80,7 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
     return told
 
 
-def _moved_along(
+def moved_along(
     fs: Filesystem, view: View, ino: Ino, old: tuple[Ino, bytes], new: tuple[Ino, bytes]
 ) -> None:
     """Note in an inode, or among its further names, that one of its places is called another."""
@@ -90,6 +90,22 @@ def _moved_along(
     else:
         fs.store.links.drop(view, link_entity(ino, *old))
         fs.store.links.put(view, link_entity(ino, *new), PRESENT)
+
+
+def lose_name(
+    fs: Filesystem,
+    view: View,
+    inode: Inode,
+    place: tuple[Ino, bytes],
+    others: list[tuple[Ino, bytes]],
+) -> None:
+    """Take one of several names from an inode; ``others`` are those that its record has not."""
+    gone = place
+    if (inode.parent, inode.name) == place:
+        gone = others[0]
+        inode = inode._replace(parent=gone[0], name=gone[1])
+    fs.store.links.drop(view, link_entity(inode.ino, *gone))
+    inodes.save(fs, view, inode._replace(nlink=inode.nlink - 1))
 
 
 def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
@@ -132,7 +148,7 @@ def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode
     if original.content != NO_CONTENT:
         copy = copy._replace(content=fs.store.new_content(), content_epoch=view.epoch)
         _share_blocks(fs, source, original, view, copy)
-    _copy_xattrs(fs, source, original.ino, view, copy.ino)
+    copy_xattrs(fs, source, original.ino, view, copy.ino)
     return copy
 
 
@@ -146,7 +162,7 @@ def _share_blocks(fs: Filesystem, source: View, original: Inode, view: View, cop
         store.blockmap.put_unlisted(view, place, record)
 
 
-def _copy_xattrs(fs: Filesystem, source: View, ino: Ino, view: View, new_ino: Ino) -> None:
+def copy_xattrs(fs: Filesystem, source: View, ino: Ino, view: View, new_ino: Ino) -> None:
     if not fs.store.xattrs_used:
         return
     for entity, record in fs.store.xattrs.walk(source, pack_u64(ino)):

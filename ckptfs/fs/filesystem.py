@@ -11,7 +11,7 @@ import os
 
 from ckptfs.fs import content, copies, inodes, names, xattrs
 from ckptfs.fs.content import Gathered
-from ckptfs.fs.exclusion import Exclusion
+from ckptfs.fs.exclusion import Exclusion, is_aside
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
 
@@ -50,6 +50,11 @@ class Filesystem:
 
     def view_of(self, epoch: Epoch) -> View:
         return self.store.view(epoch)
+
+    def is_excluded(self, ino: Ino) -> bool:
+        """Whether an inode of the workspace is kept out of history."""
+        aside = self.store.aside
+        return aside is not None and is_aside(self, aside, ino)
 
     def settle(self) -> None:
         """Put every acknowledged change into the transaction."""

@@ -86,7 +86,8 @@ def compare(fs: Filesystem, a: View, b: View) -> list[Change]:
     """What became of ``a`` on the way to ``b``, ordered by path."""
     fs.settle()
     return sorted(
-        _Comparison(fs, a, b).changes(), key=lambda change: (change.path, change.old is None)
+        _Comparison(fs, a.bare, b.bare).changes(),
+        key=lambda change: (change.path, change.old is None),
     )
 
 

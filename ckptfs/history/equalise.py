@@ -2,7 +2,8 @@
 
 Works by ordinary operations on the head: what a file was is cloned from the other view block by
 reference, what was not there is removed. A process that has a replaced file open keeps the old one,
-as after any rename over it.
+as after any rename over it. What is kept out of history is left alone, and so is a directory that
+it stands in.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Equaliser:
     _differing: set[Ino] = field(init=False)
     #: Files cloned so far, by their number in the goal: hard links among them stay links.
     _cloned: dict[Ino, Ino] = field(default_factory=dict)
+    #: Directories made so far, which the patterns may have excluded.
+    _made: set[Ino] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._differing = touched(self.fs.store, self.fs.head, self.goal).inodes
@@ -67,6 +70,10 @@ class Equaliser:
     ) -> Inode | None:
         """The directory on the way to a path, made if only the goal has it."""
         here = self._child(self.fs.head, parent, name)
+        if here is not None and self.fs.is_excluded(here.ino) and here.ino not in self._made:
+            raise FileExistsError(
+                errno.EEXIST, "something excluded from history is in the way", path
+            )
         if (here is not None and here.is_dir) or like is None or not like.is_dir:
             return here if here is not None and here.is_dir else None
         if here is not None:
@@ -78,6 +85,8 @@ class Equaliser:
 
     def _entry(self, parent: Ino, name: bytes, like: Inode | None, path: bytes) -> None:
         here = self.fs.seek(self.fs.head, parent, name)
+        if here is not None and self.fs.is_excluded(here.ino):
+            return
         if like is None:
             if here is not None:
                 self._remove(parent, name, here, path)
@@ -114,7 +123,9 @@ class Equaliser:
 
     def _replace(self, parent: Ino, name: bytes, here: Inode, like: Inode, path: bytes) -> None:
         if here.is_dir or like.is_dir:
-            self._remove(parent, name, here, path)
+            if not self._remove(parent, name, here, path):
+                reason = "a directory with files that are excluded from history is in the way"
+                raise FileExistsError(errno.EEXIST, reason, path)
             self._add(parent, name, like, path)
             return
         self.modified.append(path)
@@ -123,30 +134,48 @@ class Equaliser:
             self.touched.inodes.add(here.ino)
             self._clone(parent, name, like)
 
-    def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> None:
+    def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> bool:
+        """Remove what stands under a name; say whether it is gone, as what is excluded never is."""
         fs = self.fs
+        if fs.is_excluded(here.ino):
+            return False
         if here.is_dir:
-            for child, inode in list(fs.entries(fs.head, here.ino)):
+            children = list(fs.entries(fs.head, here.ino))
+            gone = [
                 self._remove(here.ino, child, inode, path + b"/" + child)
+                for child, inode in children
+            ]
+            if not all(gone):
+                return False
         self.deleted.append(path)
         if self.apply:
             self._touch(parent, name, here.ino)
             (fs.rmdir if here.is_dir else fs.unlink)(fs.head, parent, name)
+        return True
 
     # -- doing it ---------------------------------------------------------------------------------
 
     def _clone(self, parent: Ino, name: bytes, like: Inode) -> None:
         fs = self.fs
         known = self._cloned.get(like.ino)
-        if known is not None:
-            fs.link(fs.head, known, parent, name)
-        else:
+        if known is None or not self._link(known, parent, name):
             self._cloned[like.ino] = fs.clone(self.goal, like.ino, fs.head, parent, name).ino
         self._touch(parent, name)
+
+    def _link(self, ino: Ino, parent: Ino, name: bytes) -> bool:
+        """Give a file a further name, unless one of the two would be in history and one not."""
+        try:
+            self.fs.link(self.fs.head, ino, parent, name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return False
+        return True
 
     def _make_directory(self, parent: Ino, name: bytes, like: Inode) -> Inode:
         fs = self.fs
         made = fs.mkdir(fs.head, parent, name, like.mode, like.uid, like.gid)
+        self._made.add(made.ino)
         self._touch(parent, name)
         self._dress(made.ino, like)
         return made

@@ -44,7 +44,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     known: dict[Epoch, Checkpoint | None] = {fs.head.epoch: None}
     for checkpoint in reversed(checkpoints(fs.store)):
         known[checkpoint.epoch] = checkpoint
-    views = {epoch: fs.view_of(epoch) for epoch in known}
+    views = {epoch: fs.view_of(epoch).bare for epoch in known}
     origins = {epoch: before(fs, epoch) for epoch in known}
     paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
     found = []
@@ -127,6 +127,7 @@ def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
     """What stands at a path, or None. Links are not followed; the root is the empty path."""
     if view.epoch == NO_EPOCH:
         return None
+    view = view.bare
     inode = fs.getattr(view, ROOT_INO)
     for name in path.split(b"/") if path else ():
         child = fs.seek(view, inode.ino, name) if inode.is_dir else None

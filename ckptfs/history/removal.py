@@ -185,7 +185,7 @@ class _Heir:
 
     def __init__(self, store: Store, gone: Epoch, child: View) -> None:
         self._store = store
-        self._child = child
+        self._child = child.bare
         #: The child as it will be: its own records on top of what lies above the epoch that goes.
         self._after = View(
             child.epoch, ancestors_of(store.epochs, gone), writable=False, inodes=child.inodes

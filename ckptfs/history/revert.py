@@ -223,6 +223,7 @@ def _apply(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
 
 def at(fs: Filesystem, view: View, path: bytes) -> Inode | None:
     """What stands at a path of a view, not following links."""
+    view = view.bare
     here: Inode | None = fs.getattr(view, ROOT_INO)
     for part in path.split(b"/") if path != ROOT_PATH else ():
         here = fs.seek(view, here.ino, part) if here is not None and here.is_dir else None

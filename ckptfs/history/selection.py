@@ -15,14 +15,15 @@ _MAGIC = frozenset(b"*?[")
 
 
 def select(fs: Filesystem, views: tuple[View, ...], patterns: Iterable[bytes]) -> list[bytes]:
-    """The paths, relative to the root, that the patterns name in any of the views.
+    """The paths, relative to the root, that the patterns name in any of the views. What is kept out
+    of history is not found.
 
     A pattern that names nothing raises FileNotFoundError; one that leads out of the workspace
     raises ValueError. What lies below another path that is named is left out: it goes with that.
     """
     found: dict[bytes, None] = {}
     for pattern in patterns:
-        matches = [path for view in views for path in _matches(fs, view, pattern)]
+        matches = [path for view in views for path in _matches(fs, view.bare, pattern)]
         if not matches:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), pattern)
         found.update(dict.fromkeys(matches))

@@ -23,7 +23,7 @@ class Side:
 
     def __init__(self, store: Store, view: View) -> None:
         self._store = store
-        self.view = view
+        self.view = view.bare
         self._inodes: dict[Ino, Inode | None] = {}
         self._paths: dict[Ino, bytes] = {ROOT_INO: b""}
 

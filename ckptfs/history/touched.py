@@ -5,6 +5,7 @@ user is `ckptfs.history.diff`'s business. Nothing here walks a tree: the cost is
 the two ways up to the epochs' common ancestor.
 
 The caller has settled the file system; inodes that still wait in a view are seen all the same.
+What is kept out of history is seen by nothing here.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ def inode_in(store: Store, view: View, ino: Ino) -> Inode | None:
     waiting = view.unsettled.get(ino)
     if waiting is not None:
         return waiting
-    record = store.inodes.get(view, inode_entity(ino))
+    record = store.inodes.get(view.bare, inode_entity(ino))
     return unpack_inode(ino, record) if record else None
 
 
 def entry_in(store: Store, view: View, entity: bytes) -> Ino | None:
-    record = store.dirents.get(view, entity)
+    record = store.dirents.get(view.bare, entity)
     return Ino(unpack_u64(record)) if record else None
 
 
@@ -106,6 +107,7 @@ def touched_of(
     store: Store, a: View, b: View, written: Entities, blocks: dict[ContentId, list[int]]
 ) -> Touched:
     """`touched`, when the entities and blocks between the views are known already."""
+    a, b = a.bare, b.bare
     inodes = set(_inodes(store, a, b, written.inodes, blocks))
     for entity in written.xattrs:
         if store.xattrs.get(a, entity) != store.xattrs.get(b, entity):
@@ -138,6 +140,7 @@ def differing_blocks(
 ) -> dict[ContentId, list[int]]:
     """By content, the numbers of the listed blocks whose map records differ."""
     found: dict[ContentId, list[int]] = {}
+    a, b = a.bare, b.bare
     for entity in entities:
         if store.blockmap.get(a, entity) != store.blockmap.get(b, entity):
             content = ContentId(unpack_u64(entity[:8]))

@@ -1,0 +1,280 @@
+"""What is kept out of history when history moves: after a restore, and when the patterns change.
+
+A restore leaves excluded files as they are. The new head may lack the directory that one stands in,
+or have something else under its name or its inode number; that is put right here, so that nothing
+excluded is lost and what `ckptfs.fs.exclusion` says of the two epochs holds again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ckptfs.fs import Filesystem, copies, crossing, inodes
+from ckptfs.fs.exclusion import entries_aside, home_of, is_aside
+from ckptfs.history.touched import Touched, entry_in, inode_in
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
+from ckptfs.store import View
+from ckptfs.store.format import dirent_entity, link_place, pack_u64
+
+Place = tuple[Ino, bytes]
+
+#: Added to the name of a directory of excluded files where a restore has a file of its name.
+_SUFFIX = b".excluded"
+
+
+def stay_aside(fs: Filesystem, old: View, differing: Touched) -> None:
+    """Make what is excluded stand in the new head as it stood in the old one. ``differing`` is what
+    the kernel will hear of; it is corrected."""
+    aside = fs.head.aside
+    if aside is not None:
+        _Settling(fs, old, aside, differing).run()
+
+
+class _Settling:
+    def __init__(self, fs: Filesystem, old: View, aside: View, differing: Touched) -> None:
+        self._fs = fs
+        self._old = old
+        self._aside = aside
+        self._head = fs.head.bare
+        self._differing = differing
+
+    def run(self) -> None:
+        exclusion = self._fs.exclusion
+        exclusion.forget_paths()
+        self._renumber()
+        for directory in list(exclusion.borders):
+            if not any(entries_aside(self._fs, self._aside, directory)):
+                exclusion.drop(directory)
+            else:
+                exclusion.clear_times(directory)
+                self._rehome(directory)
+        for directory in exclusion.borders:
+            for name, _ in entries_aside(self._fs, self._aside, directory):
+                _erase_tree(self._fs, self._head, (directory, name))
+        sift(self._fs, self._differing)
+
+    def _renumber(self) -> None:
+        """What was excluded since the checkpoint is in it under the same number."""
+        fs = self._fs
+        mine = {ino for ino in self._differing.inodes if is_aside(fs, self._aside, ino)}
+        self._differing.inodes.difference_update(mine)
+        for ino in mine:
+            inode = inode_in(fs.store, self._head, ino)
+            if inode is None:
+                continue
+            if inode.is_dir:
+                told = copies.renumber_directory(fs, self._head, ino)
+            else:
+                told = fs.renumber(self._head, ino)
+            self._differing.entries.update(told)
+
+    # -- directories that excluded entries stand in ------------------------------------------------
+
+    def _rehome(self, directory: Ino) -> None:
+        home = self._home(directory)
+        if home == directory:
+            return
+        fs, border = self._fs, self._fs.exclusion.drop(directory)
+        fs.exclusion.touch(home, 0, subdirs=border.subdirs)
+        for name, ino in entries_aside(fs, self._aside, directory):
+            free = self._free_name(home, name)
+            fs.store.dirents.drop(self._aside, dirent_entity(directory, name))
+            fs.store.dirents.put(self._aside, dirent_entity(home, free), pack_u64(ino))
+            copies.moved_along(fs, self._aside, ino, (directory, name), (home, free))
+            self._differing.entries.update(((directory, name), (home, free)))
+
+    def _home(self, directory: Ino) -> Ino:
+        """The directory of the new head that stands for one of the old: the same inode, else the
+        one of the same name in the one above, made again if there is none."""
+        # Up to one that is there, then down again: trees are deeper than the stack.
+        chain: list[Inode] = []
+        while (there := inode_in(self._fs.store, self._head, directory)) is None or not there.nlink:
+            was = inode_in(self._fs.store, self._old, directory)
+            if was is None:
+                raise LookupError(f"epoch {self._old.epoch} has no directory {directory}")
+            chain.append(was)
+            directory = was.parent
+        for was in reversed(chain):
+            directory = self._in_place(was, directory)
+        return directory
+
+    def _in_place(self, was: Inode, above: Ino) -> Ino:
+        found = entry_in(self._fs.store, self._head, dirent_entity(above, was.name))
+        if found is not None:
+            inode = inode_in(self._fs.store, self._head, found)
+            if inode is not None and inode.is_dir:
+                return found
+        return self._make_again(was, above)
+
+    def _make_again(self, was: Inode, above: Ino) -> Ino:
+        fs, head = self._fs, self._head
+        name = was.name
+        if entry_in(fs.store, head, dirent_entity(above, name)) is not None:
+            name = self._free_name(above, name + _SUFFIX)
+        name = self._free_name(above, name)
+        fs.store.dirents.put(head, dirent_entity(above, name), pack_u64(was.ino))
+        inodes.save(fs, head, was._replace(parent=above, name=name, nlink=2))
+        copies.copy_xattrs(fs, self._old, was.ino, head, was.ino)
+        head.inodes += 1
+        directory = inodes.load(fs, head, above)
+        inodes.save(fs, head, directory._replace(nlink=directory.nlink + 1))
+        self._differing.entries.add((above, name))
+        self._differing.inodes.update((above, was.ino))
+        return was.ino
+
+    def _free_name(self, directory: Ino, name: bytes) -> bytes:
+        """The name, or one like it that nothing excluded has."""
+        candidate, number = name[:NAME_MAX], 1
+        while self._is_taken(directory, candidate, name):
+            number += 1
+            ending = b"-%d" % number
+            candidate = name[: NAME_MAX - len(ending)] + ending
+        return candidate
+
+    def _is_taken(self, directory: Ino, candidate: bytes, name: bytes) -> bool:
+        entity = dirent_entity(directory, candidate)
+        if self._fs.store.dirents.get(self._aside, entity) is not None:
+            return True
+        made_up = candidate != name or name.endswith(_SUFFIX)
+        return made_up and entry_in(self._fs.store, self._head, entity) is not None
+
+
+def _erase_tree(fs: Filesystem, view: View, place: Place) -> None:
+    """Take an entry that an excluded one hides out of a head that nobody has looked at yet."""
+    store = fs.store
+    ino = entry_in(store, view, dirent_entity(*place))
+    if ino is None:
+        return
+    inode = inodes.load(fs, view, ino)
+    if inode.is_dir:
+        for name, _ in list(fs.entries(view, ino)):
+            _erase_tree(fs, view, (ino, name))
+        inode = inodes.load(fs, view, ino)
+    store.dirents.drop(view, dirent_entity(*place))
+    directory = inodes.load(fs, view, place[0])
+    inodes.save(fs, view, directory._replace(nlink=directory.nlink - int(inode.is_dir)))
+    if inode.is_dir or inode.nlink == 1:
+        fs.erase(view, inode)
+        return
+    places = [link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino))]
+    copies.lose_name(fs, view, inode, place, places)
+
+
+# -- names that are to be judged again ------------------------------------------------------------
+
+
+def sift(fs: Filesystem, touched: Touched) -> None:
+    """Exclude what came under names that the patterns match."""
+    view = fs.head
+    if view.aside is None or not fs.exclusion.patterns:
+        return
+    for directory, name in sorted(touched.entries):
+        ino = entry_in(fs.store, view, dirent_entity(directory, name))
+        parent = inode_in(fs.store, view, directory)
+        if ino is None or parent is None or not parent.nlink:
+            continue
+        inode = inodes.load(fs, view.bare, ino)
+        if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
+            _cross(fs, (directory, name), view.bare, view.aside, touched)
+
+
+def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
+    """Let other patterns hold, for what is there too: what they match leaves history with its next
+    checkpoint, what they no longer match is in it from then on. The caller commits and tells the
+    kernel."""
+    touched = Touched(set(), set())
+    if tuple(patterns) == fs.exclusion.patterns:
+        return touched
+    fs.settle()
+    aside = fs.store.open_aside()
+    fs.exclusion.set_patterns(patterns)
+    view = fs.head
+    for directory in list(fs.exclusion.borders):
+        for name, ino in list(entries_aside(fs, aside, directory)):
+            is_dir = inodes.load(fs, aside, ino).is_dir
+            if not fs.exclusion.matches(fs, view, directory, name, is_dir=is_dir):
+                _cross(fs, (directory, name), aside, view.bare, touched)
+    pending = [ROOT_INO]
+    while pending:
+        directory = pending.pop()
+        for name, inode in list(fs.entries(view.bare, directory)):
+            if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
+                _cross(fs, (directory, name), view.bare, aside, touched)
+            elif inode.is_dir:
+                pending.append(inode.ino)
+    return touched
+
+
+def _cross(fs: Filesystem, place: Place, home: View, goal: View, touched: Touched) -> None:
+    """Let an entry cross the border. A file with names on both sides becomes two."""
+    ino = entry_in(fs.store, home, dirent_entity(*place))
+    if ino is None:
+        return
+    top = inodes.load(fs, home, ino)._replace(parent=place[0], name=place[1])
+    tree = crossing.tree_of(fs, home, ino)
+    for number, names in list(crossing.torn(fs, home, top, tree)):
+        copies.part(fs, home, number, names)
+        touched.entries.update(names)
+        touched.inodes.add(number)
+    ino = entry_in(fs.store, home, dirent_entity(*place))
+    if ino is not None:
+        top = inodes.load(fs, home, ino)
+        crossing.cross(fs, fs.head, top, home, goal, crossing.tree_of(fs, home, ino))
+
+
+# -- what a restore would leave alone --------------------------------------------------------------
+
+
+def hidden_by_excluded(fs: Filesystem) -> Callable[[bytes], bool]:
+    """Tells of a path whether something excluded stands there, or above it."""
+    tops = set(_tops(fs))
+
+    def hidden(path: bytes) -> bool:
+        while path and tops:
+            if path in tops:
+                return True
+            path = path.rpartition(b"/")[0]
+        return False
+
+    return hidden
+
+
+def needed_by_excluded(fs: Filesystem) -> set[bytes]:
+    """The directories that excluded files stand in."""
+    needed: set[bytes] = set()
+    for path in _tops(fs):
+        while b"/" in path:
+            path = path.rpartition(b"/")[0]
+            needed.add(path)
+    return needed
+
+
+def _tops(fs: Filesystem) -> list[bytes]:
+    """The paths of what is excluded, without what is below it."""
+    aside = fs.head.aside
+    if aside is None:
+        return []
+    return [
+        path_of(fs, (directory, name))
+        for directory in fs.exclusion.borders
+        for name, _ in entries_aside(fs, aside, directory)
+    ]
+
+
+def path_of(fs: Filesystem, place: Place) -> bytes:
+    """A place of the workspace as a path."""
+    directory, name = place
+    names = [name]
+    while directory != ROOT_INO and directory:
+        inode = inodes.load(fs, fs.head, directory)
+        names.append(inode.name)
+        directory = inode.parent
+    return b"/".join(reversed(names))
+
+
+def is_excluded(fs: Filesystem, path: bytes) -> bool:
+    """Whether something stands at a path, and history does not know it."""
+    inode: Inode | None = fs.getattr(fs.head, ROOT_INO)
+    for name in path.split(b"/"):
+        inode = fs.seek(fs.head, inode.ino, name) if inode is not None and inode.is_dir else None
+    return inode is not None and home_of(fs, fs.head, inode.ino) is fs.head.aside is not None
