@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 #: What changes the workspace itself, so that its directory has to follow.
-_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge"})
+_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"})
 
 #: How often to look whether another process has let go of a store, in seconds.
 _LOOK_AGAIN = 0.02
@@ -55,7 +55,9 @@ def _is_about_now(op: str, args: Record) -> bool:
         return args.get("checkpoint") is None
     if args.get("files") is False:  # only what a checkpoint carries is asked for
         return False
-    return op in ("save", "plan", "log") or op in _MOVING
+    from ckptfs.control.verbs import NEEDS_SYNC
+
+    return op in NEEDS_SYNC
 
 
 class LocalSession:

@@ -6,6 +6,7 @@ It sends one request and hands on what comes back; it knows nothing about what a
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -19,6 +20,8 @@ from ckptfs.errors import ControlError, DaemonGone
 PATIENCE = 600.0
 #: The same for questions that a healthy daemon answers in milliseconds.
 PATIENCE_SHORT = 10.0
+
+_CONNECT_AGAIN = 0.01
 
 #: What may rightly take hours; the end of the daemon still ends the wait.
 LONG = frozenset({"umount", "import", "export", "check"})
@@ -43,7 +46,7 @@ class Client:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_SHORT)
         try:
-            self._socket.connect(str(workspace.socket))
+            self._connect(str(workspace.socket))
         except OSError as error:
             self._socket.close()
             reason = f"its socket does not answer ({error.strerror or error})"
@@ -52,6 +55,17 @@ class Client:
         self._rest = b""
         #: We hung up ourselves.
         self._left = False
+
+    def _connect(self, path: str) -> None:
+        """Connect, waiting while more clients than the daemon's queue takes do it at once."""
+        deadline = time.monotonic() + PATIENCE_SHORT
+        while True:
+            try:
+                return self._socket.connect(path)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_CONNECT_AGAIN)
 
     def __enter__(self) -> Client:
         return self

@@ -31,7 +31,7 @@ from ckptfs.errors import CkptfsError, ControlError, SystemRefused
 
 log = logging.getLogger(__name__)
 
-#: More connections than this at once are closed unheard.
+#: More connections than this at once are refused.
 CONNECTIONS_MAX = 128
 #: Seconds that a client may take to accept an answer.
 SEND_PATIENCE = 30.0
@@ -81,6 +81,8 @@ class Connection:
         self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self._rest = b""
+        #: A line is on its way, or only a part of it went out.
+        self._sending = False
 
     async def request(self) -> Request | None:
         """The next request, or None when the client hung up."""
@@ -97,8 +99,21 @@ class Connection:
 
     async def send(self, line: bytes) -> None:
         """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
+        self._sending = True
         with trio.fail_after(SEND_PATIENCE):
             await self._stream.send_all(self._outlet.completed(line))
+        self._sending = False
+
+    async def wait_for_anything(self) -> None:
+        """Wait until the client says something, or hangs up."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._stream.receive_some(1)
+
+    def last_word(self, line: bytes) -> None:
+        """Send a line without waiting, if there is room and no other was cut off by it."""
+        if not self._sending:
+            with suppress(OSError):
+                self._raw.send(line)
 
     @property
     def peer_pid(self) -> int:
@@ -133,7 +148,7 @@ def listen(path: Path) -> socket.socket:
             listener.bind(str(path))
         finally:
             os.umask(mask)
-        listener.listen(64)
+        listener.listen(2 * CONNECTIONS_MAX)
     except BaseException:
         listener.close()
         raise
@@ -148,10 +163,23 @@ async def serve(listener: socket.socket, handler: Handler) -> None:
         while True:
             accepted, _ = await accepting.accept()
             raw = socket.socket(fileno=accepted.detach())
-            if len(nursery.child_tasks) >= CONNECTIONS_MAX or not allowed(peer_uid(raw)):
+            if not allowed(peer_uid(raw)):
                 raw.close()
+            elif len(nursery.child_tasks) >= CONNECTIONS_MAX:
+                _refuse(raw)
             else:
                 nursery.start_soon(_converse, Connection(raw), handler)
+
+
+def _refuse(raw: socket.socket) -> None:
+    """Tell a client that there are too many already; its request is not read."""
+    error = ControlError(
+        f"The daemon serves {CONNECTIONS_MAX} connections already. Nothing was changed.",
+        hint="Try again in a moment.",
+    )
+    with raw, suppress(OSError):
+        raw.setblocking(False)
+        raw.send(encode_error(error))
 
 
 def peer_uid(raw: socket.socket) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 import trio
 
 from ckptfs import history
+from ckptfs.control.events import Hub
+from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import Checkpoint
@@ -37,8 +39,9 @@ _STEP_S = 0.005
 class AutoSave:
     """Takes checkpoints by itself, as the policy says."""
 
-    def __init__(self, service: Service, policy: Policy) -> None:
+    def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
+        self._hub = hub
         self._checkpointer = AutoCheckpointer(policy, who=Who(), unsaved=service.has_unsaved)
         self._head = service.fs.head
         self._last: Checkpoint | None = None
@@ -70,6 +73,7 @@ class AutoSave:
         since = fs.clock() - due.idle_ns
         self._last = history.seal(fs, "auto", due.message, since, cause=due.cause)
         self._head = fs.head
+        self._hub.happened("save", checkpoint_record(self._last))
 
     def _rename(self, checkpoint: Checkpoint, due: Due) -> None:
         store = self._service.fs.store
@@ -81,8 +85,9 @@ class AutoSave:
 class Housekeeping:
     """Works off what can wait, in steps short enough not to be noticed."""
 
-    def __init__(self, service: Service, auto: AutoSave) -> None:
+    def __init__(self, service: Service, auto: AutoSave, hub: Hub) -> None:
         self._service = service
+        self._hub = hub
         self._auto = auto
         self._stirred = trio.Event()
         #: Something was committed that is too young to be compressed.
@@ -129,9 +134,11 @@ class Housekeeping:
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
-            self._service.expire()
+            gone = self._service.expire()
         except SettingInvalid as error:
             self._complain(error)
+        else:
+            self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
 
     def _complain(self, error: SettingInvalid) -> None:
         """Once, not every few seconds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -18,19 +19,23 @@ import trio
 
 from ckptfs import fuse
 from ckptfs.control import runtime, server, verbs
+from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
 from ckptfs.daemon import mounts
-from ckptfs.daemon.holders import holders
+from ckptfs.daemon.holders import holders, holds_below
 from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import in_checkpoint
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
+
+CHECKPOINTS = os.fsdecode(NAME)
 
 
 def mount_options(plan: Plan) -> fuse.MountOptions:
@@ -77,16 +82,23 @@ class Farewell:
 class Door:
     """What `.checkpoints` can ask for: mkdir in it saves, rmdir deletes."""
 
-    def __init__(self, service: Service, path: Path) -> None:
+    def __init__(self, service: Service, path: Path, hub: Hub) -> None:
         self._service = service
         self._path = path
+        self._hub = hub
 
     async def save(self, name: str) -> int:
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
-        return self._service.save(name, tag=name).id
+        saved = self._service.save(name, tag=name)
+        self._hub.happened("save", verbs.checkpoint_record(saved))
+        return saved.id
 
-    async def delete(self, number: int) -> None:
+    async def delete(self, number: int, pid: int) -> None:
+        # `rm -rf .checkpoints` has it open; `rmdir .checkpoints/12` has not, and means it.
+        if holds_below(pid, self._path / CHECKPOINTS):
+            raise OSError(errno.EPERM, "whoever walks through the history deletes none of it")
         self._service.delete_named([str(number)])
+        self._hub.happened("delete", {"checkpoints": [{"id": number}]})
 
 
 class Mounted:
@@ -105,8 +117,9 @@ class Mounted:
         self._farewell = farewell
         self._failure: Exception | None = None
         self._scope = trio.CancelScope()
-        self._auto = AutoSave(service, parse_policy(plan.auto))
-        self._housekeeping = Housekeeping(service, self._auto)
+        self._hub = Hub(plan.workspace.path)
+        self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
+        self._housekeeping = Housekeeping(service, self._auto, self._hub)
 
     def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Mount and serve until unmounted. Raises what ended it if that was an error."""
@@ -133,7 +146,7 @@ class Mounted:
                 path,
                 options,
                 started=started,
-                history=Door(self._service, path),
+                history=Door(self._service, path, self._hub),
                 guard=self._auto.before_change,
                 committed=self._housekeeping.stir,
             )
@@ -146,6 +159,19 @@ class Mounted:
             self._scope.cancel()
 
     async def _answer(self, request: Request, connection: Connection) -> Record | None:
+        if request.op == "watch":
+            await self._hub.follow(connection)
+            return None
+        try:
+            result = await self._perform(request, connection)
+        except CkptfsError as error:
+            self._hub.failed(request.op, error)
+            raise
+        if result is not None:
+            self._hub.happened(request.op, result)
+        return result
+
+    async def _perform(self, request: Request, connection: Connection) -> Record | None:
         if request.op == "status":
             return self._status()
         if request.op == "umount":

@@ -1,0 +1,114 @@
+"""What happens to a mounted workspace, told to everyone who watches its daemon.
+
+Telling never waits: each watcher has a queue of bounded length, and one that does not read until it
+overflows is cut off. Nobody else notices. On trio, as the daemon is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from ckptfs.control.protocol import Record, encode_event, encode_result
+from ckptfs.control.server import Connection
+from ckptfs.errors import CkptfsError
+
+#: How many events wait for a watcher before it counts as one that never reads.
+QUEUE_MAX = 256
+#: An event names at most this many paths of each kind; `restore` itself names more.
+_NAMED_MAX = 100
+
+#: Which event an operation causes when it is done.
+_CREATES = frozenset({"save", "mark", "task_start", "task_done"})
+_RESTORES = frozenset({"restore", "rewind", "undo", "redo", "task_revert"})
+
+
+class Hub:
+    """The watchers of one workspace."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = str(workspace)
+        self._watchers: dict[trio.MemorySendChannel[Record], trio.CancelScope] = {}
+
+    def publish(self, kind: str, data: Record, checkpoint: int | None = None) -> None:
+        if not self._watchers:
+            return
+        event: Record = {
+            "event": kind,
+            "workspace": self._workspace,
+            "time_ns": time.time_ns(),
+            "checkpoint": checkpoint,
+            "data": data,
+        }
+        for channel, scope in list(self._watchers.items()):
+            try:
+                channel.send_nowait(event)
+            except trio.WouldBlock:
+                del self._watchers[channel]
+                scope.cancel()
+
+    def happened(self, op: str, result: Record) -> None:
+        """An operation that somebody asked for is done."""
+        if op in _CREATES:
+            if result.get("changed", True) and "id" in result:
+                self.publish("checkpoint_created", result, result["id"])
+            self._pruned(result.get("pruned", []))
+        elif op in _RESTORES and not result.get("dry_run"):
+            self.publish("checkpoint_restored", _short(result), result.get("checkpoint"))
+        elif op == "delete":
+            self._pruned([item["id"] for item in result["checkpoints"]])
+        elif op == "prune" and not result["dry_run"]:
+            self._pruned([item["id"] for item in result["checkpoints"] if not item["keep"]])
+
+    def failed(self, op: str, error: CkptfsError) -> None:
+        self.publish("error", {**error.record(), "op": op})
+
+    def _pruned(self, numbers: list[int]) -> None:
+        if numbers:
+            self.publish("checkpoints_pruned", {"ids": [str(number) for number in numbers]})
+
+    @contextmanager
+    def _subscription(self, scope: trio.CancelScope) -> Iterator[trio.MemoryReceiveChannel[Record]]:
+        sending, receiving = trio.open_memory_channel[Record](QUEUE_MAX)
+        self._watchers[sending] = scope
+        try:
+            yield receiving
+        finally:
+            self._watchers.pop(sending, None)
+
+    async def follow(self, connection: Connection) -> None:
+        """Tell one client everything from now on, until it hangs up or the mount ends."""
+        with trio.CancelScope() as scope, self._subscription(scope) as events:
+            await connection.send(encode_result({"watching": True}))
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_until_hung_up, connection, scope)
+                    nursery.start_soon(_tell, connection, scope, events)
+            finally:
+                if not scope.cancel_called:
+                    connection.last_word(encode_result({"watching": False}))
+
+
+async def _tell(
+    connection: Connection, scope: trio.CancelScope, events: trio.MemoryReceiveChannel[Record]
+) -> None:
+    with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+        async for event in events:
+            await connection.send(encode_event(event))
+    scope.cancel()
+
+
+async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> None:
+    """A watcher has nothing more to say; whatever comes is its end."""
+    await connection.wait_for_anything()
+    scope.cancel()
+
+
+def _short(result: Record) -> Record:
+    """A restore without thousands of names."""
+    kinds = ("added", "modified", "deleted")
+    return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}
