@@ -1,7 +1,7 @@
 """Where things live: the data directory, a workspace's store, its socket, its log, the registry.
 
-The only module that reads the user's environment. It computes paths and keeps the registry
-(which store belongs to which workspace); it never opens a store and never looks at mounts.
+With `locating` the only module that reads the user's environment. It computes paths and keeps the
+registry (which store belongs to which workspace); it never opens a store and never looks at mounts.
 Every client command imports it, so it stays with a few cheap modules of the standard library.
 
 Layout below the data directory, ``$XDG_DATA_HOME/ckptfs`` or ``~/.local/share/ckptfs``:
@@ -18,17 +18,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs import locating
 from ckptfs.errors import StoreMissing, WorkspaceUnknown
-
-#: Bytes of ``sun_path`` that the kernel takes, without the terminating zero.
-SOCKET_PATH_MAX = 107
+from ckptfs.locating import SOCKET_PATH_MAX as SOCKET_PATH_MAX
 
 #: A log file is rotated at this size, and this many old ones are kept.
 LOG_BYTES = 1_000_000
 LOG_KEEP = 3
 
 _SLUG_MAX = 40
-_REGISTRY_NAME_MAX = 200
 
 
 class Workspace(NamedTuple):
@@ -49,10 +47,7 @@ class Workspace(NamedTuple):
     @property
     def socket(self) -> Path:
         """The control socket: in the store, or in a runtime directory if that path is too long."""
-        inside = self.store / "control.sock"
-        if len(os.fsencode(inside)) <= SOCKET_PATH_MAX:
-            return inside
-        return runtime_dir() / f"{_digest(os.fsencode(self.store))}.sock"
+        return Path(locating.socket_of(str(self.store)))
 
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -60,10 +55,7 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
     A relative ``XDG_DATA_HOME`` is ignored, as the XDG specification asks.
     """
-    base = environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(home(environ), ".local", "share")
-    return Path(base) / "ckptfs"
+    return Path(locating.data_dir(environ))
 
 
 def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
@@ -76,30 +68,19 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
     """The user's home directory, from HOME or else from the system's list of users."""
-    named = environ.get("HOME", "")
-    if os.path.isabs(named):
-        return named
-    import pwd  # late: needed only where HOME is not set
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return "/"
+    return locating.home(environ)
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """A short directory for sockets whose own place has too long a path."""
-    base = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(base) and len(os.fsencode(base)) < SOCKET_PATH_MAX // 2:
-        return Path(base) / "ckptfs"
-    return Path(f"/tmp/ckptfs-{os.getuid()}")
+    return Path(locating.runtime_dir(environ))
 
 
 def default_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The store of ``workspace`` when none is named: readable, and unique by the whole path."""
     kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in workspace.name)
     slug = kept.strip("-")[:_SLUG_MAX] or "workspace"
-    return data_dir(environ) / f"{slug}-{_digest(os.fsencode(workspace))}"
+    return data_dir(environ) / f"{slug}-{locating.digest(os.fsencode(workspace))}"
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
@@ -122,14 +103,8 @@ def forget(path: Path, environ: Mapping[str, str] = os.environ) -> None:
 
 def registered(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
     """What the registry says about exactly this resolved path; the store may be gone by now."""
-    try:
-        record = json.loads(_registry_entry(path, environ).read_bytes())
-        # The name of the entry may be a digest; the path inside it decides.
-        if record["v"] == 1 and record["workspace"] == str(path):
-            return Workspace(path, Path(record["store"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # absent or damaged is the same: not known here
-    return None
+    store = locating.store_of(str(path), environ)
+    return None if store is None else Workspace(path, Path(store))
 
 
 def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
@@ -192,15 +167,4 @@ def _in_default_place(path: Path, environ: Mapping[str, str]) -> Workspace | Non
 
 
 def _registry_entry(path: Path, environ: Mapping[str, str]) -> Path:
-    """The path itself, escaped, is the name as long as it fits: no digest on the usual way."""
-    raw = os.fsencode(path)
-    name = os.fsdecode(raw.replace(b"%", b"%25").replace(b"/", b"%2F"))
-    if len(os.fsencode(name)) > _REGISTRY_NAME_MAX:
-        name = _digest(raw)
-    return data_dir(environ) / "workspaces" / f"{name}.json"
-
-
-def _digest(raw: bytes) -> str:
-    import hashlib  # late: OpenSSL takes some milliseconds to load
-
-    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+    return Path(locating.registry_entry(str(path), environ))

@@ -12,7 +12,9 @@ import json
 import os
 from typing import Any, NamedTuple
 
+from ckptfs import locating
 from ckptfs.config import Workspace, write_atomically
+from ckptfs.locating import start_ticks as start_ticks
 
 #: The states of a daemon, in the order it goes through them.
 SCANNING = "scanning"
@@ -45,12 +47,10 @@ def withdraw(workspace: Workspace) -> None:
 
 def living(workspace: Workspace) -> Daemon | None:
     """The daemon that owns this workspace's store right now, if there is one."""
-    try:
-        note = json.loads(workspace.daemon.read_bytes())
-        daemon = Daemon(*(note[field] for field in Daemon._fields))
-    except (OSError, ValueError, KeyError, TypeError):
+    note: dict[str, Any] | None = locating.note_of(str(workspace.store))
+    if note is None or not all(field in note for field in Daemon._fields):
         return None
-    return daemon if start_ticks(daemon.pid) == daemon.start_ticks else None
+    return Daemon(*(note[field] for field in Daemon._fields))
 
 
 def wait_for_end(daemon: Daemon, seconds: float) -> bool:
@@ -67,18 +67,6 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
         return bool(select.select([process], [], [], seconds)[0])
     finally:
         os.close(process)
-
-
-def start_ticks(pid: int) -> int | None:
-    """When the process began, or None if there is none (a zombie counts as none)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The command's name stands in parentheses and may hold anything, even a parenthesis.
-            fields = stat.read().rpartition(b")")[2].split()
-        state, ticks = fields[0], int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
-    return None if state in (b"Z", b"X") else ticks
 
 
 def own_start_ticks() -> int:

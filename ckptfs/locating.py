@@ -1,0 +1,105 @@
+"""The names of what ckptfs keeps, as plain strings: the registry, sockets, a daemon's note.
+
+`config` and `control.runtime` make values of them for the rest of ckptfs. They stand here because
+a hook call, which has a few dozen milliseconds in all, can afford nothing but `os` and `json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+#: Bytes of ``sun_path`` that the kernel takes, without the terminating zero.
+SOCKET_PATH_MAX = 107
+
+_REGISTRY_NAME_MAX = 200
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> str:
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home(environ), ".local", "share")
+    return os.path.join(base, "ckptfs")
+
+
+def home(environ: Mapping[str, str] = os.environ) -> str:
+    named = environ.get("HOME", "")
+    if os.path.isabs(named):
+        return named
+    import pwd  # late: needed only where HOME is not set
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
+def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(base) and len(os.fsencode(base)) < SOCKET_PATH_MAX // 2:
+        return os.path.join(base, "ckptfs")
+    return f"/tmp/ckptfs-{os.getuid()}"
+
+
+def socket_of(store: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The control socket: in the store, or in a runtime directory if that path is too long."""
+    inside = os.path.join(store, "control.sock")
+    if len(os.fsencode(inside)) <= SOCKET_PATH_MAX:
+        return inside
+    return os.path.join(runtime_dir(environ), f"{digest(os.fsencode(store))}.sock")
+
+
+def registry_entry(path: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The path itself, escaped, is the name as long as it fits: no digest on the usual way."""
+    raw = os.fsencode(path)
+    name = os.fsdecode(raw.replace(b"%", b"%25").replace(b"/", b"%2F"))
+    if len(os.fsencode(name)) > _REGISTRY_NAME_MAX:
+        name = digest(raw)
+    return os.path.join(data_dir(environ), "workspaces", f"{name}.json")
+
+
+def store_of(path: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The store that the registry has for exactly this resolved path; it may be gone by now."""
+    try:
+        record = _json(registry_entry(path, environ))
+        # The name of the entry may be a digest; the path inside it decides.
+        if record["v"] == 1 and record["workspace"] == path:
+            return str(record["store"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # absent or damaged is the same: not known here
+    return None
+
+
+def note_of(store: str) -> dict[str, object] | None:
+    """What the daemon that has this store says of itself; None if no such process runs."""
+    try:
+        note = _json(os.path.join(store, "daemon.json"))
+        if note["start_ticks"] == start_ticks(note["pid"]):
+            return dict(note)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no note is no daemon
+    return None
+
+
+def start_ticks(pid: object) -> int | None:
+    """When the process began, or None if there is none (a zombie counts as none)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The command's name stands in parentheses and may hold anything, even a parenthesis.
+            fields = stat.read().rpartition(b")")[2].split()
+        state, ticks = fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if state in (b"Z", b"X") else ticks
+
+
+def digest(raw: bytes) -> str:
+    import hashlib  # late: OpenSSL takes some milliseconds to load
+
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+
+
+def _json(path: str):  # type: ignore[no-untyped-def]
+    with open(path, "rb") as file:
+        return json.load(file)
