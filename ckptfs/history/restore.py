@@ -21,6 +21,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import compare
 from ckptfs.history.equalise import Equaliser
+from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay_aside
 from ckptfs.history.touched import Touched, entities_between, inode_in, touched
 from ckptfs.model import Ino
 from ckptfs.store import Store, View
@@ -79,11 +80,12 @@ def restore(
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
-    old, goal = store.head, store.view(target.epoch)
+    old, goal = store.head.bare, store.view(target.epoch)
     differing = touched(store, old, goal)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     differing.entries.update(_let_go(fs, old, differing.inodes))
+    stay_aside(fs, old, differing)
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
     differing.entries.update(_tell_apart(fs, differing.inodes))
@@ -145,14 +147,18 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
     store, goal = fs.store, fs.store.view(target.epoch)
     written = entities_between(store, fs.head, goal)
     # Looked at first, and mostly enough: comparing all that differs takes as long as restoring it.
-    if any(store.dirents.get(fs.head, e) != store.dirents.get(goal, e) for e in written.dirents):
+    head = fs.head.bare
+    if any(store.dirents.get(head, e) != store.dirents.get(goal, e) for e in written.dirents):
         return True
     return bool(compare(fs, fs.head, goal))
 
 
 def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:
     added, modified, deleted = [], [], []
+    hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
     for change in compare(fs, fs.head, goal):
+        if hidden(change.path) or (change.new is None and change.path in needed):
+            continue
         if change.old is None or change.old_path is not None:
             added.append(change.path)
         if change.new is None or change.old_path is not None:
@@ -221,7 +227,7 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
     for ino in fs.limbo:
         inode = inode_in(store, store.head, ino)
         if inode is not None and inode.nlink:
-            moved += fs.renumber(store.head, ino)
+            moved += fs.renumber(store.head.bare, ino)
     return moved
 
 
@@ -232,7 +238,7 @@ def _tell_apart(fs: Filesystem, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
         inode = inode_in(fs.store, fs.head, ino)
         if inode is not None and inode.is_file and inode.nlink:
             fs.generations[ino] = fs.generations.get(ino, 0) + 1
-            named += fs.places_of(fs.head, inode)
+            named += fs.places_of(fs.head.bare, inode)
     return named
 
 
@@ -250,13 +256,15 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
     """Nameless inodes of the old head are none of the new one's, and it shall have none."""
     for ino in fs.unlinked:
         fs.store.orphans.delete(pack_u64(ino))
-    fs.unlinked.clear()
-    fs.forgotten.clear()
+    # What is kept out of history is of no head.
+    gone = {ino for ino in fs.unlinked if not fs.is_excluded(ino)}
+    fs.unlinked -= gone
+    fs.forgotten -= gone
     # A checkpoint that was taken while somebody had a nameless file open has it, too.
     for ino in differing:
         inode = inode_in(fs.store, fs.head, ino)
-        if inode is not None and not inode.nlink:
-            fs.erase(fs.head, inode)
+        if inode is not None and not inode.nlink and not inode.name:  # a state document has one
+            fs.erase(fs.head.bare, inode)
 
 
 # -- the log ---------------------------------------------------------------------------------------
