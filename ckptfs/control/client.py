@@ -89,7 +89,9 @@ class Client:
         """Ask, and return the result. Raises the error that the daemon answered with."""
         self._socket.settimeout(None if op in LONG else patience)
         try:
-            self._socket.sendall(encode_request(op, args or {}, progress=progress is not None))
+            # A daemon that will not hear us out has said why before it hung up.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.sendall(encode_request(op, args or {}, progress=progress is not None))
             while True:
                 answer = self._answer()
                 if answer.error is not None:

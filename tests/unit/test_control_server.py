@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,28 @@ def test_a_request_without_end_is_cut_off(workspace: Workspace) -> None:
     converse(workspace, talk)
 
 
+def test_a_request_of_50_mb_is_told_so(workspace: Workspace) -> None:
+    def talk() -> None:
+        with Client(workspace) as client, pytest.raises(ControlError, match="too long"):
+            client.call("hello", {"name": "x" * (50 << 20)})
+        with Client(workspace) as client:
+            assert client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_a_hundred_clients_at_once(workspace: Workspace) -> None:
+    def ask(number: int) -> Record:
+        with Client(workspace) as client:
+            return client.call("hello", {"number": number})
+
+    def talk() -> list[int]:
+        with ThreadPoolExecutor(100) as threads:
+            return [answer["number"] for answer in threads.map(ask, range(100))]
+
+    assert converse(workspace, talk) == list(range(100))
+
+
 def test_a_silent_client_disturbs_nobody(workspace: Workspace) -> None:
     def talk() -> None:
         with raw(workspace) as silent, raw(workspace) as partial:
@@ -188,8 +211,9 @@ def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.Monk
         with Client(workspace) as one, Client(workspace) as two:
             one.call("hello")
             two.call("hello")
-            with Client(workspace) as three, pytest.raises(DaemonGone):
+            with Client(workspace) as three, pytest.raises(ControlError, match="serves 2"):
                 three.call("hello")
+            one.call("hello")
 
     converse(workspace, talk)
 
