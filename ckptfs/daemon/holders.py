@@ -7,7 +7,7 @@ other users' processes hold is invisible to us; the caller has words for "someon
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: More than this many names do not help anyone.
@@ -30,6 +30,17 @@ def holders(mountpoint: Path, *, but: int = 0) -> list[str]:
     return found
 
 
+def is_inside(pid: int, directory: Path) -> bool:
+    """Whether a process has something open at or below a directory, or stands there. One that
+    cannot be looked at is not."""
+    base = f"/proc/{pid}"
+    try:
+        links = [f"{base}/cwd", *(f"{base}/fd/{number}" for number in os.listdir(f"{base}/fd"))]
+    except OSError:
+        return False
+    return any(_lies_in(path, directory) for path in _targets(links))
+
+
 def _processes() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
@@ -42,6 +53,10 @@ def _used_paths(pid: int) -> Iterator[str]:
             links.extend(f"{folder}/{name}" for name in os.listdir(folder))
         except OSError:
             continue  # it ended meanwhile, or is not ours to look at
+    yield from _targets(links)
+
+
+def _targets(links: Iterable[str]) -> Iterator[str]:
     for link in links:
         try:
             yield os.readlink(link)

@@ -23,7 +23,7 @@ from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
 from ckptfs.daemon import mounts
-from ckptfs.daemon.holders import holders, holds_below
+from ckptfs.daemon.holders import holders, is_inside
 from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
@@ -94,9 +94,12 @@ class Door:
         return saved.id
 
     async def delete(self, number: int, pid: int) -> None:
-        # `rm -rf .checkpoints` has it open; `rmdir .checkpoints/12` has not, and means it.
-        if holds_below(pid, self._path / CHECKPOINTS):
-            raise OSError(errno.EPERM, "whoever walks through the history deletes none of it")
+        # Whoever deletes recursively is in there; `rmdir .checkpoints/12` is not, and means it.
+        if is_inside(pid, self._path / CHECKPOINTS):
+            log.info(
+                "rmdir of checkpoint %d refused: process %d is in %s", number, pid, CHECKPOINTS
+            )
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         self._service.delete_named([str(number)])
         self._hub.happened("delete", {"checkpoints": [{"id": number}]})
 

@@ -123,7 +123,7 @@ class Operations(pyfuse3.Operations):
 
     async def rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
         if parent == HISTORY_ROOT:
-            await self._delete(name)
+            await self._delete(name, ctx.pid)
         else:
             await self._rmdir(parent, name, ctx)
 
@@ -153,9 +153,9 @@ class Operations(pyfuse3.Operations):
         entry.entry_timeout = 0
         return entry
 
-    async def _delete(self, name: bytes) -> None:
+    async def _delete(self, name: bytes, pid: int) -> None:
         with refusals(errno.EPERM):
-            await self._hooks().delete(self.requests.directory.find(name))
+            await self._hooks().delete(self.requests.directory.find(name), pid)
 
     def _hooks(self) -> HistoryHooks:
         if self._history is None:

@@ -17,7 +17,8 @@ def unguarded(pid: int, loss: Loss | None) -> None:
 
 
 class HistoryHooks(Protocol):
-    """What `.checkpoints` needs from above: both have told the kernel when they return."""
+    """What `.checkpoints` needs from above: both have told the kernel when they return. ``pid`` is
+    the thread that asks."""
 
     async def save(self, name: str) -> int: ...
-    async def delete(self, number: int) -> None: ...
+    async def delete(self, number: int, pid: int) -> None: ...

@@ -52,8 +52,9 @@ def test_a_number(work: Workspace) -> None:
 
 
 def test_people_see_twenty_and_hear_of_the_rest(work: Workspace) -> None:
+    work.mount("--auto", "off")
     for number in range(20):
-        succeed(work.cli("save", "--allow-empty", f"more {number}", "-w", work.path))
+        (work.path / ".checkpoints" / f"more-{number}").mkdir()
     done = succeed(work.cli("list", "-w", work.path))
     assert len(done.stdout.splitlines()) == 20
     assert "4 more" in done.stderr
@@ -88,8 +89,7 @@ def test_tags_pins_and_who(work: Workspace) -> None:
     succeed(work.cli("pin", "2", "-w", work.path))
     newest, tagged, *_ = lines(work)
     assert "(pinned) [v1] state 2" in tagged
-    assert "+0 ~1 -0" not in tagged
-    assert "+1 ~1 -0" in newest
+    assert "+1 ~0 -0" in newest
     cause = listed(work)["checkpoints"][0]["cause"]
     assert cause["pid"] == os.getpid()
     assert "pytest" in cause["command"]
