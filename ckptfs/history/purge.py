@@ -69,9 +69,11 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     """Take it out of every view. The caller commits, compacts, and tells the kernel."""
     doomed = find(fs, paths)
     store = fs.store
-    views = {epoch: store.view(epoch) for epoch in sorted(store.epochs)}
+    views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
+    if store.aside is not None:
+        views[store.aside.epoch] = store.aside
     touched = Touched(set(doomed.inodes), set())
-    _count_out(store, views, doomed.inodes)
+    _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
     packs: set[bytes] = set()
     for ino in doomed.inodes:
@@ -151,12 +153,16 @@ def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[
 # -- taking out ------------------------------------------------------------------------------------
 
 
-def _count_out(store: Store, views: dict[Epoch, View], doomed: set[Ino]) -> None:
+def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> None:
     """Correct the counts that the doomed inodes are part of: of each view, and of directories."""
+    store = fs.store
     parents: set[Ino] = set()
     for epoch, view in views.items():
         seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
-        if seen:
+        if view is store.aside:
+            view.inodes -= len(seen)
+            _count_out_of_borders(fs, view, doomed)
+        elif seen:
             store.recount_epoch(epoch, view.inodes - len(seen))
     for ino in doomed:
         parents.update(inode.parent for _, inode in _inodes(store, views, ino) if inode.is_dir)
@@ -166,6 +172,15 @@ def _count_out(store: Store, views: dict[Epoch, View], doomed: set[Ino]) -> None
             if lost:
                 record = pack_inode(directory._replace(nlink=directory.nlink - lost))
                 store.inodes.put(view, pack_u64(parent), record)
+
+
+def _count_out_of_borders(fs: Filesystem, aside: View, doomed: set[Ino]) -> None:
+    """Correct the counts of directories of history in which doomed ones stand that are aside."""
+    for border in list(fs.exclusion.borders):
+        if border in doomed:
+            fs.exclusion.drop(border)
+        elif lost := sum(_stands_in(fs.store, aside, ino, border) for ino in doomed):
+            fs.exclusion.touch(border, fs.clock(), subdirs=-lost)
 
 
 def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
