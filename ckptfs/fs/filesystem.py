@@ -11,7 +11,7 @@ import os
 
 from ckptfs.fs import content, copies, inodes, names, xattrs
 from ckptfs.fs.content import Gathered
-from ckptfs.fs.exclusion import Exclusion, is_aside
+from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
 
@@ -55,6 +55,21 @@ class Filesystem:
         """Whether an inode of the workspace is kept out of history."""
         aside = self.store.aside
         return aside is not None and is_aside(self, aside, ino)
+
+    def excludes(self, ino: Ino, name: bytes = b"", *, is_dir: bool = False) -> bool:
+        """Whether a change to an inode, or to a name in it, is none of history's."""
+        view = self.head
+        if view.aside is None:
+            return False
+        if not name:
+            return is_aside(self, view.aside, ino)
+        found = names.find(self, view, ino, name)
+        if found is not None:
+            return is_aside(self, view.aside, found)
+        try:
+            return home_for(self, view, ino, name, is_dir=is_dir) is view.aside
+        except OSError:
+            return False  # the directory is gone; the change itself will be told so
 
     def settle(self) -> None:
         """Put every acknowledged change into the transaction."""

@@ -51,7 +51,6 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._fs = fs
         self._clock = clock
-        self._guard = guard
         self._xattrs = options.xattrs
         self._history = history
         self.requests = Requests(fs, options, clock, guard)
@@ -288,13 +287,13 @@ class Operations(pyfuse3.Operations):
     @handler
     def setxattr(self, node: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._guard(ctx.pid, None)
+        self.requests.before(ctx.pid, None, node)
         view, ino, _ = self.requests.at(node)
         self._fs.setxattr(view, ino, name, value)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
         self._require_xattrs()
-        self._guard(ctx.pid, None)
+        self.requests.before(ctx.pid, None, node)
         view, ino, _ = self.requests.at(node)
         self._fs.removexattr(view, ino, name)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.history_dir import HistoryDirectory
-from ckptfs.fuse.hooks import Guard
+from ckptfs.fuse.hooks import Guard, Loss
 from ckptfs.fuse.listings import Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
@@ -78,6 +78,15 @@ class Requests:
             raise OSError(errno.EPERM, f"{name.decode()} is the history")
         return self.at(parent)
 
+    def before(
+        self, pid: int, loss: Loss | None, node: int, name: bytes = b"", *, is_dir: bool = False
+    ) -> None:
+        """Tell of a change to a node, or to a name in it, unless that is none of history's."""
+        fs = self._fs
+        excluded = fs.head.aside is not None and node < LIVE_END
+        if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
+            self._guard(pid, loss)
+
     def _loses_entry(self, parent: int, name: bytes) -> bool:
         """Whether what stands under a name is in no checkpoint."""
         view, ino, _ = self.at(parent)
@@ -119,24 +128,24 @@ class Requests:
     def mknod(
         self, parent: int, name: bytes, mode: int, rdev: int, pid: int, uid: int, gid: int
     ) -> Inode:
-        self._guard(pid, None)
+        self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
         return self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
 
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
-        self._guard(pid, None)
+        self.before(pid, None, parent, name, is_dir=True)
         view, ino, _ = self.entry_place(parent, name)
         return self._fs.mkdir(view, ino, name, mode, uid, gid)
 
     def symlink(
         self, parent: int, name: bytes, target: bytes, pid: int, uid: int, gid: int
     ) -> Inode:
-        self._guard(pid, None)
+        self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
         return self._fs.symlink(view, ino, name, target, uid, gid)
 
     def link(self, node: int, parent: int, name: bytes, pid: int) -> Inode:
-        self._guard(pid, None)
+        self.before(pid, None, parent, name)
         view, directory, _ = self.entry_place(parent, name)
         source, ino, _ = self.at(node)
         if source is not view:
@@ -144,19 +153,22 @@ class Requests:
         return self._fs.link(view, ino, directory, name)
 
     def unlink(self, parent: int, name: bytes, pid: int) -> None:
-        self._guard(pid, lambda: self._loses_entry(parent, name))
+        self.before(pid, lambda: self._loses_entry(parent, name), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.unlink(view, ino, name)
 
     def rmdir(self, parent: int, name: bytes, pid: int) -> None:
-        self._guard(pid, lambda: self._loses_entry(parent, name))
+        self.before(pid, lambda: self._loses_entry(parent, name), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
     ) -> None:
-        self._guard(pid, lambda: self._loses_entry(new_parent, new_name))
+        here = (parent, name)
+        if self._fs.head.aside is not None and self._fs.excludes(Ino(parent), name):
+            here = (new_parent, new_name)
+        self.before(pid, lambda: self._loses_entry(new_parent, new_name), *here)
         view, ino, _ = self.entry_place(parent, name)
         new_view, new_ino, _ = self.entry_place(new_parent, new_name)
         if new_view is not view:
@@ -168,9 +180,9 @@ class Requests:
     def setattr(self, node: int, wanted: Attributes, pid: int, uid: int) -> Inode:
         size = wanted.size
         if size is not None:
-            self._guard(pid, lambda: self._loses_bytes(node, size))
+            self.before(pid, lambda: self._loses_bytes(node, size), node)
         elif wanted.mode is not None or wanted.uid is not None or wanted.gid is not None:
-            self._guard(pid, None)
+            self.before(pid, None, node)
         view, ino, _ = self.at(node)
         if wanted.ctime_ns is not None:
             self._clock.saw(wanted.ctime_ns)
@@ -180,7 +192,7 @@ class Requests:
 
     def create(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         """A new file that is open."""
-        self._guard(pid, None)
+        self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
         inode = self._fs.mknod(view, ino, name, mode, uid, gid)
         self._fs.hold(inode.ino)
@@ -199,7 +211,7 @@ class Requests:
         return handle(node, uid)
 
     def _cut(self, node: int, pid: int, uid: int) -> None:
-        self._guard(pid, lambda: self._loses_bytes(node, 0))
+        self.before(pid, lambda: self._loses_bytes(node, 0), node)
         view, ino, _ = self.at(node)
         self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not uid)
 
@@ -212,7 +224,7 @@ class Requests:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         node = fh >> 1
-        self._guard(self.writers.pop(node, 0), None)
+        self.before(self.writers.pop(node, 0), None, node)
         view, ino, _ = self.nodes.place(node)
         return fs.write(
             view, ino, offset, data, keep_set_id=bool(fh & 1), slack_ns=_KERNEL_TIMES_NS
