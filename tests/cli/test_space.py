@@ -157,3 +157,20 @@ def test_config(work: Workspace) -> None:
     fails(work, errors.SettingInvalid, "config", "no.such")
     fails(work, errors.SettingInvalid, "config", "retention.daily", "often")
     fails(work, errors.UsageError, "config", "--unset")
+
+
+def test_purge_says_what_is_left_of_a_secret(workspace: Workspace) -> None:
+    workspace.mount("--auto", "off")
+    for name in ("key", "copy"):
+        (workspace.path / name).write_bytes(SECRET * 1000)
+    done = workspace.cli("purge", workspace.path / "none", "-w", workspace.path)
+    assert done.stderr.startswith("ckptfs: Cannot purge ")
+    done = succeed(workspace.cli("purge", workspace.path / "key", "--force", "-w", workspace.path))
+    assert done.stdout == "Purged 1 path from the workspace and every checkpoint.\n"
+    assert "still has the same bytes" in done.stderr
+    assert "  copy\n" in done.stderr
+    assert "until `ckptfs umount`" in done.stderr
+    workspace.umount()
+    done = succeed(workspace.cli("purge", workspace.path / "copy", "--force", "-w", workspace.path))
+    assert "does not have the bytes any more" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,109 @@
+"""`restore`, `rewind` and what they say, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from base64 import b64decode
+
+import pytest
+
+from ckptfs import errors
+from tests.support.mounting import HAVE_FUSE, Workspace, succeed
+
+pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+
+
+@pytest.fixture
+def work(workspace: Workspace) -> Workspace:
+    """A mounted workspace with checkpoints 0 and 1, equal to 1."""
+    (workspace.path / "file").write_text("one")
+    workspace.mount("--auto", "off")
+    (workspace.path / "file").write_text("two")
+    succeed(workspace.cli("save", "two", "-w", workspace.path))
+    return workspace
+
+
+def checkpoints(work: Workspace) -> int:
+    found = json.loads(succeed(work.cli("list", "-w", work.path, "--json")).stdout)
+    return len(found["checkpoints"])
+
+
+def test_nothing_to_restore_takes_no_checkpoint(work: Workspace) -> None:
+    for words in (["1"], ["1", "--force"], ["1", work.path / "file"], ["latest", "--no-backup"]):
+        done = succeed(work.cli("restore", *words, "-w", work.path))
+        assert done.stdout.startswith("Nothing to restore")
+    record = json.loads(succeed(work.cli("restore", "1", "-w", work.path, "--json")).stdout)
+    assert (record["changed"], record["before"], record["checkpoint"]) == (False, None, 1)
+    assert checkpoints(work) == 2
+    # A change and its taking back is still none, whatever it did to times of change.
+    (work.path / "file").chmod(0o600)
+    (work.path / "file").chmod(0o644)
+    succeed(work.cli("restore", "1", "--force", "-w", work.path))
+    assert checkpoints(work) == 2
+
+
+def test_other_times_are_restored(work: Workspace) -> None:
+    before = (work.path / "file").stat().st_mtime_ns
+    os.utime(work.path / "file", ns=(1, 1))
+    succeed(work.cli("restore", "1", "--force", "-w", work.path))
+    assert (work.path / "file").stat().st_mtime_ns == before
+    assert checkpoints(work) == 3
+
+
+def test_how_far_a_rewind_can_go(work: Workspace) -> None:
+    done = work.cli("rewind", "500", "--force", "-w", work.path)
+    assert done.returncode == errors.CheckpointUnknown.exit_code
+    assert "Cannot rewind 500 checkpoints: there is only 1 before now" in done.stderr
+    assert work.cli("rewind", "0", "--force", "-w", work.path).returncode == 2
+
+
+def test_a_dry_run_has_the_bytes_of_every_name(work: Workspace) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    (work.path / name).touch()
+    (work.path / "plain").touch()
+    plan = json.loads(
+        succeed(work.cli("restore", "1", "--dry-run", "--json", "-w", work.path)).stdout
+    )
+    assert [b64decode(each) for each in plan["deleted_b64"]] == [b"caf\xe9", b"plain"]
+    assert len(plan["deleted"]) == 2
+    assert "added_b64" not in plan
+
+
+def test_the_whole_workspace_is_no_path_of_it(work: Workspace) -> None:
+    done = work.cli("restore", "0", work.path, "-w", work.path)
+    assert done.returncode == errors.PathUnknown.exit_code
+    assert "whole workspace" in done.stderr
+
+
+def test_a_taken_tag(work: Workspace) -> None:
+    succeed(work.cli("tag", "0", "v1", "-w", work.path))
+    done = work.cli("save", "--tag", "v1", "-w", work.path)
+    assert done.returncode == errors.TagTaken.exit_code
+    assert "ckptfs tag ID 'v1' --move" in done.stderr
+    assert checkpoints(work) == 2
+
+
+def test_the_question_stands_on_the_line_of_its_answer(work: Workspace) -> None:
+    leader, follower = pty.openpty()
+    asking = subprocess.Popen(
+        [sys.executable, "-m", "ckptfs", "restore", "0", "-w", work.path],
+        env={**os.environ, **work.env},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    said = b""
+    while not said.endswith(b"Go ahead? [y/N] "):
+        said += os.read(leader, 1000)
+    os.write(leader, b"y\n")
+    while b"Restored" not in said:
+        said += os.read(leader, 1000)
+    assert asking.wait(60) == 0
+    os.close(leader)
+    assert (work.path / "file").read_text() == "one"
