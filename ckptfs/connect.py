@@ -100,11 +100,11 @@ class LocalSession:
         service.write_back(dir_fd)
         return result
 
-    def meet(self, path: Path) -> None:
+    def meet(self, path: Path, *, keep_first: bool) -> None:
         """Take over what the workspace's directory holds, as a mount does."""
         with _directory(path) as dir_fd:
             if dir_fd is not None:
-                self._service.settle_in(dir_fd, path)
+                self._service.settle_in(dir_fd, path, keep_first=keep_first)
 
 
 @contextmanager
@@ -201,17 +201,20 @@ def new_store(path: Path) -> Iterator[LocalSession]:
     store.close()
 
 
-def prepare_directory(workspace: Workspace, *, patience: float = 30.0) -> None:
-    """Make a directory a workspace without mounting it: its store, if there is none, and the first
-    checkpoint."""
+def prepare_directory(
+    workspace: Workspace, *, patience: float = 30.0, keep_first: bool = True
+) -> None:
+    """Make a directory a workspace without mounting it: its store, if there is none, and, if
+    ``keep_first``, the first checkpoint."""
     from ckptfs import config
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
 
     if not (workspace.store / "data.mdb").exists():
         with new_store(workspace.store) as session:
-            session.meet(workspace.path)
+            session.meet(workspace.path, keep_first=keep_first)
     else:
         with _opened(workspace.store, patience) as store:
-            LocalSession(Service(Filesystem(store)), None).meet(workspace.path)
+            session = LocalSession(Service(Filesystem(store)), None)
+            session.meet(workspace.path, keep_first=keep_first)
     config.register(workspace)

@@ -46,6 +46,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── CheckpointPinned       70
     │   ├── SettingInvalid         71
     │   ├── StateInvalid           72
+    │   ├── StateNotWritten        73
     │   ├── TaskUnknown            75
     │   ├── TaskInvalid            76
     │   └── TaskConflict           77
@@ -515,10 +516,10 @@ class NotConfirmed(WorkspaceError):
     kind = "not-confirmed"
     exit_code = 47
 
-    def __init__(self, reason: str, deed: str = "restored") -> None:
+    def __init__(self, reason: str, deed: str = "restored", *, option: str = "--force") -> None:
         super().__init__(
             f"Not {deed}: {reason}. Nothing was changed.",
-            hint="--force goes ahead without asking; --dry-run says what it would do.",
+            hint=f"{option} goes ahead without asking; --dry-run says what it would do.",
         )
 
 
@@ -643,6 +644,19 @@ class StateInvalid(WorkspaceError):
         super().__init__(
             f"Cannot use the state document {name!r}: {reason}. Nothing was changed.",
             hint="A document is bytes, or anything that JSON can say, under a name of its own.",
+        )
+
+
+class StateNotWritten(WorkspaceError):
+    """A restore is done, but a document of its checkpoint did not get where it was wanted."""
+
+    kind = "state-not-written"
+    exit_code = 73
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(
+            f"The restore is done, but no state was written to {_show(path)}: {reason}.",
+            hint="`ckptfs restore ID --state-only --state-out FILE` tries again.",
         )
 
 

@@ -411,9 +411,10 @@ class Service:
         if self.fs.store.facts.get(_OWED_BELOW) is not None:
             self.write_back(dir_fd)
 
-    def settle_in(self, dir_fd: int, path: Path) -> None:
-        """Take a directory that stays unmounted for the workspace; its first state is kept."""
-        if not self.checkpoints():
+    def settle_in(self, dir_fd: int, path: Path, *, keep_first: bool = True) -> None:
+        """Take a directory that stays unmounted for the workspace. Its first state becomes a
+        checkpoint, unless the caller is about to take one."""
+        if keep_first and not self.checkpoints():
             self.bring_in(dir_fd, path)
         else:
             self._meet(dir_fd, path)

@@ -63,10 +63,23 @@ def prepare(
         return Prepared(workspace, mounted_here=False)
     if wanted.mount and _mount(workspace, wanted, configured=configured):
         return Prepared(workspace, mounted_here=True)
+    return Prepared(prepare_plain(path, storage), mounted_here=False)
+
+
+def prepare_plain(
+    directory: AnyPath, storage: AnyPath | None = None, *, keep_first: bool = True
+) -> Workspace:
+    """Make a directory a workspace as it stands, without mounting it; its first state becomes a
+    checkpoint unless the caller is about to take one."""
+    from ckptfs.daemon import rules
+
+    path = places.resolve(directory)
+    rules.check_not_dangerous(path)
     rules.check_is_directory(path)
+    workspace = Workspace(path, rules.choose_store(path, _text(storage)))
     rules.check_apart(path, workspace.store)
-    prepare_directory(workspace)
-    return Prepared(workspace, mounted_here=False)
+    prepare_directory(workspace, keep_first=keep_first)
+    return workspace
 
 
 def _text(path: AnyPath | None) -> str | None:

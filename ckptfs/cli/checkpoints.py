@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from ckptfs.cli import place, screen
+from ckptfs.cli import place, screen, state
 from ckptfs.cli.pager import output
 from ckptfs.cli.screen import Record
 from ckptfs.connect import open_workspace
@@ -27,8 +27,10 @@ def save(args: Namespace) -> int:
         "allow_empty": args.allow_empty,
         **place.caller(),
     }
-    with open_workspace(place.workspace(args)) as session:
-        record = session.call("save", asked)
+    documents = state.to_keep(args)
+    workspace = place.workspace_to_save(args)
+    with state.staged(workspace.store, documents) as staged, open_workspace(workspace) as session:
+        record = session.call("save", asked | {"state": staged})
     if record["changed"]:
         text = f"Saved checkpoint {record['id']}."
     else:

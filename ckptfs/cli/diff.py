@@ -160,6 +160,8 @@ def _description(record: Record) -> Iterator[str]:
         yield f"by         {_who(cause)}"
     for key, value in checkpoint["metadata"].items():
         yield f"meta       {key}={value}"
+    if checkpoint["state"]:
+        yield f"state      {', '.join(checkpoint['state'])}"
     yield f"changes    {counts_text(record)}"
     yield ""
 

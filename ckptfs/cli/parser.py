@@ -10,6 +10,7 @@ import argparse
 from typing import NoReturn
 
 from ckptfs import __version__
+from ckptfs.cli import agent_words
 from ckptfs.errors import UsageError
 
 _EPILOG = """\
@@ -119,6 +120,7 @@ def make_parser() -> Parser:
     _add_import(verbs)
     _add_export(verbs)
     _add_check(verbs)
+    agent_words.add(lambda name, text: _verb(verbs, name, text))
     return parser
 
 
@@ -136,6 +138,12 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
     )
     parser.add_argument(
         "--json", action="store_true", default=json_default, help="print the result as JSON"
+    )
+    parser.add_argument(
+        "--no-mount",
+        action="store_true",
+        default=json_default,
+        help="work on a plain directory; `save` makes it a workspace",
     )
 
 
@@ -224,6 +232,12 @@ def _add_save(verbs: _Verbs[VerbParser]) -> None:
         "--meta", metavar="K=V", action="append", default=[], help="a fact to keep with it"
     )
     save.add_argument("--allow-empty", action="store_true", help="save although nothing changed")
+    save.add_argument(
+        "--state", metavar="[NAME=]FILE", action="append", default=[], help="a JSON file to keep"
+    )
+    save.add_argument(
+        "--state-blob", metavar="[NAME=]FILE", action="append", default=[], help="any file to keep"
+    )
 
 
 def _add_list(verbs: _Verbs[VerbParser]) -> None:
@@ -273,13 +287,24 @@ def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     restore.add_argument(
         "--no-backup", dest="backup", action="store_false", help="do not save the state before"
     )
+    restore.add_argument(
+        "--state-only", action="store_true", help="leave the files alone; only --state-out"
+    )
     rewind = _verb(verbs, "rewind", "go back N checkpoints")
     rewind.add_argument("steps", metavar="N", nargs="?", type=int, default=1, help="default 1")
     for parser in (restore, rewind):
         parser.add_argument("--dry-run", action="store_true", help="only say what it would do")
         parser.add_argument("--force", action="store_true", help="do not ask")
-    _verb(verbs, "undo", "take back the last restore")
-    _verb(verbs, "redo", "take back the last undo")
+    undo = _verb(verbs, "undo", "take back the last restore")
+    redo = _verb(verbs, "redo", "take back the last undo")
+    for parser in (restore, rewind, undo, redo):
+        parser.add_argument(
+            "--state-out",
+            metavar="[NAME=]FILE",
+            action="append",
+            default=[],
+            help="write a state document of the checkpoint there; into a directory, all of them",
+        )
 
 
 def _add_keeping(verbs: _Verbs[VerbParser]) -> None:

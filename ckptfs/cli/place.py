@@ -23,6 +23,18 @@ def workspace(args: Namespace) -> Workspace:
     return config.find(here())
 
 
+def workspace_to_save(args: Namespace) -> Workspace:
+    """The same; with ``--no-mount``, a directory that is not known yet becomes one as it stands."""
+    try:
+        return workspace(args)
+    except WorkspaceUnknown:
+        if not args.no_mount:
+            raise
+    from ckptfs.api.place import prepare_plain
+
+    return prepare_plain(args.workspace or here(), keep_first=False)
+
+
 def workspace_or_store(args: Namespace) -> Workspace:
     """What ``--store`` names, else the workspace. A store alone stands for its own workspace,
     unless a daemon has it and says which one."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from typing import NamedTuple
 
-from ckptfs.cli import place, screen
+from ckptfs.cli import place, screen, state
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
@@ -23,8 +24,9 @@ def restore(args: Namespace) -> int:
         "paths": [place.below_root(path, workspace, "restore") for path in args.paths],
         "token": args.token,
         "backup": args.backup,
+        "files": not args.state_only,
     }
-    sure = args.force or bool(args.token) or bool(args.paths)
+    sure = args.force or bool(args.token) or bool(args.paths) or args.state_only
     return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 
@@ -35,13 +37,18 @@ def rewind(args: Namespace) -> int:
 
 
 def undo(args: Namespace) -> int:
-    with open_workspace(place.workspace(args)) as session:
-        return _perform(args, session, "undo", {})
+    return _take_back(args, "undo")
 
 
 def redo(args: Namespace) -> int:
-    with open_workspace(place.workspace(args)) as session:
-        return _perform(args, session, "redo", {})
+    return _take_back(args, "redo")
+
+
+def _take_back(args: Namespace, op: str) -> int:
+    workspace = place.workspace(args)
+    with open_workspace(workspace) as session:
+        done = _perform(args, session, op, {})
+    return _finish(args, workspace, done)
 
 
 def _plan_and_perform(
@@ -59,18 +66,40 @@ def _plan_and_perform(
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
-        return _perform(args, session, op, asked)
+        done = _perform(args, session, op, asked)
+    return _finish(args, workspace, done)
 
 
-def _perform(args: Namespace, session: Session, op: str, asked: Record) -> int:
+class _Done(NamedTuple):
+    record: Record
+    text: str
+    documents: state.Documents
+
+
+def _perform(args: Namespace, session: Session, op: str, asked: Record) -> _Done:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
     record = session.call(op, asked)
-    screen.result(record, _result_text(record, op, asked), as_json=args.json)
+    wanted = args.state_out or "on_restore" in record
+    documents = state.fetched(session, record) if wanted else {}
+    return _Done(record, _result_text(record, op, asked), documents)
+
+
+def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
+    """What comes after a restore: its documents, the command that wants to know, the words."""
+    failure = state.run_hook(done.record, done.documents, workspace)
+    state.write_out(args.state_out, done.documents, done.record)
+    screen.result(done.record, done.text, as_json=args.json)
+    if failure:
+        screen.note(f"The restore is done, but the command after it failed: {failure}.")
     return 0
 
 
 def _result_text(record: Record, op: str, asked: Record) -> str:
     number = record["checkpoint"]
+    if asked.get("files") is False:
+        return f"The files stay as they are. Checkpoint {number} carries: " + (
+            ", ".join(map(screen.safe, record["state"])) or "no state"
+        )
     if not record["changed"]:
         of = "these paths are" if asked.get("paths") else "the workspace is"
         return f"Nothing to restore: {of} what checkpoint {number} has. No checkpoint was taken."

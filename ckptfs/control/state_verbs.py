@@ -73,13 +73,13 @@ def after_restore(service: Service, args: Record, record: Record) -> Record:
     paths that changed, and the command that the settings want to be run."""
     target = service.find(str(record["checkpoint"]))
     told = {**record, "state": list(target.state)}
-    if args.get("names"):
-        told |= _names(service, record)
     try:
         command = service.settings().texts["hooks.on_restore"]
     except SettingInvalid:
         command = ""  # the restore has happened; `ckptfs config` tells what is wrong
-    return {**told, "on_restore": command} if command else told
+    if command:
+        told["on_restore"] = command
+    return told | _names(service, record) if command or args.get("names") else told
 
 
 def _names(service: Service, record: Record) -> Record:
