@@ -89,6 +89,10 @@ _VERBS = {
     "import": ("transfer", "import_tree"),
     "export": ("transfer", "export"),
     "check": ("check", "check"),
+    "run": ("run", "run"),
+    "task": ("task", "task"),
+    "hook": ("hook_settings", "hook"),
+    "mcp": ("mcp", "mcp"),
 }
 
 

@@ -39,6 +39,7 @@ def _named(checkpoint: Checkpoint) -> Record:
         "message": checkpoint.message,
         "time_ns": checkpoint.time_ns,
         "metadata": checkpoint.metadata,
+        "pinned": checkpoint.pinned,
     }
 
 

@@ -41,6 +41,9 @@ _READERS = frozenset(
     }
 )
 
+#: Our own tools save what has to be saved.
+_OWN = ("mcp__ckptfs__", "mcp_ckptfs_")
+
 _FILES = ("file_path", "filePath", "notebook_path", "absolute_path", "path")
 _COMMANDS = ("command", "cmd", "script")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
@@ -63,7 +66,8 @@ def matters(record: Record) -> bool:
     """Whether there is a checkpoint to take. Raises `Unknown` for an event that we do not know."""
     event = _text(record, "hook_event_name")
     if event in _TOOL:
-        return _text(record, "tool_name").lower() not in _READERS
+        tool = _text(record, "tool_name").lower()
+        return tool not in _READERS and not tool.startswith(_OWN)
     if event not in _PROMPT | _ENDS | _OTHERS:
         raise Unknown(clean(event) or "without a name")
     return event not in _OTHERS

@@ -1,0 +1,70 @@
+"""What can be typed for agents: the words of `hook`, `mcp`, `run` and `task`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckptfs.cli.parser import VerbParser
+
+#: Makes the parser of a verb from its name and what it does.
+Make = Callable[[str, str], "VerbParser"]
+
+
+def add(make: Make) -> None:
+    _add_run(make)
+    _add_task(make)
+    _add_hook(make)
+    _add_mcp(make)
+
+
+def _add_run(make: Make) -> None:
+    run = make("run", "run a command between two checkpoints, and say what it changed")
+    run.usage = "ckptfs run [-w DIR] [--on-failure keep|restore|ask] -- COMMAND ..."
+    run.add_argument(
+        "--on-failure",
+        choices=("keep", "restore", "ask"),
+        default="keep",
+        help="what to do with its changes if it fails (default: keep)",
+    )
+    run.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+    run.behind = "words"
+
+
+def _add_task(make: Make) -> None:
+    task = make("task", "group work into tasks, and take one back without the others")
+    task.usage = (
+        "ckptfs task start NAME | done [MESSAGE] | list | revert NAME [--force | --dry-run]"
+    )
+    task.add_argument("action", choices=("start", "done", "list", "revert"), help="what to do")
+    task.add_argument("subject", metavar="NAME", nargs="?", help="its name, or what was done")
+    task.add_argument("--dry-run", action="store_true", help="only say what revert would do")
+    task.add_argument(
+        "--force", action="store_true", help="revert what others changed meanwhile, too"
+    )
+
+
+def _add_hook(make: Make) -> None:
+    hook = make("hook", "answer a coding agent's hook, or put it into the agent's settings")
+    hook.usage = (
+        "ckptfs hook\n"
+        "       ckptfs hook install|uninstall claude|codex|gemini|opencode\n"
+        "                   [--project | --user] [--dry-run | --yes]"
+    )
+    hook.add_argument("action", nargs="?", choices=("install", "uninstall"), help="what to do")
+    hook.add_argument("agent", nargs="?", choices=("claude", "codex", "gemini", "opencode"))
+    where = hook.add_mutually_exclusive_group()
+    where.add_argument(
+        "--project", action="store_true", help="in the settings of the workspace (the default)"
+    )
+    where.add_argument("--user", action="store_true", help="in your own settings, for all projects")
+    how = hook.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only show what would change")
+    how.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_mcp(make: Make) -> None:
+    mcp = make("mcp", "serve the workspace to an agent by the Model Context Protocol, on stdio")
+    mcp.add_argument("--read-only", action="store_true", help="only the tools that change nothing")

@@ -1,0 +1,125 @@
+"""`ckptfs run`: a command between two checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from contextlib import suppress
+
+from ckptfs.cli import place, report, screen
+from ckptfs.cli.screen import Record
+from ckptfs.cli.supervise import supervise
+from ckptfs.config import Workspace
+from ckptfs.connect import Session, open_workspace
+from ckptfs.errors import CkptfsError, UsageError
+
+#: What a shell ends with for a command that it cannot start.
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+#: How many paths the summary names, and how long a command may be in a message.
+_NAMED = 10
+_COMMAND_MAX = 160
+
+
+def run(args: Namespace) -> int:
+    if args.stray or not args.words:
+        raise UsageError(
+            "Cannot run: name the command behind `--`.",
+            hint="Such as: ckptfs run --on-failure restore -- make test",
+        )
+    workspace = place.workspace(args)
+    command = _shown(args.words)
+    before = _before(workspace, command)
+    try:
+        code = supervise(args.words)
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        reason = (error.strerror or str(error)).lower()
+        screen.note(f"ckptfs: Cannot run {screen.safe(args.words[0])}: {reason}.")
+        _release(workspace, before)
+        return code
+    try:
+        _after(args, workspace, command, before, code)
+    except CkptfsError as error:
+        screen.failure(error, as_json=False)
+    return code
+
+
+def _shown(words: list[str]) -> str:
+    line = " ".join(" ".join(words).split())
+    return line if len(line) <= _COMMAND_MAX else line[: _COMMAND_MAX - 3] + "..."
+
+
+def _mark(session: Session, message: str, metadata: Record) -> Record:
+    asked = {"kind": "run", "message": message, "metadata": metadata, "weak": True}
+    return session.call("mark", {**asked, "pid": os.getpid(), "command": message})
+
+
+def _before(workspace: Workspace, command: str) -> Record:
+    """The checkpoint to go back to; pinned while the command runs, which may take days."""
+    with open_workspace(workspace) as session:
+        found = _mark(session, f"before: {command}", {"command": command})
+        if not found["pinned"]:
+            session.call("pin", {"checkpoints": [str(found["id"])]})
+        return found
+
+
+def _release(workspace: Workspace, before: Record) -> None:
+    if not before["pinned"]:
+        with suppress(CkptfsError), open_workspace(workspace) as session:
+            session.call("unpin", {"checkpoints": [str(before["id"])]})
+
+
+def _after(args: Namespace, workspace: Workspace, command: str, before: Record, code: int) -> None:
+    facts = {"command": command, "exit_code": str(code)}
+    with open_workspace(workspace) as session:
+        after = _mark(session, f"after: {command}", facts)
+        asked = {"older": str(before["id"]), "newer": str(after["id"])}
+        found = session.call("diff", asked)
+        record = {
+            "command": command,
+            "exit_code": code,
+            "before": before["id"],
+            "after": after["id"],
+            **{key: found[key] for key in ("added", "modified", "deleted")},
+            "restored": False,
+        }
+        if code and found["changes"] and _goes_back(args.on_failure, code):
+            wishes = {"checkpoint": str(before["id"]), "pid": os.getpid(), "command": command}
+            done = session.call("restore", wishes)
+            record |= {"restored": True, "undo": done["before"]}
+    _release(workspace, before)
+    if args.json:
+        screen.note(json.dumps(screen.portable(record)))
+    else:
+        screen.note(_summary(record, found["changes"]))
+
+
+def _goes_back(on_failure: str, code: int) -> bool:
+    if on_failure != "ask":
+        return on_failure == "restore"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        screen.note("ckptfs: There is no terminal to ask at; the changes are kept.")
+        return False
+    screen.note(f"ckptfs: The command failed ({code}). Put the workspace back? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _summary(record: Record, changes: list[Record]) -> str:
+    command = screen.safe(record["command"])
+    if not changes:
+        return f"ckptfs: {command} changed nothing (checkpoint {record['before']})."
+    span = f"checkpoints {record['before']} and {record['after']}"
+    lines = [f"ckptfs: {command} changed the workspace: {report.counts(record)} ({span})."]
+    lines += [f"  {change['status']} {screen.safe(change['path'])}" for change in changes[:_NAMED]]
+    if len(changes) > _NAMED:
+        lines.append(f"  ... and {len(changes) - _NAMED:,} more")
+    if record["restored"]:
+        lines.append(
+            f"  It failed ({record['exit_code']}), so all of this was put back; "
+            f"`ckptfs undo` brings it again (checkpoint {record['undo']})."
+        )
+    return "\n".join(lines)
