@@ -270,6 +270,9 @@ class Blocks:
         for key, _ in self._blocks.walk():
             yield key
 
+    def count(self) -> int:
+        return self._blocks.count()
+
     def counted(self) -> Iterator[bytes]:
         for key, _ in self._refs.walk():
             yield key

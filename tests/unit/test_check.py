@@ -291,8 +291,6 @@ def test_a_checkpoint_is_checked_too(fs: Filesystem) -> None:
 
 # -- what is left over -----------------------------------------------------------------------------
 
-LEFT_OVER = pytest.mark.xfail(reason="no invariant speaks of records that nothing leads to")
-
 
 def _xattr_of_nobody(fs: Filesystem) -> None:
     fs.store.xattrs.put(fs.head, fmt.xattr_entity(Ino(999), b"user.a"), fmt.PRESENT)
@@ -330,12 +328,12 @@ def _two_files_with_one_content(fs: Filesystem) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(_xattr_of_nobody, marks=LEFT_OVER),
-        pytest.param(_orphan_of_nobody, marks=LEFT_OVER),
-        pytest.param(_orphan_with_a_name, marks=LEFT_OVER),
-        pytest.param(_nameless_inode_that_is_no_orphan, marks=LEFT_OVER),
-        pytest.param(_number_that_will_come_again, marks=LEFT_OVER),
-        pytest.param(_two_files_with_one_content, marks=LEFT_OVER),
+        _xattr_of_nobody,
+        _orphan_of_nobody,
+        _orphan_with_a_name,
+        _nameless_inode_that_is_no_orphan,
+        _number_that_will_come_again,
+        _two_files_with_one_content,
     ],
 )
 def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None:
