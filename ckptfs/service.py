@@ -33,6 +33,7 @@ from ckptfs.history import (
     Touched,
     compression,
     difference,
+    excluded,
     listing,
     log,
     purge,
@@ -88,7 +89,8 @@ class Service:
 
     def figures(self) -> Figures:
         store = self.fs.store
-        return Figures(len(history.checkpoints(store)), store.size_bytes(), store.head.inodes)
+        inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
+        return Figures(len(history.checkpoints(store)), store.size_bytes(), inodes)
 
     def save(
         self,
@@ -223,6 +225,9 @@ class Service:
 
     def _select(self, target: Checkpoint, patterns: Sequence[bytes]) -> list[bytes]:
         self.fs.settle()
+        for pattern in patterns:
+            if excluded.is_excluded(self.fs, pattern):
+                raise PathUnknown(pattern, "it is excluded from history", verb="restore")
         views = (self.fs.head, self.fs.view_of(target.epoch))
         reason = f"neither checkpoint {target.id} nor the workspace has it"
         with _paths_known("restore", reason, named=b", ".join(patterns)):
@@ -275,6 +280,23 @@ class Service:
     def settings(self) -> Settings:
         """What holds for this workspace: its own settings over the user's."""
         return settings.load([config.settings_file(), self.fs.store.path / settings.FILE])
+
+    def exclude(self) -> tuple[str, ...]:
+        """Let the exclude patterns of the settings hold, for what is there already, too."""
+        patterns = self.settings().exclude
+        touched = excluded.apply(self.fs, patterns)
+        self.fs.commit()
+        if touched.entries:
+            self.unannounced.append(touched)
+        return patterns
+
+    def add_excluded(self, patterns: Sequence[str]) -> None:
+        """Add patterns to the workspace's own; the next `exclude` lets them hold."""
+        known = self.settings().exclude
+        new = [pattern for pattern in patterns if pattern not in known]
+        text = settings.patterns_text([*known, *new])
+        if new:
+            settings.store(self.fs.store.path / settings.FILE, "exclude.patterns", text)
 
     def prune(self, *, dry_run: bool = False) -> list[Decision]:
         """Let checkpoints expire; say for each one whether it stays and why."""
@@ -386,6 +408,7 @@ class Service:
                 raise WorkspaceNotEmpty(self.fs.store.path)
             if self.has_unsaved():
                 self.save(f"before import from {source}")
+        self.exclude()
         result = sync.import_tree(self.fs, source, progress=progress)
         self.save(f"import from {source}")
         return result
@@ -400,6 +423,7 @@ class Service:
 
     def take_in(self, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
         """Bring in what changed in the directory below, without a checkpoint of its own."""
+        self.exclude()
         result = sync.scan(self.fs, dir_fd, progress=progress)
         self.fs.commit()
         return result
@@ -441,7 +465,7 @@ class Service:
         result = self.take_in(dir_fd, progress)
         if first:
             self.save("first mount", "mount")
-        elif result.changed:
+        elif result.changed and self.has_unsaved():
             self.save("changed while unmounted", "offline")
         return result
 

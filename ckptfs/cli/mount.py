@@ -39,6 +39,7 @@ def _request(args: Namespace) -> rules.MountRequest:
         allow_other=args.allow_other,
         write_back=args.write_back,
         auto=_policy(args.auto),
+        exclude=_patterns(args.exclude),
     )
 
 
@@ -48,6 +49,16 @@ def _policy(words: str) -> str:
 
     parse_policy(words)
     return words
+
+
+def _patterns(patterns: list[str]) -> tuple[str, ...]:
+    """Exclude patterns, refused here if one makes no sense."""
+    if patterns:
+        from ckptfs.history.settings import patterns_text, require_valid
+
+        for pattern in patterns:
+            require_valid("exclude.patterns", patterns_text([pattern]))
+    return tuple(patterns)
 
 
 def _live(plan: rules.Plan, announcer: Announcer) -> None:

@@ -181,6 +181,13 @@ def _add_mount(verbs: _Verbs[VerbParser]) -> None:
         help="fill a new workspace from DIR (only read)",
     )
     mount.add_argument(
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="keep what matches out of history from now on, as in .gitignore; may be given again",
+    )
+    mount.add_argument(
         "--auto",
         metavar="POLICY",
         default="command",

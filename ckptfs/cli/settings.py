@@ -8,8 +8,15 @@ from pathlib import Path
 from ckptfs import config as places
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.connect import open_workspace
+from ckptfs.control import runtime
 from ckptfs.errors import UsageError
 from ckptfs.history import settings
+
+
+#: What a daemon has to hear of at once; it reads the others when it needs them.
+_PATTERNS = "exclude.patterns"
 
 
 def config(args: Namespace) -> int:
@@ -19,6 +26,8 @@ def config(args: Namespace) -> int:
     own = user if args.for_all else place.workspace(args).store / settings.FILE
     if args.value is not None or args.unset:
         settings.store(own, args.key, args.value)
+        if args.key == _PATTERNS and not args.for_all:
+            _apply(place.workspace(args))
     files = [user] if args.for_all else [user, own]
     found = settings.load(files)
     names = list(settings.SETTINGS) if args.key is None else [args.key]
@@ -27,6 +36,12 @@ def config(args: Namespace) -> int:
     records = [_record(name, found) for name in names]
     screen.result({"settings": records}, _human(records, args), as_json=args.json)
     return 0
+
+
+def _apply(workspace: Workspace) -> None:
+    if runtime.living(workspace) is not None:
+        with open_workspace(workspace) as session:
+            session.call("exclude")
 
 
 def _record(name: str, found: settings.Settings) -> Record:
@@ -41,9 +56,9 @@ def _record(name: str, found: settings.Settings) -> Record:
 
 def _human(records: list[Record], args: Namespace) -> str:
     if args.key is not None:
-        return str(records[0]["value"])
+        return str(records[0]["value"]).rstrip("\n")
     return "\n".join(
-        f"{item['name']:<26} {item['value']:<8} {item['meaning']}"
+        f"{item['name']:<26} {', '.join(str(item['value']).splitlines()):<8} {item['meaning']}"
         + (f" ({screen.safe(item['file'])})" if item["file"] else "")
         for item in records
     )

@@ -55,6 +55,10 @@ def _prune(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
 
 
+def _exclude(service: Service, args: Record, tell: Tell | None) -> Record:
+    return {"patterns": list(service.exclude())}
+
+
 def _space(service: Service, args: Record, tell: Tell | None) -> Record:
     return service.space()._asdict()
 
@@ -89,6 +93,7 @@ VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "delete": _delete,
     "prune": _prune,
     "space": _space,
+    "exclude": _exclude,
     "compact": _compact,
     "purge": _purge,
 }

@@ -115,6 +115,7 @@ def _uncovered_directory(plan: rules.Plan) -> int:
 def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
     try:
         imported = None
+        service.add_excluded(plan.exclude)
         if plan.source is not None:
             imported = service.import_tree(plan.source, relay(announcer.progress, "import"))
         watch = relay(announcer.progress, "scan")

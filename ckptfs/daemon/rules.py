@@ -73,6 +73,8 @@ class MountRequest(NamedTuple):
     write_back: bool = True
     #: When to take checkpoints by itself, as `ckptfs.history.auto.parse_policy` reads it.
     auto: str = "command"
+    #: Patterns of what is to be kept out of history from now on.
+    exclude: tuple[str, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -89,6 +91,8 @@ class Plan(NamedTuple):
     auto: str = "command"
     #: The workspace had this store before, and nothing is left of it.
     history_lost: bool = False
+    #: Patterns to add to those that keep files out of history.
+    exclude: tuple[str, ...] = ()
 
 
 def plan(request: MountRequest) -> Plan:
@@ -115,6 +119,7 @@ def plan(request: MountRequest) -> Plan:
         dead,
         request.auto,
         is_history_lost(workspace),
+        request.exclude,
     )
     if not dead:
         check_directory(checked)

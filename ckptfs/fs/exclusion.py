@@ -134,9 +134,10 @@ def spec_of(patterns: Sequence[str]) -> GitIgnoreSpec | None:
         try:
             found = GitIgnoreSpec.from_lines([pattern])
         except Exception as error:  # pathspec's own errors and those of re have no common base
-            raise ValueError(f"{pattern!r} is no pattern of gitignore ({error})") from error
+            reason = str(error).lower()
+            raise ValueError(f"patterns as in .gitignore are wanted ({reason})") from error
         if not any(item.include is not None for item in found.patterns):
-            raise ValueError(f"{pattern!r} is a pattern that matches nothing")
+            raise ValueError(f"patterns are wanted ({pattern!r} matches nothing)")
     return GitIgnoreSpec.from_lines(patterns)
 
 

@@ -276,5 +276,7 @@ def is_excluded(fs: Filesystem, path: bytes) -> bool:
     """Whether something stands at a path, and history does not know it."""
     inode: Inode | None = fs.getattr(fs.head, ROOT_INO)
     for name in path.split(b"/"):
-        inode = fs.seek(fs.head, inode.ino, name) if inode is not None and inode.is_dir else None
+        if inode is None or not inode.is_dir or len(name) > NAME_MAX:
+            return False
+        inode = fs.seek(fs.head, inode.ino, name)
     return inode is not None and home_of(fs, fs.head, inode.ino) is fs.head.aside is not None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ckptfs.config import write_atomically
 from ckptfs.errors import SettingInvalid
+from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.retention import RetentionPolicy
 
 FILE = "config.toml"
@@ -60,6 +61,23 @@ def _command(text: str) -> int:
     return len(shlex.split(text))
 
 
+def patterns_of(text: str) -> tuple[str, ...]:
+    """Patterns as in .gitignore: one on a line, or on one line with commas between them."""
+    parts = text.splitlines() if "\n" in text else [part.strip() for part in text.split(",")]
+    found = tuple(part for part in parts if part.strip() and not part.startswith("#"))
+    spec_of(found)
+    return found
+
+
+def patterns_text(patterns: Iterable[str]) -> str:
+    """The patterns as `patterns_of` reads them."""
+    return "".join(pattern + "\n" for pattern in patterns)
+
+
+def _patterns(text: str) -> int:
+    return len(patterns_of(text))
+
+
 class Setting(NamedTuple):
     read: Callable[[str], int]
     default: str
@@ -74,6 +92,7 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.daily": Setting(_time_ns, "30d", "then one a day, to this age"),
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
     "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
+    "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
@@ -88,6 +107,10 @@ class Settings(NamedTuple):
     def value(self, name: str) -> int:
         """A setting read: a number, bytes, nanoseconds, or whether it is on."""
         return SETTINGS[name].read(self.texts[name])
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        return patterns_of(self.texts["exclude.patterns"])
 
     @property
     def retention(self) -> RetentionPolicy:
@@ -151,8 +174,14 @@ def _read(file: Path) -> dict[str, str]:
     for section, entries in tables.items():
         for key, value in entries.items() if isinstance(entries, dict) else [("", entries)]:
             name = f"{section}.{key}" if key else section
-            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            texts[name] = _text(value)
     return texts
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return patterns_text(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _written(texts: dict[str, str]) -> str:

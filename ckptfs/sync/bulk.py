@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from ckptfs.fs import Filesystem, content, inodes
+from ckptfs.fs.exclusion import home_for, note_border
 from ckptfs.model import NO_CONTENT, Ino, Inode
 from ckptfs.store import View
 from ckptfs.store.format import NO_EPOCH, dirent_entity, pack_u64
@@ -30,6 +31,10 @@ def place(
     store = fs.store
     size = len(data)
     store.charge(size)
+    if view.aside is not None:
+        home = home_for(fs, view, parent, name, is_dir=False)
+        note_border(fs, view, parent, home)
+        view = home
     now = fs.clock()
     inode = Inode(
         ino=store.new_ino(),

@@ -132,7 +132,8 @@ class Intake:
         try:
             inode = self.fs.link(self.view, group.ino, parent, name)
         except OSError as error:
-            if error.errno == errno.EMLINK:
+            # Or one of the two names is kept out of history: then it is two files.
+            if error.errno in (errno.EMLINK, errno.EXDEV):
                 return None
             raise
         if group.places is not None:
@@ -229,7 +230,9 @@ class Intake:
     def _move_names(self, old: Ino, places: list[tuple[Ino, bytes]], group: Group) -> None:
         for parent, name in places:
             other = self.find(parent, name)
-            if other is not None and other.ino == old:
+            if other is None or other.ino != old:
+                continue
+            if self.fs.excludes(old) == self.fs.excludes(group.ino):
                 self.remove(parent, name, other)
                 self._link(group, parent, name)
 
