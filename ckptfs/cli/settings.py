@@ -14,7 +14,6 @@ from ckptfs.control import runtime
 from ckptfs.errors import UsageError
 from ckptfs.history import settings
 
-
 #: What a daemon has to hear of at once; it reads the others when it needs them.
 _PATTERNS = "exclude.patterns"
 
