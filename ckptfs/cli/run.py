@@ -79,7 +79,7 @@ def _after(args: Namespace, workspace: Workspace, command: str, before: Record, 
         after = _mark(session, f"after: {command}", facts)
         asked = {"older": str(before["id"]), "newer": str(after["id"])}
         found = session.call("diff", asked)
-        record = {
+        record: Record = {
             "command": command,
             "exit_code": code,
             "before": before["id"],
@@ -88,9 +88,13 @@ def _after(args: Namespace, workspace: Workspace, command: str, before: Record, 
             "restored": False,
         }
         if code and found["changes"] and _goes_back(args.on_failure, code):
-            wishes = {"checkpoint": str(before["id"]), "pid": os.getpid(), "command": command}
-            done = session.call("restore", wishes)
-            record |= {"restored": True, "undo": done["before"]}
+            record |= {"restored": True}
+    if record["restored"]:
+        # By the API, since a command may be waiting to hear of restores.
+        from ckptfs.api import CheckpointService
+
+        service = CheckpointService(workspace.path, workspace.store)
+        record |= {"undo": service.restore(str(before["id"]), state=False).before_id}
     _release(workspace, before)
     if args.json:
         screen.note(json.dumps(screen.portable(record)))

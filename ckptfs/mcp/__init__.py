@@ -1,0 +1,1 @@
+"""The workspace as tools of the Model Context Protocol. Needs the extra `ckptfs[mcp]`."""

@@ -1,0 +1,181 @@
+"""The tools, each a few lines over the API. Whether one changes anything stands in its annotations.
+
+Tools run in threads; the API may be called from several at once. Errors of ckptfs become errors of
+the tool, in the same words, for the model to read.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from ckptfs import __version__
+from ckptfs.api import CheckpointService
+from ckptfs.config import Workspace
+from ckptfs.errors import CkptfsError
+from ckptfs.mcp import results
+from ckptfs.mcp.results import (
+    TEXT_MAX,
+    CheckpointDetails,
+    CheckpointInfo,
+    CheckpointList,
+    Difference,
+    FileHistory,
+    Restore,
+    Status,
+)
+
+_INSTRUCTIONS = """\
+Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
+build output, what shell commands do. Take one before you try something risky, look at differences
+instead of guessing what changed, and go back when something went wrong: a restore loses nothing, it
+saves the state before it.
+A checkpoint is named by its id, its tag, `latest`, `@-2` (two back) or a time such as "10 minutes
+ago". Paths are relative to the workspace."""
+
+_LOOKS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+_ADDS = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+)
+_REPLACES = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
+
+Reference = Annotated[str, Field(description="id, tag, `latest`, `@-N` or a time", max_length=300)]
+Limit = Annotated[int, Field(description="at most so many", ge=1, le=500)]
+Chars = Annotated[int, Field(description="at most so many characters", ge=0, le=1_000_000)]
+Paths = Annotated[list[str], Field(description="only these files and directories", max_length=1000)]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
+    """A server for one workspace; a read-only one has only the tools that change nothing."""
+    server: MCPServer[Any] = MCPServer(
+        "ckptfs",
+        version=__version__,
+        instructions=_INSTRUCTIONS.format(path=workspace.path),
+        log_level="WARNING",
+    )
+    tools = Tools(CheckpointService(workspace.path, workspace.store))
+    for function, hints in (
+        (tools.checkpoint_list, _LOOKS),
+        (tools.checkpoint_show, _LOOKS),
+        (tools.checkpoint_diff, _LOOKS),
+        (tools.file_history, _LOOKS),
+        (tools.workspace_status, _LOOKS),
+        (tools.checkpoint_create, _ADDS),
+        (tools.checkpoint_restore, _REPLACES),
+    ):
+        if hints is _LOOKS or not read_only:
+            description = inspect.cleandoc(function.__doc__ or "")
+            server.add_tool(
+                _telling(function),
+                description=description,
+                annotations=hints,
+                structured_output=True,
+            )
+    return server
+
+
+def _telling(function: Callable[P, R]) -> Callable[P, R]:
+    """Hand errors of ckptfs on to the model; anything else is a fault, and logged as one."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except CkptfsError as error:
+            raise ToolError(results.text(f"{error.message} {error.hint}".strip())) from error
+
+    return call
+
+
+class Tools:
+    """What a model can call; the docstrings are what it reads."""
+
+    def __init__(self, service: CheckpointService) -> None:
+        self._service = service
+
+    def checkpoint_create(
+        self,
+        message: Annotated[str, Field(description="what this state is", max_length=2000)],
+        tag: Annotated[str, Field(description="a name to find it by", max_length=200)] = "",
+    ) -> CheckpointInfo:
+        """Save the workspace as it is now. Costs nothing, whatever the size; takes no checkpoint if
+        nothing changed since the last one, unless a tag is given."""
+        return results.checkpoint(self._service.save(message, tag=tag))
+
+    def checkpoint_list(self, limit: Limit = 20) -> CheckpointList:
+        """List the checkpoints, newest first. Many take themselves, before a command or a tool
+        changes something; their message says which."""
+        found = self._service.list(limit + 1)
+        return CheckpointList(
+            checkpoints=[results.checkpoint(item) for item in found[:limit]],
+            more=len(found) > limit,
+        )
+
+    def checkpoint_show(self, checkpoint: Reference, max_chars: Chars = 0) -> CheckpointDetails:
+        """Show one checkpoint and the paths that it changed; with max_chars also the text diff."""
+        found = self._service.get(checkpoint)
+        changed = self._service.show(found.id)
+        return CheckpointDetails(
+            checkpoint=results.checkpoint(found),
+            difference=results.difference(changed, max_chars, content=max_chars > 0),
+        )
+
+    def checkpoint_diff(
+        self,
+        from_checkpoint: Reference = "",
+        to_checkpoint: Reference = "",
+        paths: Paths | None = None,
+        max_chars: Chars = TEXT_MAX,
+    ) -> Difference:
+        """What differs between two checkpoints. Without to_checkpoint: up to now; without both:
+        what changed since the last checkpoint. max_chars=0 lists the paths only."""
+        found = self._service.diff(from_checkpoint, to_checkpoint, paths=paths or [])
+        return results.difference(found, max_chars, content=max_chars > 0)
+
+    def checkpoint_restore(
+        self,
+        checkpoint: Reference,
+        paths: Paths | None = None,
+        confirm: Annotated[bool, Field(description="really do it")] = False,
+        token: Annotated[
+            str, Field(description="of the dry run: refuses if anything changed since")
+        ] = "",
+    ) -> Restore:
+        """Make the workspace, or only some paths, what it was. Without confirm=true it is a dry run
+        that names what would change. The state before is saved first, so it can be taken back."""
+        found = self._service.restore(
+            checkpoint, paths or [], dry_run=not confirm, token=token, state=False
+        )
+        return results.restore(found)
+
+    def file_history(
+        self,
+        path: Annotated[str, Field(description="a file or directory", min_length=1)],
+        limit: Limit = 20,
+    ) -> FileHistory:
+        """List the checkpoints in which a file, or anything below a directory, changed. Follows
+        renames, and knows files that are gone."""
+        found = self._service.log(path)
+        return FileHistory(
+            path=path,
+            versions=[results.version(item) for item in found[:limit]],
+            more=len(found) > limit,
+        )
+
+    def workspace_status(self) -> Status:
+        """Where the workspace and its history are, and how much changed since the last
+        checkpoint."""
+        changed = self._service.diff()
+        return results.status(self._service.status(), len(changed.changes))
