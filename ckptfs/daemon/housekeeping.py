@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -104,10 +106,11 @@ class Housekeeping:
             await self._stirred.wait()
             self._stirred = trio.Event()
             await trio.sleep(_REST_S)
-            self._auto.rest()
-            self._expire()
-            await self._free()
-            self._service.fs.commit()
+            with self._surviving():
+                self._auto.rest()
+                self._expire()
+                await self._free()
+                self._service.fs.commit()
 
     async def compress(self) -> None:
         """Compress old checkpoints whenever nobody asks for anything."""
@@ -115,8 +118,10 @@ class Housekeeping:
         while True:
             await trio.sleep(_COMPRESS_AGE_S + 1)
             while self._may_compress():
-                seen = requests()
-                if compressor.step(_STEP_S):
+                seen, done = requests(), True
+                with self._surviving():
+                    done = compressor.step(_STEP_S)
+                if done:
                     break
                 await trio.lowlevel.checkpoint()
                 if requests() != seen:
@@ -140,11 +145,19 @@ class Housekeeping:
         else:
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
 
-    def _complain(self, error: SettingInvalid) -> None:
+    @contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """What can wait must not end the mount: damage is told, and met again by who needs it."""
+        try:
+            yield
+        except (OSError, struct.error, LookupError, ValueError) as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
         """Once, not every few seconds."""
         if str(error) != self._complaint:
             self._complaint = str(error)
-            log.warning("nothing expires and nothing is compressed: %s", error)
+            log.warning("some housekeeping was left undone: %r", error)
 
     async def _free(self) -> None:
         """Free what deleted checkpoints and files in limbo held."""

@@ -10,14 +10,16 @@ the content id, and go with it (docs/FORMAT.md, "content").
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer
+from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     INLINE,
     INLINE_MAX,
@@ -112,6 +114,8 @@ def write(
     fs.store.charge(len(data))
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
+    else:
+        _require_parts(fs, view, inode, offset, end)
     # Before the blocks: settling a block that is already gathered adds to what is saved here.
     inode = inode._replace(
         size=max(inode.size, end),
@@ -126,6 +130,16 @@ def write(
         inode = inodes.load(fs, view, ino)
         inodes.save(fs, view, inode._replace(allocated=inode.allocated + grown))
     return len(data)
+
+
+def _require_parts(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> None:
+    """Refuse a write to a part of a block whose rest is damaged, before anything changes."""
+    gathered = fs.gathered.get(inode.ino)
+    for number, part in ((offset // BLOCK_SIZE, offset), (end // BLOCK_SIZE, end)):
+        if part % BLOCK_SIZE and (gathered is None or gathered.number != number):
+            mapping = find_block(fs, view, inode, number)
+            if mapping is not None:
+                block_bytes(fs, mapping)
 
 
 def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview) -> int:
@@ -300,10 +314,30 @@ def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer
     if offset >= end:
         return b""
     first, last = offset // BLOCK_SIZE, (end - 1) // BLOCK_SIZE
-    if first == last:
-        start = first * BLOCK_SIZE
-        return _piece(fs, find_block(fs, view, inode, first), offset - start, end - start)
-    return b"".join(_pieces(fs, view, inode, offset, end))
+    try:
+        if first == last:
+            start = first * BLOCK_SIZE
+            return _piece(fs, find_block(fs, view, inode, first), offset - start, end - start)
+        return b"".join(_pieces(fs, view, inode, offset, end))
+    except CorruptBlock as error:
+        raise CorruptBlock(errno.EIO, _whereabouts(fs, view, inode, error)) from error
+
+
+def _whereabouts(fs: Filesystem, view: View, inode: Inode, error: OSError) -> str:
+    """What is damaged, in words for the log: a reader hears no more than EIO."""
+    parts = []
+    with contextlib.suppress(OSError):
+        here = inode
+        while here.name:
+            parts.append(here.name)
+            here = inodes.load(fs, view, here.parent)
+    record = fs.store.epochs.get(view.epoch)
+    number = record.info.get("id") if record else None
+    where = "the workspace" if number is None else f"checkpoint {number}"
+    return (
+        f"{error.strerror}: {os.fsdecode(b'/'.join(reversed(parts)))!r} in {where}; "
+        "`ckptfs check --deep` names all that is affected"
+    )
 
 
 def _pieces(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> Iterator[Buffer]:

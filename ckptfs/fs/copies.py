@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
-from ckptfs.model import NO_CONTENT, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
 from ckptfs.store.format import (
     PRESENT,
     block_entity,
@@ -32,6 +32,8 @@ def clone(fs: Filesystem, source: View, ino: Ino, view: View, parent: Ino, name:
     """Put a copy of what ``ino`` is in the view ``source`` under a free name of ``view``: all its
     attributes, times and bytes, none of its other names. Not for directories."""
     original = fs.getattr(source, ino)
+    # Before anything changes: a record for each block, however many there are.
+    fs.store.require(original.allocated // BLOCK_SIZE)
     made = fs.mknod(view, parent, name, original.mode, original.uid, original.gid, original.rdev)
     view = home_of(fs, view, made.ino)
     copy = _like(fs, source, original, view, made)
@@ -156,6 +158,7 @@ def _share_blocks(fs: Filesystem, source: View, original: Inode, view: View, cop
     store = fs.store
     for entity, record in store.blockmap.walk(source, pack_u64(original.content)):
         mapping = unpack_mapping(record)
+        store.note()
         if mapping.key:
             store.blocks.share(mapping.key)
         place = block_entity(copy.content, block_number(entity))

@@ -87,7 +87,7 @@ def repack(fs: Filesystem) -> None:
     packing = _Packing(store)
     for _, _, record in store.blockmap.versions(b""):
         key = unpack_mapping(record).key if record else b""
-        if key and store.blocks.pack_of(key) in poor:
+        if key and store.blocks.pack_of(key) in poor and store.blocks.is_whole(key):
             packing.add(key, store.blocks.unpack(key))
             store.charge(BLOCK_SIZE)
             if store.dirty_bytes > _COMMIT_BYTES:

@@ -104,7 +104,7 @@ class Equaliser:
         before = self.changes
         for name in sorted(names | wanted.keys()):
             self._entry(here.ino, name, wanted.get(name), path + b"/" + name)
-        if self._attributes(here) != self._attributes(like):
+        if self._attributes(fs.head, here) != self._attributes(self.goal, like):
             self.modified.append(path)
         if self.apply and (self.changes > before):
             self._dress(here.ino, like)
@@ -189,13 +189,28 @@ class Equaliser:
             atime_ns=like.atime_ns,
             mtime_ns=like.mtime_ns,
         )
+        self._dress_xattrs(ino, self._xattrs(self.goal, like.ino))
         self.fs.setattr(self.fs.head, ino, wanted)
         self.touched.inodes.add(ino)
+
+    def _dress_xattrs(self, ino: Ino, wanted: dict[bytes, bytes]) -> None:
+        fs = self.fs
+        found = self._xattrs(fs.head, ino)
+        for name in found.keys() - wanted.keys():
+            fs.removexattr(fs.head, ino, name)
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                fs.setxattr(fs.head, ino, name, value)
+
+    def _xattrs(self, view: View, ino: Ino) -> dict[bytes, bytes]:
+        fs = self.fs
+        if not fs.store.xattrs_used:
+            return {}
+        return {name: fs.getxattr(view, ino, name) for name in fs.listxattr(view, ino)}
 
     def _touch(self, parent: Ino, name: bytes, *inodes: Ino) -> None:
         self.touched.entries.add((parent, name))
         self.touched.inodes.update((parent, *inodes))
 
-    @staticmethod
-    def _attributes(inode: Inode) -> tuple[int, int, int]:
-        return inode.mode, inode.uid, inode.gid
+    def _attributes(self, view: View, inode: Inode) -> tuple[int, int, int, dict[bytes, bytes]]:
+        return inode.mode, inode.uid, inode.gid, self._xattrs(view, inode.ino)

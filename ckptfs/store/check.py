@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
+from ckptfs.store.blocks import LOST
 from ckptfs.store.views import View
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def _block_uses(store: Store) -> Iterator[Problem]:
         if record and (key := fmt.unpack_mapping(record).key):
             used[key] += 1
     used.update(base for _, base in store.blocks.bases())
+    del used[LOST]
     for key in store.blocks.keys():
         counted = store.blocks.uses(key)
         if counted != used.pop(key, 0):

@@ -289,6 +289,13 @@ class Store:
         self.dirty = True
         self.dirty_bytes = needed
 
+    def require(self, records: int) -> None:
+        """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
+        noted when it is written."""
+        needed = self.dirty_bytes + records * _RECORD_COST
+        if records and needed > self._free_bytes() - _RESERVE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def _disk_free(self) -> int:
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize

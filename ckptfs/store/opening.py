@@ -5,6 +5,7 @@ Everything here looks before anything is written: a directory that is refused is
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,6 +16,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.store.format import unpack_u32
+from ckptfs.store.pages import Pages
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock"
@@ -108,6 +110,19 @@ def _require_lmdb(path: Path) -> None:
         head = data.read(_MAGIC_AT + len(_MAGIC))
     if head[_MAGIC_AT:] != _MAGIC:
         raise errors.NotAStore(path, "its data file is not an LMDB file")
+    require_pages(path, only_if_short=True)
+
+
+def require_pages(path: Path, *, only_if_short: bool = False) -> None:
+    """Refuse a file that LMDB would not survive: it takes the numbers in its pages for granted, and
+    a page behind the end of a file that was cut short ends the process."""
+    with contextlib.closing(Pages(path / DATA_FILE)) as pages:
+        if only_if_short and not pages.is_short():
+            return
+        faults = pages.faults()
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise errors.StoreCorrupt(path, f"{faults[0]}{more}")
 
 
 def _foreign_files(path: Path) -> bool:

@@ -53,7 +53,7 @@ class Pages:
         with path.open("rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.metas = [meta for n in (0, 1) if (meta := self._meta(n)) is not None]
-        self.metas.sort(key=lambda meta: -meta.transaction)
+        self.metas.sort(key=lambda meta: -meta.transaction)  # LMDB goes by the later one
         #: What was found to be wrong.
         self.broken: list[str] = []
         self._seen: set[int] = set()
@@ -85,11 +85,11 @@ class Pages:
     def is_short(self) -> bool:
         """Whether the file ends before its last page. That alone is no damage: pages that were
         taken and given back within one transaction were never written."""
-        return any((m.last_page + 1) * m.page_size > len(self._data) for m in self.metas[:1])
+        return not self.metas or self.claimed_bytes() > len(self._data)
 
     def claimed_bytes(self) -> int:
         """How long the file says it is."""
-        return max(((m.last_page + 1) * m.page_size for m in self.metas), default=0)
+        return (self.metas[0].last_page + 1) * self.metas[0].page_size
 
     # -- the whole structure ----------------------------------------------------------------------
 
