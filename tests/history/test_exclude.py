@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,19 +268,16 @@ def test_no_file_is_on_both_sides(work: Edits) -> None:
     work.mkdir("d")
     work.mkdir("cache")
     for source, goal in (("plain", "b.log"), ("a.log", "b"), ("plain", "cache/plain")):
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="cross-device"):
             work.link(source, goal)
-        assert caught.value.errno == errno.EXDEV
     work.link("plain", "twin")
     work.link("a.log", "twin.log")
     for source, goal in (("twin", "twin2.log"), ("twin.log", "twin3")):
-        with pytest.raises(OSError) as caught:
+        with pytest.raises(OSError, match="cross-device"):
             work.move(source, goal)
-        assert caught.value.errno == errno.EXDEV
     work.link("plain", "d/third")
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="cross-device"):
         work.move("d", "cache/d")
-    assert caught.value.errno == errno.EXDEV
 
 
 # -- other patterns --------------------------------------------------------------------------------
