@@ -6,6 +6,8 @@ on the store of a plain directory. It never prints, never ends the process, and 
 for.
 """
 
+import logging
+
 from ckptfs.api.events import EVENTS, CheckpointEvent, EventStream, Handler
 from ckptfs.api.service import CheckpointService
 from ckptfs.api.threads import AsyncCheckpointService
@@ -21,6 +23,9 @@ from ckptfs.api.values import (
     WorkspaceStatus,
 )
 from ckptfs.errors import CkptfsError
+
+# Whoever wants to read our log sets handlers of their own; without any, Python would print it.
+logging.getLogger("ckptfs").addHandler(logging.NullHandler())
 
 __all__ = [
     "EVENTS",

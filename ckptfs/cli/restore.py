@@ -78,7 +78,7 @@ class _Done(NamedTuple):
 
 def _perform(args: Namespace, session: Session, op: str, asked: Record) -> _Done:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
-    record = session.call(op, asked)
+    record = session.call(op, asked | {"names": args.json})
     wanted = args.state_out or "on_restore" in record
     documents = state.fetched(session, record) if wanted else {}
     return _Done(record, _result_text(record, op, asked), documents)

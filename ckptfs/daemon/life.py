@@ -268,6 +268,7 @@ def _note(plan: rules.Plan) -> runtime.Daemon:
         "xattrs": mount_options(plan).xattrs,
         "allow_other": plan.allow_other,
         "write_back": plan.write_back,
+        "auto": plan.auto,
     }
     return runtime.Daemon(
         pid=os.getpid(),

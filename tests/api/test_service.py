@@ -1,0 +1,389 @@
+"""The API's own promises: its life, its events, its configuration, many callers, no noise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ckptfs import CheckpointConfig, CheckpointEvent, CheckpointService
+from ckptfs.errors import (
+    CheckpointUnknown,
+    CkptfsError,
+    DangerousRoot,
+    MountpointMissing,
+    NotMounted,
+    PathUnknown,
+    StateInvalid,
+    StoreInMountpoint,
+    UsageError,
+    WorkspaceUnknown,
+)
+from tests.support.mounting import ckptfs, is_mounted, succeed
+from tests.support.waiting import wait_until
+
+PLAIN = CheckpointConfig(mount=False)
+
+
+# -- its life --------------------------------------------------------------------------------------
+
+
+def test_a_directory_is_unknown_before_the_first_initialize(work: Path) -> None:
+    with pytest.raises(WorkspaceUnknown, match="not a ckptfs workspace"):
+        CheckpointService(work).list()
+
+
+def test_a_known_workspace_needs_no_initialize(plain: CheckpointService, work: Path) -> None:
+    assert CheckpointService(work).list() == plain.list()
+
+
+def test_initialize_mounts_where_it_can(mounted: CheckpointService, work: Path) -> None:
+    assert is_mounted(work) and mounted.status().daemon["pid"] > 0
+    assert CheckpointService(work).initialize().mounted
+    mounted.close()
+    assert not is_mounted(work)
+
+
+def test_a_storage_directory(base: Path, work: Path) -> None:
+    with CheckpointService(work, base / "elsewhere", PLAIN) as service:
+        assert service.status().store == str(base / "elsewhere")
+    assert (base / "elsewhere/data.mdb").exists()
+    assert CheckpointService(work).status().store == str(base / "elsewhere")
+
+
+@pytest.mark.parametrize("mount", [True, False])
+def test_what_cannot_be_a_workspace(base: Path, work: Path, mount: bool) -> None:
+    config = CheckpointConfig(mount=mount)
+    for path, storage, wrong in (
+        (base / "absent", None, MountpointMissing),
+        (Path("/etc"), None, DangerousRoot),
+        (work, work / "store", StoreInMountpoint),
+    ):
+        with pytest.raises(wrong):
+            CheckpointService(path, storage, config).initialize()
+    assert os.listdir(work) == []
+
+
+def test_the_same_store_with_and_without_a_mount(plain: CheckpointService, work: Path) -> None:
+    (work / "a").write_text("plain\n")
+    one = plain.save("plain", state={"turn": 1})
+    with CheckpointService(work, config=CheckpointConfig(unmount_on_close=True)) as mounted:
+        assert mounted.mounted and plain.mounted
+        assert mounted.get(one.id) == one == plain.get(one.id)
+        (work / "a").write_text("mounted\n")
+        two = mounted.save("mounted")
+    assert not plain.mounted
+    plain.restore(one.id)
+    assert (work / "a").read_text() == "plain\n"
+    assert plain.restore(two.id).modified_files == ["a"]
+    assert (work / "a").read_text() == "mounted\n"
+    listed = json.loads(succeed(ckptfs("list", "-w", work, "--no-mount", "--json")).stdout)
+    assert [str(item["id"]) for item in listed["checkpoints"]] == [x.id for x in plain.list()]
+
+
+def test_the_library_says_nothing(base: Path, work: Path) -> None:
+    code = f"""
+import logging
+from ckptfs import CheckpointService, CheckpointConfig, CkptfsError
+service = CheckpointService({str(work)!r}, config=CheckpointConfig(mount=False))
+def broken(event): raise ValueError("a handler's own fault")
+service.on("checkpoint_created", broken)
+service.on("error", broken)
+service.initialize()
+service.save("one", allow_empty=True)
+try:
+    service.restore("99")
+except CkptfsError:
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+def test_handlers_hear_what_their_service_does(work: Path) -> None:
+    heard: list[CheckpointEvent] = []
+    config = CheckpointConfig(mount=False, max_checkpoints=2)
+    service = CheckpointService(work, config=config)
+    for kind in (
+        CheckpointEvent.INITIALIZED,
+        CheckpointEvent.CHECKPOINT_CREATED,
+        CheckpointEvent.CHECKPOINT_RESTORED,
+        CheckpointEvent.CHECKPOINTS_PRUNED,
+        CheckpointEvent.ERROR,
+    ):
+        service.on(kind, heard.append)
+    service.initialize()
+    one = service.save("one", tag="kept", state={"turn": 1}, allow_empty=True)
+    service.save("nothing new")
+    two = service.save("two", allow_empty=True)
+    service.restore(one.id)
+    with pytest.raises(CheckpointUnknown):
+        service.get("99")
+    assert [(event.kind, event.checkpoint_id) for event in heard] == [
+        ("initialized", None),
+        ("checkpoint_created", one.id),
+        ("checkpoint_created", two.id),
+        ("checkpoints_pruned", None),
+        ("checkpoint_restored", one.id),
+        ("error", None),
+    ]
+    assert heard[3].data == {"ids": ["0"]}
+    assert heard[4].data["state"] == {"turn": 1}
+    assert heard[5].data["kind"] == "checkpoint-unknown"
+    assert all(event.workspace == str(work) for event in heard)
+
+
+def test_a_handler_can_be_taken_away_and_may_fail(plain: CheckpointService) -> None:
+    heard: list[CheckpointEvent] = []
+
+    def fails(event: CheckpointEvent) -> None:
+        raise ValueError("a handler's own fault")
+
+    plain.on("checkpoint_created", fails)
+    remove = plain.on("checkpoint_created", heard.append)
+    plain.save("one", allow_empty=True)
+    remove()
+    remove()
+    plain.save("two", allow_empty=True)
+    assert len(heard) == 1
+    with pytest.raises(UsageError, match="no event"):
+        plain.on("checkpoint_dreamt_of", heard.append)
+
+
+def test_a_handler_may_use_the_service(plain: CheckpointService) -> None:
+    seen: list[str] = []
+    plain.on("checkpoint_created", lambda event: seen.append(plain.list()[0].id))
+    saved = plain.save("one", allow_empty=True)
+    assert seen == [saved.id]
+
+
+def test_another_process_is_watched(mounted: CheckpointService, work: Path) -> None:
+    with mounted.watch() as events:
+        succeed(ckptfs("save", "from elsewhere", "--allow-empty", "-w", work))
+        event = next(events)
+        assert (event.kind, event.data["message"]) == ("checkpoint_created", "from elsewhere")
+        (work / ".checkpoints/by hand").mkdir()
+        assert next(events).data["tag"] == "by hand"
+
+
+def test_closing_a_stream_wakes_who_waits(mounted: CheckpointService) -> None:
+    events = mounted.watch()
+    waiting = threading.Thread(target=lambda: list(events))
+    waiting.start()
+    events.close()
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def test_unmounting_ends_a_stream(mounted: CheckpointService) -> None:
+    events = mounted.watch()
+    mounted.close()
+    assert list(events) == []
+    with pytest.raises(NotMounted):
+        mounted.watch()
+
+
+def test_a_plain_directory_cannot_be_watched(plain: CheckpointService) -> None:
+    with pytest.raises(NotMounted):
+        plain.watch()
+
+
+# -- configuration ---------------------------------------------------------------------------------
+
+
+def test_at_most_so_many_checkpoints_stay(work: Path) -> None:
+    config = CheckpointConfig(mount=False, max_checkpoints=4)
+    with CheckpointService(work, config=config) as service:
+        tagged = service.save("tagged", tag="t", allow_empty=True)
+        pinned = service.save("pinned", pin=True, allow_empty=True)
+        for number in range(6):
+            (work / "a").write_text(str(number))
+            newest = service.save(str(number))
+        kept = [item.id for item in service.list()]
+        assert len(kept) == 4
+        assert {tagged.id, pinned.id, newest.id} < set(kept)
+        assert service.check() == []
+
+
+def test_without_a_configuration_saved_ones_stay(plain: CheckpointService, work: Path) -> None:
+    for number in range(105):
+        CheckpointService(work).save(str(number), allow_empty=True)
+    assert len(plain.list()) == 106
+
+
+def test_checkpoints_by_themselves_can_be_turned_off(mounted: CheckpointService) -> None:
+    assert mounted.status().daemon["options"]["auto"] == "off"
+
+
+# -- going back ------------------------------------------------------------------------------------
+
+
+def test_a_command_after_a_restore(base: Path, work: Path) -> None:
+    out = base / "told.json"
+    command = ["sh", "-c", f"cat > {out}"]
+    config = CheckpointConfig(mount=False, on_restore=command)
+    with CheckpointService(work, config=config) as service:
+        (work / "a").write_text("one\n")
+        one = service.save("one", state={"turn": 1, "image": b"\0"})
+        (work / "a").write_text("two\n")
+        assert service.restore(one.id).hook == "done"
+    told = json.loads(out.read_bytes())
+    assert (told["checkpoint"], told["modified"]) == (int(one.id), ["a"])
+    assert told["state"] == {"turn": 1, "image": {"base64": "AA=="}}
+    assert told["workspace"] == str(work)
+
+
+@pytest.mark.parametrize(
+    "command, reason",
+    [
+        (["false"], "false ended with 1"),
+        (["sh", "-c", "echo no such turn >&2; exit 3"], "ended with 3: no such turn"),
+        (["/no/such/program"], "could not be run"),
+        (["sh", "-c", "kill $$"], "ended with -15"),
+    ],
+)
+def test_a_command_that_fails_undoes_nothing(work: Path, command: list[str], reason: str) -> None:
+    config = CheckpointConfig(mount=False, on_restore=command)
+    with CheckpointService(work, config=config) as service:
+        one = service.list()[0]
+        (work / "a").write_text("two\n")
+        assert reason in service.restore(one.id).hook
+        assert os.listdir(work) == []
+
+
+def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> None:
+    (work / "sub").mkdir()
+    (work / "sub/a").write_text("one\n")
+    one = plain.save("one")
+    for path in (work / "sub/a", "sub/a", "sub/../sub/a"):
+        (work / "sub/a").write_text("two\n")
+        assert plain.restore(one.id, [path]).modified_files == ["sub/a"]
+    for path in ("../outside", "/etc/passwd"):
+        with pytest.raises(PathUnknown, match="not inside"):
+            plain.restore(one.id, [path])
+
+
+def test_restore_of_the_state_or_of_the_files(plain: CheckpointService, work: Path) -> None:
+    one = plain.save("one", state={"turn": 1})
+    (work / "a").write_text("a")
+    assert plain.restore(one.id, files=False).state == {"turn": 1}
+    assert (work / "a").exists()
+    assert plain.restore(one.id, state=False).state == {}
+    assert not (work / "a").exists()
+
+
+# -- state -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        ({"": 1}, "empty"),
+        ({"a/b": 1}, "characters"),
+        ({"..": 1}, "characters"),
+        ({"n" * 300: 1}, "longer"),
+        ({"x": {1, 2}}, "neither bytes nor JSON"),
+        ({"x": float("nan")}, "neither bytes nor JSON"),
+        ({"ok": 1, "x": object()}, "neither bytes nor JSON"),
+    ],
+)
+def test_what_cannot_be_state(
+    plain: CheckpointService, state: dict[str, object], words: str
+) -> None:
+    before = plain.list()
+    with pytest.raises(StateInvalid, match=words):
+        plain.save("one", state=state)
+    assert plain.list() == before
+    assert not list(plain.workspace.store.glob("state-*"))
+
+
+def test_state_of_many_kinds_and_sizes(mounted: CheckpointService) -> None:
+    state = {
+        "empty": b"",
+        "null": None,
+        "block": os.urandom(65536),
+        "more": os.urandom(65537),
+        "large": os.urandom(3 << 20),
+        "text": "\ud800 lone",
+        "ünï": [1.5, True, {"a": []}],
+    }
+    saved = mounted.save("all", state=state)
+    assert mounted.state(saved.id) == state
+    assert not list(mounted.workspace.store.glob("state-*"))
+
+
+def test_state_lives_and_dies_with_its_checkpoints(plain: CheckpointService) -> None:
+    data = [os.urandom(1 << 20) for _ in range(4)]
+    saved = [plain.save(str(n), state={"doc": piece}) for n, piece in enumerate(data)]
+    plain.delete(saved[1].id, saved[3].id)
+    assert plain.state(saved[0].id) == {"doc": data[0]}
+    assert plain.state(saved[2].id) == {"doc": data[2]}
+    plain.delete(saved[0].id, saved[2].id)
+    plain.save("without", allow_empty=True)
+    plain.compact()
+    assert plain.status().store_bytes < 1 << 20
+
+
+def test_restores_keep_state_apart(plain: CheckpointService, work: Path) -> None:
+    one = plain.save("one", state={"doc": "one"})
+    two = plain.save("two", state={"doc": "two", "other": 2})
+    plain.restore(one.id)
+    three = plain.save("three", state={"doc": "three"})
+    for saved, state in ((one, "one"), (two, "two"), (three, "three")):
+        assert plain.state(saved.id)["doc"] == state
+    plain.delete(two.id)
+    assert plain.state(three.id) == {"doc": "three"}
+
+
+# -- many callers ----------------------------------------------------------------------------------
+
+
+def test_threads_of_one_process(plain: CheckpointService) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(
+            threads.map(lambda n: plain.save(str(n), allow_empty=True).id, range(16), timeout=60)
+        )
+    assert len(set(made)) == 16
+
+
+def test_processes_take_turns(plain: CheckpointService, work: Path) -> None:
+    code = (
+        "import sys; from ckptfs import CheckpointService\n"
+        f"s = CheckpointService({str(work)!r})\n"
+        "for n in range(5): s.save('x', allow_empty=True)"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [process.wait(120) for process in running] == [0] * 4
+    assert len(plain.list()) == 21
+
+
+def test_a_hundred_callers_of_a_daemon(mounted: CheckpointService) -> None:
+    with ThreadPoolExecutor(100) as threads:
+        made = list(threads.map(lambda n: mounted.save(str(n), allow_empty=True).id, range(100)))
+    assert len(set(made)) == 100
+
+
+def test_errors_are_ours(plain: CheckpointService, base: Path) -> None:
+    (base / "file").write_text("in the way")
+    with pytest.raises(CkptfsError):
+        plain.export(base / "file/below")
+
+
+def test_a_daemon_that_died_is_no_end(mounted: CheckpointService, work: Path) -> None:
+    (work / "a").write_text("one\n")
+    saved = mounted.save("one")
+    pid = mounted.status().daemon["pid"]
+    os.kill(pid, 9)
+    wait_until(lambda: not mounted.mounted, "the daemon is gone")
+    assert mounted.list()[0] == saved
+    assert mounted.initialize().mounted
+    assert (work / "a").read_text() == "one\n"
