@@ -105,6 +105,7 @@ packages_for() {
     *:fusermount3) echo fuse3 ;;
     *:setfacl) echo acl ;;
     *:getfattr) echo attr ;;
+    *:inotifywait) echo inotify-tools ;;
     *) echo "$1" ;;
     esac
 }
@@ -264,7 +265,7 @@ build_venv() {
 main() {
     case $mode in
     run) tools= ;;
-    tests) tools="git sqlite3 rsync tar setfacl getfattr gcc" ;; # what the mounted tests drive
+    tests) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc" ;; # what the mounted tests drive
     *) die "usage: provision.sh [run|tests]" ;;
     esac
     # shellcheck disable=SC2086  # a list of words

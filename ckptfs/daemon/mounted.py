@@ -26,12 +26,14 @@ from ckptfs.daemon import mounts
 from ckptfs.daemon.holders import holders, is_inside
 from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
+from ckptfs.daemon.watchers import Waker, vanished
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import in_checkpoint
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
+from ckptfs.store import View
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ class Mounted:
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._housekeeping = Housekeeping(service, self._auto, self._hub)
+        self._waker = Waker(service, plan.workspace.path)
 
     def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Mount and serve until unmounted. Raises what ended it if that was an error."""
@@ -137,6 +140,7 @@ class Mounted:
                 nursery.start_soon(server.serve, listener, self._answer)
                 nursery.start_soon(self._housekeeping.run)
                 nursery.start_soon(self._housekeeping.compress)
+                nursery.start_soon(self._waker.run)
                 with self._scope:
                     await self._serve_files(started)
                 nursery.cancel_scope.cancel()
@@ -182,23 +186,27 @@ class Mounted:
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         tell = connection.tell if request.progress else None
+        before = self._service.fs.head
         try:
             result = verbs.perform(self._service, request.op, request.args, tell)
         finally:
-            await self._announce(everywhere=request.op == "purge")
+            await self._announce(before, everywhere=request.op == "purge")
         if request.op == "import":
             await self._show_new_names()
         return result
 
-    async def _announce(self, *, everywhere: bool) -> None:
+    async def _announce(self, before: View, *, everywhere: bool) -> None:
         """Tell the kernel what a verb changed; only then has the verb happened for everyone.
 
-        ``everywhere`` is in the checkpoints too, which never change but by a purge.
+        ``before`` is the head as it was. ``everywhere`` is in the checkpoints too, which never
+        change but by a purge.
         """
         changed, self._service.unannounced = self._service.unannounced, []
         numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
         for touched in changed:
-            await fuse.tell_kernel(touched.entries, touched.inodes)
+            gone = vanished(self._service.fs, before, touched)
+            await fuse.tell_kernel(touched.entries, touched.inodes, gone)
+            self._waker.changed(touched)
             for number in numbers:
                 await fuse.tell_kernel(*in_checkpoint(number, touched.entries, touched.inodes))
 
@@ -237,6 +245,7 @@ class Mounted:
         """Unmount from a thread, since the kernel may have requests for us while it does it."""
         path = self._plan.workspace.path
         try:
+            await self._waker.idle()
             await trio.to_thread.run_sync(mounts.sync_filesystem, path)
             await trio.to_thread.run_sync(lambda: mounts.unmount(path, detach=detach))
         except OSError as error:

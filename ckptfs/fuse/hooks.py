@@ -12,6 +12,11 @@ Loss = Callable[[], bool]
 Guard = Callable[[int, Loss | None], None]
 
 
+#: Threads of this process that touch files to wake whoever watches them: what they ask for changes
+#: nothing, not even a time.
+touching: set[int] = set()
+
+
 def unguarded(pid: int, loss: Loss | None) -> None:
     """The guard of a mount that takes no checkpoints by itself."""
 

@@ -7,7 +7,7 @@ from a thread, never from a handler.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import pyfuse3
@@ -15,18 +15,28 @@ import trio
 
 from ckptfs.model import Ino
 
+Entry = tuple[Ino, bytes]
 
-async def tell_kernel(entries: Collection[tuple[Ino, bytes]], inodes: Collection[Ino]) -> None:
-    """Return when the kernel has dropped these names, and attributes and pages of these inodes."""
+
+async def tell_kernel(
+    entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino] | None = None
+) -> None:
+    """Return when the kernel has dropped these names, and attributes and pages of these inodes.
+
+    ``gone`` are the files that these names led to and that nothing will lead to again: whoever
+    watches such a file hears that it was deleted.
+    """
     if entries or inodes:
-        await trio.to_thread.run_sync(_tell, entries, inodes)
+        await trio.to_thread.run_sync(_tell, entries, inodes, gone or {})
 
 
-def _tell(entries: Collection[tuple[Ino, bytes]], inodes: Collection[Ino]) -> None:
+def _tell(entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino]) -> None:
     # What the kernel does not know it cannot have wrong.
-    for parent, name in entries:
+    for entry in entries:
+        parent, name = entry
         with suppress(FileNotFoundError):
-            pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), name)
+            deleted = pyfuse3.InodeT(gone.get(entry, 0))
+            pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), name, deleted)
     for ino in inodes:
         with suppress(FileNotFoundError):
             pyfuse3.invalidate_inode(pyfuse3.InodeT(ino))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.history_dir import HistoryDirectory
-from ckptfs.fuse.hooks import Guard, Loss
+from ckptfs.fuse.hooks import Guard, Loss, touching
 from ckptfs.fuse.listings import Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
@@ -27,10 +27,6 @@ from ckptfs.store.blocks import Buffer
 
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
-
-#: The kernel tells the time of a write itself, after the data, unless it told the same time (its
-#: clock ticks in milliseconds) before. Times as fresh as this are its own.
-_KERNEL_TIMES_NS = 1_000_000_000
 
 
 def _tag_name(tag: str) -> bytes:
@@ -178,6 +174,8 @@ class Requests:
     # -- attributes -------------------------------------------------------------------------------
 
     def setattr(self, node: int, wanted: Attributes, pid: int, uid: int) -> Inode:
+        if pid in touching:
+            return self.getattr(node)
         size = wanted.size
         if size is not None:
             self.before(pid, lambda: self._loses_bytes(node, size), node)
@@ -205,7 +203,7 @@ class Requests:
         else:
             if flags & os.O_TRUNC:
                 self._cut(node, pid, uid)
-            elif flags & os.O_ACCMODE:
+            elif flags & os.O_ACCMODE and pid not in touching:
                 self.writers[node] = pid
             self._fs.hold(Ino(node))
         return handle(node, uid)
@@ -226,9 +224,7 @@ class Requests:
         node = fh >> 1
         self.before(self.writers.pop(node, 0), None, node)
         view, ino, _ = self.nodes.place(node)
-        return fs.write(
-            view, ino, offset, data, keep_set_id=bool(fh & 1), slack_ns=_KERNEL_TIMES_NS
-        )
+        return fs.write(view, ino, offset, data, keep_set_id=bool(fh & 1))
 
     def release(self, fh: int) -> None:
         node = fh >> 1

@@ -1,0 +1,208 @@
+"""Waking the programs that watch files, after a restore.
+
+inotify tells of what programs do through the kernel; of what a server does to its own tree it
+tells nothing. So what a restore changed is touched through the mount, by a thread and after the
+answer: the mode and the modification time are set to what they are, and a file is opened for
+writing and closed. Requests of that thread change nothing (`ckptfs.fuse.hooks.touching`).
+
+Only what somebody watches is touched. The kernel lists every watch in /proc, as far as we may look:
+those of the same user's processes, or all for root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import trio
+
+from ckptfs.fs import Filesystem
+from ckptfs.fuse.hooks import touching
+from ckptfs.history import Touched
+from ckptfs.history.sides import Place, Side
+from ckptfs.model import ROOT_INO, Ino
+from ckptfs.service import Service
+from ckptfs.store import View
+
+#: At most so many paths are touched for one restore: it costs the daemon some requests for each,
+#: and whoever watches more than this reads everything again anyway.
+PATHS_MAX = 1_000
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_UTIME_OMIT = (1 << 30) - 2
+_AT_SYMLINK_NOFOLLOW = 0x100
+_AT_FDCWD = -100
+
+
+class Waker:
+    """Takes what was changed, and wakes those who watch it when there is time."""
+
+    def __init__(self, service: Service, mountpoint: Path) -> None:
+        self._service = service
+        self._mountpoint = mountpoint
+        self._pending: list[Touched] = []
+        self._stirred = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def changed(self, touched: Touched) -> None:
+        if touched.entries or touched.inodes:
+            self._pending.append(touched)
+            self._idle = trio.Event()
+            self._stirred.set()
+
+    async def idle(self) -> None:
+        """Return when nobody is left to be woken: the thread would keep the mount busy."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred = trio.Event()
+            pending, self._pending = self._pending, []
+            watched = await _in_thread(watched_inodes, self._mountpoint)
+            paths = self._paths(pending, watched) if watched else []
+            if paths:
+                await _in_thread(touch, self._mountpoint, paths)
+            if not self._pending:
+                self._idle.set()
+
+    def _paths(self, changed: list[Touched], watched: set[Ino]) -> list[bytes]:
+        """What to touch, as paths below the mountpoint."""
+        fs = self._service.fs
+        fs.settle()
+        side = Side(fs.store, fs.head)
+        places = dict.fromkeys(
+            place for touched in changed for place in _places(side, touched, watched)
+        )
+        found = []
+        for place in places:
+            with suppress(LookupError):  # of a later restore
+                found.append(side.path(place))
+            if len(found) >= PATHS_MAX:
+                break
+        return found
+
+
+def vanished(fs: Filesystem, before: View, touched: Touched) -> dict[Place, Ino]:
+    """The files that changed names led to and that no program gets at again by name: deleted, or
+    another generation now. A watch on one of them shall hear of it."""
+    old, new = Side(fs.store, before), Side(fs.store, fs.head)
+    found = {}
+    for place in touched.entries:
+        ino = old.entry(place)
+        was, now = old.inode(ino), new.inode(ino)
+        if ino is None or was is None or was.is_dir:
+            continue
+        if now is None or (now.is_file and ino in touched.inodes):
+            found[place] = ino
+    return found
+
+
+def _places(side: Side, touched: Touched, watched: set[Ino]) -> Iterator[Place]:
+    """The names in watched directories that lead to something changed, and in place of those that
+    lead nowhere now the directory itself."""
+    for parent, name in touched.entries:
+        if parent in watched and side.entry((parent, name)) is not None:
+            yield parent, name
+    for ino in touched.inodes:
+        inode = side.inode(ino)
+        if inode is not None and inode.parent and (ino in watched or inode.parent in watched):
+            yield from side.places(inode)
+    for parent, name in touched.entries:
+        if parent in watched and side.entry((parent, name)) is None:
+            directory = side.inode(parent)
+            if directory is not None:
+                # The root's own path is empty.
+                yield directory.parent or ROOT_INO, directory.name
+
+
+async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await trio.to_thread.run_sync(partial(function, *args, **kwargs), abandon_on_cancel=True)
+
+
+# -- who watches -----------------------------------------------------------------------------------
+
+
+def watched_inodes(mountpoint: Path) -> set[Ino]:
+    """The inodes of this mount that somebody watches. Asks the mount: not for the daemon's loop."""
+    try:
+        device = os.stat(mountpoint).st_dev
+    except OSError:
+        return set()
+    wanted = b"sdev:%x" % (os.major(device) << 20 | os.minor(device))
+    return {
+        ino
+        for info in _inotify_infos()
+        for line in info.splitlines()
+        if (ino := _watched(line, wanted)) is not None
+    }
+
+
+def _watched(line: bytes, wanted: bytes) -> Ino | None:
+    """From "inotify wd:1 ino:2f sdev:30 mask:fce ...", all in hexadecimal."""
+    words = line.split()
+    if len(words) < 4 or words[0] != b"inotify" or words[3] != wanted:
+        return None
+    return Ino(int(words[2].removeprefix(b"ino:"), 16))
+
+
+def _inotify_infos() -> Iterator[bytes]:
+    for process in os.listdir("/proc"):
+        if not process.isdecimal():
+            continue
+        base = f"/proc/{process}"
+        with suppress(OSError):  # ended meanwhile, or not ours to look at
+            for number in os.listdir(f"{base}/fd"):
+                with suppress(OSError):
+                    if os.readlink(f"{base}/fd/{number}") == "anon_inode:inotify":
+                        yield Path(f"{base}/fdinfo/{number}").read_bytes()
+
+
+# -- touching --------------------------------------------------------------------------------------
+
+
+def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
+    """Make the kernel tell of each path, and change nothing."""
+    thread = threading.get_native_id()
+    touching.add(thread)
+    try:
+        for path in paths:
+            with suppress(OSError):  # gone again, or not ours to write
+                _touch(os.path.join(os.fsencode(mountpoint), path))
+    finally:
+        touching.discard(thread)
+
+
+def _touch(path: bytes) -> None:
+    seen = os.lstat(path)
+    if stat.S_ISREG(seen.st_mode):
+        # First, while nobody is awake: a write between the look and this would lose its time.
+        _set_modified(path, seen.st_mtime_ns)
+    if not stat.S_ISLNK(seen.st_mode):
+        os.chmod(path, stat.S_IMODE(seen.st_mode))
+    # A program cannot be started while it is open for writing.
+    if stat.S_ISREG(seen.st_mode) and not seen.st_mode & 0o111:
+        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(path, flags))
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _set_modified(path: bytes, time_ns: int) -> None:
+    """Set the modification time alone, which the kernel tells as a change of the content; Python's
+    own call sets both times, and that is told as one of attributes."""
+    seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
+    times = (_Timespec * 2)(_Timespec(0, _UTIME_OMIT), _Timespec(seconds, nanoseconds))
+    ctypes.CDLL(None).utimensat(_AT_FDCWD, path, times, _AT_SYMLINK_NOFOLLOW)
