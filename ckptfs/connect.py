@@ -72,7 +72,8 @@ class LocalSession:
     ) -> Record:
         from ckptfs.control.verbs import perform
 
-        if self._below is None or not _is_about_now(op, args or {}):
+        wanted = _is_about_now(op, args or {}) or self._service.owes_below()
+        if self._below is None or not wanted:
             return perform(self._service, op, args or {}, progress)
         with _directory(self._below) as dir_fd:
             if dir_fd is None:

@@ -432,8 +432,12 @@ class Service:
         """Take in what changed in a directory that is not mounted, and finish what a process that
         was killed still owed to it."""
         self.take_in(dir_fd)
-        if self.fs.store.facts.get(_OWED_BELOW) is not None:
+        if self.owes_below():
             self.write_back(dir_fd)
+
+    def owes_below(self) -> bool:
+        """Whether a process was killed between changing the workspace and its directory."""
+        return self.fs.store.facts.get(_OWED_BELOW) is not None
 
     def settle_in(self, dir_fd: int, path: Path, *, keep_first: bool = True) -> None:
         """Take a directory that stays unmounted for the workspace. Its first state becomes a
