@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs import CheckpointConfig, CheckpointService
-from tests.support.mounting import is_mounted, scratch, succeed
 from tests.support.mounting import ckptfs as run_cli
+from tests.support.mounting import is_mounted, scratch, succeed
 
 
 @pytest.fixture

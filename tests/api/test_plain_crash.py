@@ -1,4 +1,4 @@
-"""A restore of a plain directory that is killed at any step is finished, or undone, by the next call.
+"""A restore of a plain directory that is killed at any step is finished or undone by the next call.
 
 The process is really killed: a child counts its steps (system calls that change the directory, and
 commits) and ends itself by SIGKILL before or after one of them.
@@ -69,10 +69,11 @@ def _die_at(last: int, *, done: bool) -> None:
             mine = count
             if mine == last and not done:
                 os.kill(os.getpid(), signal.SIGKILL)
-            result = call(*args, **options)
-            if mine == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return result
+            try:
+                return call(*args, **options)
+            finally:
+                if mine == last:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         return step
 
