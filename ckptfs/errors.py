@@ -340,7 +340,7 @@ class NestedWorkspace(MountpointError):
     kind = "nested-workspace"
     exit_code = 28
 
-    def __init__(self, path: AnyPath, other: AnyPath, *, inside: bool) -> None:
+    def __init__(self, path: AnyPath, other: AnyPath, *, inside: bool = True) -> None:
         where = f"is inside {_show(other)}" if inside else f"has {_show(other)} inside"
         hint = "It is part of that workspace's history already; nothing more is needed."
         super().__init__(
