@@ -10,6 +10,7 @@ from __future__ import annotations
 import _socket
 import json
 import os
+import time
 
 from ckptfs import locating
 from ckptfs.hook import events, reading
@@ -108,11 +109,23 @@ def _ask(address: str, mark: events.Mark) -> None:
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE)
-        connection.connect(address)
+        _connect(connection, address)
         connection.sendall(request.encode() + b"\n")
         _require_result(_line(connection))
     finally:
         connection.close()
+
+
+def _connect(connection: _socket.socket, address: str) -> None:
+    """Connect, waiting while more do it at once than the daemon's queue takes."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return connection.connect(address)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _line(connection: _socket.socket) -> bytes:

@@ -130,10 +130,14 @@ def _metadata(record: Record, event: str) -> dict[str, str]:
 
 
 def _agent(record: Record, event: str) -> str:
-    """Whose event it is, by what only that one sends."""
+    """Whose event it is, by where the transcript lies and by what only that one sends."""
+    transcript = _text(record, "transcript_path")
+    for name in ("claude", "codex", "gemini"):
+        if f"/.{name}/" in transcript:
+            return name
     if event.startswith(("Before", "After")) or "timestamp" in record:
         return "gemini"
-    return "codex" if "turn_id" in record or "model" in record else "claude"
+    return "codex" if "turn_id" in record else "claude"
 
 
 def _transcript(path: str) -> dict[str, str]:

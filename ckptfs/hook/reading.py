@@ -24,7 +24,7 @@ _BLANK = re.compile(rb"[ \t\r\n]*+")
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _PLAIN = re.compile(rb'[^,\]} \t\r\n"\[{]++')
 _TO_BRACKET = re.compile(rb'[^"{}\[\]]*+')
-_CUT_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_UNCUT = re.compile(rb"(?:[^\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+", re.DOTALL)
 
 Record = dict[str, object]
 Read = Callable[[int], bytes]
@@ -40,9 +40,16 @@ def read_object(read: Read) -> Record:
             return _parsed(b"".join(parts))
         parts.append(part)
         size += len(part)
-    source = _Source(read, b"".join(parts))
+    return skim(read, b"".join(parts))
+
+
+def skim(read: Read, begun: bytes = b"") -> Record:
+    """The same in bounded memory. ``begun`` is what was read already."""
+    source = _Source(read, begun)
     try:
         found = _Skimmer(source).members(_DEPTH)
+        if source.peek():
+            raise ValueError("something follows the end of it")
     finally:
         source.drain()
     return found
@@ -181,6 +188,7 @@ class _Skimmer:
 
 def _text_of(raw: bytes) -> str:
     """The string of the raw bytes between its quotes, which may be cut off anywhere."""
-    whole = _CUT_ESCAPE.sub(b"", raw) if len(raw) >= KEPT else raw
-    text: str = json.loads('"' + whole.decode("utf-8", "replace") + '"', strict=False)
+    if len(raw) >= KEPT and (uncut := _UNCUT.match(raw)):
+        raw = uncut[0]
+    text: str = json.loads('"' + raw.decode("utf-8", "replace") + '"', strict=False)
     return text

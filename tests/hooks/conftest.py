@@ -1,0 +1,78 @@
+"""Fixtures of the hook tests: a mounted workspace, and `ckptfs hook` run as an agent runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptfs import config
+from ckptfs.control.client import Client
+from tests.support.mounting import Workspace, workspace
+
+
+class Agent:
+    """Calls the hook of one workspace."""
+
+    def __init__(self, work: Workspace) -> None:
+        self.work = work
+
+    def send(self, given: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        """One call. It must end well and answer one JSON object, whatever it is given."""
+        data = given if isinstance(given, bytes) else json.dumps(given).encode()
+        done = subprocess.run(
+            [sys.executable, "-m", "ckptfs", "hook"],
+            input=data,
+            env={**os.environ, **self.work.env},
+            cwd="/",
+            capture_output=True,
+            timeout=60,
+            **options,
+        )
+        assert done.returncode == 0
+        assert isinstance(json.loads(done.stdout), dict)
+        assert done.stdout.count(b"\n") == 1
+        return done
+
+    def quietly(self, given: object) -> None:
+        """One call with nothing to complain about, and nothing to tell."""
+        done = self.send(given)
+        assert (done.stdout, done.stderr) == (b"{}\n", b"")
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        with Client(config.Workspace(self.work.path, self.work.store)) as client:
+            listed: list[dict[str, Any]] = client.call("list")["checkpoints"]
+        return listed[::-1]
+
+    def change(self) -> None:
+        """Do something in the workspace, so that there is something to save."""
+        with (self.work.path / "changes").open("a") as file:
+            file.write("more\n")
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    # Without automatic checkpoints: what is there comes from the hook.
+    with workspace("--no-write-back", "--auto", "off") as made:
+        yield Agent(made)
+
+
+@pytest.fixture
+def own_agent() -> Iterator[Agent]:
+    """For tests that stop, kill or unmount."""
+    with workspace("--no-write-back") as made:
+        yield Agent(made)
+
+
+@pytest.fixture
+def transcript(tmp_path: Path) -> Path:
+    path = tmp_path / "transcript.jsonl"
+    path.write_text('{"type": "user"}\n' * 100)
+    return path
