@@ -157,7 +157,7 @@ def append(text: str, within: Value, new: Any, key: str | None = None) -> str:
     follows = _GAP.match(text, last)
     if follows and text[follows.end() : follows.end() + 1] == ",":  # a comma behind the last
         last = follows.end()
-        return text[: last + 1] + f"{newline}{inner}{shown}" + text[last + 1 :]
+        return text[: last + 1] + f"{newline}{inner}{shown}," + text[last + 1 :]
     return text[:last] + f",{newline}{inner}{shown}" + text[last:]
 
 
@@ -186,6 +186,11 @@ def _past_comma(text: str) -> str:
     gap = _GAP.match(text)
     end = gap.end() if gap else 0
     return text[:end] + text[end + 1 :] if text[end : end + 1] == "," else text
+
+
+def is_blank(text: str, within: Value) -> bool:
+    """Whether an object or array has nothing in it, not even a comment."""
+    return not text[within.start + 1 : within.end - 1].strip()
 
 
 def indent_of(text: str) -> str:

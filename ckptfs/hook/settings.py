@@ -83,7 +83,7 @@ def _uninstalled_json(path: Path, text: str) -> str:
         text = _without_ours(path, text, event)
     root = _json(path, text)
     hooks = root.get("hooks")
-    if text != before and hooks is not None and not hooks.value.items:
+    if text != before and hooks is not None and jsonc.is_blank(text, hooks.value):
         text = jsonc.remove(text, root, hooks)
     return "" if text != before and text.strip() == "{}" else text
 
@@ -96,7 +96,7 @@ def _without_ours(path: Path, text: str, event: str) -> str:
             return text
         text = shorter
         left = _hooks(path, text).get(event)
-        if left is not None and not left.value.items:
+        if left is not None and jsonc.is_blank(text, left.value):
             text = jsonc.remove(text, _hooks(path, text), left)
     return text
 
