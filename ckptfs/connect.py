@@ -10,8 +10,8 @@ that was cut short is finished by the next such operation.
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +44,7 @@ _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"
 _LOOK_AGAIN = 0.02
 
 #: LMDB may open an environment once in a process, so its threads take turns.
-_turns: dict[Path, threading.Lock] = {}
+_turns: dict[Path, _thread.LockType] = {}
 
 
 def _is_about_now(op: str, args: Record) -> bool:
@@ -161,7 +161,7 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
     from ckptfs.store import Store
 
     deadline = time.monotonic() + patience
-    turn = _turns.setdefault(path, threading.Lock())
+    turn = _turns.setdefault(path, _thread.allocate_lock())
     if not turn.acquire(timeout=patience or -1):
         raise StoreInUse(path, os.getpid())
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
 
-from ckptfs.cli import place, screen, state
-from ckptfs.cli.pager import output
+from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.errors import UsageError
 
@@ -27,16 +28,24 @@ def save(args: Namespace) -> int:
         "allow_empty": args.allow_empty,
         **place.caller(),
     }
-    documents = state.to_keep(args)
     workspace = place.workspace_to_save(args)
-    with state.staged(workspace.store, documents) as staged, open_workspace(workspace) as session:
-        record = session.call("save", asked | {"state": staged})
+    with _state(args, workspace) as state, open_workspace(workspace) as session:
+        record = session.call("save", asked | {"state": state})
     if record["changed"]:
         text = f"Saved checkpoint {record['id']}."
     else:
         text = f"Nothing changed since checkpoint {record['id']}; it was not saved again."
     screen.result(record, text, as_json=args.json)
     return 0
+
+
+def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[Record]]:
+    """The documents to keep with it, laid down for whoever has the store."""
+    if not (args.state or args.state_blob):
+        return nullcontext([])
+    from ckptfs.cli import state  # late: few have any, and agents save often
+
+    return state.staged(workspace.store, state.to_keep(args))
 
 
 def _pair(word: str) -> tuple[str, str]:
@@ -47,6 +56,8 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def show_list(args: Namespace) -> int:
+    from ckptfs.cli.pager import output
+
     workspace = place.workspace(args)
     asked: Record = {"limit": _limit(args), "since": args.since}
     if args.path is not None:

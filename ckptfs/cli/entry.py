@@ -42,7 +42,7 @@ def _run(words: list[str]) -> int:
     try:
         from ckptfs.cli.parser import make_parser
 
-        args = make_parser().parse_args(words)
+        args = make_parser(words).parse_args(words)
         doing = args.verb
         return verb(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version

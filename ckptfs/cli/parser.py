@@ -7,16 +7,21 @@ one after the verb has no default, or it would overwrite what stood before.
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ckptfs import __version__
-from ckptfs.cli import agent_words
 from ckptfs.errors import UsageError
 
 _EPILOG = """\
 A workspace is found from the current directory upward, or from -w DIR.
 Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted, others name the error
 (docs/CLI.md lists them)."""
+
+
+#: The width of help where there is no terminal.
+_COLUMNS = 80
 
 
 def _path(text: str) -> str:
@@ -31,6 +36,21 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one for every argument that is added, and without a width each imports shutil
+    to ask for the terminal's."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size().columns) or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,12 +114,14 @@ def _is_number(word: str) -> bool:
     return word[1:].replace(".", "", 1).isdecimal()
 
 
-def make_parser() -> Parser:
+def make_parser(words: Sequence[str] = ()) -> Parser:
+    """The parser of the whole command line, or of the verb that the words begin with: to build all
+    takes as long as the rest of a short command."""
     parser = Parser(
         prog="ckptfs",
         description="A workspace that is a file system with a history.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ckptfs {__version__}")
@@ -108,20 +130,43 @@ def make_parser() -> Parser:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, prog="ckptfs", parser_class=VerbParser
     )
-    _add_mount(verbs)
-    _add_umount(verbs)
-    _add_status(verbs)
-    _add_save(verbs)
-    _add_list(verbs)
-    _add_differences(verbs)
-    _add_restore(verbs)
-    _add_keeping(verbs)
-    _add_space(verbs)
-    _add_import(verbs)
-    _add_export(verbs)
-    _add_check(verbs)
-    agent_words.add(lambda name, text: _verb(verbs, name, text))
+    groups = _groups()
+    meant = next((group for group in groups if _verb_among(words) in group.split()), None)
+    for group in [meant] if meant else groups:
+        groups[group](verbs)
+    if meant is None:
+        from ckptfs.cli import agent_words
+
+        agent_words.add(lambda name, text: _verb(verbs, name, text))
     return parser
+
+
+def _verb_among(words: Sequence[str]) -> str:
+    """The first word that is neither an option nor its value; empty if there is none."""
+    before = ""
+    for word in words:
+        if not word.startswith("-") and before not in ("-w", "--workspace"):
+            return word
+        before = word
+    return ""
+
+
+def _groups() -> dict[str, Callable[[_Verbs[VerbParser]], None]]:
+    """What adds which verbs; all others are the agents'."""
+    return {
+        "mount": _add_mount,
+        "umount": _add_umount,
+        "status": _add_status,
+        "save": _add_save,
+        "list": _add_list,
+        "diff show log": _add_differences,
+        "restore rewind undo redo": _add_restore,
+        "tag pin unpin delete": _add_keeping,
+        "prune compact purge config": _add_space,
+        "import": _add_import,
+        "export": _add_export,
+        "check": _add_check,
+    }
 
 
 _Verbs = argparse._SubParsersAction
@@ -149,7 +194,11 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
 
 def _verb(verbs: _Verbs[VerbParser], name: str, text: str) -> VerbParser:
     parser = verbs.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        formatter_class=Formatter,
+        allow_abbrev=False,
     )
     _add_common(parser, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
     return parser

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -72,7 +71,7 @@ def staged(store: Path, state: Mapping[str, Any]) -> Iterator[list[Record]]:
             data, is_json = encode(require_name(name), value)
             if len(data) > SIZE_MAX:
                 raise StateInvalid(name, f"it is larger than {SIZE_MAX >> 20} MiB")
-            path = store / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
+            path = store / f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}{SUFFIX}"
             files.append(path)
             _lay(path, data)
             records.append({"name": name, "json": is_json, "file": path.name})
