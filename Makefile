@@ -40,8 +40,8 @@ test: lint types ## set up, then lint, types and the default suite, mounted test
 test-deep: setup-tests ## the tests that take minutes; ARGS="-k word"
 	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
 
-bench: setup-tests ## measure against the directory's own file system; ARGS=...
-	$(PY) -m bench $(ARGS)
+bench: setup-tests ## measure against the directory's own file system; QUICK=1, ARGS=...
+	$(PY) -m bench $(if $(QUICK),--quick) $(ARGS)
 
 check: test ## everything that must pass before a commit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import registry, report
+from bench import history, registry, report  # noqa: F401  history registers figures
 from bench.figures import figures
 from bench.machine import machine_facts
 from bench.outcome import Outcome

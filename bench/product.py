@@ -7,6 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ckptfs.config import Workspace
+from ckptfs.control.client import Client
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 600.0
 
@@ -55,6 +58,11 @@ def umount(workspace: Path) -> None:
 def status(workspace: Path) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(ckptfs("status", "-w", workspace, "--json"))
     return answer
+
+
+def connect(workspace: Path, store: Path) -> Client:
+    """A connection to the daemon of a mounted workspace, as a Python program has it."""
+    return Client(Workspace(workspace, store))
 
 
 def import_into(store: Path, source: Path) -> None:

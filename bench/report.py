@@ -92,7 +92,7 @@ def verdict(outcome: Outcome, workload: Workload, contestant: str) -> str:
 
 
 def figure_table(outcome: Outcome) -> Table:
-    table = Table(title="Figures of ckptfs alone")
+    table = Table(title="Figures")
     table.add_column("figure")
     table.add_column("value", justify="right", style="bold")
     table.add_column("mark", justify="right")

@@ -21,6 +21,12 @@ class Scale:
     import_files: int
     import_mb: int
     idle_seconds: float
+    history_files: int
+    """Files around the ten that change between two checkpoints."""
+    flat_files: tuple[int, ...]
+    """Sizes of workspaces between which the time of a save must not differ."""
+    commits: int
+    """Commits of this repository that are replayed as checkpoints."""
     memory_files: int
     """Files in the workspace for the memory figure; 0 leaves it out."""
 
@@ -43,6 +49,9 @@ QUICK = Scale(
     import_files=20_000,
     import_mb=512,
     idle_seconds=5.0,
+    history_files=5_000,
+    flat_files=(1_000, 20_000),
+    commits=30,
     memory_files=0,
 )
 NORMAL = Scale(
@@ -60,6 +69,9 @@ NORMAL = Scale(
     import_files=50_000,
     import_mb=1_024,
     idle_seconds=10.0,
+    history_files=50_000,
+    flat_files=(1_000, 100_000),
+    commits=100,
     memory_files=0,
 )
-FULL = replace(NORMAL, name="full", memory_files=1_000_000)
+FULL = replace(NORMAL, name="full", memory_files=1_000_000, flat_files=(1_000, 100_000, 1_000_000))
