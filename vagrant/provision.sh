@@ -207,12 +207,14 @@ try_npm() { (require npm) || say "Going on without npm: the test that uses it wi
 
 # ---- The virtual environment ----------------------------------------------------------------
 
-# What a finished installation depends on. Sources do not count: the package is installed editable.
+# What a finished installation depends on. Python sources do not count: the package is installed
+# editable.
 fingerprint() {
     echo "$root"
     "$venv/bin/python" --version
     cksum <"$root/pyproject.toml"
     cksum <"$root/vagrant/provision.sh"
+    cksum <"$root/ckptfs/fuse/_front.c"
 }
 
 # Every distribution that the package asks for is there; the names are in pyproject.toml only.

@@ -1,7 +1,12 @@
 """The workspace as a FUSE file system."""
 
-from ckptfs.fuse.notices import tell_kernel
-from ckptfs.fuse.options import MountOptions
-from ckptfs.fuse.serving import serve
+from ckptfs.fuse import front
+
+# Before pyfuse3 is imported: see there.
+front.load()
+
+from ckptfs.fuse.notices import tell_kernel  # noqa: E402
+from ckptfs.fuse.options import MountOptions  # noqa: E402
+from ckptfs.fuse.serving import serve  # noqa: E402
 
 __all__ = ["MountOptions", "serve", "tell_kernel"]

@@ -34,11 +34,11 @@ _FREE_INODES = 1 << 40
 class Operations(pyfuse3.Operations):
     """One mounted workspace.
 
-    With the writeback cache the kernel gathers writes and keeps size and times of open files; it
-    hands over pages and times at close, at fsync and when memory is short.
+    Without the writeback cache: size, times and bytes of a file are here as soon as write(2) is
+    over, but for what is written through a shared mapping (docs/design/fuse.md weighs it).
     """
 
-    enable_writeback_cache = True
+    enable_writeback_cache = False
 
     def __init__(
         self,

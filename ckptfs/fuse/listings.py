@@ -4,7 +4,8 @@ A directory is read in pieces, and entries come and go between two of them. What
 given in the order of names, so a piece goes on behind the last name of the one before it: nothing
 is given twice, and nothing that stays is left out. The kernel, however, names the place by a
 number, the *cookie*. It is made of the number of the stream (one reading of one directory) and the
-position in it; 1 is behind ".", 2 behind "..", n + 2 behind the n-th name.
+place in it: 1 is behind ".", 2 behind "..", n + 2 behind the n-th name that the stream gave out. A
+name keeps its place; one that is met later, by reading a part again, gets the next free one.
 
 Nobody says when a stream ends, so the latest ones are kept.
 """
@@ -47,17 +48,29 @@ class Listings:
         if given < _DOTS:
             yield from self._first_two(node, base, given)
         position = max(given - _DOTS, 0)
-        del names[position:]
+        yield from (
+            (name, inode, base | (place + _DOTS))
+            for name, inode, place in self._behind(node, names, position)
+        )
+
+    def _behind(
+        self, node: int, names: list[bytes], position: int
+    ) -> Iterator[tuple[bytes, Inode, int]]:
+        """(name, inode, place) of what stands behind a place."""
         # A stream that is no longer remembered is counted through again.
-        unknown = position - len(names)
-        after = names[-1] if names else b""
+        unknown = max(position - len(names), 0)
+        known = (
+            {name: place for place, name in enumerate(names, 1)} if position < len(names) else {}
+        )
+        after = names[min(position, len(names)) - 1] if names and position else b""
         for name, inode in self._walk(node, after):
+            place = known.get(name, 0)
             if unknown:
                 unknown -= 1
             else:
-                position += 1
-                yield name, inode, base | (position + _DOTS)
-            names.append(name)
+                yield name, inode, place or len(names) + 1
+            if not place:
+                names.append(name)
 
     def _first_two(self, node: int, base: int, given: int) -> Iterator[tuple[bytes, Inode, int]]:
         here, above = self._dots(node)

@@ -10,6 +10,9 @@ can stand in (its asyncio support does that). Here a stand-in answers the two ca
   sides more than that; then it waits in poll(2) for up to a millisecond; only then it goes through
   trio. When idle, the daemon sleeps in trio's epoll and uses no CPU.
 
+Where the compiled front is at hand, it answers most requests while it looks for the next, and
+pyfuse3 is left with what remains.
+
 Everything else is trio's own. The price: other tasks of the process get their turn only every
 millisecond under load. docs/design/fuse.md has the figures.
 """
@@ -21,6 +24,7 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from time import monotonic_ns
+from types import ModuleType
 
 import pyfuse3
 import trio
@@ -90,25 +94,40 @@ class FreeLock:
 
 
 class RequestWaiter:
-    """Waits for the FUSE descriptor. ``requests`` counts how often there was something to read."""
+    """Waits for the FUSE descriptor, and lets the front, if there is one, answer what it can."""
 
-    def __init__(self, turn: Callable[[], None]) -> None:
-        self.requests = 0
+    def __init__(self, turn: Callable[[], None], front: ModuleType | None = None) -> None:
+        self._passed = 0
         self._turn = turn
+        self._front = front
         self._poller = select.poll()
         self._poll = self._poller.poll
         self._fd = -1
         self._turn_ns = 0
 
+    def requests(self) -> int:
+        """How often there was something to read."""
+        return self._passed + (self._front.count() if self._front else 0)
+
     def wait_readable(self, fd: int) -> Awaitable[None]:
-        """Return when a read from ``fd`` will not block."""
+        """Return when a request is there for pyfuse3 to take."""
         if fd != self._fd:
             self._watch(fd)
+        if self._is_left(fd):
+            return _READY
+        return self._wait(fd)
+
+    def _is_left(self, fd: int) -> bool:
+        """Whether a request for pyfuse3 comes before it is somebody else's turn."""
+        front = self._front
+        if front is not None and front.hooked():
+            outcome: int = front.serve(fd, SPIN_NS, self._turn_ns + YIELD_NS)
+            return outcome == front.LEFT
         now = monotonic_ns()
         if now - self._turn_ns > YIELD_NS or not self._spin(now + SPIN_NS):
-            return self._wait(fd)
-        self.requests += 1
-        return _READY
+            return False
+        self._passed += 1
+        return True
 
     def _spin(self, deadline: int) -> bool:
         poll = self._poll
@@ -119,18 +138,17 @@ class RequestWaiter:
 
     async def _wait(self, fd: int) -> None:
         """Give other tasks their turn, then wait for as long as it takes."""
-        self._turn()
-        await trio.lowlevel.checkpoint()
-        self._turn_ns = monotonic_ns()
-        timeout = POLL_MS
-        while not self._poll(timeout):
-            # The descriptor blocks, and a read that finds nothing would hold the interpreter:
-            # after trio's word look again.
+        left = False
+        while not left:
             self._turn()
-            await trio.lowlevel.wait_readable(fd)
+            await trio.lowlevel.checkpoint()
+            if not self._poll(POLL_MS):
+                self._turn()
+                await trio.lowlevel.wait_readable(fd)
+            # The descriptor blocks, and a read that finds nothing would hold the interpreter:
+            # after trio's word it is looked at again.
             self._turn_ns = monotonic_ns()
-            timeout = 0
-        self.requests += 1
+            left = self._is_left(fd)
 
     def _watch(self, fd: int) -> None:
         if self._fd >= 0:
@@ -155,15 +173,15 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
     )
 
 
-def install(turn: Callable[[], None]) -> Callable[[], int]:
+def install(turn: Callable[[], None], front: ModuleType | None = None) -> Callable[[], int]:
     """Put the stand-in into pyfuse3; return a function that tells how many requests came.
 
     ``turn`` is called whenever the requests pause, and every millisecond when they do not.
     """
-    waiter = RequestWaiter(turn)
+    waiter = RequestWaiter(turn, front)
     pyfuse3.trio = stand_in(waiter)  # type: ignore[attr-defined]
     _installed.append(waiter)
-    return lambda: waiter.requests
+    return waiter.requests
 
 
 #: pyfuse3 serves one mount in a process, so there is one waiter that counts.
@@ -172,4 +190,4 @@ _installed: list[RequestWaiter] = []
 
 def requests() -> int:
     """How many requests came so far; whoever works when it is quiet looks here."""
-    return _installed[-1].requests if _installed else 0
+    return _installed[-1].requests() if _installed else 0

@@ -19,7 +19,7 @@ import trio
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import loop
+from ckptfs.fuse import front, loop
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
@@ -54,9 +54,12 @@ async def serve(
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
     committer = Committer(fs, committed, lambda: _read_ahead(mountpoint))
-    committer.requests = loop.install(committer.turn)
+    compiled = front.load()
+    committer.requests = loop.install(committer.turn, compiled)
     clock = fs.clock = KernelClock()
     operations = Operations(fs, options, clock, history, guard)
+    if compiled is not None:
+        compiled.bind(front.Bound(operations.requests, fs))
     try:
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:

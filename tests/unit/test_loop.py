@@ -243,9 +243,9 @@ def test_it_returns_when_there_is_something_to_read(pipe: tuple[int, int]) -> No
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            assert not returned.is_set() and waiter.requests == 0
+            assert not returned.is_set() and waiter.requests() == 0
             os.write(write, b"x")
-        assert waiter.requests == 1
+        assert waiter.requests() == 1
 
     run(main)
 
@@ -264,7 +264,7 @@ def test_what_is_there_already_is_told_again_and_again(pipe: tuple[int, int]) ->
         assert scope.cancelled_caught
 
     run(main)
-    assert waiter.requests == 5
+    assert waiter.requests() == 5
 
 
 def test_others_get_their_turns_under_constant_load(pipe: tuple[int, int]) -> None:
@@ -283,7 +283,7 @@ def test_others_get_their_turns_under_constant_load(pipe: tuple[int, int]) -> No
 
     async def other() -> None:
         for _ in range(20):
-            served_between.append(waiter.requests)
+            served_between.append(waiter.requests())
             await trio.lowlevel.checkpoint()
 
     async def main() -> None:
@@ -340,7 +340,7 @@ def test_idle_it_takes_no_cpu(pipe: tuple[int, int]) -> None:
 
     run(main)
     assert polls < 2_000, "it looks again only when trio says so, after the first moment"
-    assert waiter.requests == 0
+    assert waiter.requests() == 0
 
 
 def test_it_does_not_believe_a_wakeup_that_another_emptied(pipe: tuple[int, int]) -> None:
@@ -399,7 +399,7 @@ def test_a_cancelled_wait_can_be_taken_up_again(pipe: tuple[int, int]) -> None:
         await waiter.wait_readable(read)
 
     run(main)
-    assert waiter.requests == 1
+    assert waiter.requests() == 1
 
 
 def test_another_descriptor(pipe: tuple[int, int]) -> None:
@@ -417,7 +417,7 @@ def test_another_descriptor(pipe: tuple[int, int]) -> None:
         await waiter.wait_readable(other_read)
 
     run(main)
-    assert waiter.requests == 2
+    assert waiter.requests() == 2
     os.close(other_read)
     os.close(other_write)
 

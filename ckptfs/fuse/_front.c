@@ -1,0 +1,875 @@
+/* The compiled front: it reads requests from the FUSE descriptor, answers the frequent ones, and
+ * leaves the rest to libfuse and pyfuse3.
+ *
+ * pyfuse3 reads a request, makes a coroutine, a context and an attribute object for it, and visits
+ * the event loop; that is most of what a small request costs. Here a request is parsed where it was
+ * read, the method of `Requests` that it means is called with plain values, and the inode that it
+ * returns is written out as the answer. What it means is decided there, in Python, for both doors.
+ *
+ * pyfuse3 asks libfuse for the next request by `fuse_session_receive_buf`. This module is loaded
+ * with its symbols visible before pyfuse3 is, so that call arrives here: it is given the request
+ * that `serve` read and did not answer. Without this module everything works the same, slower.
+ *
+ * Everything runs with the interpreter's lock held, but for the wait for the next request.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* As in `nodes`: the low 40 bits of a node id are the inode number, the last slot is
+ * `.checkpoints`. */
+#define INO_BITS 40
+#define LIVE_END (1ULL << INO_BITS)
+#define HISTORY (((1ULL << 22) - 1) << INO_BITS)
+#define HISTORY_ROOT (HISTORY | 1)
+
+/* As in `entries`: how long the kernel may believe what it is told, in seconds. */
+#define FOREVER (86400ULL * 365)
+
+#define STAT_BLOCK 512
+#define IO_SIZE 65536
+#define NS 1000000000LL
+
+/* A write of a mebibyte, the largest request, and its head. */
+#define REQUEST_MAX ((1 << 20) + (1 << 16))
+
+/* The fields of `model.Inode` that stat shows, by position. */
+enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
+
+/* What `serve` returns. */
+enum { IDLE, LEFT, TURN };
+
+/* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
+typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
+
+typedef struct {
+    const struct fuse_in_header *head;
+    const char *body;
+    size_t size;
+} Request;
+
+static int device = -1;
+static char *buffer;
+static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
+static int hooked;     /* pyfuse3 was seen to come here for its requests */
+static unsigned long long requests;
+static unsigned long long kinds[64]; /* how many of each opcode */
+
+/* The methods of `Requests`, and the state that is looked at here without asking it. */
+#define METHODS(X) \
+    X(lookup) X(getattr) X(setattr) X(readlink) X(mkdir) X(symlink) X(link) X(create) X(unlink) \
+    X(rmdir) X(rename) X(open) X(read) X(write) X(sync) X(release) X(forget) X(entries) X(errno_of)
+#define DECLARE(name) static PyObject *call_##name;
+METHODS(DECLARE)
+static PyObject *generations, *held, *unlinked;
+
+/* -- answers ---------------------------------------------------------------------------------- */
+
+static void send_parts(const Request *request, int error, const void *first, size_t first_size,
+                       const void *second, size_t second_size)
+{
+    struct fuse_out_header head = {
+        .len = sizeof head + first_size + second_size,
+        .error = -error,
+        .unique = request->head->unique,
+    };
+    struct iovec parts[3] = {
+        {&head, sizeof head}, {(void *)first, first_size}, {(void *)second, second_size}};
+    /* An answer that nobody waits for any more is refused, and that is no trouble. */
+    ssize_t written = writev(device, parts, second_size ? 3 : first_size ? 2 : 1);
+    (void)written;
+}
+
+static Outcome answer(const Request *request, const void *body, size_t size)
+{
+    send_parts(request, 0, body, size, NULL, 0);
+    return ANSWERED;
+}
+
+static Outcome answer_error(const Request *request, int error)
+{
+    send_parts(request, error, NULL, 0, NULL, 0);
+    return ANSWERED;
+}
+
+/* The result of a call that says only whether it worked. */
+static Outcome answer_done(const Request *request, PyObject *result)
+{
+    if (!result)
+        return FAILED;
+    Py_DECREF(result);
+    return answer_error(request, 0);
+}
+
+static uint64_t base_of(uint64_t node)
+{
+    return node < HISTORY ? node & ~(LIVE_END - 1) : 0;
+}
+
+static int64_t field(PyObject *inode, int index)
+{
+    return PyLong_AsLongLong(PyTuple_GET_ITEM(inode, index));
+}
+
+static void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns)
+{
+    int before = time_ns % NS < 0; /* C rounds towards zero */
+    *seconds = (uint64_t)(time_ns / NS - before);
+    *nanoseconds = (uint32_t)(time_ns % NS + (before ? NS : 0));
+}
+
+/* Returns 0 if what Python returned is no inode; an exception is set then. */
+static int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base)
+{
+    if (!PyTuple_Check(inode) || PyTuple_GET_SIZE(inode) <= CTIME) {
+        PyErr_SetString(PyExc_TypeError, "an inode was expected");
+        return 0;
+    }
+    memset(attributes, 0, sizeof *attributes);
+    attributes->ino = base | (uint64_t)field(inode, INO);
+    attributes->size = (uint64_t)field(inode, SIZE);
+    attributes->blocks = ((uint64_t)field(inode, ALLOCATED) + STAT_BLOCK - 1) / STAT_BLOCK;
+    set_time(&attributes->atime, &attributes->atimensec, field(inode, ATIME));
+    set_time(&attributes->mtime, &attributes->mtimensec, field(inode, MTIME));
+    set_time(&attributes->ctime, &attributes->ctimensec, field(inode, CTIME));
+    attributes->mode = (uint32_t)field(inode, MODE);
+    attributes->nlink = (uint32_t)field(inode, NLINK);
+    attributes->uid = (uint32_t)field(inode, UID);
+    attributes->gid = (uint32_t)field(inode, GID);
+    attributes->rdev = (uint32_t)field(inode, RDEV);
+    attributes->blksize = IO_SIZE;
+    return !PyErr_Occurred();
+}
+
+static uint64_t generation_of(PyObject *inode, uint64_t node)
+{
+    if (node >= LIVE_END || !PyDict_GET_SIZE(generations))
+        return 0;
+    PyObject *generation = PyDict_GetItem(generations, PyTuple_GET_ITEM(inode, INO));
+    return generation ? PyLong_AsUnsignedLongLong(generation) : 0;
+}
+
+/* What is said of an inode together with its name. */
+static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
+{
+    memset(entry, 0, sizeof *entry);
+    if (!fill_attributes(&entry->attr, inode, base))
+        return 0;
+    entry->nodeid = entry->attr.ino;
+    entry->generation = generation_of(inode, entry->nodeid);
+    entry->entry_valid = entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
+    return 1;
+}
+
+static Outcome answer_entry(const Request *request, PyObject *inode)
+{
+    struct fuse_entry_out entry;
+    if (!inode)
+        return FAILED;
+    int filled = fill_entry(&entry, inode, base_of(request->head->nodeid));
+    Py_DECREF(inode);
+    return filled ? answer(request, &entry, sizeof entry) : FAILED;
+}
+
+static Outcome answer_attributes(const Request *request, PyObject *inode)
+{
+    struct fuse_attr_out out = {0};
+    if (!inode)
+        return FAILED;
+    int filled = fill_attributes(&out.attr, inode, base_of(request->head->nodeid));
+    Py_DECREF(inode);
+    out.attr_valid = out.attr.ino < HISTORY ? FOREVER : 0;
+    return filled ? answer(request, &out, sizeof out) : FAILED;
+}
+
+/* The bytes of an object, whatever it is, without a copy. */
+static Outcome answer_bytes(const Request *request, PyObject *result)
+{
+    Py_buffer data;
+    if (!result)
+        return FAILED;
+    int got = !PyObject_GetBuffer(result, &data, PyBUF_SIMPLE);
+    if (got) {
+        answer(request, data.buf, (size_t)data.len);
+        PyBuffer_Release(&data);
+    }
+    Py_DECREF(result);
+    return got ? ANSWERED : FAILED;
+}
+
+/* The exception that is set becomes the answer. */
+static void answer_failure(const Request *request)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback)
+        PyException_SetTraceback(value, traceback);
+    PyObject *number = PyObject_CallOneArg(call_errno_of, value);
+    int error = number ? (int)PyLong_AsLong(number) : EIO;
+    PyErr_Clear();
+    Py_XDECREF(number);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    answer_error(request, error > 0 ? error : EIO);
+}
+
+/* -- calls ------------------------------------------------------------------------------------ */
+
+#define NUMBER(value) PyLong_FromUnsignedLongLong(value)
+
+/* Calls with arguments that are all new references, and lets go of them. There is a free place
+ * before the first, which a method puts its object into. */
+static PyObject *call(PyObject *method, size_t count, PyObject **arguments)
+{
+    PyObject *result = NULL;
+    size_t made = 0;
+    while (made < count && arguments[made])
+        made++;
+    if (made == count)
+        result = PyObject_Vectorcall(method, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    for (size_t i = 0; i < count; i++)
+        Py_XDECREF(arguments[i]);
+    return result;
+}
+
+#define CALL(method, ...) \
+    call(method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
+         (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
+
+/* -- names ------------------------------------------------------------------------------------ */
+
+static Outcome do_lookup(const Request *request)
+{
+    uint64_t parent = request->head->nodeid;
+    PyObject *inode = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(request->body));
+    if (inode != Py_None)
+        return answer_entry(request, inode);
+    Py_DECREF(inode);
+    /* Node 0 and a time: the kernel remembers that the name is not there. */
+    struct fuse_entry_out absent = {.entry_valid = parent < HISTORY ? FOREVER : 0};
+    return answer(request, &absent, sizeof absent);
+}
+
+static Outcome do_getattr(const Request *request)
+{
+    return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
+}
+
+static Outcome do_mkdir(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_mkdir_in *in = (const void *)request->body;
+    if (head->nodeid == HISTORY_ROOT)
+        return NOT_OURS;
+    return answer_entry(request, CALL(call_mkdir, NUMBER(head->nodeid),
+                                      PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
+                                      NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
+}
+
+static Outcome do_symlink(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const char *target = request->body + strlen(request->body) + 1;
+    return answer_entry(request, CALL(call_symlink, NUMBER(head->nodeid),
+                                      PyBytes_FromString(request->body),
+                                      PyBytes_FromString(target), NUMBER(head->pid),
+                                      NUMBER(head->uid), NUMBER(head->gid)));
+}
+
+static Outcome do_link(const Request *request)
+{
+    const struct fuse_link_in *in = (const void *)request->body;
+    return answer_entry(request, CALL(call_link, NUMBER(in->oldnodeid),
+                                      NUMBER(request->head->nodeid),
+                                      PyBytes_FromString((const char *)(in + 1)),
+                                      NUMBER(request->head->pid)));
+}
+
+static Outcome do_readlink(const Request *request)
+{
+    return answer_bytes(request, CALL(call_readlink, NUMBER(request->head->nodeid)));
+}
+
+static Outcome remove_name(const Request *request, PyObject *method)
+{
+    return answer_done(request, CALL(method, NUMBER(request->head->nodeid),
+                                     PyBytes_FromString(request->body),
+                                     NUMBER(request->head->pid)));
+}
+
+static Outcome do_unlink(const Request *request)
+{
+    return remove_name(request, call_unlink);
+}
+
+static Outcome do_rmdir(const Request *request)
+{
+    return request->head->nodeid == HISTORY_ROOT ? NOT_OURS : remove_name(request, call_rmdir);
+}
+
+static Outcome rename_to(const Request *request, uint64_t directory, uint32_t flags,
+                         const char *name)
+{
+    const char *new_name = name + strlen(name) + 1;
+    return answer_done(request, CALL(call_rename, NUMBER(request->head->nodeid),
+                                     PyBytes_FromString(name), NUMBER(directory),
+                                     PyBytes_FromString(new_name), NUMBER(flags),
+                                     NUMBER(request->head->pid)));
+}
+
+static Outcome do_rename(const Request *request)
+{
+    const struct fuse_rename_in *in = (const void *)request->body;
+    return rename_to(request, in->newdir, 0, (const char *)(in + 1));
+}
+
+static Outcome do_rename2(const Request *request)
+{
+    const struct fuse_rename2_in *in = (const void *)request->body;
+    return rename_to(request, in->newdir, in->flags, (const char *)(in + 1));
+}
+
+static Outcome forget_node(uint64_t node)
+{
+    PyObject *number = NUMBER(node);
+    Outcome outcome = ANSWERED;
+    if (!number)
+        return FAILED;
+    if (PySet_Contains(unlinked, number)) {
+        PyObject *result = PyObject_CallOneArg(call_forget, number);
+        outcome = result ? ANSWERED : FAILED;
+        Py_XDECREF(result);
+    }
+    Py_DECREF(number);
+    return outcome;
+}
+
+static Outcome do_forget(const Request *request)
+{
+    return PySet_GET_SIZE(unlinked) ? forget_node(request->head->nodeid) : ANSWERED;
+}
+
+static Outcome do_batch_forget(const Request *request)
+{
+    const struct fuse_batch_forget_in *in = (const void *)request->body;
+    const struct fuse_forget_one *items = (const void *)(in + 1);
+    Outcome outcome = ANSWERED;
+    for (uint32_t i = 0; i < in->count && PySet_GET_SIZE(unlinked) && outcome == ANSWERED; i++)
+        outcome = forget_node(items[i].nodeid);
+    return outcome;
+}
+
+static Outcome do_interrupt(const Request *request)
+{
+    /* A request is answered before the next is read: there is nothing left to interrupt. */
+    (void)request;
+    return ANSWERED;
+}
+
+/* -- attributes ------------------------------------------------------------------------------- */
+
+static PyObject *optional(int wanted, int64_t value)
+{
+    return wanted ? PyLong_FromLongLong(value) : Py_NewRef(Py_None);
+}
+
+static int64_t join_time(uint64_t seconds, uint32_t nanoseconds)
+{
+    __int128 joined = (__int128)(int64_t)seconds * NS + nanoseconds;
+    return joined > INT64_MAX ? INT64_MAX : joined < INT64_MIN ? INT64_MIN : (int64_t)joined;
+}
+
+static Outcome do_setattr(const Request *request)
+{
+    const struct fuse_setattr_in *in = (const void *)request->body;
+    uint32_t valid = in->valid;
+    return answer_attributes(
+        request,
+        CALL(call_setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
+             optional(valid & FATTR_UID, in->uid), optional(valid & FATTR_GID, in->gid),
+             optional(valid & FATTR_SIZE, (int64_t)in->size),
+             optional(valid & FATTR_ATIME, join_time(in->atime, in->atimensec)),
+             optional(valid & FATTR_MTIME, join_time(in->mtime, in->mtimensec)),
+             optional(valid & FATTR_CTIME, join_time(in->ctime, in->ctimensec)),
+             NUMBER(valid & (FATTR_ATIME_NOW | FATTR_MTIME_NOW)), NUMBER(request->head->pid),
+             NUMBER(request->head->uid)));
+}
+
+/* -- files ------------------------------------------------------------------------------------ */
+
+static uint64_t handle(uint64_t node, uint32_t uid)
+{
+    return node << 1 | (uid == 0);
+}
+
+static Outcome do_create(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_create_in *in = (const void *)request->body;
+    struct {
+        struct fuse_entry_out entry;
+        struct fuse_open_out opened;
+    } out = {0};
+    PyObject *inode = CALL(call_create, NUMBER(head->nodeid),
+                           PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
+                           NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+    if (!inode)
+        return FAILED;
+    int filled = fill_entry(&out.entry, inode, base_of(head->nodeid));
+    Py_DECREF(inode);
+    out.opened.fh = handle(out.entry.nodeid, head->uid);
+    out.opened.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
+    return filled ? answer(request, &out, sizeof out) : FAILED;
+}
+
+/* Counts one more handle; what `Filesystem.hold` does. */
+static int count_handle(PyObject *number)
+{
+    PyObject *count = PyDict_GetItem(held, number);
+    PyObject *more = PyLong_FromLong((count ? PyLong_AsLong(count) : 0) + 1);
+    int done = more && !PyDict_SetItem(held, number, more);
+    Py_XDECREF(more);
+    return done;
+}
+
+static Outcome do_open(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_open_in *in = (const void *)request->body;
+    struct fuse_open_out out = {.fh = handle(head->nodeid, head->uid),
+                                .open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH};
+    if (in->flags & (O_ACCMODE | O_TRUNC)) {
+        PyObject *result = CALL(call_open, NUMBER(head->nodeid), NUMBER(in->flags),
+                                NUMBER(head->pid), NUMBER(head->uid));
+        if (!result)
+            return FAILED;
+        Py_DECREF(result);
+    } else if (head->nodeid < LIVE_END) {
+        PyObject *number = NUMBER(head->nodeid);
+        int counted = number && count_handle(number);
+        Py_XDECREF(number);
+        if (!counted)
+            return FAILED;
+    }
+    return answer(request, &out, sizeof out);
+}
+
+/* Whether one of several handles was let go: then nothing else follows. -1 for an exception. */
+static int is_one_of_several(PyObject *number)
+{
+    PyObject *count = PyDict_GetItem(held, number);
+    long left = count ? PyLong_AsLong(count) - 1 : 0;
+    if (left <= 0)
+        return 0;
+    PyObject *less = PyLong_FromLong(left);
+    int done = less && !PyDict_SetItem(held, number, less);
+    Py_XDECREF(less);
+    return done ? 1 : -1;
+}
+
+static Outcome do_release(const Request *request)
+{
+    const struct fuse_release_in *in = (const void *)request->body;
+    uint64_t node = in->fh >> 1;
+    if (node >= LIVE_END)
+        return answer_error(request, 0);
+    PyObject *number = NUMBER(node);
+    if (!number)
+        return FAILED;
+    int several = is_one_of_several(number);
+    Py_DECREF(number);
+    if (several < 0)
+        return FAILED;
+    if (several)
+        return answer_error(request, 0);
+    return answer_done(request, CALL(call_release, NUMBER(in->fh)));
+}
+
+static Outcome do_read(const Request *request)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    return answer_bytes(
+        request, CALL(call_read, NUMBER(in->fh), NUMBER(in->offset), NUMBER(in->size)));
+}
+
+static Outcome do_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    struct fuse_write_out out = {.size = in->size};
+    PyObject *result =
+        CALL(call_write, NUMBER(in->fh), NUMBER(in->offset),
+             PyBytes_FromStringAndSize((const char *)(in + 1), (Py_ssize_t)in->size));
+    if (!result)
+        return FAILED;
+    Py_DECREF(result);
+    return answer(request, &out, sizeof out);
+}
+
+static Outcome do_fsync(const Request *request)
+{
+    return answer_done(request, CALL(call_sync));
+}
+
+static Outcome do_ioctl(const Request *request)
+{
+    /* Programs ask every file whether it is a terminal. */
+    return answer_error(request, ENOTTY);
+}
+
+static Outcome do_flush(const Request *request)
+{
+    /* Nothing waits for close(2); ENOSYS tells the kernel not to ask again. */
+    return answer_error(request, ENOSYS);
+}
+
+/* -- directories ------------------------------------------------------------------------------ */
+
+static Outcome do_opendir(const Request *request)
+{
+    /* ENOSYS tells the kernel that directories need not be opened, and to keep what it reads of
+     * them until they change. It does not ask again, nor does it tell of a close. */
+    return answer_error(request, ENOSYS);
+}
+
+/* Room for an entry of a listing, or NULL if there is none. */
+static char *room_for(char *out, size_t *used, size_t size, size_t head, size_t name_size)
+{
+    size_t wanted = FUSE_DIRENT_ALIGN(head + name_size);
+    if (*used + wanted > size)
+        return NULL;
+    char *place = out + *used;
+    memset(place, 0, wanted);
+    *used += wanted;
+    return place;
+}
+
+static int is_dot(const char *name)
+{
+    return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
+}
+
+/* Adds (name, inode, cookie). Returns 1 if it fitted, 0 if not, -1 for an exception. */
+static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *used, size_t size)
+{
+    PyObject *name, *inode;
+    unsigned long long cookie;
+    struct fuse_entry_out entry;
+    if (!PyArg_ParseTuple(item, "SOK", &name, &inode, &cookie) || !fill_entry(&entry, inode, base))
+        return -1;
+    size_t name_size = (size_t)PyBytes_GET_SIZE(name);
+    size_t head = plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
+    char *place = room_for(out, used, size, head, name_size);
+    if (!place)
+        return 0;
+    struct fuse_dirent *dirent = (void *)place;
+    if (plus) {
+        struct fuse_direntplus *both = (void *)place;
+        both->entry_out = entry;
+        if (is_dot(PyBytes_AS_STRING(name)))
+            both->entry_out.nodeid = 0;
+        dirent = &both->dirent;
+    }
+    dirent->ino = entry.attr.ino;
+    dirent->off = cookie;
+    dirent->namelen = (uint32_t)name_size;
+    dirent->type = (entry.attr.mode & S_IFMT) >> 12;
+    memcpy(dirent->name, PyBytes_AS_STRING(name), name_size);
+    return 1;
+}
+
+static Outcome list(const Request *request, int plus)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    PyObject *entries = CALL(call_entries, NUMBER(node), NUMBER(in->offset));
+    char *out = malloc(in->size);
+    size_t used = 0;
+    int fits = entries && out ? 1 : -1;
+    if (!out && !PyErr_Occurred())
+        PyErr_NoMemory();
+    while (fits > 0) {
+        PyObject *item = PyIter_Next(entries);
+        if (!item) {
+            fits = PyErr_Occurred() ? -1 : 0;
+            break;
+        }
+        fits = add_item(item, base_of(node), plus, out, &used, in->size);
+        Py_DECREF(item);
+    }
+    Outcome outcome = fits < 0 ? FAILED : answer(request, out, used);
+    free(out);
+    Py_XDECREF(entries);
+    return outcome;
+}
+
+static Outcome do_readdir(const Request *request)
+{
+    return list(request, 0);
+}
+
+static Outcome do_readdirplus(const Request *request)
+{
+    return list(request, 1);
+}
+
+/* -- the loop --------------------------------------------------------------------------------- */
+
+static Outcome (*const HANDLERS[])(const Request *) = {
+    [FUSE_LOOKUP] = do_lookup,     [FUSE_FORGET] = do_forget,
+    [FUSE_GETATTR] = do_getattr,   [FUSE_SETATTR] = do_setattr,
+    [FUSE_MKDIR] = do_mkdir,       [FUSE_UNLINK] = do_unlink,
+    [FUSE_RMDIR] = do_rmdir,       [FUSE_RENAME] = do_rename,
+    [FUSE_OPEN] = do_open,         [FUSE_READ] = do_read,
+    [FUSE_WRITE] = do_write,       [FUSE_RELEASE] = do_release,
+    [FUSE_FLUSH] = do_flush,       [FUSE_OPENDIR] = do_opendir,
+    [FUSE_READDIR] = do_readdir,   [FUSE_CREATE] = do_create,
+    [FUSE_INTERRUPT] = do_interrupt, [FUSE_BATCH_FORGET] = do_batch_forget,
+    [FUSE_READDIRPLUS] = do_readdirplus, [FUSE_RENAME2] = do_rename2,
+    [FUSE_READLINK] = do_readlink, [FUSE_SYMLINK] = do_symlink,
+    [FUSE_LINK] = do_link,         [FUSE_FSYNC] = do_fsync,
+    [FUSE_FSYNCDIR] = do_fsync,    [FUSE_IOCTL] = do_ioctl,
+};
+#define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
+
+static Outcome handle_request(size_t size)
+{
+    const struct fuse_in_header *head = (const void *)buffer;
+    Request request = {head, buffer + sizeof *head, size - sizeof *head};
+    if (size >= sizeof *head && head->opcode < sizeof kinds / sizeof *kinds)
+        kinds[head->opcode]++;
+    if (size < sizeof *head || head->opcode >= HANDLERS_COUNT || !HANDLERS[head->opcode])
+        return NOT_OURS;
+    buffer[size] = 0;
+    Outcome outcome = HANDLERS[head->opcode](&request);
+    if (outcome == FAILED)
+        answer_failure(&request);
+    return outcome;
+}
+
+static int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * NS + now.tv_nsec;
+}
+
+/* Whether a request came before the time was over. */
+static int spin(int64_t until)
+{
+    struct pollfd wanted = {device, POLLIN, 0};
+    int found = poll(&wanted, 1, 0);
+    if (found > 0)
+        return 1;
+    Py_BEGIN_ALLOW_THREADS
+    do
+        found = poll(&wanted, 1, 0);
+    while (found <= 0 && monotonic_ns() < until);
+    Py_END_ALLOW_THREADS
+    return found > 0;
+}
+
+PyDoc_STRVAR(serve_doc,
+             "serve(fd, spin_ns, turn_ns) -> int\n\n"
+             "Answer requests until none comes for spin_ns (IDLE), one comes that is left to\n"
+             "libfuse (LEFT), or the monotonic clock is past turn_ns (TURN).");
+
+static PyObject *serve(PyObject *module, PyObject *args)
+{
+    long long spin_ns, turn_ns;
+    if (!PyArg_ParseTuple(args, "iLL", &device, &spin_ns, &turn_ns))
+        return NULL;
+    for (;;) {
+        int64_t now = monotonic_ns();
+        if (now > turn_ns)
+            return PyLong_FromLong(TURN);
+        if (!spin(now + spin_ns))
+            return PyLong_FromLong(IDLE);
+        ssize_t size = read(device, buffer, REQUEST_MAX);
+        if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
+            continue; /* taken back by the one who asked */
+        requests++;
+        if (size < 0)
+            return PyLong_FromLong(LEFT); /* the end of the mount: libfuse meets it, too */
+        if (handle_request((size_t)size) == NOT_OURS) {
+            waiting = (size_t)size;
+            return PyLong_FromLong(LEFT);
+        }
+    }
+}
+
+/* -- between pyfuse3 and libfuse -------------------------------------------------------------- */
+
+/* As libfuse has it; fields behind these are not touched. */
+struct fuse_session;
+struct fuse_buf {
+    size_t size;
+    int flags;
+    void *mem;
+    int fd;
+    off_t pos;
+};
+
+typedef int Receive(struct fuse_session *, struct fuse_buf *);
+
+static void *in_libfuse(const char *symbol)
+{
+    static const char *const names[] = {"libfuse3.so.3", "libfuse3.so.4"};
+    void *found = NULL;
+    for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++) {
+        void *library = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (library)
+            found = dlsym(library, symbol);
+    }
+    return found;
+}
+
+int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
+{
+    hooked = 1;
+    if (!waiting) {
+        static Receive *receive;
+        if (!receive)
+            receive = (Receive *)in_libfuse("fuse_session_receive_buf");
+        return receive ? receive(session, out) : -ENOSYS;
+    }
+    if (!out->mem && !(out->mem = malloc(REQUEST_MAX)))
+        return -ENOMEM;
+    memcpy(out->mem, buffer, waiting);
+    out->size = waiting;
+    out->flags = 0;
+    waiting = 0;
+    return (int)out->size;
+}
+
+/* The beginnings of libfuse's structures, as far as they are looked at. */
+struct fuse_conn_info {
+    unsigned proto_major, proto_minor, max_write, max_read, max_readahead, capable, want;
+};
+typedef void Init(void *, struct fuse_conn_info *);
+typedef struct fuse_session *New(void *, const void *, size_t, void *);
+#define CAP_AUTO_INVAL_DATA (1u << 12)
+#define CAP_EXPLICIT_INVAL_DATA (1u << 25)
+#define OPERATIONS_MAX 1024
+
+static Init *real_init;
+
+/* Nobody but this process changes a file unasked, and it tells the kernel when it does: pages need
+ * not be dropped because a write moved the time of change. */
+static void init(void *data, struct fuse_conn_info *connection)
+{
+    real_init(data, connection);
+    if (connection->capable & CAP_EXPLICIT_INVAL_DATA) {
+        connection->want |= CAP_EXPLICIT_INVAL_DATA;
+        connection->want &= ~CAP_AUTO_INVAL_DATA;
+    }
+}
+
+struct fuse_session *fuse_session_new(void *arguments, const void *operations, size_t size,
+                                      void *data)
+{
+    static Init *changed[OPERATIONS_MAX / sizeof(Init *)];
+    New *make = (New *)in_libfuse("fuse_session_new");
+    if (!make || size > sizeof changed)
+        return NULL;
+    memcpy(changed, operations, size);
+    real_init = changed[0];
+    changed[0] = init;
+    return make(arguments, changed, size, data);
+}
+
+/* -- the module ------------------------------------------------------------------------------- */
+
+static int take(PyObject *owner, const char *name, PyObject **place)
+{
+    PyObject *found = PyObject_GetAttrString(owner, name);
+    if (!found)
+        return 0;
+    Py_XSETREF(*place, found);
+    return 1;
+}
+
+PyDoc_STRVAR(bind_doc, "bind(requests)\n\nWhose methods to call, and whose state to look at.");
+
+static PyObject *bind(PyObject *module, PyObject *owner)
+{
+#define TAKE(name) \
+    if (!take(owner, #name, &call_##name)) \
+        return NULL;
+    METHODS(TAKE)
+    if (!take(owner, "generations", &generations) || !take(owner, "held", &held) ||
+        !take(owner, "unlinked", &unlinked))
+        return NULL;
+    if (!PyDict_Check(generations) || !PyDict_Check(held) || !PySet_Check(unlinked)) {
+        PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");
+        return NULL;
+    }
+    waiting = 0;
+    hooked = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_hooked(PyObject *module, PyObject *none)
+{
+    return PyBool_FromLong(hooked);
+}
+
+static PyObject *count(PyObject *module, PyObject *none)
+{
+    return PyLong_FromUnsignedLongLong(requests);
+}
+
+static PyObject *count_kinds(PyObject *module, PyObject *none)
+{
+    PyObject *counts = PyDict_New();
+    for (size_t opcode = 0; counts && opcode < sizeof kinds / sizeof *kinds; opcode++) {
+        PyObject *key = kinds[opcode] ? PyLong_FromSize_t(opcode) : NULL;
+        PyObject *value = key ? PyLong_FromUnsignedLongLong(kinds[opcode]) : NULL;
+        if (kinds[opcode] && (!value || PyDict_SetItem(counts, key, value)))
+            Py_CLEAR(counts);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return counts;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_O, bind_doc},
+    {"serve", serve, METH_VARARGS, serve_doc},
+    {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
+    {"count", count, METH_NOARGS, "How many requests were read here."},
+    {"kinds", count_kinds, METH_NOARGS, "How many of each opcode were read here."},
+    {0},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_front", "The compiled front of the mount.", -1, functions};
+
+PyMODINIT_FUNC PyInit__front(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    buffer = malloc(REQUEST_MAX + 1);
+    if (!module || !buffer || PyModule_AddIntConstant(module, "IDLE", IDLE) ||
+        PyModule_AddIntConstant(module, "LEFT", LEFT) ||
+        PyModule_AddIntConstant(module, "TURN", TURN)) {
+        Py_XDECREF(module);
+        return buffer ? NULL : PyErr_NoMemory();
+    }
+    return module;
+}

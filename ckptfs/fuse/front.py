@@ -1,0 +1,86 @@
+"""The compiled front, where it was built: `_front.c` says what it does.
+
+It has to be loaded before pyfuse3, with its symbols visible to it. Where it is missing, or pyfuse3
+does not come to it, every request goes through pyfuse3. CKPTFS_FRONT=off leaves it out, to compare.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+
+from ckptfs.fs import Filesystem
+from ckptfs.fuse.requests import Requests
+from ckptfs.model import Attributes, Inode
+
+log = logging.getLogger(__name__)
+
+#: As in linux/fuse.h.
+_ATIME_NOW = 1 << 7
+_MTIME_NOW = 1 << 8
+
+
+def load() -> ModuleType | None:
+    """The front, or None if there is none."""
+    if os.environ.get("CKPTFS_FRONT") == "off":
+        return None
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | os.RTLD_GLOBAL)
+    try:
+        return import_module("ckptfs.fuse._front")
+    except ImportError:
+        return None
+    finally:
+        sys.setdlopenflags(flags)
+
+
+class Bound:
+    """What the front calls and looks at: the requests as they are, but for what only it needs."""
+
+    def __init__(self, requests: Requests, fs: Filesystem) -> None:
+        self._requests = requests
+        self._fs = fs
+        self.held = fs.held
+        self.unlinked = fs.unlinked
+        self.generations = fs.generations
+        self.sync = fs.commit
+        for name in (
+            "lookup getattr readlink mkdir symlink link create unlink rmdir rename"
+            " open read write release forget entries"
+        ).split():
+            setattr(self, name, getattr(requests, name))
+
+    def setattr(
+        self,
+        node: int,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        size: int | None,
+        atime_ns: int | None,
+        mtime_ns: int | None,
+        ctime_ns: int | None,
+        now: int,
+        pid: int,
+        caller: int,
+    ) -> Inode:
+        if now & _ATIME_NOW:
+            atime_ns = self._fs.clock()
+        if now & _MTIME_NOW:
+            mtime_ns = self._fs.clock()
+        wanted = Attributes(mode, uid, gid, size, atime_ns, mtime_ns, ctime_ns)
+        return self._requests.setattr(node, wanted, pid, caller)
+
+    def errno_of(self, error: BaseException) -> int:
+        """An edge that catches everything: what goes wrong in a request is an errno for its
+        caller, and a traceback in the log if nobody expected it."""
+        if isinstance(error, OSError):
+            if error.errno == errno.EIO:
+                log.error("%s", error)
+            return error.errno or errno.EIO
+        log.error("a request failed", exc_info=error)
+        return errno.EIO
