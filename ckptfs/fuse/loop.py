@@ -122,7 +122,7 @@ class RequestWaiter:
         front = self._front
         if front is not None and front.hooked():
             outcome: int = front.serve(fd, SPIN_NS, self._turn_ns + YIELD_NS)
-            return outcome == front.LEFT
+            return bool(outcome == front.LEFT)
         now = monotonic_ns()
         if now - self._turn_ns > YIELD_NS or not self._spin(now + SPIN_NS):
             return False
