@@ -21,6 +21,7 @@ from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import Checkpoint
+from ckptfs.history.authors import Signer
 from ckptfs.history.auto import Policy
 from ckptfs.history.compression import Compressor
 from ckptfs.history.processes import Who
@@ -44,11 +45,14 @@ class AutoSave:
     def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
         self._hub = hub
-        self._checkpointer = AutoCheckpointer(policy, who=Who(), unsaved=service.has_unsaved)
+        who = Who()
+        self._checkpointer = AutoCheckpointer(policy, who=who, unsaved=service.has_unsaved)
+        self._signer = Signer(service.fs, who)
         self._head = service.fs.head
         self._last: Checkpoint | None = None
 
-    def before_change(self, pid: int, loss: Callable[[], bool] | None) -> None:
+    def __call__(self, pid: int, loss: Callable[[], bool] | None) -> None:
+        """Before a change."""
         fs = self._service.fs
         if fs.head is not self._head:
             # Somebody saved or restored.
@@ -57,6 +61,11 @@ class AutoSave:
         due = self._checkpointer.before_change(pid, loss is not None, loss)
         if due is not None:
             self._save(due)
+        self._signer.sign(pid)
+
+    def sign(self, pid: int) -> None:
+        """What comes next is this process's doing."""
+        self._signer.sign(pid)
 
     def rest(self) -> None:
         """Changes have come to rest for a moment."""

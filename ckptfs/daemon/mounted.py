@@ -154,7 +154,7 @@ class Mounted:
                 options,
                 started=started,
                 history=Door(self._service, path, self._hub),
-                guard=self._auto.before_change,
+                guard=self._auto,
                 committed=self._housekeeping.stir,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from ckptfs.fs import content, copies, inodes, names, xattrs
+from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.content import Gathered
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
@@ -22,6 +23,9 @@ class Filesystem:
         self.clock = clock
         #: What is kept out of history.
         self.exclusion = Exclusion(store)
+        self.authorship = Authorship(store)
+        #: The signature of whoever changes something now: the inodes that it changed.
+        self.signing = self.authorship.unsigned
         #: The blocks that short writes are filling, one a file.
         self.gathered: dict[Ino, Gathered] = {}
         #: How many handles are open on an inode.
@@ -79,6 +83,7 @@ class Filesystem:
         if self.store.aside is not None:
             inodes.settle(self, self.store.aside)
             self.exclusion.settle()
+        self.authorship.settle()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""

@@ -46,6 +46,13 @@ def load_dir(fs: Filesystem, view: View, ino: Ino) -> Inode:
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
     """Keep a changed inode. One file's making is half a dozen changes to its inode and its
     directory's; they meet in memory, and the last one goes into the transaction."""
+    if view is not fs.store.aside:
+        fs.signing.add(inode.ino)
+    keep(fs, view, inode)
+
+
+def keep(fs: Filesystem, view: View, inode: Inode) -> None:
+    """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
     fs.store.note()
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)
@@ -197,6 +204,7 @@ def forget(fs: Filesystem, ino: Ino) -> None:
 
 def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
     """What follows when the last name goes: the end, unless someone may still be using it."""
+    fs.signing.add(inode.ino)
     if fs.keep_unlinked or inode.ino in fs.held:
         fs.unlinked.add(inode.ino)
         save(fs, view, inode._replace(nlink=0, parent=Ino(0), name=b""))

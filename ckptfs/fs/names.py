@@ -199,7 +199,7 @@ def _touch(fs: Filesystem, view: View, directory: Inode, home: View, *, subdirs:
             return
         view = home_of(fs, view, directory.ino)
     now = fs.clock()
-    inodes.save(
+    inodes.keep(
         fs,
         view,
         directory._replace(nlink=directory.nlink + subdirs, mtime_ns=now, ctime_ns=now),

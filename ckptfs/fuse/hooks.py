@@ -7,9 +7,17 @@ from typing import Protocol
 
 #: Tells whether what a change takes away is in no checkpoint.
 Loss = Callable[[], bool]
-#: Told before every change which process makes it and, if it takes content away, how to find out
-#: whether that is lost: the moment to take a checkpoint of what was.
-Guard = Callable[[int, Loss | None], None]
+
+
+class Guard(Protocol):
+    """Told before every change which process makes it and, if it takes content away, how to find
+    out whether that is lost: the moment to take a checkpoint of what was."""
+
+    def __call__(self, pid: int, loss: Loss | None) -> None: ...
+
+    def sign(self, pid: int) -> None:
+        """What comes next is this process's doing, and no reason for a checkpoint: times that the
+        kernel tells behind the data."""
 
 
 #: Threads of this process that touch files to wake whoever watches them: what they ask for changes
@@ -17,8 +25,17 @@ Guard = Callable[[int, Loss | None], None]
 touching: set[int] = set()
 
 
-def unguarded(pid: int, loss: Loss | None) -> None:
+class _Unguarded:
     """The guard of a mount that takes no checkpoints by itself."""
+
+    def __call__(self, pid: int, loss: Loss | None) -> None:
+        pass
+
+    def sign(self, pid: int) -> None:
+        pass
+
+
+unguarded: Guard = _Unguarded()
 
 
 class HistoryHooks(Protocol):

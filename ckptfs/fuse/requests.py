@@ -181,6 +181,8 @@ class Requests:
             self.before(pid, lambda: self._loses_bytes(node, size), node)
         elif wanted.mode is not None or wanted.uid is not None or wanted.gid is not None:
             self.before(pid, None, node)
+        else:
+            self._guard.sign(pid)
         view, ino, _ = self.at(node)
         if wanted.ctime_ns is not None:
             self._clock.saw(wanted.ctime_ns)

@@ -57,6 +57,7 @@ def seal(
 ) -> Checkpoint:
     """Make the head a checkpoint and go on in a new epoch below it. The caller commits."""
     fs.settle()
+    fs.authorship.finish()
     store = fs.store
     sealed = store.head
     if task := store.facts.get(CURRENT_TASK):

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ckptfs.fs import Filesystem
+from ckptfs.fs.authorship import hand_over
 from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.restore import leave_limbo
 from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
@@ -116,6 +117,7 @@ def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     tables |= {table.kind: table for table in (store.blockmap, store.xattrs)}
     for key in store.changes.walk(epoch):
         yield from _hand_over(store, gone, tables[key[:1]], key[1:], heir, wanted=True)
+    hand_over(store, epoch, child)
     store.remove_epoch(epoch)
 
 

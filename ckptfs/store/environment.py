@@ -41,6 +41,7 @@ _PLAIN = (
     b"facts",
     b"below",
     b"borders",
+    b"authors",
 )
 _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 _TABLES = len(_PLAIN) + len(_VERSIONED)
@@ -69,6 +70,7 @@ class Store:
         self.changes = Changes(plain[b"changes"])
         self.orphans = plain[b"orphans"]
         self.borders = plain[b"borders"]
+        self.authors = plain[b"authors"]
         #: The view of what is kept out of history, once there is such a thing.
         self.aside: View | None = None
         self.facts = Facts(plain[b"facts"], self.note)

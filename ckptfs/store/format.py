@@ -170,6 +170,20 @@ def block_header(codec: int, seed: int) -> bytes:
     return bytes((codec, seed))
 
 
+_AUTHOR = struct.Struct(">III")
+
+
+def author_entity(epoch: Epoch, author: int, number: int) -> bytes:
+    """Number 0 is what is told about the author, the others are lists of what it changed."""
+    return _AUTHOR.pack(epoch, author, number)
+
+
+def author_number(entity: bytes) -> tuple[int, int]:
+    """The author and the number of a key of `authors`."""
+    _, author, number = _AUTHOR.unpack(entity)
+    return author, number
+
+
 class Border(NamedTuple):
     """What a directory of history shows besides its own record because of the entries in it that
     are kept out of history: so many further subdirectories, and times if these are later."""

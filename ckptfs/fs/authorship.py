@@ -1,0 +1,151 @@
+"""Who changed which inodes in which epoch.
+
+Whoever changes something does it under a signature: the set that inodes are added to while they
+are saved. That costs the writer an entry in a set; what came together goes into the transaction
+with the rest. An author is known by a number here, and by a description that is others' business.
+
+An inode that an epoch changed and nobody signed was changed by somebody unknown: while the
+workspace was not mounted, or by data that the kernel held back until nobody could say whose they
+are.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckptfs.model import Epoch, Ino
+from ckptfs.store.format import author_entity, author_number, pack_u32, unpack_u32
+
+if TYPE_CHECKING:
+    from ckptfs.store import Store
+
+#: A fact of the store: the number that comes next, of an author or a list of what one changed.
+_NEXT = b"next_author"
+#: Beyond so many inodes in an epoch, what is remembered so as not to be noted twice is forgotten.
+_REMEMBERED_MAX = 200_000
+#: Beyond so many authors, at the end of an epoch, all are forgotten and get new numbers.
+_AUTHORS_MAX = 512
+
+Description = dict[str, Any]
+
+
+class Signed(NamedTuple):
+    """An author and the inodes that it changed in an epoch, at some time up to a commit."""
+
+    author: int
+    description: Description
+    inodes: list[Ino]
+
+
+class Authorship:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Where nobody signs.
+        self.unsigned: set[Ino] = set()
+        #: Data without a sender: most likely of whoever changed the file last.
+        self.late: set[Ino] = set()
+        self._numbers: dict[Hashable, int] = {}
+        self._described: dict[int, Description] = {}
+        self._pending: dict[int, set[Ino]] = {}
+        #: What is noted for the present epoch already, and the author who changed an inode last.
+        self._noted: dict[int, set[Ino]] = {}
+        self._last: dict[Ino, int] = {}
+        #: Grows whenever signatures that were given out do not hold any more.
+        self.round = 0
+
+    def of(self, key: Hashable, description: Description) -> set[Ino]:
+        """The signature of an author. ``key`` tells authors apart while the store is open."""
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._next()
+        if self._described.get(number) != description:
+            self._described[number] = description
+            self._noted.pop(number, None)  # so that it is described anew
+        pending = self._pending.get(number)
+        if pending is None:
+            pending = self._pending[number] = set()
+        return pending
+
+    def _next(self) -> int:
+        number = int(self._store.facts.get(_NEXT) or b"1")
+        self._store.facts.put(_NEXT, b"%d" % (number + 1))
+        return number
+
+    def settle(self) -> None:
+        """Note for the head's epoch what was signed since the last time."""
+        self.unsigned.clear()
+        epoch = self._store.head.epoch
+        for author, pending in self._pending.items():
+            known = self._noted.setdefault(author, set())
+            fresh = pending - known
+            if fresh:
+                self._note(epoch, author, fresh, first=not known)
+                known |= fresh
+                self._last.update(dict.fromkeys(fresh, author))
+            pending.clear()
+        if len(self._last) > _REMEMBERED_MAX:
+            self._last.clear()
+            self._noted.clear()
+
+    def _note(self, epoch: Epoch, author: int, inodes: set[Ino], *, first: bool) -> None:
+        table = self._store.authors
+        if first:
+            table.put(author_entity(epoch, author, 0), json.dumps(self._described[author]).encode())
+        table.put(author_entity(epoch, author, self._next()), array("Q", sorted(inodes)).tobytes())
+
+    def finish(self) -> None:
+        """The epoch ends: data without a sender are of whoever changed the file last."""
+        for ino in self.late:
+            author = self._last.get(ino)
+            if author is not None and author in self._described:
+                self._pending.setdefault(author, set()).add(ino)
+        self.late.clear()
+        self.settle()
+        self._noted.clear()
+        if len(self._numbers) > _AUTHORS_MAX:
+            for known in (self._numbers, self._described, self._pending, self._last):
+                known.clear()
+            self.round += 1
+
+
+def signatures(store: Store, epoch: Epoch) -> Iterator[Signed]:
+    """What is noted for an epoch; an author may come several times, the latest last."""
+    described: dict[int, Description] = {}
+    found: dict[int, Signed] = {}
+    for key, value in store.authors.walk(pack_u32(epoch)):
+        author, number = author_number(key)
+        if not number:
+            described[author] = json.loads(value)
+        else:
+            inodes = [Ino(ino) for ino in array("Q", value)]
+            found[number] = Signed(author, described.get(author, {}), inodes)
+    for number in sorted(found):
+        yield found[number]
+
+
+def hand_over(store: Store, epoch: Epoch, child: Epoch | None) -> None:
+    """The epoch goes: what is noted for it holds for the child, as far as it changed the inodes."""
+    heir = None if child is None else store.view(child).bare
+    for key, value in list(store.authors.walk(pack_u32(epoch))):
+        store.note()
+        store.authors.delete(key)
+        author, number = author_number(key)
+        if heir is None or child is None:
+            continue
+        if number:
+            left = [ino for ino in array("Q", value) if _changed(store, heir, Ino(ino))]
+            value = array("Q", left).tobytes()
+        if value:
+            store.authors.put(author_entity(child, author, number), value)
+
+
+def _changed(store: Store, view: Any, ino: Ino) -> bool:
+    return store.inodes.own(view, ino.to_bytes(8, "big")) is not None
+
+
+def epochs_signed(store: Store) -> set[Epoch]:
+    """Every epoch that something is noted for."""
+    return {Epoch(unpack_u32(key[:4])) for key, _ in store.authors.walk()}
