@@ -124,7 +124,7 @@ class ProblemsFound(CkptfsError):
         problems = "1 problem" if count == 1 else f"{count} problems"
         super().__init__(
             f"Store {_show(store)} has {problems}. Nothing was changed.",
-            hint="Export what you need with `ckptfs export` and keep a copy of the store.",
+            hint="`ckptfs check --repair`, unmounted, saves all that is whole and keeps the rest.",
         )
 
 
@@ -238,7 +238,7 @@ class StoreCorrupt(StoreError):
     def __init__(self, path: AnyPath, reason: str) -> None:
         super().__init__(
             f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
-            hint="`ckptfs check --store DIR` lists what is wrong. Keep a copy of the store.",
+            hint="`ckptfs check --deep --store DIR` lists what is wrong; --repair saves the rest.",
         )
 
 

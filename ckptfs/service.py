@@ -32,6 +32,7 @@ from ckptfs.history import (
     Restored,
     Touched,
     compression,
+    damage,
     difference,
     excluded,
     listing,
@@ -46,6 +47,7 @@ from ckptfs.history import (
     tally,
     upkeep,
 )
+from ckptfs.history.damage import Affected
 from ckptfs.history.diff import Counts
 from ckptfs.history.difference import Difference
 from ckptfs.history.listing import Listed
@@ -56,6 +58,8 @@ from ckptfs.history.settings import Settings
 from ckptfs.history.space import Space
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.store import Problem, View, check
+from ckptfs.store.blocks import LOST
+from ckptfs.store.check import Progress as CheckProgress
 from ckptfs.sync import SyncResult
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from ckptfs.sync.results import Watcher
@@ -387,10 +391,19 @@ class Service:
         """The checkpoint that a reference names."""
         return references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
 
-    def check(self) -> list[Problem]:
-        """Everything that is wrong with the store; empty when nothing is."""
+    def check(self, *, deep: bool = True, progress: CheckProgress | None = None) -> list[Problem]:
+        """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
+        bytes of all blocks."""
         self.fs.commit()
-        return check(self.fs.store)
+        faults = [Problem("pages", fault) for fault in self.fs.store.page_faults()]
+        # LMDB might not survive the look at damaged pages.
+        return faults or check(self.fs.store, deep=deep, progress=progress)
+
+    def affected(self, problems: Sequence[Problem] = ()) -> list[Affected]:
+        """The files that damaged blocks belong to; without problems, those that a repair could not
+        save all of."""
+        keys = {bytes.fromhex(item.block) for item in problems if item.block} or {LOST}
+        return damage.affected(self.fs, keys)
 
     def is_empty(self) -> bool:
         """Whether the workspace has no files at all."""

@@ -410,4 +410,10 @@ def _add_export(verbs: _Verbs[VerbParser]) -> None:
 
 def _add_check(verbs: _Verbs[VerbParser]) -> None:
     parser = _verb(verbs, "check", "look for damage in the store")
+    parser.add_argument("--deep", action="store_true", help="read the bytes of every block, too")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="save all that is whole into a new file; the damaged one is kept beside it",
+    )
     _add_store(parser, "the store to look at instead of a workspace's")

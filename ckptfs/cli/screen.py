@@ -138,12 +138,12 @@ def time_text(time_ns: int) -> str:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Show | None]:
+def progress(text: str, unit: str = "files") -> Iterator[Show | None]:
     """A bar on stderr while something long runs; None if stderr is no terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
-    bar = _Bar(text)
+    bar = _Bar(text, unit)
     try:
         yield bar.show
     finally:
@@ -153,22 +153,23 @@ def progress(text: str) -> Iterator[Show | None]:
 class _Bar:
     """Made at the first step of a pass: one that is over at once shows nothing."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, unit: str) -> None:
         self._text = text
+        self._unit = unit
         self._rich: Progress | None = None
 
     def show(self, record: Record) -> None:
         if "files" not in record:
             return
         if self._rich is None:
-            self._rich = _rich_progress()
+            self._rich = _rich_progress(self._unit)
             self._rich.start()
             self._task = self._rich.add_task(self._text, total=None, copied="")
         self._rich.update(
             self._task,
             total=record.get("total_files"),
             completed=record["files"],
-            copied=bytes_text(record.get("bytes", 0)),
+            copied=bytes_text(record["bytes"]) if "bytes" in record else "",
         )
 
     def stop(self) -> None:
@@ -176,14 +177,14 @@ class _Bar:
             self._rich.stop()
 
 
-def _rich_progress() -> Progress:
+def _rich_progress(unit: str) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} files, {task.fields[copied]}"),
+        TextColumn(f"{{task.completed:,.0f}} {unit} {{task.fields[copied]}}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,

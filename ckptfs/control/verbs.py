@@ -18,6 +18,7 @@ from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, Restored
+    from ckptfs.history.damage import Affected
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
@@ -207,7 +208,20 @@ def _restores(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _check(service: Service, args: Record, tell: Tell | None) -> Record:
-    return {"problems": [problem._asdict() for problem in service.check()]}
+    def watch(what: str, done: int, total: int) -> None:
+        if tell is not None:
+            tell({"phase": f"check {what}", "files": done, "total_files": total})
+
+    problems = service.check(deep=bool(args.get("deep", True)), progress=watch if tell else None)
+    return {
+        "problems": [problem._asdict() for problem in problems],
+        "affected": [_affected(item) for item in service.affected(problems) if problems],
+        "lost": [] if problems else [_affected(item) for item in service.affected()],
+    }
+
+
+def _affected(item: Affected) -> Record:
+    return {**asdict(item), "path": os.fsdecode(item.path)}
 
 
 def _import(service: Service, args: Record, tell: Tell | None) -> Record:

@@ -286,7 +286,7 @@ class Blocks:
             found[key] = found[pack] * length // packed[pack]
         yield from found.items()
 
-    # -- for `check` ------------------------------------------------------------------------------
+    # -- for `check` and repairs -------------------------------------------------------------------
 
     def keys(self) -> Iterator[bytes]:
         for key, _ in self._blocks.walk():
@@ -294,6 +294,26 @@ class Blocks:
 
     def count(self) -> int:
         return self._blocks.count()
+
+    def erase(self, key: bytes) -> None:
+        """Remove a block whoever names it."""
+        self._blocks.delete(key)
+
+    def recount(self, used: Counter[bytes]) -> None:
+        """Count anew, given how often block maps name each block; what nobody names goes."""
+        for key, _ in self._refs.walk():
+            self._refs.delete(key)
+        used.update(base for _, base in self.bases())
+        unused = [key for key in self.keys() if not used[key]]
+        for key in unused:
+            record = self._blocks.pop(key)
+            if record is not None and record[:1] in _BASED:
+                base = record[_BASE]
+                used[base] -= 1
+                if not used[base]:
+                    unused.append(base)
+        for key in self.keys():
+            self._count(key, used[key])
 
     def counted(self) -> Iterator[bytes]:
         for key, _ in self._refs.walk():

@@ -34,6 +34,8 @@ _STRIDE = 256
 class Problem(NamedTuple):
     invariant: str
     message: str
+    #: The key, in hexadecimal, of a block that cannot be read.
+    block: str = ""
 
 
 #: Hears how far a check is: what it looks at, how many of them are done, and how many there are.
@@ -198,7 +200,7 @@ def _block_uses(store: Store) -> Iterator[Problem]:
         if counted != used.pop(key, 0):
             yield Problem("block uses", f"block {key.hex()} is counted {counted} times, wrongly")
     for key in used:
-        yield Problem("block uses", f"block {key.hex()} is named and missing")
+        yield Problem("block uses", f"block {key.hex()} is named and missing", key.hex())
     for key in store.blocks.counted():
         if store.blocks.uses(key) < 2 or not store.blocks.has(key):
             yield Problem("block uses", f"block {key.hex()} has a needless count")
@@ -212,7 +214,8 @@ def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
     count = blocks.count()
     for number, key in enumerate(blocks.keys()):
         if not blocks.is_whole(key):
-            yield Problem("blocks", f"the bytes of block {key.hex()} do not match its digest")
+            message = f"the bytes of block {key.hex()} do not match its digest"
+            yield Problem("blocks", message, key.hex())
         else:
             lengths[key] = len(blocks.read(key))
             if lengths[key] > BLOCK_SIZE:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +23,7 @@ from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
+from ckptfs.store.pages import Pages
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
@@ -44,7 +46,7 @@ _PLAIN = (
     b"authors",
 )
 _VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
-_TABLES = len(_PLAIN) + len(_VERSIONED)
+TABLES = _PLAIN + _VERSIONED
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 _RESERVE = 16 << 20
@@ -63,7 +65,7 @@ class Store:
         self.path = path
         self._env = env
         self._lock_fd = lock_fd
-        dbs = {name: env.open_db(name) for name in _PLAIN + _VERSIONED}
+        dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
@@ -117,13 +119,17 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
+    def open(cls, path: Path, *, map_size: int = MAP_SIZE, doubt: bool = False) -> Store:
+        """Open a store. With ``doubt`` every page of its tree is looked at first: a damaged one
+        could end the process later."""
         in_use = (path / LOCK_FILE).exists() if os.access(path, os.X_OK) else False
         lock_fd = opening.take_lock(path) if in_use else None
         try:
             version = opening.require_store(path)
             if version != fmt.FORMAT_VERSION:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
+            if doubt:
+                opening.require_pages(path)
         except BaseException:
             if lock_fd is not None:
                 os.close(lock_fd)
@@ -131,6 +137,9 @@ class Store:
         store = cls._attach(path, map_size, lock_fd)
         try:
             store._load()
+        except (struct.error, LookupError, ValueError) as error:
+            store.close(commit=False)
+            raise errors.StoreCorrupt(path, "its epochs make no sense") from error
         except BaseException:
             store.close(commit=False)
             raise
@@ -141,7 +150,7 @@ class Store:
         fd = opening.take_lock(path) if lock_fd is None else lock_fd
         try:
             compaction.remove_leftover(path / DATA_FILE)
-            return cls(path, opening.open_environment(path, map_size, _TABLES), fd)
+            return cls(path, opening.open_environment(path, map_size, len(TABLES)), fd)
         except lmdb.Error as error:
             os.close(fd)
             raise opening.not_lmdb(path, error) from error
@@ -244,6 +253,11 @@ class Store:
             self._env.close()
             os.close(self._lock_fd)
 
+    def page_faults(self) -> list[str]:
+        """What is wrong with the structure of the data file, as last committed."""
+        with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
+            return pages.faults()
+
     def compact(self) -> None:
         """Give the free pages back to the disk. On a failure everything is as it was."""
         self.commit()
@@ -260,7 +274,7 @@ class Store:
         try:
             compaction.adopt_copy(self.path / DATA_FILE)
         finally:
-            self._env = opening.open_environment(self.path, map_size, _TABLES)
+            self._env = opening.open_environment(self.path, map_size, len(TABLES))
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)

@@ -103,6 +103,11 @@ class Changes:
     def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
         self._table.delete(pack_u32(epoch) + kind + entity)
 
+    def clear(self) -> None:
+        """Forget everything, to have it listed anew."""
+        for key, _ in self._table.walk():
+            self._table.delete(key)
+
     def walk(self, epoch: Epoch, kind: bytes = b"", prefix: bytes = b"") -> Iterator[bytes]:
         """Entities the epoch wrote, without their kind when ``kind`` is given."""
         cut = SUFFIX_SIZE + len(kind)
@@ -238,6 +243,14 @@ class Versioned:
                     found.append((entity, value))
             more = cursor.next()
         return found, b""
+
+    def rewrite(self, key: bytes, value: bytes) -> None:
+        """Put a record behind the back of `changes`, by its whole key: for repairs."""
+        self._txn.put(key, value, db=self._db)
+
+    def erase(self, key: bytes) -> None:
+        """Remove a record behind the back of `changes`, by its whole key: for repairs."""
+        self._txn.delete(key, db=self._db)
 
     def versions(self, prefix: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         """(entity, suffix, record) of every version under ``prefix``, whoever may see it."""

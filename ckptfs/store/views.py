@@ -96,9 +96,11 @@ class View:
 
 
 def ancestors_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> frozenset[Epoch]:
-    found = []
+    found: list[Epoch] = []
     parent = epochs[epoch].parent
     while parent != NO_EPOCH:
+        if len(found) > len(epochs):
+            raise ValueError("epochs descend from themselves")
         found.append(parent)
         parent = epochs[parent].parent
     return frozenset(found)

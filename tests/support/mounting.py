@@ -160,7 +160,7 @@ class Workspace:
         wait_for_exit(pid)
 
     def check(self) -> None:
-        succeed(self.cli("check", "--store", self.store))
+        succeed(self.cli("check", "--deep", "--store", self.store))
 
     def trouble(self) -> str:
         """What the daemon logged since the last call, if there is a warning or worse in it."""

@@ -1,0 +1,87 @@
+"""Which files, in which checkpoints, a damaged block belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import checkpoints
+from ckptfs.model import BLOCK_SIZE, Ino
+from ckptfs.store import View
+from ckptfs.store.format import block_number, unpack_inode, unpack_mapping, unpack_u64
+
+
+@dataclass
+class Affected:
+    """Bytes of a file that cannot be read, and where that is so."""
+
+    path: bytes
+    offset: int
+    length: int
+    checkpoints: list[int] = field(default_factory=list)
+    #: In the workspace as it is.
+    now: bool = False
+
+
+def affected(fs: Filesystem, keys: Collection[bytes]) -> list[Affected]:
+    """Everything that names one of these blocks. Reads the whole block map."""
+    if not keys:
+        return []
+    blocks = {
+        entity
+        for entity, _, record in fs.store.blockmap.versions(b"")
+        if record and unpack_mapping(record).key in keys
+    }
+    owners = _owners(fs, {unpack_u64(entity[:8]) for entity in blocks})
+    found: dict[tuple[bytes, int], Affected] = {}
+    views = [(item.id, fs.view_of(item.epoch)) for item in checkpoints(fs.store)]
+    for number, view in [*views, (None, fs.head)]:
+        for path, offset, length in _in_view(fs, view, blocks, keys, owners):
+            item = found.setdefault((path, offset), Affected(path, offset, length))
+            if number is None:
+                item.now = True
+            else:
+                item.checkpoints.append(number)
+    return [found[key] for key in sorted(found)]
+
+
+def _owners(fs: Filesystem, contents: set[int]) -> dict[int, Ino]:
+    """Whose each content is."""
+    found: dict[int, Ino] = {}
+    for entity, _, record in fs.store.inodes.versions(b""):
+        if record:
+            inode = unpack_inode(Ino(unpack_u64(entity)), record)
+            if inode.content in contents:
+                found[inode.content] = inode.ino
+    return found
+
+
+def _in_view(
+    fs: Filesystem,
+    view: View,
+    blocks: set[bytes],
+    keys: Collection[bytes],
+    owners: dict[int, Ino],
+) -> Iterator[tuple[bytes, int, int]]:
+    for entity in blocks:
+        record = fs.store.blockmap.get(view, entity)
+        content = unpack_u64(entity[:8])
+        if not record or unpack_mapping(record).key not in keys or content not in owners:
+            continue
+        try:
+            inode = fs.getattr(view, owners[content])
+            if inode.content == content and inode.nlink:
+                path = _path(fs, view, inode.ino)
+                yield path, block_number(entity) * BLOCK_SIZE, unpack_mapping(record).length
+        except OSError:
+            continue  # this view has not got the file
+
+
+def _path(fs: Filesystem, view: View, ino: Ino) -> bytes:
+    parts: list[bytes] = []
+    inode = fs.getattr(view, ino)
+    while inode.name:
+        parts.append(inode.name)
+        inode = fs.getattr(view, inode.parent)
+    return b"/".join(reversed(parts))

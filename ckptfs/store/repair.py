@@ -1,0 +1,82 @@
+"""`check --repair`: a store made whole again from what is left of it.
+
+Nothing is done in place. A new data file is written beside the damaged one, checked, and put in its
+place only then; the damaged one stays, under another name, until the user deletes it. Killed at any
+moment, the store is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs import errors
+from ckptfs.store import compaction, opening
+from ckptfs.store.check import Problem
+from ckptfs.store.environment import TABLES, Store
+from ckptfs.store.mend import mend
+from ckptfs.store.opening import DATA_FILE, LOCK_FILE
+from ckptfs.store.pages import Pages
+from ckptfs.store.salvage import salvage
+
+#: The new store while it is made, inside the old one's directory.
+_WORKSHOP = "ckptfs.repair"
+
+
+class Repaired(NamedTuple):
+    #: Where the damaged file is now.
+    kept_as: Path
+    #: What could not be read of it.
+    unreadable: list[str]
+    #: What is still wrong.
+    left: list[Problem]
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with the structure of a store's file that no process has open. What is no store
+    at all is told by opening it; it is not touched here."""
+    if not os.path.isfile(path / LOCK_FILE) or not os.path.isfile(path / DATA_FILE):
+        return []
+    fd = opening.take_lock(path)
+    try:
+        with closing(Pages(path / DATA_FILE)) as pages:
+            return pages.faults()
+    except (OSError, ValueError):
+        return []
+    finally:
+        os.close(fd)
+
+
+def repair(path: Path) -> Repaired:
+    """Save all that is whole. The store must not be open."""
+    if not os.path.isfile(path / DATA_FILE):
+        raise errors.NotAStore(path) if path.exists() else errors.StoreMissing(path)
+    fd = opening.take_lock(path)
+    workshop = path / _WORKSHOP
+    try:
+        shutil.rmtree(workshop, ignore_errors=True)
+        unreadable = salvage(path / DATA_FILE, workshop, TABLES)
+        if not workshop.exists():
+            raise errors.StoreCorrupt(path, "nothing of it can be read")
+        with closing(Store.open(workshop)) as store:
+            left = mend(store)
+        return Repaired(_adopt(path, workshop), unreadable, left)
+    except ValueError as error:
+        raise errors.NotAStore(path) from error
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+        os.close(fd)
+
+
+def _adopt(path: Path, workshop: Path) -> Path:
+    """Put the new file in the old one's place, which then stands beside it."""
+    kept_as = path / time.strftime(f"ckptfs.damaged-%Y%m%d-%H%M%S-{os.getpid()}.mdb")
+    compaction.sync(workshop / DATA_FILE)
+    os.link(path / DATA_FILE, kept_as)
+    os.replace(workshop / DATA_FILE, path / DATA_FILE)
+    compaction.sync(path)
+    return kept_as

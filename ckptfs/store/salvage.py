@@ -1,0 +1,153 @@
+"""Salvage: a new data file with every record of a damaged one that can still be read.
+
+Goes by the pages, without LMDB, which a damaged file could end (`ckptfs.store.pages`). What must be
+there for a store to open (its version, its counters, its epochs) is made up from the records where
+it is lost. Whether the records fit each other is the business of `ckptfs.store.mend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from ckptfs.model import Epoch, Ino
+from ckptfs.store import format as fmt
+from ckptfs.store.opening import FORMAT, META
+from ckptfs.store.pages import Meta, Pages
+
+if TYPE_CHECKING:
+    from lmdb import _Database as Database
+
+#: Tables without which there are no files to save.
+_NEEDED = frozenset({b"inodes", b"dirents", b"blockmap", b"blocks"})
+_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
+#: Records in a transaction of the copy.
+_BATCH = 1_000
+_MAP_SIZE = 1 << 40
+
+
+def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
+    """Write what can be read of the file into the new directory ``fresh``; say what could not."""
+    with contextlib.closing(Pages(damaged)) as pages:
+        meta = _readable_state(pages)
+        if meta is None:
+            return []
+        fresh.mkdir(mode=0o700)
+        with lmdb.open(
+            os.fspath(fresh), map_size=_MAP_SIZE, max_dbs=len(tables), mode=0o600, sync=False
+        ) as env:
+            dbs = {name: env.open_db(name) for name in tables}
+            pages.broken.clear()
+            for name, records in pages.tables(meta):
+                if name in dbs:
+                    _copy(env, dbs[name], records)
+            _complete(env, dbs)
+            env.sync(True)
+        return list(pages.broken)
+
+
+def _readable_state(pages: Pages) -> Meta | None:
+    """The newest of the two states in the file whose tables can be found."""
+    for meta in pages.metas:
+        pages.broken.clear()
+        if {name for name, _ in pages.tables(meta)} >= _NEEDED:
+            return meta
+    return None
+
+
+def _copy(env: lmdb.Environment, db: Database, records: Iterator[tuple[bytes, bytes]]) -> None:
+    batch: list[tuple[bytes, bytes]] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            _put(env, db, batch)
+            batch = []
+    _put(env, db, batch)
+
+
+def _put(env: lmdb.Environment, db: Database, batch: list[tuple[bytes, bytes]]) -> None:
+    with env.begin(write=True) as txn:
+        for key, value in batch:
+            if 0 < len(key) <= env.max_key_size():
+                txn.put(key, value, db=db)
+
+
+# -- what a store must have to open ----------------------------------------------------------------
+
+
+def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
+    """Make up what is lost of the epochs and the counters."""
+    with env.begin(write=True) as txn:
+        epochs = _epochs(txn, dbs)
+        head = _number(txn, dbs, b"head")
+        if head not in epochs or epochs[Epoch(head)].sealed:
+            head = max((e for e, record in epochs.items() if not record.sealed), default=0)
+        if not head:
+            parent = max(epochs, default=fmt.NO_EPOCH)
+            head = parent + 1
+            epochs[Epoch(head)] = fmt.EpochRecord(parent, sealed=False, inodes=0, info={})
+        for epoch, record in epochs.items():
+            if epoch != head and not record.sealed and epoch != fmt.ASIDE_EPOCH:
+                record = record._replace(sealed=True)
+            txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
+        last_epoch = max(epoch for epoch in epochs if epoch != fmt.ASIDE_EPOCH)
+        counters = {
+            b"head": head,
+            b"next_epoch": last_epoch + 1,
+            b"next_ino": _last(txn, dbs[b"inodes"]) + 1,
+            b"next_content": _last(txn, dbs[b"blockmap"]) + 1,
+        }
+        for name, least in counters.items():
+            kept = 0 if name == b"head" else _number(txn, dbs, name)
+            txn.put(name, fmt.pack_u64(max(least, kept)), db=dbs[META])
+        txn.put(FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[META])
+
+
+def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
+    value = txn.get(name, db=dbs[META])
+    return fmt.unpack_u64(bytes(value)) if value is not None and len(value) == 8 else 0
+
+
+def _last(txn: lmdb.Transaction, db: Database) -> int:
+    """The first number in the last key of a table."""
+    cursor = txn.cursor(db)
+    return fmt.unpack_u64(bytes(cursor.key())[:8].ljust(8, b"\0")) if cursor.last() else 0
+
+
+def _epochs(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> dict[Epoch, fmt.EpochRecord]:
+    """The epochs, with those made up again that records belong to or that others come from."""
+    found: dict[Epoch, fmt.EpochRecord] = {}
+    for key, value in txn.cursor(dbs[b"epochs"]):
+        with contextlib.suppress(struct.error, ValueError):
+            found[Epoch(fmt.unpack_u32(bytes(key)))] = fmt.unpack_epoch(bytes(value))
+    last = max(_number(txn, dbs, b"next_epoch"), *found, 1)
+    wanted = {epoch for epoch in _epochs_of_records(txn, dbs) if 0 < epoch < last}
+    wanted |= {record.parent for record in found.values() if 0 < record.parent < last}
+    for epoch in sorted(wanted - found.keys()):
+        before = max((e for e in found if e < epoch), default=fmt.NO_EPOCH)
+        # Hidden: what it alone has is not shown, but those that come from it see its records.
+        found[epoch] = fmt.EpochRecord(before, sealed=True, inodes=0, info={})
+    for epoch, record in found.items():
+        if record.parent not in found or record.parent >= epoch or epoch == fmt.ASIDE_EPOCH:
+            found[epoch] = record._replace(parent=fmt.NO_EPOCH)
+    return found
+
+
+def _epochs_of_records(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> set[Epoch]:
+    suffixes = {
+        bytes(key)[-fmt.SUFFIX_SIZE :]
+        for name in _VERSIONED
+        for key in txn.cursor(dbs[name]).iternext(values=False)
+    }
+    return {fmt.epoch_of(suffix) for suffix in suffixes if len(suffix) == fmt.SUFFIX_SIZE}
+
+
+def ino_of(entity: bytes) -> Ino:
+    """The first number of an entity."""
+    return Ino(fmt.unpack_u64(entity[:8]))
