@@ -66,6 +66,11 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "ckptfs" / "config.toml"
 
 
+def team_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where teams of agents keep their state, if nobody says otherwise: as ClawTeam has it."""
+    return Path(environ.get("CLAWTEAM_DATA_DIR") or os.path.join(home(environ), ".clawteam"))
+
+
 def home(environ: Mapping[str, str] = os.environ) -> str:
     """The user's home directory, from HOME or else from the system's list of users."""
     return locating.home(environ)

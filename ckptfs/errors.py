@@ -56,6 +56,12 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── OverlappingTrees       52
     │   ├── Conflict               53
     │   └── WriteBackIncomplete    54
+    ├── TeamError
+    │   ├── TeamUnknown            80
+    │   ├── TeamInvalid            81
+    │   ├── SnapshotUnknown        82
+    │   ├── TeamBusy               83
+    │   └── TeamRestoreFailed      84
     ├── ExtraMissing               78
     ├── AgentSettingsInvalid       79
     └── ControlError               60
@@ -717,6 +723,70 @@ class WriteBackIncomplete(SyncError):
             f"Directory {_show(path)} was not fully brought up to date: {reason}. "
             "The store has everything.",
             hint=f"Mount it again to go on: ckptfs mount {_shell(path)}",
+        )
+
+
+class TeamError(CkptfsError):
+    """A team of agents, or a snapshot of one."""
+
+    kind = "team"
+
+
+class TeamUnknown(TeamError):
+    kind = "team-unknown"
+    exit_code = 80
+
+    def __init__(self, name: str, data_dir: AnyPath) -> None:
+        super().__init__(
+            f"There is no team {name!r} in {_show(data_dir)}. Nothing was changed.",
+            hint="A team has teams/NAME/config.json there; --data-dir names another directory.",
+        )
+
+
+class TeamInvalid(TeamError):
+    """A name or a file from outside that cannot be used as it is."""
+
+    kind = "team-invalid"
+    exit_code = 81
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"Cannot use {what}: {reason}. Nothing was changed.")
+
+
+class SnapshotUnknown(TeamError):
+    kind = "snapshot-unknown"
+    exit_code = 82
+
+    def __init__(self, team: str, name: str, reason: str = "there is none") -> None:
+        super().__init__(
+            f"Cannot find snapshot {name!r} of team {team!r}: {reason}. Nothing was changed.",
+            hint=f"`ckptfs team snapshots {_shell(team)}` lists them.",
+        )
+
+
+class TeamBusy(TeamError):
+    kind = "team-busy"
+    exit_code = 83
+
+    def __init__(self, team: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot go on with team {team!r}: {reason}. Nothing was changed.",
+            hint="Try again in a moment.",
+        )
+
+
+class TeamRestoreFailed(TeamError):
+    """One member could not be restored, so none was."""
+
+    kind = "team-restore-failed"
+    exit_code = 84
+
+    def __init__(self, team: str, member: str, reason: str, *, undone: bool = True) -> None:
+        after = "Every other member is as it was." if undone else "It is half done."
+        retry = "The next `ckptfs team` command about this team finishes it or takes it back."
+        super().__init__(
+            f"Cannot restore team {team!r}: {member}: {reason.rstrip('.')}. {after}",
+            hint="" if undone else retry,
         )
 
 

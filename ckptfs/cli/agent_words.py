@@ -1,4 +1,4 @@
-"""What can be typed for agents: the words of `hook`, `mcp`, `run` and `task`."""
+"""What can be typed for agents: the words of `hook`, `mcp`, `run`, `task` and `team`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ Make = Callable[[str, str], "VerbParser"]
 def add(make: Make) -> None:
     _add_run(make)
     _add_task(make)
+    _add_team(make)
     _add_hook(make)
     _add_mcp(make)
 
@@ -44,6 +45,24 @@ def _add_task(make: Make) -> None:
     task.add_argument(
         "--force", action="store_true", help="revert what others changed meanwhile, too"
     )
+
+
+def _add_team(make: Make) -> None:
+    team = make("team", "take a team of agents, its workspaces and its state, as one")
+    team.usage = (
+        "ckptfs team snapshot TEAM [--tag T] | snapshots TEAM | restore TEAM ID [--dry-run]\n"
+        "       [--force] | snapshot-delete TEAM ID        [--data-dir DIR]"
+    )
+    deeds = ("snapshot", "snapshots", "restore", "snapshot-delete")
+    team.add_argument("action", choices=deeds, help="what to do")
+    team.add_argument("team", metavar="TEAM", help="its name")
+    team.add_argument("snapshot", metavar="ID", nargs="?", help="a snapshot: its id, or its tag")
+    team.add_argument("--tag", metavar="T", default="", help="a name to find the snapshot by")
+    team.add_argument(
+        "--data-dir", metavar="DIR", help="where teams keep their state (default: ~/.clawteam)"
+    )
+    team.add_argument("--dry-run", action="store_true", help="only say what restore would do")
+    team.add_argument("--force", action="store_true", help="do not ask")
 
 
 def _add_hook(make: Make) -> None:

@@ -91,6 +91,7 @@ _VERBS = {
     "check": ("check", "check"),
     "run": ("run", "run"),
     "task": ("task", "task"),
+    "team": ("team", "team"),
     "hook": ("hook_settings", "hook"),
     "mcp": ("mcp", "mcp"),
 }

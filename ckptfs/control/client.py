@@ -87,11 +87,25 @@ class Client:
         patience: float = PATIENCE,
     ) -> Record:
         """Ask, and return the result. Raises the error that the daemon answered with."""
-        self._socket.settimeout(None if op in LONG else patience)
+        self.ask(op, args, progress=progress is not None)
+        return self.hear(progress=progress, patience=None if op in LONG else patience)
+
+    def ask(self, op: str, args: Record | None = None, *, progress: bool = False) -> None:
+        """Send a request; `hear` waits for what comes of it."""
+        self._socket.settimeout(PATIENCE)
         try:
             # A daemon that will not hear us out has said why before it hung up.
             with suppress(BrokenPipeError, ConnectionResetError):
-                self._socket.sendall(encode_request(op, args or {}, progress=progress is not None))
+                self._socket.sendall(encode_request(op, args or {}, progress=progress))
+        except OSError as error:
+            raise DaemonGone(self._workspace.path) from error
+
+    def hear(
+        self, *, progress: Progress | None = None, patience: float | None = PATIENCE
+    ) -> Record:
+        """The result of what was asked. Raises the error that the daemon answered with."""
+        self._socket.settimeout(patience)
+        try:
             while True:
                 answer = self._answer()
                 if answer.error is not None:

@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -114,6 +115,32 @@ class Connection:
         if not self._sending:
             with suppress(OSError):
                 self._raw.send(line)
+
+    def send_now(self, line: bytes, deadline: float) -> None:
+        """Send one line and let nothing else happen meanwhile. Raises OSError at the deadline."""
+        with self._blocking(deadline):
+            self._raw.sendall(self._outlet.completed(line))
+
+    def request_now(self, deadline: float) -> Request | None:
+        """The next request, or None when the client hung up or the deadline passed; nothing else
+        happens meanwhile."""
+        with self._blocking(deadline), suppress(OSError):
+            while b"\n" not in self._rest and len(self._rest) <= REQUEST_MAX:
+                more = self._raw.recv(65536)
+                if not more:
+                    return None
+                self._rest += more
+        line, end, self._rest = self._rest.partition(b"\n")
+        return decode_request(line) if end else None
+
+    @contextmanager
+    def _blocking(self, deadline: float) -> Iterator[None]:
+        # Not 0, which would mean not to block at all.
+        self._raw.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            yield
+        finally:
+            self._raw.setblocking(False)
 
     @property
     def peer_pid(self) -> int:

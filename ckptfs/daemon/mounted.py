@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from ckptfs import fuse
-from ckptfs.control import runtime, server, verbs
+from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
@@ -169,6 +169,9 @@ class Mounted:
         if request.op == "watch":
             await self._hub.follow(connection)
             return None
+        if request.op == "freeze":
+            await self._freeze(request.args, connection)
+            return None
         try:
             result = await self._perform(request, connection)
         except CkptfsError as error:
@@ -178,9 +181,26 @@ class Mounted:
             self._hub.happened(request.op, result)
         return result
 
+    async def _freeze(self, args: Record, connection: Connection) -> None:
+        """Stand still for a client that takes checkpoints of several workspaces as one."""
+        await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
+        saved: list[Record] = []
+
+        def perform(op: str, wishes: Record) -> Record:
+            saved.append(verbs.perform(self._service, op, wishes, None))
+            return saved[-1]
+
+        freezing.hold(connection, float(args.get("seconds", freezing.HOLD_MAX)), perform)
+        for record in saved:
+            self._hub.happened("save", record)
+
     async def _perform(self, request: Request, connection: Connection) -> Record | None:
         if request.op == "status":
             return self._status()
+        if request.op == "sync":
+            await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
+            self._service.fs.commit()
+            return {}
         if request.op == "umount":
             return await self._umount(request.args, connection, listening=request.progress)
         if request.op in verbs.NEEDS_SYNC:

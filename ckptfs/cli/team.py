@@ -1,0 +1,119 @@
+"""`ckptfs team`: snapshots of a team of agents, its workspaces and its state as one."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from ckptfs.cli import screen
+from ckptfs.cli.screen import Record
+from ckptfs.errors import CkptfsError, NotConfirmed, UsageError
+from ckptfs.team import Meta, Team
+
+#: How many paths a plan names of each workspace before it only counts.
+_NAMED = 10
+
+
+def team(args: Namespace) -> int:
+    wants_id = args.action in ("restore", "snapshot-delete")
+    if wants_id != (args.snapshot is not None):
+        what = "name a snapshot's ID" if wants_id else "it takes no ID"
+        raise UsageError(f"Cannot {args.action}: {what}. Nothing was changed.")
+    deeds = {
+        "snapshot": _snapshot,
+        "snapshots": _snapshots,
+        "restore": _restore,
+        "snapshot-delete": _delete,
+    }
+    return deeds[args.action](args, Team(args.team, args.data_dir))
+
+
+def _snapshot(args: Namespace, found: Team) -> int:
+    taken = found.snapshot(args.tag)
+    lines = [f"Took snapshot {taken.id} of team {screen.safe(taken.team)}: {_contents(taken)}."]
+    screen.result(taken.record(), "\n".join(lines), as_json=args.json)
+    for line in _remarks(taken):
+        screen.note(line)
+    return 0
+
+
+def _contents(meta: Meta) -> str:
+    parts = [screen.count_text(len(meta.parts), "workspace", "workspaces")]
+    parts += [f"{count} {kind}" for kind, count in meta.counts.items() if count]
+    return ", ".join(parts)
+
+
+def _remarks(meta: Meta) -> list[str]:
+    lines = [f"{screen.safe(path)}: {screen.safe(why)}." for path, why in meta.remarks.items()]
+    if meta.without_workspace:
+        listed = ", ".join(map(screen.safe, meta.without_workspace))
+        lines.append(f"Without a workspace of ckptfs: {listed}.")
+    return lines
+
+
+def _snapshots(args: Namespace, found: Team) -> int:
+    listed = found.snapshots()
+    records = [
+        {"error": dict(item.record())} if isinstance(item, CkptfsError) else item.record()
+        for item in listed
+    ]
+    lines = [screen.safe(item) if isinstance(item, CkptfsError) else _line(item) for item in listed]
+    screen.result({"snapshots": records}, "\n".join(lines), as_json=args.json)
+    return 0
+
+
+def _line(meta: Meta) -> str:
+    tag = f"  [{screen.safe(meta.tag)}]" if meta.tag else ""
+    return f"{meta.id}  {screen.time_text(meta.created_ns)}  {_contents(meta)}{tag}"
+
+
+def _restore(args: Namespace, found: Team) -> int:
+    confirm = None if args.force else _confirm
+    record = found.restore(args.snapshot, dry_run=args.dry_run, confirm=confirm)
+    text = _plan_text(record)
+    if not args.dry_run:
+        text = (
+            f"Restored team {screen.safe(record['team'])} to snapshot {record['snapshot']}.\n"
+            f"`ckptfs team restore {record['team']} {record['before']}` takes it back."
+        )
+    screen.result(record, text, as_json=args.json)
+    for path in record.get("held", record["state"]["held"]):
+        screen.note(f"{screen.safe(path)} is being worked on and was left as it is.")
+    return 0
+
+
+def _confirm(plan: Record) -> None:
+    if not sys.stdin.isatty():
+        raise NotConfirmed("there is no terminal to ask at")
+    screen.note(_plan_text(plan))
+    if not screen.confirmed("Go ahead?"):
+        raise NotConfirmed("it was not confirmed")
+
+
+def _plan_text(plan: Record) -> str:
+    lines = [f"To restore team {screen.safe(plan['team'])} to snapshot {plan['snapshot']}:"]
+    for part in plan["members"]:
+        who = ", ".join(map(screen.safe, part["members"]))
+        lines.append(f"{who}: {screen.safe(part['workspace'])} to checkpoint {part['checkpoint']}")
+        lines += _names(part)
+    lines.append("state of the team:")
+    lines += _names(plan["state"])
+    return "\n".join(lines)
+
+
+def _names(changes: Record) -> list[str]:
+    marked = [
+        f"  {mark} {screen.safe(path)}"
+        for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
+        for path in changes[kind]
+    ]
+    if not marked:
+        return ["  nothing to do"]
+    more = len(marked) - _NAMED
+    return marked if more <= 0 else [*marked[:_NAMED], f"  ... and {more:,} more; --json names all"]
+
+
+def _delete(args: Namespace, found: Team) -> int:
+    gone = found.delete(args.snapshot)
+    screen.result(gone.record(), f"Snapshot {gone.id} is deleted.", as_json=args.json)
+    return 0

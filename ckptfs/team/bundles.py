@@ -1,0 +1,184 @@
+"""Snapshots of a team on disk: one JSON file each, below ``ckptfs/TEAM/`` of the data directory.
+
+A snapshot says which checkpoint each member's workspace has in it, and holds the bytes of the
+team's files. It is written under another name, synced and renamed, so it is there or it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ckptfs.errors import SnapshotUnknown, TeamInvalid
+from ckptfs.team import files, names
+
+_VERSION = 1
+Record = dict[str, Any]
+
+MANUAL = "manual"
+BEFORE_RESTORE = "before restore"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One workspace's part of a snapshot, and the members whose workspace it is."""
+
+    members: list[str]
+    workspace: str
+    store: str
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a list of snapshots tells about one."""
+
+    id: str
+    team: str
+    tag: str
+    created_ns: int
+    kind: str
+    parts: list[Part]
+    #: Members that have no workspace of ckptfs.
+    without_workspace: list[str] = field(default_factory=list)
+    #: How many files of each kind it has.
+    counts: dict[str, int] = field(default_factory=dict)
+    #: Files that were no JSON, or could not be state: path and reason.
+    remarks: dict[str, str] = field(default_factory=dict)
+    #: Messages that were being worked on.
+    held: list[str] = field(default_factory=list)
+
+    def record(self) -> Record:
+        """For JSON; the names that other systems use for the same."""
+        created = datetime.fromtimestamp(self.created_ns / 1e9, UTC).isoformat()
+        return {**asdict(self), "teamName": self.team, "createdAt": created}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    meta: Meta
+    files: dict[str, bytes]
+
+
+def new_id(now_ns: int) -> str:
+    """Readable, sorted by time, and unique even for two of the same microsecond."""
+    moment = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    return f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond:06d}Z-{secrets.token_hex(4)}"
+
+
+def counts(contents: dict[str, bytes], team: str) -> dict[str, int]:
+    found = dict.fromkeys(("config", "tasks", "events", "sessions", "costs", "inboxes"), 0)
+    for path in contents:
+        kind = files.kind_of(path, team)
+        if kind is not None:
+            found[kind] += 1
+    return found
+
+
+def place(data_dir: Path, team: str) -> Path:
+    """Where a team's snapshots, its lock and its journal are."""
+    return data_dir / "ckptfs" / names.require_identifier(team, "a team")
+
+
+def write(directory: Path, snapshot: Snapshot) -> None:
+    record = {
+        "v": _VERSION,
+        "meta": asdict(snapshot.meta),
+        "files": [_packed(path, data) for path, data in snapshot.files.items()],
+    }
+    write_durably(directory / f"{snapshot.meta.id}.json", json.dumps(record).encode())
+
+
+def _packed(path: str, data: bytes) -> Record:
+    try:
+        return {"path": path, "text": data.decode()}
+    except UnicodeDecodeError:
+        return {"path": path, "base64": b64encode(data).decode()}
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file so that it is there whole, also after a power cut."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def load(directory: Path, team: str, number: str) -> Snapshot:
+    """Read a snapshot; everything in it that becomes a path is looked at first."""
+    path = directory / f"{number}.json"
+    try:
+        record = json.loads(path.read_bytes())
+        meta = _meta(record["meta"])
+        contents = {
+            item["path"]: b64decode(item["base64"]) if "base64" in item else item["text"].encode()
+            for item in record["files"]
+        }
+    except FileNotFoundError as error:
+        raise SnapshotUnknown(team, number) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TeamInvalid(f"the snapshot {path}", f"it is damaged ({error})") from error
+    if record.get("v") != _VERSION:
+        raise TeamInvalid(f"the snapshot {path}", "another version of ckptfs wrote it")
+    if meta.id != number or meta.team != team:
+        raise TeamInvalid(f"the snapshot {path}", f"it is one of team {meta.team!r}, {meta.id}")
+    for name in contents:
+        if files.kind_of(name, team) is None:
+            raise TeamInvalid(f"the snapshot {path}", f"it has a file {name!r} that no team has")
+    return Snapshot(meta, contents)
+
+
+def _meta(record: Record) -> Meta:
+    parts = [Part(**part) for part in record["parts"]]
+    return Meta(**{**record, "parts": parts})
+
+
+def numbers(directory: Path) -> list[str]:
+    """The ids of all snapshots, oldest first."""
+    try:
+        found = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(name[:-5] for name in found if names.is_snapshot(name.removesuffix(".json")))
+
+
+def find(directory: Path, team: str, name: str) -> Snapshot:
+    """The snapshot of an id, the beginning of one, a tag, or ``latest``."""
+    known = numbers(directory)
+    if not known:
+        raise SnapshotUnknown(team, name, "the team has none")
+    if name == "latest":
+        return load(directory, team, known[-1])
+    fitting = [number for number in known if number.startswith(name)] if name else []
+    if not fitting:
+        fitting = [number for number in known if _tag_of(directory, team, number) == name != ""]
+    if not fitting:
+        raise SnapshotUnknown(team, name)
+    if len(fitting) > 1 and name not in fitting:
+        raise SnapshotUnknown(team, name, f"it means several: {', '.join(fitting)}")
+    return load(directory, team, name if name in fitting else fitting[0])
+
+
+def _tag_of(directory: Path, team: str, number: str) -> str | None:
+    try:
+        return load(directory, team, number).meta.tag
+    except TeamInvalid:
+        return None

@@ -1,0 +1,246 @@
+"""The state of a team in its data directory: reading it as of one moment, and putting it back.
+
+    teams/TEAM/config.json                  tasks/TEAM/*.json
+    teams/TEAM/events/*.json                sessions/TEAM/*.json
+    teams/TEAM/inboxes/AGENT/msg-*          costs/TEAM/*.json
+
+A message is `msg-X.json`, or `msg-X.consumed` once an agent claimed it; while the agent works on
+it, the file is locked with flock(2). Files are opened below descriptors of directories, and no link
+is followed, so no name leads anywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs.errors import TeamInvalid
+from ckptfs.team import names
+
+CONFIG = "config.json"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: A file of a team is a small document; one larger than this is none.
+_SIZE_MAX = 256 << 20
+
+#: Inode, size, times: what a file is as long as nobody changes it.
+Signature = tuple[int, int, int, int]
+
+
+class Found(NamedTuple):
+    """The team's files as one look found them."""
+
+    signatures: dict[str, Signature]
+    #: What is there and cannot be state: path and reason.
+    left_out: dict[str, str]
+
+
+class Content(NamedTuple):
+    signature: Signature
+    data: bytes
+
+
+def directories(team: str) -> dict[str, str]:
+    """By kind, where a team's files stand, without the inboxes, which are one level deeper."""
+    return {
+        "events": f"teams/{team}/events",
+        "tasks": f"tasks/{team}",
+        "sessions": f"sessions/{team}",
+        "costs": f"costs/{team}",
+    }
+
+
+def inboxes(team: str) -> str:
+    return f"teams/{team}/inboxes"
+
+
+def kind_of(path: str, team: str) -> str | None:
+    """Of which kind the file at a path is; None if the team has no file there."""
+    if path == f"teams/{team}/{CONFIG}":
+        return "config"
+    above, _, name = path.rpartition("/")
+    if not names.is_file(name):
+        return None
+    for kind, directory in directories(team).items():
+        if above == directory:
+            return kind
+    box, _, agent = above.rpartition("/")
+    try:
+        return "inboxes" if box == inboxes(team) and _is_agent(agent) else None
+    except TeamInvalid:
+        return None
+
+
+def _is_agent(name: str) -> bool:
+    return bool(names.require_identifier(name, "an inbox"))
+
+
+class DataDir:
+    """The data directory of teams, held open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @contextlib.contextmanager
+    def directory(self, path: str, *, make: bool = False) -> Iterator[int | None]:
+        """A directory below it, by way of directories only; None if there is none."""
+        fd = self._open(path, make=make)
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _open(self, path: str, *, make: bool) -> int | None:
+        fd = os.dup(self._fd)
+        for name in path.split("/"):
+            try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o755, dir_fd=fd)
+                inner = os.open(name, _DIRECTORY, dir_fd=fd)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise TeamInvalid(path, "a part of it is no directory") from error
+                raise
+            finally:
+                os.close(fd)
+            fd = inner
+        return fd
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def look(self, team: str) -> Found:
+        """What files the team has now."""
+        found = Found({}, {})
+        with self.directory(f"teams/{team}") as fd:
+            if fd is not None:
+                self._look_at(fd, f"teams/{team}", [CONFIG], found)
+        places = list(directories(team).values())
+        with self.directory(inboxes(team)) as fd:
+            for name in [] if fd is None else sorted(os.listdir(fd)):
+                try:
+                    places.append(f"{inboxes(team)}/{names.require_identifier(name, 'an inbox')}")
+                except TeamInvalid as error:
+                    found.left_out[f"{inboxes(team)}/{name}"] = str(error)
+        for place in places:
+            with self.directory(place) as fd:
+                if fd is not None:
+                    self._look_at(fd, place, sorted(os.listdir(fd)), found)
+        return found
+
+    def _look_at(self, fd: int, place: str, listed: list[str], found: Found) -> None:
+        for name in listed:
+            path = f"{place}/{name}"
+            if name.startswith("."):
+                continue  # somebody is writing it
+            try:
+                seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(seen.st_mode) and (name == CONFIG or names.is_file(name)):
+                found.signatures[path] = _signature(seen)
+            elif not stat.S_ISDIR(seen.st_mode):
+                found.left_out[path] = "it is no file of JSON with a plain name"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, path: str) -> Content | None:
+        """A file's bytes, and what it was when they were read; None if it is gone."""
+        above, _, name = path.rpartition("/")
+        with self.directory(above) as fd:
+            if fd is None:
+                return None
+            try:
+                file = os.open(name, _FILE, dir_fd=fd)
+            except FileNotFoundError:
+                return None
+        with open(file, "rb") as opened:
+            seen = os.fstat(file)
+            if seen.st_size > _SIZE_MAX:
+                raise TeamInvalid(path, "it is too large")
+            return Content(_signature(seen), opened.read())
+
+    def is_held(self, path: str) -> bool:
+        """Whether another process has the file locked."""
+        with self.locked(path) as locked:
+            return not locked
+
+    @contextlib.contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """Hold a message, so that nobody claims it meanwhile; False if somebody has it already. A
+        file that is gone is nobody's."""
+        above, _, name = path.rpartition("/")
+        with self.directory(above) as fd:
+            try:
+                file = -1 if fd is None else os.open(name, _FILE, dir_fd=fd)
+            except FileNotFoundError:
+                file = -1
+        try:
+            if file >= 0:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    yield False
+                    return
+            yield True
+        finally:
+            if file >= 0:
+                os.close(file)
+
+
+def _signature(seen: os.stat_result) -> Signature:
+    return (seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+
+
+class Reading:
+    """The contents of a team's files, kept up to date by looking again."""
+
+    def __init__(self, data_dir: DataDir, team: str) -> None:
+        self._data_dir = data_dir
+        self._team = team
+        self._known: dict[str, Content] = {}
+        self.left_out: dict[str, str] = {}
+
+    def catch_up(self) -> bool:
+        """Read what changed since the last time; whether it then was as of one moment: nothing
+        changed between the look before and the one after."""
+        before = self._data_dir.look(self._team)
+        self._known = {p: c for p, c in self._known.items() if p in before.signatures}
+        for path, signature in before.signatures.items():
+            known = self._known.get(path)
+            if known is not None and known.signature == signature:
+                continue
+            content = self._data_dir.read(path)
+            if content is not None:
+                self._known[path] = content
+        self.left_out = before.left_out
+        signatures = {path: content.signature for path, content in self._known.items()}
+        return signatures == before.signatures == self._data_dir.look(self._team).signatures
+
+    def contents(self) -> dict[str, bytes]:
+        return {path: self._known[path].data for path in sorted(self._known)}
+
+
+def broken(contents: dict[str, bytes]) -> dict[str, str]:
+    """Files that are no JSON, and why."""
+    found = {}
+    for path, data in contents.items():
+        try:
+            json.loads(data)
+        except (ValueError, RecursionError) as error:
+            found[path] = f"it is no JSON ({error})"
+    return found

@@ -1,0 +1,210 @@
+"""The members of a team and their workspaces: finding them, and saving all at one moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
+
+from ckptfs import config as places
+from ckptfs.config import Workspace
+from ckptfs.connect import open_workspace
+from ckptfs.control import runtime
+from ckptfs.control.client import PATIENCE_SHORT, Client
+from ckptfs.control.protocol import Record
+from ckptfs.errors import CkptfsError, ControlError, TeamBusy, TeamInvalid, WorkspaceError
+from ckptfs.team import names
+from ckptfs.team.files import CONFIG, DataDir
+
+#: For how long, in seconds, the workspaces are held still; each try that fails asks for more.
+_HOLDS = (0.5, 1.0, 2.0, 2.0)
+#: Fields of a member in which programs keep its directory.
+_DIRECTORY_FIELDS = ("workspace", "workspaceDir", "cwd")
+
+
+class Place(NamedTuple):
+    """A workspace, and the members whose it is."""
+
+    members: list[str]
+    workspace: Workspace
+
+    @property
+    def title(self) -> str:
+        return f"{', '.join(self.members)} ({self.workspace.path})"
+
+
+class Located(NamedTuple):
+    places: list[Place]
+    without: list[str]
+
+
+def locate(data_dir: DataDir, team: str, config: Any) -> Located:
+    """Where the members work: what the team's config says, then the registry of their work trees,
+    then the directory that they have by default."""
+    trees = _work_trees(data_dir, team)
+    by_path: dict[str, Place] = {}
+    without = []
+    for member in _members(config):
+        name = names.require_identifier(member.get("name"), "a member")
+        directory = next((member[key] for key in _DIRECTORY_FIELDS if member.get(key)), None)
+        directory = directory or trees.get(name) or data_dir.path / "workspaces" / team / name
+        workspace = _workspace_of(directory)
+        if workspace is None:
+            without.append(name)
+            continue
+        known = by_path.setdefault(str(workspace.path), Place([], workspace))
+        known.members.append(name)
+    found = list(by_path.values())
+    _require_apart(data_dir, found)
+    return Located(found, without)
+
+
+def _members(config: Any) -> list[dict[str, Any]]:
+    members = config.get("members", []) if isinstance(config, dict) else None
+    if not isinstance(members, list) or not all(isinstance(member, dict) for member in members):
+        raise TeamInvalid(CONFIG, "it does not list the members of the team")
+    return members
+
+
+def _work_trees(data_dir: DataDir, team: str) -> dict[str, str]:
+    content = data_dir.read(f"workspaces/{team}/workspace-registry.json")
+    if content is None:
+        return {}
+    try:
+        listed = json.loads(content.data)["workspaces"]
+        return {str(item["agent_name"]): str(item["worktree_path"]) for item in listed}
+    except (ValueError, KeyError, TypeError) as error:
+        raise TeamInvalid("workspace-registry.json", f"it is damaged ({error})") from error
+
+
+def _workspace_of(directory: str | os.PathLike[str]) -> Workspace | None:
+    """The workspace of ckptfs that a directory is, or lies in."""
+    if not os.path.isabs(directory):
+        raise TeamInvalid(f"the directory {os.fspath(directory)!r} of a member", "it is relative")
+    try:
+        return places.find(places.resolve(directory))
+    except WorkspaceError:
+        return None
+
+
+def _require_apart(data_dir: DataDir, found: Sequence[Place]) -> None:
+    """Files that are held still cannot be read meanwhile."""
+    here = places.resolve(data_dir.path)
+    for place in found:
+        if here.is_relative_to(place.workspace.path):
+            reason = f"it lies in the workspace of {', '.join(place.members)}"
+            raise TeamInvalid(f"the data directory {here}", reason)
+
+
+def unmounted(found: Sequence[Place]) -> list[Place]:
+    return [place for place in found if not _is_mounted(place.workspace)]
+
+
+def _is_mounted(workspace: Workspace) -> bool:
+    daemon = runtime.living(workspace)
+    return daemon is not None and daemon.state == runtime.SERVING
+
+
+def save_all(
+    team: str, found: Sequence[Place], asked: Record, meanwhile: Callable[[], bool]
+) -> list[int]:
+    """A checkpoint of every workspace, all of the same moment; their numbers.
+
+    ``meanwhile`` is called while all stand still, and says whether it went well. What is not
+    mounted cannot be held still and is saved before.
+    """
+    plain = {
+        place.workspace.path: _save_plain(place.workspace, asked) for place in unmounted(found)
+    }
+    mounted = [place for place in found if place.workspace.path not in plain]
+    try:
+        saved = _save_mounted(team, mounted, asked, meanwhile)
+    except BaseException:
+        for place in found:
+            if place.workspace.path in plain:
+                forget(place.workspace, plain[place.workspace.path])
+        raise
+    numbers = plain | {
+        place.workspace.path: number for place, number in zip(mounted, saved, strict=True)
+    }
+    return [numbers[place.workspace.path] for place in found]
+
+
+def _save_plain(workspace: Workspace, asked: Record) -> int:
+    with open_workspace(workspace, patience=PATIENCE_SHORT) as session:
+        number: int = session.call("save", asked)["id"]
+        return number
+
+
+def _save_mounted(
+    team: str, mounted: Sequence[Place], asked: Record, meanwhile: Callable[[], bool]
+) -> list[int]:
+    reason = ""
+    for seconds in _HOLDS:
+        numbers: list[int | None] = [None] * len(mounted)
+        try:
+            if _save_at_once(mounted, asked, seconds, meanwhile, numbers):
+                return [number for number in numbers if number is not None]
+            reason = "its state keeps changing"
+        except ControlError as error:
+            reason = str(error)
+        except BaseException:
+            _forget_all(mounted, numbers)
+            raise
+        _forget_all(mounted, numbers)
+        time.sleep(seconds / 10)
+    raise TeamBusy(team, f"not all of its workspaces could be held still at once ({reason})")
+
+
+def _save_at_once(
+    mounted: Sequence[Place],
+    asked: Record,
+    seconds: float,
+    meanwhile: Callable[[], bool],
+    numbers: list[int | None],
+) -> bool:
+    """All stand still before the first is saved, and each still does when it is saved: so there was
+    a moment at which all were what their checkpoints are. Whether what was done meanwhile is so,
+    too, is what the answer says."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(place.workspace)) for place in mounted]
+        for client in clients:
+            client.call("sync")
+        _everywhere(clients, "freeze", {"seconds": seconds})
+        went_well = meanwhile()
+        for client in clients:
+            client.ask("save", asked)
+        failures = []
+        for index, client in enumerate(clients):
+            try:
+                numbers[index] = client.hear(patience=PATIENCE_SHORT)["id"]
+            except ControlError as error:
+                failures.append(error)  # the others' numbers are needed, to forget them again
+        if failures:
+            raise failures[0]
+        with suppress(ControlError):  # one whose time is up goes on by itself
+            _everywhere(clients, "thaw", {})
+    return went_well
+
+
+def _everywhere(clients: Sequence[Client], op: str, args: Record) -> None:
+    for client in clients:
+        client.ask(op, args)
+    for client in clients:
+        client.hear(patience=PATIENCE_SHORT)
+
+
+def _forget_all(mounted: Sequence[Place], numbers: Sequence[int | None]) -> None:
+    for place, number in zip(mounted, numbers, strict=True):
+        if number is not None:
+            forget(place.workspace, number)
+
+
+def forget(workspace: Workspace, number: int) -> None:
+    """Delete a checkpoint that belongs to a snapshot; one that is gone already is as good."""
+    with suppress(CkptfsError), open_workspace(workspace, patience=PATIENCE_SHORT) as session:
+        session.call("unpin", {"checkpoints": [str(number)]})
+        session.call("delete", {"checkpoints": [str(number)]})
