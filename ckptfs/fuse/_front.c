@@ -52,7 +52,7 @@
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 
 /* What `serve` returns. */
-enum { IDLE, LEFT, TURN };
+enum { LEFT, TURN };
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
 typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
@@ -670,25 +670,32 @@ static int64_t monotonic_ns(void)
     return now.tv_sec * NS + now.tv_nsec;
 }
 
-/* Whether a request came before the time was over. */
-static int spin(int64_t until)
+/* Whether a request came before it is somebody else's turn. A client that got its answer mostly asks
+ * again at once, and to wake up costs both sides more than to look for a while. */
+static int wait_for_request(int64_t spin_until, int64_t turn)
 {
     struct pollfd wanted = {device, POLLIN, 0};
     int found = poll(&wanted, 1, 0);
     if (found > 0)
         return 1;
     Py_BEGIN_ALLOW_THREADS
-    do
+    int64_t now = 0;
+    do {
         found = poll(&wanted, 1, 0);
-    while (found <= 0 && monotonic_ns() < until);
+        now = monotonic_ns();
+    } while (found <= 0 && now < spin_until);
+    if (found <= 0 && now < turn) {
+        struct timespec left = {(turn - now) / NS, (turn - now) % NS};
+        found = ppoll(&wanted, 1, &left, NULL);
+    }
     Py_END_ALLOW_THREADS
     return found > 0;
 }
 
 PyDoc_STRVAR(serve_doc,
              "serve(fd, spin_ns, turn_ns) -> int\n\n"
-             "Answer requests until none comes for spin_ns (IDLE), one comes that is left to\n"
-             "libfuse (LEFT), or the monotonic clock is past turn_ns (TURN).");
+             "Answer requests until one comes that is left to libfuse (LEFT), or the monotonic\n"
+             "clock is past turn_ns (TURN).");
 
 static PyObject *serve(PyObject *module, PyObject *args)
 {
@@ -699,8 +706,8 @@ static PyObject *serve(PyObject *module, PyObject *args)
         int64_t now = monotonic_ns();
         if (now > turn_ns)
             return PyLong_FromLong(TURN);
-        if (!spin(now + spin_ns))
-            return PyLong_FromLong(IDLE);
+        if (!wait_for_request(now + spin_ns, turn_ns))
+            return PyLong_FromLong(TURN);
         ssize_t size = read(device, buffer, REQUEST_MAX);
         if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
             continue; /* taken back by the one who asked */
@@ -865,8 +872,7 @@ PyMODINIT_FUNC PyInit__front(void)
 {
     PyObject *module = PyModule_Create(&definition);
     buffer = malloc(REQUEST_MAX + 1);
-    if (!module || !buffer || PyModule_AddIntConstant(module, "IDLE", IDLE) ||
-        PyModule_AddIntConstant(module, "LEFT", LEFT) ||
+    if (!module || !buffer || PyModule_AddIntConstant(module, "LEFT", LEFT) ||
         PyModule_AddIntConstant(module, "TURN", TURN)) {
         Py_XDECREF(module);
         return buffer ? NULL : PyErr_NoMemory();

@@ -7,14 +7,14 @@ can stand in (its asyncio support does that). Here a stand-in answers the two ca
 * ``Lock``, taken before every read, costs nothing while nobody else holds it;
 * ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
   client that got its answer mostly asks again at once, and waking a sleeping process costs both
-  sides more than that; then it waits in poll(2) for up to a millisecond; only then it goes through
-  trio. When idle, the daemon sleeps in trio's epoll and uses no CPU.
+  sides more than that; then it waits in poll(2). Every two milliseconds, and when none came for
+  that long, it goes through trio. When idle, the daemon sleeps in trio's epoll and uses no CPU.
 
 Where the compiled front is at hand, it answers most requests while it looks for the next, and
 pyfuse3 is left with what remains.
 
-Everything else is trio's own. The price: other tasks of the process get their turn only every
-millisecond under load. docs/design/fuse.md has the figures.
+Everything else is trio's own. The price: other tasks of the process get their turn only every two
+milliseconds under load. docs/design/fuse.md has the figures.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ import trio
 
 #: How long to look for the next request without sleeping.
 SPIN_NS = 50_000
-#: How long then to wait in poll(2), blocking the event loop, before going through trio.
-POLL_MS = 1
-#: Other tasks get their turn at least this often.
-YIELD_NS = 1_000_000
+#: Other tasks get their turn at least this often; until then requests are waited for in poll(2).
+YIELD_NS = 2_000_000
 
 
 class _Ready:
@@ -124,31 +122,36 @@ class RequestWaiter:
             outcome: int = front.serve(fd, SPIN_NS, self._turn_ns + YIELD_NS)
             return bool(outcome == front.LEFT)
         now = monotonic_ns()
-        if now - self._turn_ns > YIELD_NS or not self._spin(now + SPIN_NS):
+        turn_ns = self._turn_ns + YIELD_NS
+        if now > turn_ns or not self._look(now + SPIN_NS, turn_ns):
             return False
         self._passed += 1
         return True
 
-    def _spin(self, deadline: int) -> bool:
+    def _look(self, deadline: int, turn_ns: int) -> bool:
         poll = self._poll
         while not poll(0):
-            if monotonic_ns() > deadline:
-                return False
+            now = monotonic_ns()
+            if now > deadline:
+                return bool(poll(max(turn_ns - now, 0) // 1_000_000))
         return True
 
     async def _wait(self, fd: int) -> None:
-        """Give other tasks their turn, then wait for as long as it takes."""
+        """Give other tasks their turn again and again, until a request is there."""
         left = False
+        quiet = False
         while not left:
             self._turn()
-            await trio.lowlevel.checkpoint()
-            if not self._poll(POLL_MS):
-                self._turn()
+            if quiet:
                 await trio.lowlevel.wait_readable(fd)
+            else:
+                await trio.lowlevel.checkpoint()
             # The descriptor blocks, and a read that finds nothing would hold the interpreter:
             # after trio's word it is looked at again.
             self._turn_ns = monotonic_ns()
+            before = self.requests()
             left = self._is_left(fd)
+            quiet = self.requests() == before
 
     def _watch(self, fd: int) -> None:
         if self._fd >= 0:
