@@ -47,6 +47,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── SettingInvalid         71
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
+    │   ├── AuthorUnknown          74
     │   ├── TaskUnknown            75
     │   ├── TaskInvalid            76
     │   └── TaskConflict           77
@@ -611,6 +612,20 @@ class TaskConflict(WorkspaceError):
             f"{', '.join(paths)}. Nothing was changed.",
             hint="--force takes these back, too, to what they were before the task; "
             "`ckptfs undo` would bring them again.",
+        )
+
+
+class AuthorUnknown(WorkspaceError):
+    """Nobody who goes by that changed anything."""
+
+    kind = "author-unknown"
+    exit_code = 74
+
+    def __init__(self, wanted: str, checkpoint: int | str, known: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"Cannot restore what {wanted!r} changed: no session, process or command of that name "
+            f"changed anything since checkpoint {checkpoint}. Nothing was changed.",
+            hint=f"These did: {'; '.join(known)}." if known else "",
         )
 
 

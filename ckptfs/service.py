@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from ckptfs.history import (
     Plan,
     Restored,
     Touched,
+    authors,
     compression,
     damage,
     difference,
@@ -40,6 +41,7 @@ from ckptfs.history import (
     purge,
     references,
     removal,
+    selective,
     settings,
     space,
     state,
@@ -54,6 +56,7 @@ from ckptfs.history.listing import Listed
 from ckptfs.history.log import Version
 from ckptfs.history.purge import Doomed, Purged
 from ckptfs.history.retention import Decision
+from ckptfs.history.selective import Skipped
 from ckptfs.history.settings import Settings
 from ckptfs.history.space import Space
 from ckptfs.model import ROOT_INO, Epoch
@@ -217,6 +220,45 @@ class Service:
         if not backup:
             self.delete([restored.before])
         return restored
+
+    def plan_selective(
+        self, checkpoint: str, patterns: Sequence[bytes], wanted: str
+    ) -> tuple[Plan, list[Skipped]]:
+        """What a restore of one author's changes would do, and what it would leave alone."""
+        target = self.find(checkpoint)
+        paths = self._select(target, patterns)
+        choice = selective.choose(self.fs, target, wanted, paths)
+        return choice.plan(self.fs, paths), choice.skipped
+
+    def restore_selective(
+        self,
+        checkpoint: str,
+        patterns: Sequence[bytes],
+        wanted: str,
+        *,
+        token: str = "",
+        backup: bool = True,
+        cause: Cause | None = None,
+    ) -> tuple[Restored | None, list[Skipped]]:
+        """Make what one author changed what it was at a checkpoint, and leave the rest alone."""
+        target = self.find(checkpoint)
+        paths = self._select(target, patterns)
+        if token and selective.token(self.fs, target, paths, wanted) != token:
+            raise TreeMoved
+        choice = selective.choose(self.fs, target, wanted, paths)
+        if not choice.mine:
+            return None, choice.skipped
+        touched = Touched(set(), set())
+        self.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+        restored = selective.restore_choice(self.fs, choice, touched_here=touched, cause=cause)
+        self.fs.commit()
+        if not backup:
+            self.delete([restored.before])
+        return restored, choice.skipped
+
+    def acting(self, cause: Cause) -> AbstractContextManager[None]:
+        """Who is to be noted for what a verb changes."""
+        return authors.acting(self.fs, cause)
 
     def _restore_paths(
         self, target: Checkpoint, paths: list[bytes], cause: Cause | None

@@ -344,6 +344,13 @@ def _add_restore(verbs: _Verbs[VerbParser]) -> None:
         "--no-backup", dest="backup", action="store_false", help="do not save the state before"
     )
     restore.add_argument(
+        "--only-changed-by",
+        dest="only",
+        metavar="WHO",
+        default="",
+        help="only what this session, process or command changed",
+    )
+    restore.add_argument(
         "--state-only", action="store_true", help="leave the files alone; only --state-out"
     )
     rewind = _verb(verbs, "rewind", "go back N checkpoints")

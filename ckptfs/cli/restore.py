@@ -23,10 +23,13 @@ def restore(args: Namespace) -> int:
         "checkpoint": args.checkpoint,
         "paths": [place.below_root(path, workspace, "restore") for path in args.paths],
         "token": args.token,
+        "only": args.only,
         "backup": args.backup,
         "files": not args.state_only,
     }
     sure = args.force or bool(args.token) or bool(args.paths) or args.state_only
+    if not args.only:
+        del asked["only"]
     return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 
@@ -100,6 +103,8 @@ def _result_text(record: Record, op: str, asked: Record) -> str:
         return f"The files stay as they are. Checkpoint {number} carries: " + (
             ", ".join(map(screen.safe, record["state"])) or "no state"
         )
+    if asked.get("only"):
+        return _selective_text(record, asked)
     if not record["changed"]:
         of = "these paths are" if asked.get("paths") else "the workspace is"
         return f"Nothing to restore: {of} what checkpoint {number} has. No checkpoint was taken."
@@ -109,6 +114,38 @@ def _result_text(record: Record, op: str, asked: Record) -> str:
         back = "redo" if op == "undo" else "undo"
         text += f" `ckptfs {back}` takes it back (checkpoint {record['before']})."
     return text
+
+
+def _selective_text(record: Record, asked: Record) -> str:
+    number, who = record["checkpoint"], screen.safe(asked["only"])
+    if not record["changed"]:
+        text = f"Nothing to restore: nothing that changed since {number} is by {who} alone."
+    else:
+        names = screen.count_text(record["entries"], "name", "names")
+        text = f"Restored what {who} changed since checkpoint {number}: {names} changed."
+        if asked.get("backup", True):
+            text += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
+    return "\n".join([text, *_skipped_lines(record["skipped"])])
+
+
+_REASONS = {
+    "others": "changed by {by}",
+    "both": "changed by {by}, too",
+    "unknown": "nobody knows who changed it",
+    "content": "others changed what is in it",
+    "moved": "others moved the directory that it is in",
+}
+
+
+def _skipped_lines(skipped: list[Record]) -> list[str]:
+    if not skipped:
+        return []
+    lines = ["Left alone:"]
+    for item in skipped:
+        by = ", ".join(screen.safe(author["command"] or author["pid"]) for author in item["by"])
+        reason = _REASONS[item["reason"]].format(by=by or "somebody unknown")
+        lines.append(f"= {screen.safe(item['path'])}  ({reason})")
+    return lines
 
 
 def _is_nothing(plan: Record) -> bool:
@@ -132,8 +169,11 @@ def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
     lines = marked[:most]
     if len(marked) > most:
         lines.append(f"... and {len(marked) - most} more")
+    left = _skipped_lines(plan.get("skipped", []))
+    if not marked and left:
+        return "\n".join(["Nothing to restore.", *left])
     if not marked:
         return f"Nothing to restore: everything is as in checkpoint {plan['checkpoint']}."
     return "\n".join(
-        [f"To restore checkpoint {plan['checkpoint']}:", *lines, f"token {plan['token']}"]
+        [f"To restore checkpoint {plan['checkpoint']}:", *lines, *left, f"token {plan['token']}"]
     )

@@ -7,7 +7,7 @@ so both give the same records. Fields may be added to a record; none change thei
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from ckptfs.errors import ControlError
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, Restored
     from ckptfs.history.damage import Affected
+    from ckptfs.history.selective import Skipped
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
@@ -44,7 +45,8 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
     if verb is None:
         raise ControlError(f"There is no operation {op!r}. Nothing was changed.")
     try:
-        return verb(service, args, tell)
+        with service.acting(cause_of(args)):
+            return verb(service, args, tell)
     except KeyError as error:
         raise ControlError(
             f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
@@ -158,6 +160,8 @@ def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
     target = service.find(str(args["checkpoint"])).id
     if args.get("files") is False:
         return state_verbs.after_restore(service, args, nothing_record(target))
+    if args.get("only"):
+        return _restore_selective(service, args, target)
     restored = service.restore(
         str(target),
         patterns_of(args),
@@ -169,12 +173,42 @@ def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
     return state_verbs.after_restore(service, args, record)
 
 
+def _restore_selective(service: Service, args: Record, target: int) -> Record:
+    restored, skipped = service.restore_selective(
+        str(target),
+        patterns_of(args),
+        str(args["only"]),
+        token=str(args.get("token", "")),
+        backup=bool(args.get("backup", True)),
+        cause=cause_of(args),
+    )
+    record = nothing_record(target) if restored is None else restored_record(restored)
+    record["skipped"] = skipped_records(skipped)
+    return state_verbs.after_restore(service, args, record)
+
+
+def skipped_records(skipped: Iterable[Skipped]) -> list[Record]:
+    return [
+        {
+            "path": os.fsdecode(item.path),
+            "reason": item.reason,
+            "by": [asdict(author) for author in item.by],
+        }
+        for item in skipped
+    ]
+
+
 def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
     if args.get("files") is False:
         target = service.find(str(args["checkpoint"]))
         nothing: Record = {"token": "", "added": [], "modified": [], "deleted": []}
         return {"checkpoint": target.id, **nothing, "state": list(target.state)}
-    if "steps" in args:
+    skipped: list[Skipped] = []
+    if args.get("only"):
+        found, skipped = service.plan_selective(
+            str(args["checkpoint"]), patterns_of(args), str(args["only"])
+        )
+    elif "steps" in args:
         found = service.plan_restore(str(service.steps_back(int(args["steps"])).id))
     else:
         found = service.plan_restore(str(args["checkpoint"]), patterns_of(args))
@@ -184,6 +218,7 @@ def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
         "added": [os.fsdecode(path) for path in found.added],
         "modified": [os.fsdecode(path) for path in found.modified],
         "deleted": [os.fsdecode(path) for path in found.deleted],
+        "skipped": skipped_records(skipped),
         "state": list(service.find(str(found.target)).state),
     }
 

@@ -7,7 +7,7 @@ in the path of the writer: a further request of the same process costs a few com
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from ckptfs.fs.authorship import signatures
 from ckptfs.history.checkpoints import Cause
 from ckptfs.history.processes import Actor, Who
 from ckptfs.model import Clock, Epoch, Ino
+from ckptfs.store.format import GONE, inode_entity, unpack_inode
 
 #: For how long a process id means what it meant, and its command line what it was.
 _TRUST_NS = 1_000_000_000
@@ -98,40 +99,48 @@ def acting(fs: Filesystem, cause: Cause) -> Iterator[None]:
 
 
 class Record(NamedTuple):
-    """Who changed what on the way between two views, an inode's authors in the order in which they
-    came. ``unknown`` are inodes that somebody changed of whom nothing is known."""
+    """Who changed what in some epochs: an inode's authors in the order in which they came, and by
+    epoch what was signed."""
 
     authors: dict[Ino, list[Cause]]
-    unknown: set[Ino]
+    signed: dict[Epoch, set[Ino]]
 
-    def of(self, *inodes: Ino | None) -> list[Cause]:
-        found = [
-            author for ino in inodes if ino is not None for author in self.authors.get(ino, [])
-        ]
-        return list(dict.fromkeys(found))
+    def of(self, *inodes: Ino) -> list[Cause]:
+        """Who changed any of the inodes, the latest last."""
+        return list(dict.fromkeys(one for ino in inodes for one in self.authors.get(ino, [])))
 
     def everybody(self) -> list[Cause]:
         return list(dict.fromkeys(one for known in self.authors.values() for one in known))
 
+    def has_unknown(self, fs: Filesystem, ino: Ino) -> bool:
+        """Whether somebody changed a file of whom nothing is known."""
+        return any(
+            ino not in signed and _changed(fs, epoch, ino) for epoch, signed in self.signed.items()
+        )
 
-def record_of(fs: Filesystem, epochs: list[Epoch]) -> Record:
+
+def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
+    """Whether an epoch changed an inode, otherwise than by letting go of one that has no name."""
+    table, view, entity = fs.store.inodes, fs.view_of(epoch).bare, inode_entity(ino)
+    own = table.own(view, entity)
+    if own is None:
+        return False
+    before = table.inherited(view, entity)
+    return own != GONE or before is None or unpack_inode(ino, before).nlink > 0
+
+
+def record_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Record:
     """Who changed what in these epochs."""
     fs.settle()
-    store = fs.store
-    authors: dict[Ino, list[Cause]] = {}
-    unknown: set[Ino] = set()
+    found = Record({}, {})
     for epoch in sorted(epochs):
-        signed: set[Ino] = set()
-        for _, description, inodes in signatures(store, epoch):
+        signed = found.signed[epoch] = set()
+        for _, description, inodes in signatures(fs.store, epoch):
             author = Cause(**description)
             for ino in inodes:
-                known = authors.setdefault(ino, [])
+                known = found.authors.setdefault(ino, [])
                 if author in known:
                     known.remove(author)
                 known.append(author)
             signed.update(inodes)
-        for entity in store.changes.walk(epoch, store.inodes.kind):
-            ino = Ino(int.from_bytes(entity, "big"))
-            if ino not in signed:
-                unknown.add(ino)
-    return Record(authors, unknown)
+    return found

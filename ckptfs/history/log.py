@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
+from ckptfs.history.authors import record_of
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints
 from ckptfs.history.diff import ADDED, DELETED, RENAMED, ROOT_PATH, Change, before, compare
 from ckptfs.history.sides import Side
@@ -29,7 +30,8 @@ _BEFORE = "before: "
 class Version:
     """A change of the path. ``checkpoint`` is the one that has it, None for what is not saved.
 
-    ``writer`` is who most likely made it, where automatic checkpoints tell: the command that the
+    ``writer`` is who made it, the latest if there were several. Where nobody was noted for the
+    whole checkpoint it is who most likely did, if automatic checkpoints tell: the command that the
     one before was taken for, or that this one was taken after.
     """
 
@@ -53,11 +55,23 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
         old_path = paths.get(origin.epoch, paths[epoch])
         change = _change(fs, origin, old_path, views[epoch], paths[epoch])
         if change is not None and not change.only_times:
-            found.append(Version(saved, change, _writer(known.get(origin.epoch), saved)))
+            writer = _writer(fs, origin, views[epoch], change)
+            if writer is None:
+                writer = _likely_writer(known.get(origin.epoch), saved)
+            found.append(Version(saved, change, writer if writer != Cause() else None))
     return found
 
 
-def _writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause | None:
+def _writer(fs: Filesystem, origin: View, view: View, change: Change) -> Cause | None:
+    """Who made the change; an empty cause if that is not known, None if nothing is noted at all."""
+    noted = record_of(fs, epochs_between(fs.store, origin.epoch, view.epoch))
+    authors = noted.of(*(inode.ino for inode in (change.old, change.new) if inode is not None))
+    if authors:
+        return authors[-1]
+    return Cause() if noted.authors else None
+
+
+def _likely_writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause | None:
     if origin is not None and origin.kind == "auto" and origin.message.startswith(_BEFORE):
         return origin.cause
     if saved is not None and saved.kind == "auto" and not saved.message.startswith(_BEFORE):

@@ -22,7 +22,7 @@ from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import compare
 from ckptfs.history.equalise import Equaliser
 from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay_aside
-from ckptfs.history.touched import Touched, entities_between, inode_in, touched
+from ckptfs.history.touched import Touched, inode_in, names_differ, touched
 from ckptfs.model import Ino
 from ckptfs.store import Store, View
 from ckptfs.store.format import pack_u64
@@ -82,14 +82,15 @@ def restore(
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
     differing = touched(store, old, goal)
+    nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     differing.entries.update(_let_go(fs, old, differing.inodes))
     stay_aside(fs, old, differing)
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
-    differing.entries.update(_tell_apart(fs, differing.inodes))
-    _note(store, fs.clock(), kind, target, before, differing, cause, undoes=undoes)
+    differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
+    note(store, fs.clock(), kind, target, before, differing, cause, undoes=undoes)
     return Restored(before, target.id, differing)
 
 
@@ -119,7 +120,7 @@ def restore_paths(
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise
-    _note(store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
+    note(store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
     return Restored(before, target.id, touched_here)
 
 
@@ -144,13 +145,9 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
     if paths:
         found = plan(fs, target, paths)
         return bool(found.added or found.modified or found.deleted)
-    store, goal = fs.store, fs.store.view(target.epoch)
-    written = entities_between(store, fs.head, goal)
-    # Looked at first, and mostly enough: comparing all that differs takes as long as restoring it.
-    head = fs.head.bare
-    if any(store.dirents.get(head, e) != store.dirents.get(goal, e) for e in written.dirents):
-        return True
-    return bool(compare(fs, fs.head, goal))
+    goal = fs.store.view(target.epoch)
+    # Names first, and mostly enough: comparing all that differs takes as long as restoring it.
+    return names_differ(fs.store, fs.head, goal) or bool(compare(fs, fs.head, goal))
 
 
 def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:
@@ -186,7 +183,7 @@ def _some(paths: list[bytes]) -> str:
     return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
 
-def _note(
+def note(
     store: Store,
     now_ns: int,
     kind: str,
@@ -198,6 +195,7 @@ def _note(
     undoes: int | None = None,
     paths: Iterable[bytes] = (),
 ) -> None:
+    """Write a restore down in the log."""
     entry = LogEntry(
         number=len(log(store)),
         kind=kind,
@@ -231,10 +229,17 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
     return moved
 
 
-def _tell_apart(fs: Filesystem, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
-    """Make the files that differ new generations of themselves; return all their names."""
+def _tell_apart(
+    fs: Filesystem, old: View, nameless: set[Ino], differing: set[Ino]
+) -> list[tuple[Ino, bytes]]:
+    """Make the files that differ new generations of themselves; return all their names.
+
+    Of one that the old head did not have the kernel knows nothing, unless it is ``nameless``.
+    """
     named: list[tuple[Ino, bytes]] = []
     for ino in differing:
+        if ino not in nameless and fs.store.inodes.get(old, pack_u64(ino)) is None:
+            continue
         inode = inode_in(fs.store, fs.head, ino)
         if inode is not None and inode.is_file and inode.nlink:
             fs.generations[ino] = fs.generations.get(ino, 0) + 1

@@ -106,10 +106,11 @@ def claims(
     newer = fs.head if end is None else fs.view_of(known[end].epoch)
     for change in compare(fs, fs.view_of(known[begin].epoch), newer):
         if not change.only_times:
-            yield from _claims_of(change)
+            yield from claims_of(change)
 
 
-def _claims_of(change: Change) -> Iterator[Claim]:
+def claims_of(change: Change) -> Iterator[Claim]:
+    """The paths that a change is about."""
     inode = change.new or change.old
     whole = RENAMED in change.kinds and inode is not None and inode.is_dir
     yield Claim(change.path, whole)
@@ -122,13 +123,13 @@ def _meetings(own: dict[Claim, Checkpoint], others: list[Claim]) -> Iterator[byt
     paths = {claim.path for claim in own}
     whole = {claim.path for claim in own if claim.whole}
     for claim in others:
-        if claim.path in paths or _above(claim.path, whole):
+        if claim.path in paths or lies_below(claim.path, whole):
             yield claim.path
         elif claim.whole:
-            yield from (path for path in paths if _above(path, {claim.path}))
+            yield from (path for path in paths if lies_below(path, {claim.path}))
 
 
-def _above(path: bytes, tops: set[bytes]) -> bool:
+def lies_below(path: bytes, tops: set[bytes]) -> bool:
     """Whether a path lies below one of ``tops``."""
     while b"/" in path:
         path = path.rpartition(b"/")[0]
@@ -175,7 +176,7 @@ def revert(
         raise TaskConflict(name, list(_told(undoing.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
     try:
-        _apply(fs, undoing, touched_here)
+        put_back(fs, undoing, touched_here)
     except OSError:
         back = restore(fs, before, cause=cause)
         touched_here.entries.update(back.touched.entries)
@@ -196,12 +197,13 @@ def _told(conflicts: dict[bytes, str]) -> Iterator[str]:
         yield f"{len(conflicts) - _NAMED:,} more"
 
 
-def _apply(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
+def put_back(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
+    """Make each path what it was, and leave what others put into a directory alone."""
     left: list[bytes] = []
     whole: set[bytes] = set()
     equalisers: dict[int, Equaliser] = {}
     for claim, goal in sorted(undoing.goals.items(), key=lambda item: item[0].path):
-        if _above(claim.path, whole):
+        if lies_below(claim.path, whole):
             continue  # it went with the directory that it is in
         view = fs.view_of(goal.epoch)
         if goal.id not in equalisers:

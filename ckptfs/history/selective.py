@@ -1,0 +1,170 @@
+"""Restoring only what one author changed: a session, a process, a command.
+
+A path goes back if all that changed it since the checkpoint was that author's doing. One that
+others changed, too, or somebody unknown, is left as it is and named: nobody's work is lost, and
+which of the two is right is not for us to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ckptfs.errors import AuthorUnknown
+from ckptfs.fs import Filesystem
+from ckptfs.history.authors import Record, record_of
+from ckptfs.history.checkpoints import Cause, Checkpoint, seal
+from ckptfs.history.diff import ADDED, DELETED, RENAMED, Change, compare
+from ckptfs.history.difference import is_below
+from ckptfs.history.processes import Who
+from ckptfs.history.restore import Plan, Restored, note, restore, token_of
+from ckptfs.history.revert import Undoing, claims_of, lies_below, put_back
+from ckptfs.history.touched import Touched, epochs_between
+
+#: Why a path is left alone: others changed it; the author and others did; nobody knows who did;
+#: others changed something in a directory that would have to go or move; others moved the
+#: directory that it is in.
+Reason = Literal["others", "both", "unknown", "content", "moved"]
+
+#: How many authors an error names.
+_NAMED = 10
+
+
+class Skipped(NamedTuple):
+    """A path that differs and is left alone, and who changed it besides the author."""
+
+    path: bytes
+    reason: Reason
+    by: tuple[Cause, ...]
+
+
+@dataclass
+class Choice:
+    """What of the changes since a checkpoint is one author's."""
+
+    wanted: str
+    target: Checkpoint
+    mine: list[Change] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def plan(self, fs: Filesystem, paths: list[bytes]) -> Plan:
+        added = [change.source for change in self.mine if change.old_path is not None]
+        added += [change.path for change in self.mine if DELETED in change.kinds]
+        deleted = [c.path for c in self.mine if ADDED in c.kinds or c.old_path is not None]
+        known = {*added, *deleted}
+        modified = [change.path for change in self.mine if change.path not in known]
+        return Plan(
+            self.target.id,
+            tuple(sorted(path for path in added if path)),
+            tuple(sorted(modified)),
+            tuple(sorted(deleted)),
+            token(fs, self.target, paths, self.wanted),
+        )
+
+
+def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) -> Choice:
+    """Which changes since the checkpoint, at or below some paths if there are any, are the
+    author's. Raises AuthorUnknown if nobody who changed anything goes by that."""
+    fs.settle()
+    record = record_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
+    mine = matching(record.everybody(), wanted)
+    if not mine:
+        known = [author.command or str(author.pid) for author in record.everybody()]
+        raise AuthorUnknown(wanted, target.id, known[-_NAMED:])
+    choice = Choice(wanted, target)
+    for change in compare(fs, fs.view_of(target.epoch), fs.head):
+        if not paths or any(is_below(path, paths) for path in (change.path, change.source or b"")):
+            _judge(fs, record, mine, change, choice)
+    _leave_moved(choice)
+    return choice
+
+
+def matching(authors: Iterable[Cause], wanted: str) -> set[Cause]:
+    """Those who go by a session ("SID" or "SID:START"), a process or group id, or by some text of
+    their command line."""
+    if not wanted.isdecimal():
+        return {one for one in authors if wanted in one.command or wanted == one.session}
+    # The process may be one of many in a command that is known by its first.
+    alive = Who()(int(wanted))
+    pids = {int(wanted)} | ({alive.pid} if alive is not None else set())
+    return {one for one in authors if one.pid in pids or one.session.split(":")[0] == wanted}
+
+
+def _judge(
+    fs: Filesystem, record: Record, mine: set[Cause], change: Change, choice: Choice
+) -> None:
+    inodes = {inode.ino for inode in (change.old, change.new) if inode is not None}
+    authors = record.of(*inodes)
+    others = tuple(author for author in authors if author not in mine)
+    is_dir = any(inode.is_dir for inode in (change.old, change.new) if inode is not None)
+    unknown = not is_dir and any(record.has_unknown(fs, ino) for ino in inodes)
+    if len(others) == len(authors):
+        reason: Reason = "others" if others else "unknown"
+        choice.skipped.append(Skipped(change.path, reason, others))
+    elif others or unknown:
+        choice.skipped.append(Skipped(change.path, "both", others))
+    else:
+        choice.mine.append(change)
+
+
+def _leave_moved(choice: Choice) -> None:
+    """Leave alone what cannot go back without taking others' work along."""
+    while moved := list(_moved(choice)):
+        gone = {id(change) for change, _ in moved}
+        choice.mine = [change for change in choice.mine if id(change) not in gone]
+        choice.skipped += [Skipped(change.path, reason, ()) for change, reason in moved]
+    choice.skipped.sort()
+
+
+def _moved(choice: Choice) -> Iterator[tuple[Change, Reason]]:
+    left = [skipped.path for skipped in choice.skipped]
+    whole = {change.path for change in choice.mine if RENAMED in change.kinds and _is_dir(change)}
+    for change in choice.mine:
+        came = RENAMED in change.kinds or ADDED in change.kinds
+        if _is_dir(change) and came and any(lies_below(path, {change.path}) for path in left):
+            yield change, "content"
+        elif (
+            RENAMED not in change.kinds
+            and change.source not in (None, change.path)
+            and not lies_below(change.path, whole)
+        ):
+            yield change, "moved"
+
+
+def _is_dir(change: Change) -> bool:
+    inode = change.new or change.old
+    return inode is not None and inode.is_dir
+
+
+# -- doing it --------------------------------------------------------------------------------------
+
+
+def token(fs: Filesystem, target: Checkpoint, paths: list[bytes], wanted: str) -> str:
+    return token_of(fs, target, [*paths, b"only changed by", wanted.encode("utf-8", "replace")])
+
+
+def restore_choice(
+    fs: Filesystem, choice: Choice, *, touched_here: Touched, cause: Cause | None = None
+) -> Restored:
+    """Put back what was chosen, as one step that `undo` takes back. The caller commits.
+
+    ``touched_here`` takes what the kernel has to hear of, also if it fails: then everything is as
+    it was.
+    """
+    target, cause = choice.target, cause or Cause()
+    undoing = Undoing(choice.wanted)
+    for change in choice.mine:
+        undoing.goals.update(dict.fromkeys(claims_of(change), target))
+    message = f"before restore of what {choice.wanted} changed to {target.id}"
+    before = seal(fs, "restore", message, fs.clock(), cause=cause)
+    try:
+        put_back(fs, undoing, touched_here)
+    except OSError:
+        back = restore(fs, before, cause=cause)
+        touched_here.entries.update(back.touched.entries)
+        touched_here.inodes.update(back.touched.inodes)
+        raise
+    paths = undoing.paths
+    note(fs.store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
+    return Restored(before, target.id, touched_here)
