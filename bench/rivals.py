@@ -6,6 +6,7 @@ Each works on a directory of its own with the same files; nothing here measures.
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,12 +48,10 @@ class Btrfs:
     def __init__(self, mountpoint: Path) -> None:
         self.tree = mountpoint / "tree"
         self._mountpoint = mountpoint
-        self._taken = 0
         run("btrfs", "subvolume", "create", self.tree)
 
     def snapshot(self) -> None:
-        self._taken += 1
-        run("btrfs", "subvolume", "snapshot", self.tree, self._mountpoint / f"{self._taken}")
+        run("btrfs", "subvolume", "snapshot", self.tree, self._mountpoint / f"{time.time_ns()}")
 
 
 @contextmanager

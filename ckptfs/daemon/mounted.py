@@ -26,12 +26,12 @@ from ckptfs.daemon import mounts
 from ckptfs.daemon.holders import holders, is_inside
 from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
-from ckptfs.daemon.watchers import Waker, vanished
+from ckptfs.daemon.watchers import Waker, known, vanished
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import in_checkpoint
 from ckptfs.history.auto import parse_policy
-from ckptfs.model import ROOT_INO
+from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 from ckptfs.store import View
 
@@ -206,27 +206,28 @@ class Mounted:
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         tell = connection.tell if request.progress else None
-        before = self._service.fs.head
+        before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         try:
             result = verbs.perform(self._service, request.op, request.args, tell)
         finally:
-            await self._announce(before, everywhere=request.op == "purge")
+            await self._announce(before, nameless, everywhere=request.op == "purge")
         if request.op == "import":
             await self._show_new_names()
         return result
 
-    async def _announce(self, before: View, *, everywhere: bool) -> None:
+    async def _announce(self, before: View, nameless: set[Ino], *, everywhere: bool) -> None:
         """Tell the kernel what a verb changed; only then has the verb happened for everyone.
 
-        ``before`` is the head as it was. ``everywhere`` is in the checkpoints too, which never
-        change but by a purge.
+        ``before`` is the head as it was, ``nameless`` what was open in it without a name.
+        ``everywhere`` is in the checkpoints too, which never change but by a purge.
         """
         changed, self._service.unannounced = self._service.unannounced, []
         numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
         for touched in changed:
-            gone = vanished(self._service.fs, before, touched)
-            await fuse.tell_kernel(touched.entries, touched.inodes, gone)
-            self._waker.changed(touched)
+            heard = known(self._service.fs, before, nameless, touched)
+            gone = vanished(self._service.fs, before, heard)
+            await fuse.tell_kernel(heard.entries, heard.inodes, gone)
+            self._waker.changed(heard)
             for number in numbers:
                 await fuse.tell_kernel(*in_checkpoint(number, touched.entries, touched.inodes))
 

@@ -93,6 +93,21 @@ class Waker:
         return found
 
 
+def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) -> Touched:
+    """What of all that changed the kernel may know. Of an inode that neither had a name in the head
+    before nor was ``nameless``, and of what stands in such a directory, it has never heard."""
+    old = Side(fs.store, before)
+
+    def heard(ino: Ino) -> bool:
+        return ino in nameless or old.inode(ino) is not None
+
+    parents = {parent for parent in {parent for parent, _ in touched.entries} if heard(parent)}
+    return Touched(
+        {ino for ino in touched.inodes if heard(ino)},
+        {entry for entry in touched.entries if entry[0] in parents},
+    )
+
+
 def vanished(fs: Filesystem, before: View, touched: Touched) -> dict[Place, Ino]:
     """The files that changed names led to and that no program gets at again by name: deleted, or
     another generation now. A watch on one of them shall hear of it."""

@@ -63,6 +63,16 @@ def _lineage(store: Store, epoch: Epoch) -> list[Epoch]:
     return found
 
 
+def names_differ(store: Store, a: View, b: View) -> bool:
+    """Whether any directory entry differs; it looks no further than the first that does."""
+    a, b = a.bare, b.bare
+    for epoch in epochs_between(store, a.epoch, b.epoch):
+        for entity in store.changes.walk(epoch, store.dirents.kind):
+            if store.dirents.get(a, entity) != store.dirents.get(b, entity):
+                return True
+    return False
+
+
 def entities_between(store: Store, a: View, b: View) -> Entities:
     """Every entity that was written on the ways between the two views.
 
@@ -128,10 +138,19 @@ def _inodes(
     blocks: dict[ContentId, list[int]],
 ) -> Iterator[Ino]:
     # Every write saves the inode too, so the file of a changed block is among the inodes.
+    waiting = a.unsettled.keys() | b.unsettled.keys()
     for entity in entities:
         ino = Ino(unpack_u64(entity))
-        old, new = inode_in(store, a, ino), inode_in(store, b, ino)
-        if old != new or (new is not None and new.content in blocks):
+        if ino in waiting:
+            old, new = inode_in(store, a, ino), inode_in(store, b, ino)
+            differs = old != new or (new is not None and new.content in blocks)
+        else:
+            # Mostly the records tell, and need not be unpacked.
+            before, after = store.inodes.get(a, entity), store.inodes.get(b, entity)
+            differs = before != after or bool(
+                blocks and after and unpack_inode(ino, after).content in blocks
+            )
+        if differs:
             yield ino
 
 
