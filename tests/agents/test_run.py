@@ -1,0 +1,276 @@
+"""`ckptfs run`: two checkpoints around a command that does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agents.conftest import Desk
+from tests.support.mounting import workspace
+
+COMMAND = [sys.executable, "-m", "ckptfs", "run"]
+
+
+def test_before_after_and_what_changed(desk: Desk) -> None:
+    (desk.path / "a").write_text("1")
+    done = desk.run("run", "--", "sh", "-c", "echo out; echo 2 > a; echo 3 > b; exit 7")
+    assert done.returncode == 7 and done.stdout == "out\n"
+    after, before = desk.checkpoints()[:2]
+    assert before["message"].startswith("before: sh -c") and before["kind"] == "run"
+    assert after["message"].startswith("after: sh -c") and after["metadata"]["exit_code"] == "7"
+    assert not before["pinned"]
+    assert "1 added, 1 modified" in done.stderr
+    assert "  M a\n" in done.stderr and "  A b\n" in done.stderr
+    assert desk.files() == {"a": "2\n", "b": "3\n"}
+
+
+def test_a_command_that_changes_nothing_leaves_nothing(desk: Desk) -> None:
+    desk.ok("save", "now", "--allow-empty")
+    before = desk.checkpoints()
+    done = desk.run("run", "--", "true")
+    assert done.returncode == 0 and "changed nothing" in done.stderr
+    assert desk.checkpoints() == before
+
+
+@pytest.mark.parametrize("failing", ["exit 3", "kill -KILL $$", "exit 0"])
+def test_restore_puts_back_what_a_failed_command_did(desk: Desk, failing: str) -> None:
+    (desk.path / "a").write_text("1")
+    (desk.path / "d").mkdir()
+    (desk.path / "d" / "f").write_text("f")
+    script = f"rm -r d; echo 2 > a; touch b; {failing}"
+    done = desk.run("run", "--on-failure", "restore", "--", "sh", "-c", script)
+    if failing == "exit 0":
+        assert done.returncode == 0 and desk.files() == {"a": "2\n", "b": ""}
+        return
+    assert done.returncode == (3 if "exit" in failing else 137)
+    assert desk.files() == {"a": "1", "d/f": "f"} and "put back" in done.stderr
+    desk.ok("undo")
+    assert desk.files() == {"a": "2\n", "b": ""}
+
+
+def test_ask_without_a_terminal_keeps(desk: Desk) -> None:
+    done = desk.run("run", "--on-failure", "ask", "--", "sh", "-c", "touch x; false")
+    assert done.returncode == 1 and "no terminal" in done.stderr and desk.files() == {"x": ""}
+
+
+def test_the_summary_as_json(desk: Desk) -> None:
+    done = desk.run("run", "--json", "--", "sh", "-c", "touch x; echo '{}'")
+    assert done.stdout == "{}\n"
+    record = json.loads(done.stderr)
+    assert (record["exit_code"], record["added"], record["restored"]) == (0, 1, False)
+
+
+def test_standard_input_is_the_commands(desk: Desk) -> None:
+    done = subprocess.run(
+        [*COMMAND, "-w", desk.path, "--", "cat"],
+        input=b"through\x00\xff",
+        env={**os.environ, **desk.work.env},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stdout == b"through\x00\xff"
+
+
+@pytest.mark.parametrize("word, code", [("no-such-command", 127), ("./plain", 126), ("./", 126)])
+def test_a_command_that_cannot_be_started(desk: Desk, word: str, code: int) -> None:
+    (desk.path / "plain").write_text("x")
+    done = desk.run("run", "--", word)
+    assert done.returncode == code and f"Cannot run {word}" in done.stderr
+    assert not any(item["pinned"] for item in desk.checkpoints())
+
+
+@pytest.mark.parametrize("words", [(), ("--",), ("true",), ("--on-failure", "cry", "--", "true")])
+def test_words_that_make_no_sense(desk: Desk, words: tuple[str, ...]) -> None:
+    assert desk.run("run", *words).returncode == 2
+
+
+def test_outside_of_a_workspace_nothing_is_run(desk: Desk) -> None:
+    done = subprocess.run(
+        [*COMMAND, "-w", "/tmp", "--", "echo", "ran"],
+        env={**os.environ, **desk.work.env},
+        capture_output=True,
+    )
+    assert done.returncode == 40 and done.stdout == b""
+
+
+def test_an_unmounted_workspace_works_too() -> None:
+    with workspace() as made:
+        made.umount()
+        desk = Desk(made)
+        (desk.path / "a").write_text("1")
+        script = "echo 2 > a; false"
+        done = desk.run("run", "--on-failure", "restore", "--", "sh", "-c", script)
+        assert done.returncode == 1 and desk.files() == {"a": "1"}, done.stderr
+
+
+def test_a_workspace_that_goes_away_meanwhile_does_not_hide_the_exit_code() -> None:
+    with workspace() as made:
+        desk = Desk(made)
+        words = [sys.executable, "-m", "ckptfs", "umount", "--lazy", str(made.path)]
+        done = desk.run("run", "--", *words)
+        assert done.returncode == 0
+        made.pid = None
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+def start(desk: Desk, script: str) -> subprocess.Popen[str]:
+    """Start a script under `ckptfs run`, and wait until it says that it is ready."""
+    child = subprocess.Popen(
+        [*COMMAND, "-w", desk.path, "--", "sh", "-c", script],
+        env={**os.environ, **desk.work.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    return child
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"])
+def test_a_signal_to_us_reaches_the_command(desk: Desk, name: str) -> None:
+    script = f"trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.1; done"
+    child = start(desk, script)
+    child.send_signal(getattr(signal, f"SIG{name}"))
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 5 and f"got {name}" in output
+
+
+def test_an_end_by_a_signal_is_128_and_its_number(desk: Desk) -> None:
+    child = start(desk, "echo ready; exec sleep 100")
+    child.terminate()
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGTERM and "changed nothing" in said
+
+
+def test_the_command_has_the_signals_of_a_fresh_program(desk: Desk) -> None:
+    found = desk.ok("run", "--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
+    masks = dict(re.findall(r"Sig(\w+):\s+(\w+)", found))
+    python_ignores = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
+    assert int(masks["Blk"], 16) == 0 and not int(masks["Ign"], 16) & python_ignores
+
+
+# -- a terminal ------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A shell with job control at a pseudo-terminal, in a workspace."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._pid, self._fd = pty.fork()
+        if self._pid == 0:
+            os.chdir(desk.path)
+            path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+            env = {**os.environ, **desk.work.env, "PS1": "", "TERM": "dumb", "PATH": path}
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], env)
+        self.seen = ""
+        self.type("stty -echo; PS1='<'$?'>'; bind 'set enable-bracketed-paste off'; echo hi''there")
+        self.expect("hithere")
+
+    def type(self, line: str) -> None:
+        os.write(self._fd, line.encode() + b"\n")
+
+    def press(self, key: bytes) -> None:
+        os.write(self._fd, key)
+
+    def expect(self, pattern: str) -> re.Match[str]:
+        """Wait until the pattern is seen behind what was seen before."""
+        deadline = time.monotonic() + 60
+        while not (found := re.search(pattern, self.seen)):
+            left = deadline - time.monotonic()
+            ready = select.select([self._fd], [], [], max(left, 0))[0]
+            assert ready, f"{pattern!r} is not in {self.seen!r}"
+            self.seen += os.read(self._fd, 4096).decode(errors="replace")
+        self.seen = self.seen[found.end() :]
+        return found
+
+    def close(self) -> None:
+        """Hang up, which ends the shell and what it runs."""
+        os.close(self._fd)
+        os.waitpid(self._pid, 0)
+
+
+@pytest.fixture
+def shell(desk: Desk) -> Iterator[Terminal]:
+    made = Terminal(desk)
+    yield made
+    made.close()
+
+
+def test_a_terminal_stays_a_terminal(shell: Terminal) -> None:
+    shell.type("ckptfs run -- sh -c 'test -t 0 && test -t 1 && test -t 2 && echo all''three'")
+    shell.expect("allthree")
+    shell.expect("changed nothing")
+
+
+def test_the_command_is_in_the_foreground(shell: Terminal) -> None:
+    # Reading from the terminal would stop a process in the background.
+    shell.type("ckptfs run -- sh -c 'echo ask''ing; read x; echo got-$x'; echo code=$?")
+    shell.expect("asking")
+    shell.type("word")
+    shell.expect("got-word")
+    shell.expect("code=0")
+
+
+def test_ctrl_c_ends_the_command_and_not_the_wrapper(desk: Desk, shell: Terminal) -> None:
+    shell.type("ckptfs run --on-failure restore -- sh -c 'touch x; echo rea''dy; exec sleep 100'")
+    shell.expect("ready")
+    shell.press(b"\x03")
+    shell.expect("put back")
+    shell.type("echo code=$?")
+    shell.expect("code=130")
+    assert desk.files() == {}
+
+
+def test_ctrl_c_that_the_command_handles_is_its_own_business(shell: Terminal) -> None:
+    shell.type(
+        "ckptfs run -- sh -c 'trap \"echo hand''led; exit 9\" INT; echo rea''dy; "
+        "while :; do sleep 0.1; done'; echo code=$?"
+    )
+    shell.expect("ready")
+    shell.press(b"\x03")
+    shell.expect("handled")
+    shell.expect("code=9")
+
+
+def test_ctrl_z_stops_it_and_fg_goes_on(shell: Terminal) -> None:
+    shell.type("ckptfs run -- sh -c 'echo rea''dy; read x; echo got-$x'")
+    shell.expect("ready")
+    shell.press(b"\x1a")
+    shell.expect(r"Stopped[^<]*<\d+>")  # and a prompt
+    shell.type("echo at-the-pr''ompt")
+    shell.expect("at-the-prompt")
+    shell.type("fg")
+    shell.expect("ckptfs run")
+    shell.type("word")
+    shell.expect("got-word")
+    shell.expect("changed nothing")
+
+
+def test_a_command_that_stops_itself_stops_the_job(shell: Terminal) -> None:
+    shell.type("ckptfs run -- sh -c 'kill -STOP $$; echo going-''on'")
+    shell.expect(r"Stopped[^<]*<\d+>")  # and a prompt
+    shell.type("fg")
+    shell.expect("going-on")
+    shell.expect("changed nothing")
+
+
+@pytest.mark.parametrize("answer, left", [("y", {}), ("n", {"x": ""})])
+def test_ask_at_a_terminal(desk: Desk, shell: Terminal, answer: str, left: dict[str, str]) -> None:
+    shell.type("ckptfs run --on-failure ask -- sh -c 'touch x; exit 4'; echo code=$?")
+    shell.expect(r"failed \(4\)")
+    shell.type(answer)
+    shell.expect("code=4")
+    assert desk.files() == left
