@@ -1,0 +1,203 @@
+"""`ckptfs mcp`, asked by the SDK's own client over stdio, about a mounted workspace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult
+
+from tests.agents.conftest import Desk
+from tests.support.mounting import workspace
+
+READING = {
+    "checkpoint_list",
+    "checkpoint_show",
+    "checkpoint_diff",
+    "file_history",
+    "workspace_status",
+}
+WRITING = {"checkpoint_create", "checkpoint_restore"}
+
+
+class Asked:
+    """A client, and the answers it gets."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def __call__(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        answer = await self._call(tool, arguments)
+        assert not answer.is_error, answer.content
+        assert isinstance(answer.structured_content, dict)
+        return answer.structured_content
+
+    async def refused(self, tool: str, **arguments: Any) -> str:
+        answer = await self._call(tool, arguments)
+        assert answer.is_error
+        return "".join(getattr(part, "text", "") for part in answer.content)
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        return await self.client.call_tool(tool, arguments)
+
+
+def served(desk: Desk, talk: Callable[[Asked], Awaitable[None]], *options: str) -> None:
+    """Start the server as an agent does, and talk to it."""
+
+    async def main() -> None:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "ckptfs", "mcp", "-w", str(desk.path), *options],
+            env={**os.environ, **desk.work.env},
+        )
+        with anyio.fail_after(120):
+            async with Client(server) as client:
+                await talk(Asked(client))
+
+    anyio.run(main)
+
+
+def test_a_session(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        (desk.path / "a").write_text("one\n")
+        first = await ask("checkpoint_create", message="first", tag="start")
+        assert first["created"] and first["kind"] == "manual"
+        (desk.path / "a").write_text("two\n")
+        (desk.path / "b").write_text("new\n")
+
+        status = await ask("workspace_status")
+        assert status["mounted"] and status["unsaved"] == 2
+        assert status["workspace"] == str(desk.path)
+
+        found = await ask("checkpoint_diff")
+        assert (found["from_id"], found["to_id"]) == (first["id"], None)
+        assert "-one\n+two\n" in found["diff"] and not found["truncated"]
+        assert found["changes"] == [
+            {"path": "a", "old_path": None, "how": ["modified"]},
+            {"path": "b", "old_path": None, "how": ["added"]},
+        ]
+        only = await ask("checkpoint_diff", paths=["b"], max_chars=0)
+        assert [item["path"] for item in only["changes"]] == ["b"] and only["diff"] == ""
+        cut = await ask("checkpoint_diff", max_chars=20)
+        assert len(cut["diff"]) == 20 and cut["truncated"]
+
+        second = await ask("checkpoint_create", message="second")
+        again = await ask("checkpoint_create", message="third")
+        assert again["id"] == second["id"] and not again["created"]
+        listed = await ask("checkpoint_list", limit=1)
+        assert [item["id"] for item in listed["checkpoints"]] == [second["id"]] and listed["more"]
+        shown = await ask("checkpoint_show", checkpoint="latest", max_chars=1000)
+        assert shown["checkpoint"]["message"] == "second" and "+two" in shown["difference"]["diff"]
+        history = await ask("file_history", path="a")
+        assert history["versions"][0]["checkpoint"]["id"] == second["id"]
+        assert history["versions"][0]["size"] == 4
+
+        plan = await ask("checkpoint_restore", checkpoint="start")
+        assert not plan["done"] and plan["modified"] == ["a"] and plan["deleted"] == ["b"]
+        assert (desk.path / "a").read_text() == "two\n"
+        (desk.path / "c").write_text("later")
+        moved = await ask.refused(
+            "checkpoint_restore", checkpoint="start", confirm=True, token=plan["token"]
+        )
+        assert "changed since the dry run" in moved and desk.files()["a"] == "two\n"
+        done = await ask("checkpoint_restore", checkpoint="start", paths=["a"], confirm=True)
+        assert done["done"] and desk.files() == {"a": "one\n", "b": "new\n", "c": "later"}
+        await ask("checkpoint_restore", checkpoint=done["undo_id"], confirm=True)
+        assert desk.files() == {"a": "two\n", "b": "new\n", "c": "later"}
+
+    served(desk, talk)
+
+
+def test_what_the_tools_say_of_themselves(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        tools = {tool.name: tool for tool in (await ask.client.list_tools()).tools}
+        assert set(tools) == READING | WRITING
+        for name, tool in tools.items():
+            assert tool.description and tool.output_schema and tool.annotations
+            assert tool.annotations.read_only_hint is (name in READING)
+        assert tools["checkpoint_restore"].annotations.destructive_hint is True
+        assert tools["checkpoint_create"].annotations.destructive_hint is False
+
+    served(desk, talk)
+
+
+def test_read_only_has_no_tool_that_changes_anything(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        assert {tool.name for tool in (await ask.client.list_tools()).tools} == READING
+        await ask.refused("checkpoint_restore", checkpoint="0", confirm=True)
+
+    served(desk, talk, "--read-only")
+
+
+def test_errors_are_told_and_the_server_goes_on(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        assert "no checkpoint 9999" in await ask.refused("checkpoint_show", checkpoint="9999")
+        assert "never" in await ask.refused("file_history", path="never")
+        assert "inside" in await ask.refused("file_history", path="../../etc/passwd")
+        await ask.refused("checkpoint_list", limit=0)
+        await ask.refused("checkpoint_list", limit="many")
+        await ask.refused("checkpoint_create")
+        await ask.refused("checkpoint_create", message="x" * 5000)
+        await ask.refused("no_such_tool")
+        (desk.path / os.fsdecode(b"\xff")).write_text("x")
+        found = await ask("checkpoint_diff")
+        assert found["changes"][-1]["path"] == "\ufffd"
+        (desk.path / os.fsdecode(b"\xff")).unlink()
+
+    served(desk, talk)
+
+
+def test_it_survives_an_unmount() -> None:
+    with workspace() as made:
+        desk = Desk(made)
+
+        async def talk(ask: Asked) -> None:
+            assert (await ask("workspace_status"))["mounted"]
+            await anyio.to_thread.run_sync(made.umount)
+            assert not (await ask("workspace_status"))["mounted"]
+            (desk.path / "x").write_text("1")
+            assert (await ask("checkpoint_create", message="not mounted"))["created"]
+
+        served(desk, talk)
+
+
+def test_it_ends_with_its_input(desk: Desk) -> None:
+    done = desk.run("mcp")  # its standard input is empty
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_outside_of_a_workspace(desk: Desk) -> None:
+    done = desk.run("mcp", "-w", "/tmp")
+    assert done.returncode == 40 and done.stdout == ""
+
+
+def test_without_the_package_it_says_how_to_get_it(desk: Desk) -> None:
+    hidden = "import sys; sys.modules['mcp'] = None; from ckptfs.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "mcp"],
+        env={**os.environ, **desk.work.env},
+        cwd=desk.path,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 78 and "pip install 'ckptfs[mcp]'" in done.stderr
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{\n", b"[]\n", b'{"jsonrpc": "1.0"}\n', b"\xff\n"])
+def test_lines_that_make_no_sense(desk: Desk, line: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptfs", "mcp"],
+        input=line,
+        env={**os.environ, **desk.work.env},
+        cwd=desk.path,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
