@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ Record = dict[str, Any]
 
 MANUAL = "manual"
 BEFORE_RESTORE = "before restore"
+_WORDS = {"latest": MANUAL, "before": BEFORE_RESTORE}
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _packed(path: str, data: bytes) -> Record:
 def write_durably(path: Path, data: bytes) -> None:
     """Replace a file so that it is there whole, also after a power cut."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh = path.with_name(f".{path.name}")  # always the same: the team's lock is held
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -161,12 +163,16 @@ def numbers(directory: Path) -> list[str]:
 
 
 def find(directory: Path, team: str, name: str) -> Snapshot:
-    """The snapshot of an id, the beginning of one, a tag, or ``latest``."""
+    """The snapshot of an id, the beginning of one, or a tag; ``latest`` is the last that was asked
+    for, ``before`` the state before the last restore."""
     known = numbers(directory)
     if not known:
         raise SnapshotUnknown(team, name, "the team has none")
-    if name == "latest":
-        return load(directory, team, known[-1])
+    if name in _WORDS:
+        wanted = of_kind(directory, team, _WORDS[name])
+        if not wanted:
+            raise SnapshotUnknown(team, name)
+        return load(directory, team, wanted[-1])
     fitting = [number for number in known if number.startswith(name)] if name else []
     if not fitting:
         fitting = [number for number in known if _tag_of(directory, team, number) == name != ""]
@@ -175,6 +181,16 @@ def find(directory: Path, team: str, name: str) -> Snapshot:
     if len(fitting) > 1 and name not in fitting:
         raise SnapshotUnknown(team, name, f"it means several: {', '.join(fitting)}")
     return load(directory, team, name if name in fitting else fitting[0])
+
+
+def of_kind(directory: Path, team: str, kind: str) -> list[str]:
+    """The ids of the snapshots of a kind, oldest first; damaged ones are of none."""
+    found = []
+    for number in numbers(directory):
+        with suppress(TeamInvalid):
+            if load(directory, team, number).meta.kind == kind:
+                found.append(number)
+    return found
 
 
 def _tag_of(directory: Path, team: str, number: str) -> str | None:

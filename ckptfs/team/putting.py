@@ -102,7 +102,7 @@ class _Work:
             now = self._data_dir.read(path)
             if now is not None and now.data == self._wanted[path]:
                 return
-            fresh = f".ckptfs-{os.getpid()}-{name}"[:255]
+            fresh = f".ckptfs-{name}"  # always the same: a killed one's is written over
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(fresh, flags, 0o600, dir_fd=fd), "wb") as file:
                 file.write(self._wanted[path])

@@ -28,6 +28,8 @@ Record = dict[str, Any]
 #: Seconds to wait for another command about the same team.
 _LOCK_PATIENCE = 30.0
 _LOOK_AGAIN = 0.05
+#: So many of the snapshots that restores take before them are kept.
+_KEPT = 10
 #: How often the state is read again, while the workspaces stand still, until it is of one moment.
 _READ_TRIES = 20
 
@@ -85,20 +87,25 @@ class Team:
             tag = f"before restore of {found.meta.id}"
             before = self._take(data_dir, located, tag, bundles.BEFORE_RESTORE)
             held = restoring.restore(before)
+            for number in bundles.of_kind(self._place, self.name, bundles.BEFORE_RESTORE)[:-_KEPT]:
+                self._delete(bundles.load(self._place, self.name, number))
             return {**plan, "dry_run": False, "before": before.meta.id, "held": held}
 
     def delete(self, snapshot: str) -> Meta:
         """Delete a snapshot, and its checkpoints with it."""
         with self._opened():
             found = bundles.find(self._place, self.name, snapshot)
-            for part in found.meta.parts:
-                workspace = places.Workspace(Path(part.workspace), Path(part.store))
-                if workspace.store.is_dir():
-                    members.forget(workspace, part.checkpoint)
-            # Last: as long as it is there, whoever was interrupted can do it again.
-            (self._place / f"{found.meta.id}.json").unlink(missing_ok=True)
-            bundles.sync_directory(self._place)
+            self._delete(found)
             return found.meta
+
+    def _delete(self, found: Snapshot) -> None:
+        for part in found.meta.parts:
+            workspace = places.Workspace(Path(part.workspace), Path(part.store))
+            if workspace.store.is_dir():
+                members.forget(workspace, part.checkpoint)
+        # Last: as long as it is there, whoever was interrupted can do it again.
+        (self._place / f"{found.meta.id}.json").unlink(missing_ok=True)
+        bundles.sync_directory(self._place)
 
     # -- the parts of it ---------------------------------------------------------------------------
 
