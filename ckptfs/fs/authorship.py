@@ -45,7 +45,7 @@ class Authorship:
         self._store = store
         #: Where nobody signs.
         self.unsigned: set[Ino] = set()
-        #: Data without a sender: most likely of whoever changed the file last.
+        #: Data without a sender for a file that is open: of whoever changed it last.
         self.late: set[Ino] = set()
         self._numbers: dict[Hashable, int] = {}
         self._described: dict[int, Description] = {}

@@ -113,6 +113,9 @@ def write(
     if not data:
         return 0
     fs.store.charge(len(data))
+    if fs.signing is fs.authorship.late and ino not in fs.held:
+        # Nobody is known to have it open, so whoever changed it last need not be who wrote this.
+        fs.signing = fs.authorship.unsigned
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
     else:

@@ -80,13 +80,19 @@ def test_data_without_a_sender(work: Edits, signer: authors.Signer) -> None:
     """The kernel brings data when nobody can say any more whose they are."""
     signer.sign(100)
     ino = work.put("f", b"")
+    work.fs.hold(ino)
     first = save(work)
     signer.sign(200)
     work.put("other")
     signer.sign(0)
     work.write("f", 0, b"late")
-    save(work)
+    second = save(work)
     assert names(work, ino, first) == ["alice --work"]
+    work.fs.drop(ino)
+    signer.sign(0)
+    work.write("f", 0, b"whose?")
+    save(work)
+    assert names(work, ino, second) == []
 
 
 def test_a_better_name_is_taken_over(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
