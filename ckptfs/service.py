@@ -19,6 +19,7 @@ from ckptfs.errors import (
     CheckpointUnknown,
     NothingToUndo,
     PathUnknown,
+    SettingInvalid,
     TreeMoved,
     UsageError,
     WorkspaceNotEmpty,
@@ -116,7 +117,7 @@ class Service:
             tags.require_free(self.fs.store, tag)
         described = {}
         if documents:
-            described = state.keep(self.fs, documents)
+            described = state.keep(self.fs, documents, compress=self._may_compress())
         else:
             state.tidy(self.fs)
         checkpoint = history.seal(
@@ -369,6 +370,13 @@ class Service:
         before = self.fs.store.size_bytes()
         self.fs.store.compact()
         return before, self.fs.store.size_bytes()
+
+    def _may_compress(self) -> bool:
+        """The same for one who does something else and has no use for a complaint."""
+        try:
+            return self.compresses()
+        except SettingInvalid:
+            return False
 
     def compresses(self) -> bool:
         """Whether blocks at rest are to be compressed."""

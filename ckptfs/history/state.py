@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from ckptfs.errors import StateInvalid
-from ckptfs.fs import Filesystem, inodes
+from ckptfs.fs import Filesystem, content, inodes
 from ckptfs.history.checkpoints import Checkpoint, checkpoints
 from ckptfs.history.touched import inode_in
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
@@ -42,12 +42,16 @@ class Document(NamedTuple):
     ino: Ino
 
 
-def keep(fs: Filesystem, drafts: Sequence[Draft]) -> dict[str, Any]:
-    """Write documents into the head; what the checkpoint to be sealed next says about them."""
+def keep(fs: Filesystem, drafts: Sequence[Draft], *, compress: bool = True) -> dict[str, Any]:
+    """Write documents into the head; what the checkpoint to be sealed next says about them.
+
+    With ``compress`` a block that is another than before is kept as what differs at once: of a
+    conversation that grows, the last block changes with every turn.
+    """
     described = {}
     for draft in drafts:
         ino = _ino_for(fs, draft.name)
-        size = _write(fs, ino, draft.data)
+        size = _write(fs, ino, draft.data, compress=compress)
         described[draft.name] = {"ino": ino, "bytes": size, "json": draft.is_json}
     _drop(fs, keeping=set(described))
     return described
@@ -98,16 +102,34 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
     return made.ino
 
 
-def _write(fs: Filesystem, ino: Ino, data: BinaryIO) -> int:
+def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
     """Make the document's bytes these, touching only the blocks that differ; return the size."""
     size = 0
+    #: By number, the keys that blocks had which are others now.
+    replaced: dict[int, bytes] = {}
     while piece := data.read(BLOCK_SIZE):
         if fs.read(fs.head, ino, size, BLOCK_SIZE) != piece:
+            number = size // BLOCK_SIZE
+            if compress and (key := _key(fs, ino, number)):
+                replaced[number] = key
             fs.write(fs.head, ino, size, piece)
         size += len(piece)
     if fs.getattr(fs.head, ino).size != size:
         fs.setattr(fs.head, ino, Attributes(size=size))
+    fs.settle()
+    for number, before in replaced.items():
+        now = _key(fs, ino, number)
+        if now and now != before and fs.store.blocks.has(before):
+            fs.store.charge(BLOCK_SIZE)
+            fs.store.blocks.encode(now, before)
     return size
+
+
+def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
+    """The key of a document's block; empty if it has none."""
+    inode = fs.getattr(fs.head, ino)
+    found = content.find_block(fs, fs.head, inode, number)
+    return found.key if found is not None else b""
 
 
 def _drop(fs: Filesystem, keeping: set[str]) -> None:

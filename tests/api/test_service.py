@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -319,6 +320,24 @@ def test_state_of_many_kinds_and_sizes(mounted: CheckpointService) -> None:
     saved = mounted.save("all", state=state)
     assert mounted.state(saved.id) == state
     assert not list(mounted.workspace.store.glob("state-*"))
+
+
+def test_a_conversation_costs_its_growth(plain: CheckpointService) -> None:
+    words = random.Random(1)
+    conversation = [_turn(words) for _ in range(1000)]
+    plain.save("long", state={"conversation": conversation})
+    size = len(json.dumps(conversation))
+    before = plain.status().store_bytes
+    for _ in range(30):
+        conversation.append(_turn(words))
+        plain.save("turn", state={"conversation": conversation})
+    grown = plain.status().store_bytes - before
+    assert size > 500_000 and grown < 30 * 20_000, f"30 turns took {grown:,} bytes"
+    assert plain.state("10") == {"conversation": conversation[:1009]}
+
+
+def _turn(words: random.Random) -> dict[str, str]:
+    return {"role": "user", "content": words.randbytes(300).hex()}
 
 
 def test_state_lives_and_dies_with_its_checkpoints(plain: CheckpointService) -> None:
