@@ -40,23 +40,24 @@ class Signer:
         self._recent: dict[int, tuple[Actor | None, int]] = {}
 
     def sign(self, pid: int) -> None:
+        """What changes next is the doing of this process or thread; 0 is one that is not known."""
         fs = self._fs
-        if (
-            pid == self._pid
-            and fs.signing is self._signature
-            and self._clock() < self._until_ns
-            and self._round == fs.authorship.round
-        ):
+        if not pid:
+            fs.signing = fs.authorship.late
             return
-        self._signature = fs.signing = self._signature_of(pid)
-        self._round = fs.authorship.round
+        if (
+            pid != self._pid
+            or self._clock() >= self._until_ns
+            or self._round != fs.authorship.round
+        ):
+            self._signature = self._signature_of(pid)
+            self._round = fs.authorship.round
+        fs.signing = self._signature
 
     def _signature_of(self, pid: int) -> set[Ino]:
         authorship = self._fs.authorship
         now_ns = self._clock()
         self._pid, self._until_ns = pid, now_ns + _TRUST_NS
-        if not pid:
-            return authorship.late
         actor = self._actor(pid, now_ns)
         if actor is None:
             return authorship.late  # the kernel's own threads bring what others wrote
