@@ -13,7 +13,7 @@ from __future__ import annotations
 import _thread
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,8 +101,9 @@ class LocalSession:
         service.write_back(dir_fd)
         return result
 
-    def meet(self, path: Path, *, keep_first: bool) -> None:
+    def meet(self, path: Path, *, keep_first: bool, exclude: Sequence[str]) -> None:
         """Take over what the workspace's directory holds, as a mount does."""
+        self._service.add_excluded(exclude)
         with _directory(path) as dir_fd:
             if dir_fd is not None:
                 self._service.settle_in(dir_fd, path, keep_first=keep_first)
@@ -203,19 +204,23 @@ def new_store(path: Path) -> Iterator[LocalSession]:
 
 
 def prepare_directory(
-    workspace: Workspace, *, patience: float = 30.0, keep_first: bool = True
+    workspace: Workspace,
+    *,
+    patience: float = 30.0,
+    keep_first: bool = True,
+    exclude: Sequence[str] = (),
 ) -> None:
     """Make a directory a workspace without mounting it: its store, if there is none, and, if
-    ``keep_first``, the first checkpoint."""
+    ``keep_first``, the first checkpoint. ``exclude`` are patterns to keep out of history."""
     from ckptfs import config
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
 
     if not (workspace.store / "data.mdb").exists():
         with new_store(workspace.store) as session:
-            session.meet(workspace.path, keep_first=keep_first)
+            session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     else:
         with _opened(workspace.store, patience) as store:
             session = LocalSession(Service(Filesystem(store)), None)
-            session.meet(workspace.path, keep_first=keep_first)
+            session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     config.register(workspace)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ckptfs import config as places
 from ckptfs.api.values import CheckpointConfig, Record
 from ckptfs.config import Workspace
-from ckptfs.connect import prepare_directory
+from ckptfs.connect import open_workspace, prepare_directory
 from ckptfs.control import runtime
 from ckptfs.errors import (
     AlreadyMounted,
@@ -60,14 +60,22 @@ def prepare(
     rules.check_not_dangerous(path)
     workspace = Workspace(path, rules.choose_store(path, _text(storage)))
     if runtime.living(workspace) is not None:
+        if wanted.exclude_patterns:
+            with open_workspace(workspace) as session:
+                session.call("exclude", {"patterns": wanted.exclude_patterns})
         return Prepared(workspace, mounted_here=False)
     if wanted.mount and _mount(workspace, wanted, configured=configured):
         return Prepared(workspace, mounted_here=True)
-    return Prepared(prepare_plain(path, storage), mounted_here=False)
+    plain = prepare_plain(path, storage, exclude=wanted.exclude_patterns)
+    return Prepared(plain, mounted_here=False)
 
 
 def prepare_plain(
-    directory: AnyPath, storage: AnyPath | None = None, *, keep_first: bool = True
+    directory: AnyPath,
+    storage: AnyPath | None = None,
+    *,
+    keep_first: bool = True,
+    exclude: Sequence[str] = (),
 ) -> Workspace:
     """Make a directory a workspace as it stands, without mounting it; its first state becomes a
     checkpoint unless the caller is about to take one."""
@@ -78,7 +86,7 @@ def prepare_plain(
     rules.check_is_directory(path)
     workspace = Workspace(path, rules.choose_store(path, _text(storage)))
     rules.check_apart(path, workspace.store)
-    prepare_directory(workspace, keep_first=keep_first)
+    prepare_directory(workspace, keep_first=keep_first, exclude=exclude)
     return workspace
 
 
@@ -91,6 +99,8 @@ def _mount(workspace: Workspace, wanted: CheckpointConfig, *, configured: bool) 
     words = ["mount", str(workspace.path), "--store", str(workspace.store)]
     if configured:
         words += ["--auto", "command" if wanted.auto_checkpoint else "off"]
+    for pattern in wanted.exclude_patterns:
+        words += ["--exclude", pattern]
     try:
         _run(words)
     except AlreadyMounted:

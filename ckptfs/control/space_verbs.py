@@ -56,6 +56,7 @@ def _prune(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _exclude(service: Service, args: Record, tell: Tell | None) -> Record:
+    service.add_excluded([str(pattern) for pattern in args.get("patterns", ())])
     return {"patterns": list(service.exclude())}
 
 

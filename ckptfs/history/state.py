@@ -92,12 +92,12 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
     known = fs.store.facts.get(key)
     if known is not None:
         ino = Ino(unpack_u64(known))
-        inode = inode_in(fs.store, fs.head, ino)
+        inode = inode_in(fs.store, fs.head.bare, ino)
         if inode is not None and is_document(inode):
             return ino
     mode = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
-    made = inodes.make(fs, fs.head, mode, os.geteuid(), os.getegid(), name=os.fsencode(name))
-    inodes.save(fs, fs.head, made._replace(nlink=0))
+    made = inodes.make(fs, fs.head.bare, mode, os.geteuid(), os.getegid(), name=os.fsencode(name))
+    inodes.save(fs, fs.head.bare, made._replace(nlink=0))
     fs.store.facts.put(key, pack_u64(made.ino))
     return made.ino
 
@@ -108,14 +108,14 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
     #: By number, the keys that blocks had which are others now.
     replaced: dict[int, bytes] = {}
     while piece := data.read(BLOCK_SIZE):
-        if fs.read(fs.head, ino, size, BLOCK_SIZE) != piece:
+        if fs.read(fs.head.bare, ino, size, BLOCK_SIZE) != piece:
             number = size // BLOCK_SIZE
             if compress and (key := _key(fs, ino, number)):
                 replaced[number] = key
-            fs.write(fs.head, ino, size, piece)
+            fs.write(fs.head.bare, ino, size, piece)
         size += len(piece)
-    if fs.getattr(fs.head, ino).size != size:
-        fs.setattr(fs.head, ino, Attributes(size=size))
+    if fs.getattr(fs.head.bare, ino).size != size:
+        fs.setattr(fs.head.bare, ino, Attributes(size=size))
     fs.settle()
     for number, before in replaced.items():
         now = _key(fs, ino, number)
@@ -127,8 +127,8 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
 
 def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
     """The key of a document's block; empty if it has none."""
-    inode = fs.getattr(fs.head, ino)
-    found = content.find_block(fs, fs.head, inode, number)
+    inode = fs.getattr(fs.head.bare, ino)
+    found = content.find_block(fs, fs.head.bare, inode, number)
     return found.key if found is not None else b""
 
 
@@ -136,7 +136,7 @@ def _drop(fs: Filesystem, keeping: set[str]) -> None:
     for key, value in list(fs.store.facts.walk(_FACT)):
         if os.fsdecode(key[len(_FACT) :]) in keeping:
             continue
-        inode = inode_in(fs.store, fs.head, Ino(unpack_u64(value)))
+        inode = inode_in(fs.store, fs.head.bare, Ino(unpack_u64(value)))
         if inode is not None and is_document(inode):
-            fs.erase(fs.head, inode)
+            fs.erase(fs.head.bare, inode)
         fs.store.facts.delete(key)

@@ -221,6 +221,29 @@ def test_without_a_configuration_saved_ones_stay(plain: CheckpointService, work:
     assert len(plain.list()) == 106
 
 
+@pytest.mark.parametrize("mount", [True, False])
+def test_what_is_excluded_is_in_no_checkpoint(work: Path, mount: bool) -> None:
+    config = CheckpointConfig(
+        mount=mount, unmount_on_close=True, exclude_patterns=["*.log", "out/"]
+    )
+    (work / "a.log").write_text("before")
+    with CheckpointService(work, config=config) as service:
+        one = service.save("one", state={"turn": 1}, allow_empty=True)
+        (work / "out").mkdir()
+        (work / "out/x").write_text("x")
+        (work / "kept").write_text("k")
+        two = service.save("two", state={"turn": 2})
+        assert two.files_changed == ["kept"]
+        service.restore(one.id)
+        assert sorted(os.listdir(work)) == ["a.log", "out"]
+        assert (service.state(one.id), service.state(two.id)) == ({"turn": 1}, {"turn": 2})
+        assert service.check() == []
+    more = CheckpointConfig(mount=False, exclude_patterns=["*.tmp"])
+    with CheckpointService(work, config=more) as service:
+        (work / "b.tmp").write_text("b")
+        assert not service.diff()
+
+
 def test_checkpoints_by_themselves_can_be_turned_off(mounted: CheckpointService) -> None:
     assert mounted.status().daemon["options"]["auto"] == "off"
 
