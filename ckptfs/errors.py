@@ -16,7 +16,9 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── StoreUnreadable        14
     │   ├── StoreReadOnly          15
     │   ├── StoreFull              16
-    │   └── StoreCorrupt           17
+    │   ├── StoreCorrupt           17
+    │   ├── BackupFailed           18
+    │   └── StoreBusy              19
     ├── MountpointError
     │   ├── MountpointMissing      20
     │   ├── MountpointNotDirectory 21
@@ -246,6 +248,29 @@ class StoreCorrupt(StoreError):
         super().__init__(
             f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
             hint="`ckptfs check --deep --store DIR` lists what is wrong; --repair saves the rest.",
+        )
+
+
+class BackupFailed(StoreError):
+    kind = "backup-failed"
+    exit_code = 18
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(
+            f"Cannot make a backup at {_show(path)}: {reason}. The store is unchanged.",
+            hint="Name an absent or empty directory on a disk with room for all of the store.",
+        )
+
+
+class StoreBusy(StoreError):
+    kind = "store-busy"
+    exit_code = 19
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot compact store {_show(path)}: a backup of it is being made. "
+            "Nothing was changed.",
+            hint="Try again when it is done.",
         )
 
 

@@ -87,6 +87,13 @@ class Figures(NamedTuple):
     inodes: int
 
 
+class Backup(NamedTuple):
+    """Where a copy of the store is, and how large."""
+
+    dest: str
+    bytes: int
+
+
 class Service:
     """The verbs of one workspace, on the file system that holds it."""
 
@@ -452,8 +459,22 @@ class Service:
     def affected(self, problems: Sequence[Problem] = ()) -> list[Affected]:
         """The files that damaged blocks belong to; without problems, those that a repair could not
         save all of."""
-        keys = {bytes.fromhex(item.block) for item in problems if item.block} or {LOST}
-        return damage.affected(self.fs, keys)
+        keys = {bytes.fromhex(item.block) for item in problems if item.block}
+        return damage.affected(self.fs, keys if problems else {LOST})
+
+    def backup(self, dest: Path) -> Backup:
+        """Copy the store, as it is now, into another that is a store of its own."""
+        self.fs.commit()
+        return self.copy(dest)
+
+    def copy(self, dest: Path) -> Backup:
+        """The copying itself, of what was committed: a daemon does it in a thread beside."""
+        store = self.fs.store
+        store.backup(dest)
+        own = store.path / settings.FILE
+        if own.exists():
+            (dest / settings.FILE).write_bytes(own.read_bytes())
+        return Backup(str(dest), (dest / "data.mdb").stat().st_size)
 
     def is_empty(self) -> bool:
         """Whether the workspace has no files at all."""

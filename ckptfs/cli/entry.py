@@ -89,6 +89,7 @@ _VERBS = {
     "import": ("transfer", "import_tree"),
     "export": ("transfer", "export"),
     "check": ("check", "check"),
+    "backup": ("backup", "backup"),
     "run": ("run", "run"),
     "task": ("task", "task"),
     "team": ("team", "team"),

@@ -166,6 +166,7 @@ def _groups() -> dict[str, Callable[[_Verbs[VerbParser]], None]]:
         "import": _add_import,
         "export": _add_export,
         "check": _add_check,
+        "backup": _add_backup,
     }
 
 
@@ -413,6 +414,12 @@ def _add_export(verbs: _Verbs[VerbParser]) -> None:
     parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
     parser.add_argument("--checkpoint", metavar="ID", help="the checkpoint to write out")
     _add_store(parser, "the store to read instead of a workspace's")
+
+
+def _add_backup(verbs: _Verbs[VerbParser]) -> None:
+    parser = _verb(verbs, "backup", "copy the store, with its whole history, mounted or not")
+    parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
+    _add_store(parser, "the store to copy instead of a workspace's")
 
 
 def _add_check(verbs: _Verbs[VerbParser]) -> None:

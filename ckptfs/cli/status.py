@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import suppress
 
 from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
@@ -11,6 +12,9 @@ from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
 from ckptfs.errors import DaemonGone, StoreInUse
+
+#: What is told of a daemon that died.
+_NOTED = ("pid", "state", "started_ns", "version")
 
 
 def status(args: Namespace) -> int:
@@ -66,6 +70,7 @@ def _of_store(workspace: Workspace) -> Record:
     from ckptfs.connect import open_store
     from ckptfs.daemon import mounts
 
+    died = _died(workspace)
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
     record = {
@@ -73,6 +78,7 @@ def _of_store(workspace: Workspace) -> Record:
         "mounted": False,
         "state": "dead" if dead else "unmounted",
         "pid": None,
+        "died": died,
         "checkpoints": None,
         "store_bytes": None,
         "inodes": None,
@@ -83,6 +89,17 @@ def _of_store(workspace: Workspace) -> Record:
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
     return record
+
+
+def _died(workspace: Workspace) -> Record | None:
+    """Of a daemon that ended without a word: who it was, since when, and when it last committed."""
+    note = runtime.left_behind(workspace)
+    if note is None:
+        return None
+    with suppress(OSError):
+        committed_ns = (workspace.store / "data.mdb").stat().st_mtime_ns
+        return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
+    return None
 
 
 def _space(record: Record) -> list[tuple[str, str]]:
@@ -100,6 +117,14 @@ def _space(record: Record) -> list[tuple[str, str]]:
     ]
 
 
+def _obituary(died: Record) -> str:
+    since = screen.time_text(died["started_ns"]) if died.get("started_ns") else "?"
+    return (
+        f"process {died['pid']}, since {since}, ended without a word while {died['state']}; "
+        f"its last commit was at {screen.time_text(died['last_commit_ns'])}"
+    )
+
+
 def _human(record: Record) -> str:
     state = record["state"]
     if record["mounted"]:
@@ -107,6 +132,8 @@ def _human(record: Record) -> str:
     elif state == "dead":
         state = "its daemon died; `ckptfs mount` or `ckptfs umount` brings it in order"
     rows = [("workspace", record["workspace"]), ("state", state)]
+    if died := record.get("died"):
+        rows.append(("last daemon", _obituary(died)))
     if record["checkpoints"] is not None:
         rows.append(("checkpoints", f"{record['checkpoints']:,}"))
         rows.append(("entries", f"{record['inodes']:,}"))

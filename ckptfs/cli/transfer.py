@@ -26,7 +26,7 @@ def import_tree(args: Namespace) -> int:
     source = config.resolve(args.source)
     _check_source(source)
     target = _import_target(args)
-    _check_apart(source, target)
+    check_apart(source, target)
     with _filling(target) as session, screen.progress("Importing") as show:
         # A mounted workspace with content is better filled through the mount, by cp -a.
         wishes = {"source": str(source), "merge": runtime.living(target) is None}
@@ -40,8 +40,8 @@ def import_tree(args: Namespace) -> int:
 def export(args: Namespace) -> int:
     dest = config.resolve(args.dest)
     target = place.workspace_or_store(args)
-    _check_apart(dest, target)
-    _check_dest(dest)
+    check_apart(dest, target)
+    check_dest(dest)
     wishes = {"dest": str(dest), "checkpoint": args.checkpoint}
     with open_workspace(target) as session, screen.progress("Exporting") as show:
         record = session.call("export", wishes, progress=show)
@@ -75,7 +75,7 @@ def _check_source(source: Path) -> None:
         raise SourceMissing(source, "you may not read it")
 
 
-def _check_dest(dest: Path) -> None:
+def check_dest(dest: Path) -> None:
     if not dest.exists():
         if not dest.parent.is_dir():
             raise DestinationInvalid(dest, "its parent directory does not exist")
@@ -87,7 +87,7 @@ def _check_dest(dest: Path) -> None:
         raise DestinationInvalid(dest)
 
 
-def _check_apart(tree: Path, target: Workspace) -> None:
+def check_apart(tree: Path, target: Workspace) -> None:
     """A daemon that reads or writes its own mount would wait for itself for ever."""
     for other in {target.path, target.store}:
         if tree.is_relative_to(other) or other.is_relative_to(tree):

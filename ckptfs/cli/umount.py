@@ -66,6 +66,7 @@ def _finish_alone(workspace: Workspace, show: screen.Show | None, *, write_back:
     if dead:
         mounts.unmount(workspace.path, detach=True)
     ended = _write_back_alone(workspace, show) if write_back else None
+    runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)
     return {"daemon": "dead", "cleared": dead, **(ended or {"write_back": None})}

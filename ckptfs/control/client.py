@@ -24,7 +24,7 @@ PATIENCE_SHORT = 10.0
 _CONNECT_AGAIN = 0.01
 
 #: What may rightly take hours; the end of the daemon still ends the wait.
-LONG = frozenset({"umount", "import", "export", "check"})
+LONG = frozenset({"umount", "import", "export", "check", "backup", "compact"})
 
 Progress = Callable[[Record], None]
 

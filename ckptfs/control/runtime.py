@@ -53,6 +53,15 @@ def living(workspace: Workspace) -> Daemon | None:
     return Daemon(*(note[field] for field in Daemon._fields))
 
 
+def left_behind(workspace: Workspace) -> dict[str, Any] | None:
+    """What the last daemon noted, if it ended without a word: killed, or with the machine."""
+    try:
+        note = json.loads(workspace.daemon.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and living(workspace) is None else None
+
+
 def wait_for_end(daemon: Daemon, seconds: float) -> bool:
     """Wait until the daemon's process has ended; say whether it has."""
     import select  # late: hardly ever needed

@@ -31,7 +31,19 @@ NAMED_MAX = 1000
 
 #: Verbs that must see what programs wrote a moment ago: the kernel's own cache goes out first.
 NEEDS_SYNC = frozenset(
-    {"save", "diff", "log", "export", "plan", "restore", "rewind", "undo", "redo", "purge"}
+    {
+        "save",
+        "diff",
+        "log",
+        "export",
+        "plan",
+        "restore",
+        "rewind",
+        "undo",
+        "redo",
+        "purge",
+        "backup",
+    }
     | agent_verbs.NEEDS_SYNC
 )
 
@@ -250,13 +262,17 @@ def _check(service: Service, args: Record, tell: Tell | None) -> Record:
     problems = service.check(deep=bool(args.get("deep", True)), progress=watch if tell else None)
     return {
         "problems": [problem._asdict() for problem in problems],
-        "affected": [_affected(item) for item in service.affected(problems) if problems],
+        "affected": [_affected(item) for item in service.affected(problems)] if problems else [],
         "lost": [] if problems else [_affected(item) for item in service.affected()],
     }
 
 
 def _affected(item: Affected) -> Record:
     return {**asdict(item), "path": os.fsdecode(item.path)}
+
+
+def _backup(service: Service, args: Record, tell: Tell | None) -> Record:
+    return service.backup(Path(args["dest"]))._asdict()
 
 
 def _import(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -280,6 +296,7 @@ _VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "redo": _redo,
     "restores": _restores,
     "check": _check,
+    "backup": _backup,
     "import": _import,
     "export": _export,
     **diff_verbs.VERBS,

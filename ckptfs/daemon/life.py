@@ -85,6 +85,8 @@ def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
 def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell) -> Record:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
+    if (died := runtime.left_behind(workspace)) is not None:
+        log.info("the last daemon, process %s, ended without a word", died.get("pid"))
     note = _note(plan)
     try:
         with _published(workspace, note):
@@ -195,7 +197,9 @@ def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
     existed, new = path.exists(), not (path / "data.mdb").exists()
-    store = Store.create(path) if new else Store.open(path)
+    # A daemon that died may have died of its store: then every page is looked at first.
+    died = runtime.left_behind(plan.workspace)
+    store = Store.create(path) if new else Store.open(path, doubt=died is not None)
     try:
         yield store
     except BaseException:

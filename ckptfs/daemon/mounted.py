@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -205,6 +206,8 @@ class Mounted:
             return await self._umount(request.args, connection, listening=request.progress)
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
+        if request.op == "backup":
+            return await self._backup(request.args)
         tell = connection.tell if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         try:
@@ -214,6 +217,12 @@ class Mounted:
         if request.op == "import":
             await self._show_new_names()
         return result
+
+    async def _backup(self, args: Record) -> Record:
+        """In a thread, since it may take long: requests are answered meanwhile."""
+        self._service.fs.commit()
+        copy = partial(self._service.copy, Path(str(args["dest"])))
+        return (await trio.to_thread.run_sync(copy))._asdict()
 
     async def _announce(self, before: View, nameless: set[Ino], *, everywhere: bool) -> None:
         """Tell the kernel what a verb changed; only then has the verb happened for everyone.

@@ -21,12 +21,12 @@ from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
-    INLINE,
     INLINE_MAX,
     NO_EPOCH,
     Mapping,
     block_entity,
     block_number,
+    pack_inline,
     pack_reference,
     pack_u64,
     unpack_mapping,
@@ -199,7 +199,11 @@ def find_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Mapping
 
 
 def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
-    return fs.store.blocks.read(mapping.key) if mapping.key else mapping.inline
+    if mapping.key:
+        return fs.store.blocks.read(mapping.key)
+    if not mapping.is_whole:
+        raise CorruptBlock(errno.EIO, "bytes in the block map are damaged")
+    return mapping.inline
 
 
 def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
@@ -208,7 +212,7 @@ def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffe
     entity = block_entity(inode.content, number)
     length = len(data)
     if length <= INLINE_MAX:
-        record = INLINE + data
+        record = pack_inline(data)
     else:
         record = pack_reference(length, store.blocks.add(data))
     if inode.content_epoch == view.epoch:

@@ -9,7 +9,8 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.store import View
-from ckptfs.store.format import block_number, unpack_inode, unpack_mapping, unpack_u64
+from ckptfs.store.blocks import LOST
+from ckptfs.store.format import Mapping, block_number, unpack_inode, unpack_mapping, unpack_u64
 
 
 @dataclass
@@ -25,13 +26,12 @@ class Affected:
 
 
 def affected(fs: Filesystem, keys: Collection[bytes]) -> list[Affected]:
-    """Everything that names one of these blocks. Reads the whole block map."""
-    if not keys:
-        return []
+    """Everything that names one of these blocks, or, unless these are the lost ones, has damaged
+    bytes in the block map itself, which is read as a whole."""
     blocks = {
         entity
         for entity, _, record in fs.store.blockmap.versions(b"")
-        if record and unpack_mapping(record).key in keys
+        if record and _is_bad(unpack_mapping(record), keys)
     }
     owners = _owners(fs, {unpack_u64(entity[:8]) for entity in blocks})
     found: dict[tuple[bytes, int], Affected] = {}
@@ -44,6 +44,10 @@ def affected(fs: Filesystem, keys: Collection[bytes]) -> list[Affected]:
             else:
                 item.checkpoints.append(number)
     return [found[key] for key in sorted(found)]
+
+
+def _is_bad(mapping: Mapping, keys: Collection[bytes]) -> bool:
+    return mapping.key in keys or (LOST not in keys and not mapping.is_whole)
 
 
 def _owners(fs: Filesystem, contents: set[int]) -> dict[int, Ino]:
@@ -67,7 +71,7 @@ def _in_view(
     for entity in blocks:
         record = fs.store.blockmap.get(view, entity)
         content = unpack_u64(entity[:8])
-        if not record or unpack_mapping(record).key not in keys or content not in owners:
+        if not record or not _is_bad(unpack_mapping(record), keys) or content not in owners:
             continue
         try:
             inode = fs.getattr(view, owners[content])

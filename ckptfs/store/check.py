@@ -224,6 +224,8 @@ def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
             progress("blocks", number, count)
     for entity, _, record in store.blockmap.versions(b""):
         mapping = fmt.unpack_mapping(record) if record else None
+        if mapping is not None and not mapping.is_whole:
+            yield Problem("blocks", f"the bytes in {_show(store.blockmap, entity)} are damaged")
         if mapping is not None and lengths.get(mapping.key, mapping.length) != mapping.length:
             yield Problem("blocks", f"{_show(store.blockmap, entity)} has the wrong length")
 

@@ -94,6 +94,8 @@ class Store:
         )
         #: Why a commit failed, if one did.
         self._failure: errors.StoreError | None = None
+        #: Backups under way, in other threads.
+        self._copying = 0
         self._begin()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
         self.xattrs_used = self._txn.stat(dbs[b"xattrs"])["entries"] > 0
@@ -258,8 +260,24 @@ class Store:
         with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
             return pages.faults()
 
+    def backup(self, dest: Path) -> None:
+        """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
+        thing that another thread may do while the store is in use."""
+        self._copying += 1
+        try:
+            dest.mkdir(mode=0o700, exist_ok=True)
+            dest.chmod(0o700)
+            compaction.snapshot(self._env, dest)
+        except (lmdb.Error, OSError) as error:
+            (dest / DATA_FILE).unlink(missing_ok=True)
+            raise errors.BackupFailed(dest, str(error)) from error
+        finally:
+            self._copying -= 1
+
     def compact(self) -> None:
         """Give the free pages back to the disk. On a failure everything is as it was."""
+        if self._copying:
+            raise errors.StoreBusy(self.path)
         self.commit()
         if self._live_pages() * self._page_size > self._disk_free():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
@@ -360,6 +378,11 @@ class Store:
     def next_numbers(self) -> tuple[Ino, ContentId, Epoch]:
         """The inode, the content and the epoch that come next."""
         return Ino(self._next_ino), ContentId(self._next_content), Epoch(self._next_epoch)
+
+    def skip_numbers(self, ino: int, content: int) -> None:
+        """Give out no number up to these."""
+        self._next_ino = max(self._next_ino, ino + 1)
+        self._next_content = max(self._next_content, content + 1)
 
     def new_ino(self) -> Ino:
         ino = self._next_ino

