@@ -99,7 +99,7 @@ def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) ->
     old = Side(fs.store, before)
 
     def heard(ino: Ino) -> bool:
-        return ino in nameless or old.inode(ino) is not None
+        return ino in nameless or old.inode(ino) is not None or fs.is_excluded(ino)
 
     parents = {parent for parent in {parent for parent, _ in touched.entries} if heard(parent)}
     return Touched(
