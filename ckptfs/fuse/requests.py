@@ -79,6 +79,8 @@ class Requests:
     ) -> None:
         """Tell of a change to a node, or to a name in it, unless that is none of history's."""
         fs = self._fs
+        if fs.store.pressed:
+            fs.commit()
         excluded = fs.head.aside is not None and node < LIVE_END
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
             self._guard(pid, loss)

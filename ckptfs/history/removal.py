@@ -87,7 +87,7 @@ class Reaper:
 
 
 def _is_due(store: Store, deadline: float | None) -> bool:
-    if store.dirty_bytes > _COMMIT_BYTES:
+    if store.dirty_bytes > _COMMIT_BYTES or store.pressed:
         return True
     return deadline is not None and time.monotonic() >= deadline
 

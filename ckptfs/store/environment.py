@@ -52,6 +52,8 @@ TABLES = _PLAIN + _VERSIONED
 _RESERVE = 16 << 20
 #: A record's share of the tree pages that its commit copies, as counted against the free space.
 _RECORD_COST = 512
+#: The same at worst: in trees that are large, records that are far apart.
+_RECORD_PAGES = 16 << 10
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 #: Below this much free disk the pages that LMDB can reuse are counted too.
@@ -208,6 +210,10 @@ class Store:
             table.bind(self._txn)
         self.dirty = False
         self.dirty_bytes = 0
+        #: Whether a commit should come before the next operation: the disk is nearly full.
+        self.pressed = False
+        self._records = 0
+        self._records_max = _RESERVE // 3 // _RECORD_PAGES
         #: Known when it is first asked for: others fill the disk while this workspace is idle.
         self._budget = -1
 
@@ -306,6 +312,16 @@ class Store:
             raise OSError(errno.EIO, str(self._failure))
         self.dirty = True
         self.dirty_bytes += _RECORD_COST
+        self._records += 1
+        if self._records >= self._records_max:
+            self._feel_pressure()
+
+    def _feel_pressure(self) -> None:
+        """A commit copies every page of the trees that it touches, and a record may touch several.
+        Pages that one commit gave up can be used again by the one after the next. So on a disk that
+        is nearly full a commit must stay below a third of what is left."""
+        self._records_max = max(self._free_bytes(), 0) // 3 // _RECORD_PAGES
+        self.pressed = self._records >= self._records_max
 
     def charge(self, size: int = 0) -> None:
         """Before an operation that takes space: note its bytes, or refuse it with ENOSPC.
@@ -322,6 +338,9 @@ class Store:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.dirty = True
         self.dirty_bytes = needed
+        self._records += 1
+        if self._records >= self._records_max:
+            self._feel_pressure()
 
     def require(self, records: int) -> None:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is

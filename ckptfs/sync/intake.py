@@ -266,7 +266,7 @@ class Intake:
     # -- going on ---------------------------------------------------------------------------------
 
     def commit_if_large(self) -> None:
-        if self.fs.store.dirty_bytes >= COMMIT_BYTES:
+        if self.fs.store.dirty_bytes >= COMMIT_BYTES or self.fs.store.pressed:
             self.fs.commit()
 
     def _pause(self, ino: Ino) -> None:
