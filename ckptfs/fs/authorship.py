@@ -17,10 +17,10 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs.model import Epoch, Ino
-from ckptfs.store.format import author_entity, author_number, pack_u32, unpack_u32
+from ckptfs.store.format import author_entity, author_number, inode_entity, pack_u32
 
 if TYPE_CHECKING:
-    from ckptfs.store import Store
+    from ckptfs.store import Store, View
 
 #: A fact of the store: the number that comes next, of an author or a list of what one changed.
 _NEXT = b"next_author"
@@ -129,23 +129,23 @@ def signatures(store: Store, epoch: Epoch) -> Iterator[Signed]:
 def hand_over(store: Store, epoch: Epoch, child: Epoch | None) -> None:
     """The epoch goes: what is noted for it holds for the child, as far as it changed the inodes."""
     heir = None if child is None else store.view(child).bare
+    told: dict[int, bytes] = {}
     for key, value in list(store.authors.walk(pack_u32(epoch))):
         store.note()
         store.authors.delete(key)
         author, number = author_number(key)
-        if heir is None or child is None:
-            continue
-        if number:
-            left = [ino for ino in array("Q", value) if _changed(store, heir, Ino(ino))]
-            value = array("Q", left).tobytes()
-        if value:
-            store.authors.put(author_entity(child, author, number), value)
+        if not number:
+            told[author] = value
+        elif heir is not None and (left := _left(store, heir, value)):
+            store.authors.put(author_entity(heir.epoch, author, 0), told[author])
+            store.authors.put(author_entity(heir.epoch, author, number), left)
 
 
-def _changed(store: Store, view: Any, ino: Ino) -> bool:
-    return store.inodes.own(view, ino.to_bytes(8, "big")) is not None
+def _left(store: Store, heir: View, inodes: bytes) -> bytes:
+    """Those of the inodes that the heir changed, or took over."""
+    found = [ino for ino in array("Q", inodes) if _changed(store, heir, Ino(ino))]
+    return array("Q", found).tobytes()
 
 
-def epochs_signed(store: Store) -> set[Epoch]:
-    """Every epoch that something is noted for."""
-    return {Epoch(unpack_u32(key[:4])) for key, _ in store.authors.walk()}
+def _changed(store: Store, view: View, ino: Ino) -> bool:
+    return store.inodes.own(view, inode_entity(ino)) is not None

@@ -5,6 +5,7 @@ Reads only. Each function yields the problems that it finds; what to do about th
 
 from __future__ import annotations
 
+import json
 import stat
 import struct
 from collections import Counter
@@ -48,7 +49,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
     """
     problems: list[Problem] = []
-    looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _block_uses)
+    looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
     for look in looks:
         problems += _told(look, store)
     if deep:
@@ -130,6 +131,19 @@ def _orphans(store: Store) -> Iterator[Problem]:
         yield Problem("orphans", f"inode {ino} is listed as an orphan and is none")
     for ino in sorted(nameless - listed):
         yield Problem("orphans", f"inode {ino} has no name and is not listed as an orphan")
+
+
+def _authors(store: Store) -> Iterator[Problem]:
+    """What is noted of who changed what is of an epoch that exists, and of somebody."""
+    described: set[bytes] = set()
+    for key, value in store.authors.walk():
+        if fmt.unpack_u32(key[:4]) not in store.epochs:
+            yield Problem("authors", f"author {key[4:8].hex()} is of a lost epoch")
+        if not fmt.author_number(key)[1]:
+            described.add(key[:8])
+            json.loads(value)
+        elif key[:8] not in described or len(value) % 8:
+            yield Problem("authors", f"what {key.hex()} tells is of nobody, or makes no sense")
 
 
 def _versioned(store: Store) -> tuple[Versioned, ...]:
