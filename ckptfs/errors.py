@@ -790,7 +790,10 @@ class TeamInvalid(TeamError):
     exit_code = 81
 
     def __init__(self, what: str, reason: str) -> None:
-        super().__init__(f"Cannot use {what}: {reason}. Nothing was changed.")
+        super().__init__(
+            f"Cannot use {what}: {reason}. Nothing was changed.",
+            hint="Put it right, or name another data directory with --data-dir.",
+        )
 
 
 class SnapshotUnknown(TeamError):
@@ -826,7 +829,7 @@ class TeamRestoreFailed(TeamError):
         retry = "The next `ckptfs team` command about this team finishes it or takes it back."
         super().__init__(
             f"Cannot restore team {team!r}: {member}: {reason.rstrip('.')}. {after}",
-            hint="" if undone else retry,
+            hint=f"Put {member} right and try again." if undone else retry,
         )
 
 

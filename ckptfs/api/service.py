@@ -65,8 +65,8 @@ class CheckpointService:
     ) -> None:
         self.config = config or CheckpointConfig()
         self._configured = config is not None
-        self._directory = workspace_dir
-        self._storage = storage_dir
+        self._directory = os.path.expanduser(workspace_dir)
+        self._storage = None if storage_dir is None else os.path.expanduser(storage_dir)
         self._found: Workspace | None = None
         self._mounted_here = False
         self._handlers = Handlers()

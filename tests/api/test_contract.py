@@ -25,7 +25,7 @@ from ckptfs.errors import (
 from tests.api.doors import ApiDoor, CliDoor, Door
 from tests.support.mounting import ckptfs, scratch, succeed
 
-DOORS = ["in-process", "socket", "cli", "cli-plain"]
+DOORS = ["in-process", "socket", "cli", pytest.param("cli-plain", marks=pytest.mark.deep)]
 
 
 @pytest.fixture(scope="module", params=DOORS)

@@ -88,6 +88,24 @@ def test_the_same_store_with_and_without_a_mount(plain: CheckpointService, work:
     assert [str(item["id"]) for item in listed["checkpoints"]] == [x.id for x in plain.list()]
 
 
+def test_the_command_line_on_a_plain_directory(base: Path, work: Path) -> None:
+    def run(*words: str | Path) -> dict[str, object]:
+        done = succeed(ckptfs(*words, "-w", work, "--no-mount", "--json"))
+        found: dict[str, object] = json.loads(done.stdout)
+        return found
+
+    (work / "a").write_text("one\n")
+    assert ckptfs("save", "-w", work).returncode == WorkspaceUnknown.exit_code
+    assert ckptfs("list", "-w", work, "--no-mount").returncode == WorkspaceUnknown.exit_code
+    assert run("save", "first")["id"] == 0
+    (work / "a").write_text("two\n")
+    assert run("restore", "0", "--force")["modified"] == ["a"]
+    assert (work / "a").read_text() == "one\n"
+    run("undo")
+    assert (work / "a").read_text() == "two\n"
+    assert not is_mounted(work)
+
+
 def test_the_library_says_nothing(base: Path, work: Path) -> None:
     code = f"""
 import logging

@@ -18,6 +18,7 @@ GROUPS = {
     errors.MountError,
     errors.WorkspaceError,
     errors.SyncError,
+    errors.TeamError,
 }
 RAISED = [cls for cls in every_error() if cls not in GROUPS]
 
