@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -231,8 +231,14 @@ def store_size(site: Site) -> list[Figure]:
 def _commits(most: int) -> list[str]:
     command = [*GIT, "-C", _CHECKOUT, "rev-list", "--reverse", "HEAD"]
     every = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    step = max(1, len(every) // most)
-    return every[::step][:most]
+    return spaced(every, most)
+
+
+def spaced(every: Sequence[str], most: int) -> list[str]:
+    """So many of them, evenly from the first to the last."""
+    if len(every) <= most:
+        return list(every)
+    return [every[round(n * (len(every) - 1) / (most - 1))] for n in range(most)]
 
 
 def _check_out(commit: str, work_tree: Path, index: Path) -> None:
