@@ -70,16 +70,29 @@ def plan(fs: Filesystem, name: str) -> Undoing:
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
     undoing = Undoing(name)
     foreign: set[bytes] = set()
+    others: list[Claim] = []
     for (begin, end), following in zip(task.stretches, [*task.stretches[1:], None], strict=True):
         upto = None if following is None else following.begin
         _require(known, task, begin, end, upto)
         for claim in claims(fs, known, begin, end):
             undoing.goals.setdefault(claim, known[begin])
         if end is not None:
-            foreign.update(_meetings(undoing.goals, list(claims(fs, known, end, upto))))
+            meanwhile = list(claims(fs, known, end, upto))
+            others += meanwhile
+            foreign.update(_meetings(undoing.goals, meanwhile))
+    covered = set(_covered(fs, undoing))
+    foreign.update(claim.path for claim in others if lies_below(claim.path, covered))
     if foreign:
         undoing.conflicts = _blame(fs, known, found, name, foreign)
     return undoing
+
+
+def _covered(fs: Filesystem, undoing: Undoing) -> Iterator[bytes]:
+    """Directories that have to go for something that stood in their place."""
+    for claim, goal in undoing.goals.items():
+        here, there = at(fs, fs.head, claim.path), at(fs, fs.view_of(goal.epoch), claim.path)
+        if here is not None and here.is_dir and there is not None and not there.is_dir:
+            yield claim.path
 
 
 def changed_by(fs: Filesystem, known: dict[int, Checkpoint], task: Task) -> list[bytes] | None:
@@ -198,27 +211,42 @@ def _told(conflicts: dict[bytes, str]) -> Iterator[str]:
 
 
 def put_back(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
-    """Make each path what it was, and leave what others put into a directory alone."""
+    """Make each path what it was, and leave what others put into a directory alone.
+
+    The last stretch of work is taken back first: what a later one moved must stand where an earlier
+    one had put it before that can go.
+    """
+    views: dict[int, View] = {}
+    groups: dict[int, dict[bytes, bool]] = {}
+    for claim, goal in undoing.goals.items():
+        views[goal.id] = fs.view_of(goal.epoch)
+        group = groups.setdefault(goal.id, {})
+        group[claim.path] = claim.whole or group.get(claim.path, False)
+    for number in sorted(groups, reverse=True):
+        _put_back_to(fs, views[number], groups[number], touched_here)
+
+
+def _put_back_to(
+    fs: Filesystem, view: View, paths: dict[bytes, bool], touched_here: Touched
+) -> None:
+    """The same for the paths that go to one checkpoint; True for those that are taken whole."""
+    equaliser = Equaliser(fs, view, touched=touched_here)
     left: list[bytes] = []
-    whole: set[bytes] = set()
-    equalisers: dict[int, Equaliser] = {}
-    for claim, goal in sorted(undoing.goals.items(), key=lambda item: item[0].path):
-        if lies_below(claim.path, whole):
+    done: set[bytes] = set()
+    for path, whole in sorted(paths.items()):
+        if lies_below(path, done):
             continue  # it went with the directory that it is in
-        view = fs.view_of(goal.epoch)
-        if goal.id not in equalisers:
-            equalisers[goal.id] = Equaliser(fs, view, touched=touched_here)
-        here, there = at(fs, fs.head, claim.path), at(fs, view, claim.path)
-        if here is not None and here.is_dir and not claim.whole:
+        here, there = at(fs, fs.head, path), at(fs, view, path)
+        if here is not None and here.is_dir and not whole:
             if there is None:
-                left.append(claim.path)  # others may have put something into it
+                left.append(path)  # others may have put something into it
                 continue
             if there.is_dir:
                 _dress(fs, here, view, there, touched_here)
                 continue
-        equalisers[goal.id].path(claim.path)
+        equaliser.path(path)
         if (here is not None and here.is_dir) or (there is not None and there.is_dir):
-            whole.add(claim.path)
+            done.add(path)
     for path in sorted(left, key=lambda path: -path.count(b"/")):
         _remove_if_empty(fs, path, touched_here)
 
@@ -244,10 +272,11 @@ def _remove_if_empty(fs: Filesystem, path: bytes, touched_here: Touched) -> None
 
 def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, touched_here: Touched) -> None:
     """Give a directory the mode, owner and attributes it had; what is in it is not touched."""
-    for name in fs.listxattr(fs.head, here.ino):
-        fs.removexattr(fs.head, here.ino, name)
-    for name in fs.listxattr(view, there.ino):
-        fs.setxattr(fs.head, here.ino, name, fs.getxattr(view, there.ino, name))
+    if fs.store.xattrs_used:
+        for name in fs.listxattr(fs.head, here.ino):
+            fs.removexattr(fs.head, here.ino, name)
+        for name in fs.listxattr(view, there.ino):
+            fs.setxattr(fs.head, here.ino, name, fs.getxattr(view, there.ino, name))
     wanted = Attributes(mode=there.mode, uid=there.uid, gid=there.gid)
     fs.setattr(fs.head, here.ino, wanted)
     touched_here.inodes.add(here.ino)

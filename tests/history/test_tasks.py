@@ -221,6 +221,35 @@ def test_a_file_in_a_directory_that_another_renamed_is_a_conflict(work: Edits) -
         undo(work, "a")
 
 
+def test_a_file_that_became_a_directory_with_something_of_others_is_a_conflict(work: Edits) -> None:
+    work.put("z", b"file")
+    tasks.start(work.fs, "a")
+    work.remove("z")
+    work.mkdir("z")
+    tasks.done(work.fs)
+    work.put("z/other", b"mine")
+    with pytest.raises(TaskConflict, match="z/other"):
+        undo(work, "a")
+    work.remove("z/other")
+    undo(work, "a")
+    assert files(work) == {b"z": b"file"}
+
+
+def test_stretches_are_taken_back_from_the_last_to_the_first(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/x", b"old")
+    work.put("y", b"old")
+    tasks.start(work.fs, "a")
+    work.put("d/x", b"new")
+    work.remove("y")
+    tasks.start(work.fs, "b")
+    work.put("other", b"b")
+    tasks.done(work.fs)
+    work.move("d", "y")
+    undo(work, "a")
+    assert files(work) == {b"d/": b"", b"d/x": b"old", b"y": b"old", b"other": b"b"}
+
+
 def test_a_directorys_mode_goes_back_without_what_is_in_it(work: Edits) -> None:
     work.mkdir("d")
     tasks.start(work.fs, "a")
