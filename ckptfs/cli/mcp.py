@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 
 from ckptfs.cli import place
@@ -16,5 +17,6 @@ def mcp(args: Namespace) -> int:
         if (error.name or "").partition(".")[0] == "ckptfs":
             raise
         raise ExtraMissing("the MCP server", error.name or "mcp", "mcp") from error
+    os.chdir("/")  # or we would keep the workspace from being unmounted
     make_server(workspace, read_only=args.read_only).run("stdio")
     return 0
