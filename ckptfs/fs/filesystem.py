@@ -8,6 +8,7 @@ stand in the modules beside this one, by what they work on; here is the state th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from ckptfs.fs import content, copies, inodes, names, xattrs
 from ckptfs.fs.authorship import Authorship
@@ -43,6 +44,9 @@ class Filesystem:
         #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH
         #: descriptor): a nameless inode then lives until the kernel forgets it.
         self.keep_unlinked = False
+        #: Tells whether somebody may be using an inode. A mount that is not told of open handles
+        #: goes by what the kernel knows.
+        self.is_used: Callable[[Ino], bool] = self.is_held
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
@@ -74,6 +78,10 @@ class Filesystem:
             return home_for(self, view, ino, name, is_dir=is_dir) is view.aside
         except OSError:
             return False  # the directory is gone; the change itself will be told so
+
+    def is_held(self, ino: Ino) -> bool:
+        """Whether a handle is open on an inode."""
+        return ino in self.held
 
     def settle(self) -> None:
         """Put every acknowledged change into the transaction."""

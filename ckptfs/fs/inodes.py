@@ -182,23 +182,30 @@ def drop(fs: Filesystem, ino: Ino) -> None:
         fs.held[ino] = count
         return
     del fs.held[ino]
-    limbo = fs.limbo.pop(ino, None)
-    if limbo is not None:
-        # What the epoch holds is found through its inode records when it is removed.
-        content.drop_gathered(fs, ino)
-        settle(fs, limbo)
-    elif ino in fs.unlinked and (ino in fs.forgotten or not fs.keep_unlinked):
+    if _leave_limbo(fs, ino) or ino not in fs.unlinked:
+        return
+    if ino in fs.forgotten or not fs.keep_unlinked:
         destroy(fs, fs.head, ino)
+
+
+def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
+    """Nobody uses a file any more that a restore parted from the head, if it is one."""
+    limbo = fs.limbo.pop(ino, None)
+    if limbo is None:
+        return False
+    # What the epoch holds is found through its inode records when it is removed.
+    content.drop_gathered(fs, ino)
+    settle(fs, limbo)
+    return True
 
 
 def forget(fs: Filesystem, ino: Ino) -> None:
     """The kernel no longer knows the inode: if it has no name and no handle either, it ends."""
-    if ino not in fs.unlinked:
-        return
     if ino in fs.held:
         # The kernel may send this ahead of the release of the last handle.
-        fs.forgotten.add(ino)
-    else:
+        if ino in fs.unlinked:
+            fs.forgotten.add(ino)
+    elif not _leave_limbo(fs, ino) and ino in fs.unlinked:
         destroy(fs, fs.head, ino)
 
 

@@ -10,6 +10,10 @@
  * with its symbols visible before pyfuse3 is, so that call arrives here: it is given the request
  * that `serve` read and did not answer. Without this module everything works the same, slower.
  *
+ * Requests name the node that they are about, so files and directories need not be opened: the
+ * kernel is told so once, and from then on open(2) and close(2) cost what they cost natively. Who
+ * uses a file is then known by what the kernel has looked up and not forgotten yet.
+ *
  * Everything runs with the interpreter's lock held, but for the wait for the next request.
  */
 
@@ -46,13 +50,26 @@
 #define NS 1000000000LL
 
 /* A write of a mebibyte, the largest request, and its head. */
-#define REQUEST_MAX ((1 << 20) + (1 << 16))
+#define REQUEST_MAX (WRITE_MAX + (1 << 16))
 
 /* The fields of `model.Inode` that stat shows, by position. */
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 
 /* What `serve` returns. */
 enum { LEFT, TURN };
+
+/* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
+ * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
+ * cleared here, when the kernel says so. */
+#define NEEDED                                                                                     \
+    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
+     FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
+#define WANTED                                                                                     \
+    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
+     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
+#define WRITE_MAX (1 << 20)
+#define PAGES_MAX (WRITE_MAX / 4096)
+#define BACKGROUND_MAX 64
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
 typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
@@ -66,44 +83,115 @@ typedef struct {
 static int device = -1;
 static char *buffer;
 static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
-static int hooked;     /* pyfuse3 was seen to come here for its requests */
+static int hooked;     /* pyfuse3 was seen to come here */
 static unsigned long long requests;
 static unsigned long long kinds[64]; /* how many of each opcode */
 
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
-    X(lookup) X(getattr) X(setattr) X(readlink) X(mkdir) X(symlink) X(link) X(create) X(unlink) \
-    X(rmdir) X(rename) X(open) X(read) X(write) X(sync) X(release) X(forget) X(entries) X(errno_of)
+    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
+    X(rmdir) X(rename) X(read) X(write) X(sync) X(forget) X(entries) X(errno_of)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
-static PyObject *generations, *held, *unlinked;
+static PyObject *generations, *limbo, *unlinked;
+
+/* -- what the kernel knows -------------------------------------------------------------------- */
+
+/* How often each live inode was looked up and not forgotten, in pages that come and go: numbers
+ * are given out in order, so most of a page is in use if any of it is. */
+#define PAGE_BITS 12
+#define PAGE_SIZE (1 << PAGE_BITS)
+typedef struct {
+    uint32_t used;
+    uint32_t counts[PAGE_SIZE];
+} Page;
+static Page **pages;
+static size_t pages_count;
+
+static int make_room(size_t index)
+{
+    size_t wanted = (index + 1) * 2;
+    Page **more = index < pages_count ? pages : realloc(pages, wanted * sizeof *pages);
+    if (!more)
+        return 0;
+    if (index >= pages_count) {
+        memset(more + pages_count, 0, (wanted - pages_count) * sizeof *pages);
+        pages = more;
+        pages_count = wanted;
+    }
+    if (!pages[index])
+        pages[index] = calloc(1, sizeof **pages);
+    return pages[index] != NULL;
+}
+
+static void remember(uint64_t node)
+{
+    size_t index = node >> PAGE_BITS;
+    if (node >= LIVE_END || !node)
+        return;
+    if (!make_room(index)) {
+        fprintf(stderr, "ckptfs: out of memory\n");
+        abort(); /* a file that is forgotten while it is open would lose its bytes */
+    }
+    if (!pages[index]->counts[node % PAGE_SIZE]++)
+        pages[index]->used++;
+}
+
+static int is_known(uint64_t node)
+{
+    size_t index = node >> PAGE_BITS;
+    return index < pages_count && pages[index] && pages[index]->counts[node % PAGE_SIZE];
+}
+
+/* Whether that was all the kernel knew of it. */
+static int forget_some(uint64_t node, uint64_t times)
+{
+    if (node >= LIVE_END || !is_known(node))
+        return 0;
+    Page **page = &pages[node >> PAGE_BITS];
+    uint32_t *count = &(*page)->counts[node % PAGE_SIZE];
+    *count -= times < *count ? (uint32_t)times : *count;
+    if (*count)
+        return 0;
+    if (!--(*page)->used) {
+        free(*page);
+        *page = NULL;
+    }
+    return 1;
+}
+
+static void forget_everything(void)
+{
+    for (size_t i = 0; i < pages_count; i++)
+        free(pages[i]);
+    free(pages);
+    pages = NULL;
+    pages_count = 0;
+}
 
 /* -- answers ---------------------------------------------------------------------------------- */
 
-static void send_parts(const Request *request, int error, const void *first, size_t first_size,
-                       const void *second, size_t second_size)
+/* Whether the one who asked took the answer. */
+static int send_answer(const Request *request, int error, const void *body, size_t size)
 {
     struct fuse_out_header head = {
-        .len = sizeof head + first_size + second_size,
+        .len = sizeof head + size,
         .error = -error,
         .unique = request->head->unique,
     };
-    struct iovec parts[3] = {
-        {&head, sizeof head}, {(void *)first, first_size}, {(void *)second, second_size}};
-    /* An answer that nobody waits for any more is refused, and that is no trouble. */
-    ssize_t written = writev(device, parts, second_size ? 3 : first_size ? 2 : 1);
-    (void)written;
+    struct iovec parts[] = {{&head, sizeof head}, {(void *)body, size}};
+    return writev(device, parts, size ? 2 : 1) > 0;
 }
 
 static Outcome answer(const Request *request, const void *body, size_t size)
 {
-    send_parts(request, 0, body, size, NULL, 0);
+    send_answer(request, 0, body, size);
     return ANSWERED;
 }
 
 static Outcome answer_error(const Request *request, int error)
 {
-    send_parts(request, error, NULL, 0, NULL, 0);
+    send_answer(request, error, NULL, 0);
     return ANSWERED;
 }
 
@@ -183,7 +271,9 @@ static Outcome answer_entry(const Request *request, PyObject *inode)
         return FAILED;
     int filled = fill_entry(&entry, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
-    return filled ? answer(request, &entry, sizeof entry) : FAILED;
+    if (filled && send_answer(request, 0, &entry, sizeof entry))
+        remember(entry.nodeid);
+    return filled ? ANSWERED : FAILED;
 }
 
 static Outcome answer_attributes(const Request *request, PyObject *inode)
@@ -283,6 +373,19 @@ static Outcome do_mkdir(const Request *request)
                                       NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
 }
 
+static PyObject *make_node(const Request *request, const char *name, uint32_t mode, uint32_t rdev)
+{
+    const struct fuse_in_header *head = request->head;
+    return CALL(call_mknod, NUMBER(head->nodeid), PyBytes_FromString(name), NUMBER(mode),
+                NUMBER(rdev), NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+}
+
+static Outcome do_mknod(const Request *request)
+{
+    const struct fuse_mknod_in *in = (const void *)request->body;
+    return answer_entry(request, make_node(request, (const char *)(in + 1), in->mode, in->rdev));
+}
+
 static Outcome do_symlink(const Request *request)
 {
     const struct fuse_in_header *head = request->head;
@@ -346,24 +449,19 @@ static Outcome do_rename2(const Request *request)
     return rename_to(request, in->newdir, in->flags, (const char *)(in + 1));
 }
 
-static Outcome forget_node(uint64_t node)
+static Outcome forget_node(uint64_t node, uint64_t times)
 {
-    PyObject *number = NUMBER(node);
-    Outcome outcome = ANSWERED;
-    if (!number)
-        return FAILED;
-    if (PySet_Contains(unlinked, number)) {
-        PyObject *result = PyObject_CallOneArg(call_forget, number);
-        outcome = result ? ANSWERED : FAILED;
-        Py_XDECREF(result);
-    }
-    Py_DECREF(number);
-    return outcome;
+    if (!forget_some(node, times) || (!PySet_GET_SIZE(unlinked) && !PyDict_GET_SIZE(limbo)))
+        return ANSWERED;
+    PyObject *result = CALL(call_forget, NUMBER(node));
+    Py_XDECREF(result);
+    return result ? ANSWERED : FAILED;
 }
 
 static Outcome do_forget(const Request *request)
 {
-    return PySet_GET_SIZE(unlinked) ? forget_node(request->head->nodeid) : ANSWERED;
+    const struct fuse_forget_in *in = (const void *)request->body;
+    return forget_node(request->head->nodeid, in->nlookup);
 }
 
 static Outcome do_batch_forget(const Request *request)
@@ -371,8 +469,8 @@ static Outcome do_batch_forget(const Request *request)
     const struct fuse_batch_forget_in *in = (const void *)request->body;
     const struct fuse_forget_one *items = (const void *)(in + 1);
     Outcome outcome = ANSWERED;
-    for (uint32_t i = 0; i < in->count && PySet_GET_SIZE(unlinked) && outcome == ANSWERED; i++)
-        outcome = forget_node(items[i].nodeid);
+    for (uint32_t i = 0; i < in->count && outcome == ANSWERED; i++)
+        outcome = forget_node(items[i].nodeid, items[i].nlookup);
     return outcome;
 }
 
@@ -409,113 +507,57 @@ static Outcome do_setattr(const Request *request)
              optional(valid & FATTR_MTIME, join_time(in->mtime, in->mtimensec)),
              optional(valid & FATTR_CTIME, join_time(in->ctime, in->ctimensec)),
              NUMBER(valid & (FATTR_ATIME_NOW | FATTR_MTIME_NOW)), NUMBER(request->head->pid),
-             NUMBER(request->head->uid)));
+             PyBool_FromLong(!(valid & FATTR_KILL_SUIDGID))));
 }
 
 /* -- files ------------------------------------------------------------------------------------ */
 
-static uint64_t handle(uint64_t node, uint32_t uid)
-{
-    return node << 1 | (uid == 0);
-}
-
 static Outcome do_create(const Request *request)
 {
-    const struct fuse_in_header *head = request->head;
     const struct fuse_create_in *in = (const void *)request->body;
     struct {
         struct fuse_entry_out entry;
         struct fuse_open_out opened;
-    } out = {0};
-    PyObject *inode = CALL(call_create, NUMBER(head->nodeid),
-                           PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
-                           NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+    } out = {.opened.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH};
+    PyObject *inode = make_node(request, (const char *)(in + 1), in->mode, 0);
     if (!inode)
         return FAILED;
-    int filled = fill_entry(&out.entry, inode, base_of(head->nodeid));
+    int filled = fill_entry(&out.entry, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
-    out.opened.fh = handle(out.entry.nodeid, head->uid);
-    out.opened.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH;
-    return filled ? answer(request, &out, sizeof out) : FAILED;
-}
-
-/* Counts one more handle; what `Filesystem.hold` does. */
-static int count_handle(PyObject *number)
-{
-    PyObject *count = PyDict_GetItem(held, number);
-    PyObject *more = PyLong_FromLong((count ? PyLong_AsLong(count) : 0) + 1);
-    int done = more && !PyDict_SetItem(held, number, more);
-    Py_XDECREF(more);
-    return done;
+    if (filled && send_answer(request, 0, &out, sizeof out))
+        remember(out.entry.nodeid);
+    return filled ? ANSWERED : FAILED;
 }
 
 static Outcome do_open(const Request *request)
 {
-    const struct fuse_in_header *head = request->head;
-    const struct fuse_open_in *in = (const void *)request->body;
-    struct fuse_open_out out = {.fh = handle(head->nodeid, head->uid),
-                                .open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH};
-    if (in->flags & (O_ACCMODE | O_TRUNC)) {
-        PyObject *result = CALL(call_open, NUMBER(head->nodeid), NUMBER(in->flags),
-                                NUMBER(head->pid), NUMBER(head->uid));
-        if (!result)
-            return FAILED;
-        Py_DECREF(result);
-    } else if (head->nodeid < LIVE_END) {
-        PyObject *number = NUMBER(head->nodeid);
-        int counted = number && count_handle(number);
-        Py_XDECREF(number);
-        if (!counted)
-            return FAILED;
-    }
-    return answer(request, &out, sizeof out);
-}
-
-/* Whether one of several handles was let go: then nothing else follows. -1 for an exception. */
-static int is_one_of_several(PyObject *number)
-{
-    PyObject *count = PyDict_GetItem(held, number);
-    long left = count ? PyLong_AsLong(count) - 1 : 0;
-    if (left <= 0)
-        return 0;
-    PyObject *less = PyLong_FromLong(left);
-    int done = less && !PyDict_SetItem(held, number, less);
-    Py_XDECREF(less);
-    return done ? 1 : -1;
+    /* ENOSYS tells the kernel that neither files nor directories need to be opened, and to keep
+     * what it read of them until they change. It does not ask again, nor does it tell of a close. */
+    return answer_error(request, ENOSYS);
 }
 
 static Outcome do_release(const Request *request)
 {
-    const struct fuse_release_in *in = (const void *)request->body;
-    uint64_t node = in->fh >> 1;
-    if (node >= LIVE_END)
-        return answer_error(request, 0);
-    PyObject *number = NUMBER(node);
-    if (!number)
-        return FAILED;
-    int several = is_one_of_several(number);
-    Py_DECREF(number);
-    if (several < 0)
-        return FAILED;
-    if (several)
-        return answer_error(request, 0);
-    return answer_done(request, CALL(call_release, NUMBER(in->fh)));
+    return answer_error(request, 0);
 }
 
 static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    return answer_bytes(
-        request, CALL(call_read, NUMBER(in->fh), NUMBER(in->offset), NUMBER(in->size)));
+    return answer_bytes(request, CALL(call_read, NUMBER(request->head->nodeid),
+                                      NUMBER(in->offset), NUMBER(in->size)));
 }
 
 static Outcome do_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     struct fuse_write_out out = {.size = in->size};
+    /* Pages of a mapping are written by whoever makes room. */
+    uint32_t pid = in->write_flags & FUSE_WRITE_CACHE ? 0 : request->head->pid;
     PyObject *result =
-        CALL(call_write, NUMBER(in->fh), NUMBER(in->offset),
-             PyBytes_FromStringAndSize((const char *)(in + 1), (Py_ssize_t)in->size));
+        CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
+             PyBytes_FromStringAndSize((const char *)(in + 1), (Py_ssize_t)in->size), NUMBER(pid),
+             PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);
@@ -540,13 +582,6 @@ static Outcome do_flush(const Request *request)
 }
 
 /* -- directories ------------------------------------------------------------------------------ */
-
-static Outcome do_opendir(const Request *request)
-{
-    /* ENOSYS tells the kernel that directories need not be opened, and to keep what it reads of
-     * them until they change. It does not ask again, nor does it tell of a close. */
-    return answer_error(request, ENOSYS);
-}
 
 /* Room for an entry of a listing, or NULL if there is none. */
 static char *room_for(char *out, size_t *used, size_t size, size_t head, size_t name_size)
@@ -583,7 +618,7 @@ static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *
         struct fuse_direntplus *both = (void *)place;
         both->entry_out = entry;
         if (is_dot(PyBytes_AS_STRING(name)))
-            both->entry_out.nodeid = 0;
+            both->entry_out.nodeid = 0; /* not looked up */
         dirent = &both->dirent;
     }
     dirent->ino = entry.attr.ino;
@@ -592,6 +627,15 @@ static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *
     dirent->type = (entry.attr.mode & S_IFMT) >> 12;
     memcpy(dirent->name, PyBytes_AS_STRING(name), name_size);
     return 1;
+}
+
+static void remember_listed(const char *out, size_t used)
+{
+    for (size_t at = 0; at < used;) {
+        const struct fuse_direntplus *entry = (const void *)(out + at);
+        remember(entry->entry_out.nodeid);
+        at += FUSE_DIRENTPLUS_SIZE(entry);
+    }
 }
 
 static Outcome list(const Request *request, int plus)
@@ -613,7 +657,9 @@ static Outcome list(const Request *request, int plus)
         fits = add_item(item, base_of(node), plus, out, &used, in->size);
         Py_DECREF(item);
     }
-    Outcome outcome = fits < 0 ? FAILED : answer(request, out, used);
+    Outcome outcome = fits < 0 ? FAILED : ANSWERED;
+    if (fits >= 0 && send_answer(request, 0, out, used) && plus)
+        remember_listed(out, used);
     free(out);
     Py_XDECREF(entries);
     return outcome;
@@ -629,22 +675,64 @@ static Outcome do_readdirplus(const Request *request)
     return list(request, 1);
 }
 
+/* -- the beginning ---------------------------------------------------------------------------- */
+
+/* The kernel hears what is agreed on from here. libfuse is left to hear of the beginning, too; its
+ * own answer then comes too late, which is no trouble to it. */
+static Outcome do_init(const Request *request)
+{
+    const struct fuse_init_in *in = (const void *)request->body;
+    if (in->major != FUSE_KERNEL_VERSION || (in->flags & NEEDED) != NEEDED) {
+        hooked = 0;
+        return NOT_OURS;
+    }
+    struct fuse_init_out out = {
+        .major = FUSE_KERNEL_VERSION,
+        .minor = in->minor < FUSE_KERNEL_MINOR_VERSION ? in->minor : FUSE_KERNEL_MINOR_VERSION,
+        .max_readahead = in->max_readahead,
+        .flags = WANTED & in->flags,
+        .max_background = BACKGROUND_MAX,
+        .congestion_threshold = BACKGROUND_MAX * 3 / 4,
+        .max_write = WRITE_MAX,
+        .time_gran = 1,
+        .max_pages = PAGES_MAX,
+    };
+    answer(request, &out, sizeof out);
+    return NOT_OURS;
+}
+
 /* -- the loop --------------------------------------------------------------------------------- */
 
 static Outcome (*const HANDLERS[])(const Request *) = {
-    [FUSE_LOOKUP] = do_lookup,     [FUSE_FORGET] = do_forget,
-    [FUSE_GETATTR] = do_getattr,   [FUSE_SETATTR] = do_setattr,
-    [FUSE_MKDIR] = do_mkdir,       [FUSE_UNLINK] = do_unlink,
-    [FUSE_RMDIR] = do_rmdir,       [FUSE_RENAME] = do_rename,
-    [FUSE_OPEN] = do_open,         [FUSE_READ] = do_read,
-    [FUSE_WRITE] = do_write,       [FUSE_RELEASE] = do_release,
-    [FUSE_FLUSH] = do_flush,       [FUSE_OPENDIR] = do_opendir,
-    [FUSE_READDIR] = do_readdir,   [FUSE_CREATE] = do_create,
-    [FUSE_INTERRUPT] = do_interrupt, [FUSE_BATCH_FORGET] = do_batch_forget,
-    [FUSE_READDIRPLUS] = do_readdirplus, [FUSE_RENAME2] = do_rename2,
-    [FUSE_READLINK] = do_readlink, [FUSE_SYMLINK] = do_symlink,
-    [FUSE_LINK] = do_link,         [FUSE_FSYNC] = do_fsync,
-    [FUSE_FSYNCDIR] = do_fsync,    [FUSE_IOCTL] = do_ioctl,
+    [FUSE_LOOKUP] = do_lookup,
+    [FUSE_FORGET] = do_forget,
+    [FUSE_GETATTR] = do_getattr,
+    [FUSE_SETATTR] = do_setattr,
+    [FUSE_READLINK] = do_readlink,
+    [FUSE_SYMLINK] = do_symlink,
+    [FUSE_MKNOD] = do_mknod,
+    [FUSE_MKDIR] = do_mkdir,
+    [FUSE_UNLINK] = do_unlink,
+    [FUSE_RMDIR] = do_rmdir,
+    [FUSE_RENAME] = do_rename,
+    [FUSE_LINK] = do_link,
+    [FUSE_OPEN] = do_open,
+    [FUSE_READ] = do_read,
+    [FUSE_WRITE] = do_write,
+    [FUSE_RELEASE] = do_release,
+    [FUSE_FSYNC] = do_fsync,
+    [FUSE_FLUSH] = do_flush,
+    [FUSE_INIT] = do_init,
+    [FUSE_OPENDIR] = do_open,
+    [FUSE_READDIR] = do_readdir,
+    [FUSE_RELEASEDIR] = do_release,
+    [FUSE_FSYNCDIR] = do_fsync,
+    [FUSE_CREATE] = do_create,
+    [FUSE_INTERRUPT] = do_interrupt,
+    [FUSE_IOCTL] = do_ioctl,
+    [FUSE_BATCH_FORGET] = do_batch_forget,
+    [FUSE_READDIRPLUS] = do_readdirplus,
+    [FUSE_RENAME2] = do_rename2,
 };
 #define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
 
@@ -733,8 +821,6 @@ struct fuse_buf {
     off_t pos;
 };
 
-typedef int Receive(struct fuse_session *, struct fuse_buf *);
-
 static void *in_libfuse(const char *symbol)
 {
     static const char *const names[] = {"libfuse3.so.3", "libfuse3.so.4"};
@@ -747,13 +833,19 @@ static void *in_libfuse(const char *symbol)
     return found;
 }
 
+/* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. */
+int fuse_session_mount(struct fuse_session *session, const char *mountpoint)
+{
+    int (*mount)(struct fuse_session *, const char *) = in_libfuse("fuse_session_mount");
+    hooked = mount != NULL;
+    return mount ? mount(session, mountpoint) : -1;
+}
+
 int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 {
-    hooked = 1;
     if (!waiting) {
-        static Receive *receive;
-        if (!receive)
-            receive = (Receive *)in_libfuse("fuse_session_receive_buf");
+        int (*receive)(struct fuse_session *, struct fuse_buf *) =
+            in_libfuse("fuse_session_receive_buf");
         return receive ? receive(session, out) : -ENOSYS;
     }
     if (!out->mem && !(out->mem = malloc(REQUEST_MAX)))
@@ -763,42 +855,6 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
     out->flags = 0;
     waiting = 0;
     return (int)out->size;
-}
-
-/* The beginnings of libfuse's structures, as far as they are looked at. */
-struct fuse_conn_info {
-    unsigned proto_major, proto_minor, max_write, max_read, max_readahead, capable, want;
-};
-typedef void Init(void *, struct fuse_conn_info *);
-typedef struct fuse_session *New(void *, const void *, size_t, void *);
-#define CAP_AUTO_INVAL_DATA (1u << 12)
-#define CAP_EXPLICIT_INVAL_DATA (1u << 25)
-#define OPERATIONS_MAX 1024
-
-static Init *real_init;
-
-/* Nobody but this process changes a file unasked, and it tells the kernel when it does: pages need
- * not be dropped because a write moved the time of change. */
-static void init(void *data, struct fuse_conn_info *connection)
-{
-    real_init(data, connection);
-    if (connection->capable & CAP_EXPLICIT_INVAL_DATA) {
-        connection->want |= CAP_EXPLICIT_INVAL_DATA;
-        connection->want &= ~CAP_AUTO_INVAL_DATA;
-    }
-}
-
-struct fuse_session *fuse_session_new(void *arguments, const void *operations, size_t size,
-                                      void *data)
-{
-    static Init *changed[OPERATIONS_MAX / sizeof(Init *)];
-    New *make = (New *)in_libfuse("fuse_session_new");
-    if (!make || size > sizeof changed)
-        return NULL;
-    memcpy(changed, operations, size);
-    real_init = changed[0];
-    changed[0] = init;
-    return make(arguments, changed, size, data);
 }
 
 /* -- the module ------------------------------------------------------------------------------- */
@@ -820,21 +876,28 @@ static PyObject *bind(PyObject *module, PyObject *owner)
     if (!take(owner, #name, &call_##name)) \
         return NULL;
     METHODS(TAKE)
-    if (!take(owner, "generations", &generations) || !take(owner, "held", &held) ||
+    if (!take(owner, "generations", &generations) || !take(owner, "limbo", &limbo) ||
         !take(owner, "unlinked", &unlinked))
         return NULL;
-    if (!PyDict_Check(generations) || !PyDict_Check(held) || !PySet_Check(unlinked)) {
+    if (!PyDict_Check(generations) || !PyDict_Check(limbo) || !PySet_Check(unlinked)) {
         PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");
         return NULL;
     }
     waiting = 0;
     hooked = 0;
+    forget_everything();
     Py_RETURN_NONE;
 }
 
 static PyObject *is_hooked(PyObject *module, PyObject *none)
 {
     return PyBool_FromLong(hooked);
+}
+
+static PyObject *knows(PyObject *module, PyObject *node)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(node);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_known(number));
 }
 
 static PyObject *count(PyObject *module, PyObject *none)
@@ -860,6 +923,7 @@ static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
     {"serve", serve, METH_VARARGS, serve_doc},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
+    {"knows", knows, METH_O, "Whether the kernel knows a live inode, and may be using it."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     {"kinds", count_kinds, METH_NOARGS, "How many of each opcode were read here."},
     {0},

@@ -21,18 +21,23 @@ from ckptfs.fs import Filesystem
 from ckptfs.fuse.answers import handler, refusals
 from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
-from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, base_of
+from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
 from ckptfs.fuse.options import MountOptions
-from ckptfs.fuse.requests import Requests, handle
-from ckptfs.model import NAME_MAX, Attributes, Inode, KernelClock
+from ckptfs.fuse.requests import Requests
+from ckptfs.model import NAME_MAX, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
 
 #: Free inodes that statfs reports: numbers are never used up.
 _FREE_INODES = 1 << 40
 
 
+def _handle(node: int, uid: int) -> int:
+    """A file handle. What a write may do to set-id bits depends on who opened the file."""
+    return node << 1 | (not uid)
+
+
 class Operations(pyfuse3.Operations):
-    """One mounted workspace.
+    """One mounted workspace. A file handle is the node and whether root opened it.
 
     Without the writeback cache: size, times and bytes of a file are here as soon as write(2) is
     over, but for what is written through a shared mapping (docs/design/fuse.md weighs it).
@@ -54,6 +59,9 @@ class Operations(pyfuse3.Operations):
         self._xattrs = options.xattrs
         self._history = history
         self.requests = Requests(fs, options, clock, guard)
+        #: Who opened a file as it is for writing, until it is written: pyfuse3 does not say whose a
+        #: write is.
+        self._writers: dict[int, int] = {}
 
     def _entry(self, inode: Inode, base: int) -> EntryAttributes:
         """What is said of an inode together with its name: that includes its generation."""
@@ -78,9 +86,11 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def forget(self, forgotten: Sequence[tuple[int, int]]) -> None:
-        if self._fs.unlinked:
+        unlinked = self._fs.unlinked
+        if unlinked:
             for node, _ in forgotten:
-                self.requests.forget(node)
+                if node in unlinked:
+                    self.requests.forget(node)
 
     @handler
     def readlink(self, node: int, ctx: RequestContext) -> bytes:
@@ -183,7 +193,8 @@ class Operations(pyfuse3.Operations):
         )
         if wanted.ctime_ns is None and self._is_now(wanted.mtime_ns):
             wanted = wanted._replace(mtime_ns=self._clock())
-        return attributes(self.requests.setattr(node, wanted, ctx.pid, ctx.uid), base_of(node))
+        inode = self.requests.setattr(node, wanted, ctx.pid, keep_set_id=not ctx.uid)
+        return attributes(inode, base_of(node))
 
     def _is_now(self, time_ns: int | None) -> bool:
         """Whether a time that was asked for must be "now". For files the kernel asks for that with
@@ -210,22 +221,34 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        inode = self.requests.create(parent, name, mode, ctx.pid, ctx.uid, ctx.gid)
+        inode = self.requests.mknod(parent, name, mode, 0, ctx.pid, ctx.uid, ctx.gid)
         entry = attributes(inode, base_of(parent))
-        return FileInfo(fh=handle(entry.st_ino, ctx.uid), keep_cache=True), entry
+        return self._opened(entry.st_ino, ctx), entry
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
-        return FileInfo(fh=self.requests.open(node, flags, ctx.pid, ctx.uid), keep_cache=True)
+        if node >= LIVE_END and flags & (os.O_ACCMODE | os.O_TRUNC):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if flags & os.O_TRUNC:
+            self.requests.setattr(node, Attributes(size=0), ctx.pid, keep_set_id=not ctx.uid)
+        elif flags & os.O_ACCMODE:
+            self._writers[node] = ctx.pid
+        return self._opened(node, ctx)
+
+    def _opened(self, node: int, ctx: RequestContext) -> FileInfo:
+        if node < LIVE_END:
+            self._fs.hold(Ino(node))
+        return FileInfo(fh=_handle(node, ctx.uid), keep_cache=True)
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
         # pyfuse3 takes any buffer, whatever its annotation says.
-        return self.requests.read(fh, offset, size)
+        return self.requests.read(fh >> 1, offset, size)
 
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
-        return self.requests.write(fh, offset, data)
+        pid = self._writers.pop(fh >> 1, 0)
+        return self.requests.write(fh >> 1, offset, data, pid, keep_set_id=bool(fh & 1))
 
     @handler
     def flush(self, fh: int) -> None:
@@ -234,7 +257,11 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def release(self, fh: int) -> None:
-        self.requests.release(fh)
+        node = fh >> 1
+        if node < LIVE_END:
+            self._fs.drop(Ino(node))
+            if node not in self._fs.held:
+                self._writers.pop(node, None)
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:

@@ -44,13 +44,13 @@ class Bound:
     def __init__(self, requests: Requests, fs: Filesystem) -> None:
         self._requests = requests
         self._fs = fs
-        self.held = fs.held
+        self.limbo = fs.limbo
         self.unlinked = fs.unlinked
         self.generations = fs.generations
         self.sync = fs.commit
         for name in (
-            "lookup getattr readlink mkdir symlink link create unlink rmdir rename"
-            " open read write release forget entries"
+            "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
+            " read write forget entries"
         ).split():
             setattr(self, name, getattr(requests, name))
 
@@ -66,14 +66,14 @@ class Bound:
         ctime_ns: int | None,
         now: int,
         pid: int,
-        caller: int,
+        keep_set_id: bool,
     ) -> Inode:
         if now & _ATIME_NOW:
             atime_ns = self._fs.clock()
         if now & _MTIME_NOW:
             mtime_ns = self._fs.clock()
         wanted = Attributes(mode, uid, gid, size, atime_ns, mtime_ns, ctime_ns)
-        return self._requests.setattr(node, wanted, pid, caller)
+        return self._requests.setattr(node, wanted, pid, keep_set_id)
 
     def errno_of(self, error: BaseException) -> int:
         """An edge that catches everything: what goes wrong in a request is an errno for its

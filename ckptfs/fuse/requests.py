@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
@@ -24,6 +25,11 @@ from ckptfs.fuse.options import MountOptions
 from ckptfs.history.references import safe_tag
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
+
+#: For how long a process that wrote to a file is taken to be still at it, and of how many files
+#: that is remembered.
+_WRITING_NS = 60 * 1_000_000_000
+_WRITERS_MAX = 4096
 
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
@@ -37,13 +43,8 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def handle(node: int, uid: int) -> int:
-    """A file handle. What a write may do to set-id bits depends on who opened the file."""
-    return node << 1 | (not uid)
-
-
 class Requests:
-    """One mounted workspace. A file handle is the node and whether root opened it."""
+    """One mounted workspace."""
 
     def __init__(
         self, fs: Filesystem, options: MountOptions, clock: KernelClock, guard: Guard
@@ -54,9 +55,9 @@ class Requests:
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
-        #: Who opened a file as it is for writing, until it is written: a write does not say whose
-        #: it is. The first one counts; a checkpoint between two writes would hold half a file.
-        self.writers: dict[int, int] = {}
+        #: Who wrote a file last, and when. Only the first of a process's writes is a beginning: a
+        #: checkpoint before a later one would hold half a file.
+        self._writers: dict[int, tuple[int, int]] = {}
         self._listings = Listings(self._dots, self._walk)
 
     # -- where ------------------------------------------------------------------------------------
@@ -114,8 +115,8 @@ class Requests:
         return self._fs.getattr(view, ino)
 
     def forget(self, node: int) -> None:
-        if node in self._fs.unlinked:
-            self._fs.forget(Ino(node))
+        """The kernel no longer knows a node."""
+        self._fs.forget(Ino(node))
 
     def readlink(self, node: int) -> bytes:
         if node >= HISTORY:
@@ -128,7 +129,9 @@ class Requests:
     ) -> Inode:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
-        return self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
+        inode = self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
+        self._is_beginning(inode.ino, pid)
+        return inode
 
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         self.before(pid, None, parent, name, is_dir=True)
@@ -175,67 +178,52 @@ class Requests:
 
     # -- attributes -------------------------------------------------------------------------------
 
-    def setattr(self, node: int, wanted: Attributes, pid: int, uid: int) -> Inode:
+    def setattr(self, node: int, wanted: Attributes, pid: int, keep_set_id: bool) -> Inode:
         if pid in touching:
             return self.getattr(node)
         size = wanted.size
         if size is not None:
             self.before(pid, lambda: self._loses_bytes(node, size), node)
-        elif wanted.mode is not None or wanted.uid is not None or wanted.gid is not None:
-            self.before(pid, None, node)
+            self._is_beginning(node, pid)
         else:
-            self._guard.sign(pid)
+            self.before(pid, None, node)
         view, ino, _ = self.at(node)
         if wanted.ctime_ns is not None:
             self._clock.saw(wanted.ctime_ns)
-        return self._fs.setattr(view, ino, wanted, keep_set_id=not uid)
+        return self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id)
 
     # -- files ------------------------------------------------------------------------------------
 
-    def create(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
-        """A new file that is open."""
-        self.before(pid, None, parent, name)
-        view, ino, _ = self.entry_place(parent, name)
-        inode = self._fs.mknod(view, ino, name, mode, uid, gid)
-        self._fs.hold(inode.ino)
-        return inode
-
-    def open(self, node: int, flags: int, pid: int, uid: int) -> int:
-        if node >= LIVE_END:
-            if flags & (os.O_ACCMODE | os.O_TRUNC):
-                raise _error(errno.EROFS)
-        else:
-            if flags & os.O_TRUNC:
-                self._cut(node, pid, uid)
-            elif flags & os.O_ACCMODE and pid not in touching:
-                self.writers[node] = pid
-            self._fs.hold(Ino(node))
-        return handle(node, uid)
-
-    def _cut(self, node: int, pid: int, uid: int) -> None:
-        self.before(pid, lambda: self._loses_bytes(node, 0), node)
-        view, ino, _ = self.at(node)
-        self._fs.setattr(view, ino, Attributes(size=0), keep_set_id=not uid)
-
-    def read(self, fh: int, offset: int, size: int) -> Buffer:
-        view, ino, _ = self.nodes.place(fh >> 1)
+    def read(self, node: int, offset: int, size: int) -> Buffer:
+        view, ino, _ = self.nodes.place(node)
         return self._fs.read(view, ino, offset, size)
 
-    def write(self, fh: int, offset: int, data: bytes) -> int:
+    def write(self, node: int, offset: int, data: bytes, pid: int, keep_set_id: bool) -> int:
+        """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
         fs = self._fs
+        view, ino, _ = self.at(node)
+        if node >= LIVE_END:
+            raise _error(errno.EROFS)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        node = fh >> 1
-        self.before(self.writers.pop(node, 0), None, node)
-        view, ino, _ = self.nodes.place(node)
-        return fs.write(view, ino, offset, data, keep_set_id=bool(fh & 1))
+        if self._is_beginning(node, pid):
+            self.before(pid, None, node)
+            view, ino, _ = self.at(node)
+        else:
+            self.before(0, None, node)
+            self._guard.sign(pid)
+        return fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
 
-    def release(self, fh: int) -> None:
-        node = fh >> 1
-        if node < LIVE_END:
-            self._fs.drop(Ino(node))
-            if node not in self._fs.held:
-                self.writers.pop(node, None)
+    def _is_beginning(self, node: int, pid: int) -> bool:
+        """Whether a process writes to a file that it did not make, cut or write to before."""
+        if not pid:
+            return False
+        now_ns = monotonic_ns()
+        last = self._writers.get(node)
+        if last is None and len(self._writers) >= _WRITERS_MAX:
+            self._writers.clear()
+        self._writers[node] = (pid, now_ns)
+        return last is None or last[0] != pid or now_ns - last[1] > _WRITING_NS
 
     # -- directories ------------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ async def serve(
     except RuntimeError as error:
         raise errors.MountFailed(mountpoint, str(error)) from error
     fs.keep_unlinked = True
+    if compiled is not None and compiled.hooked():
+        fs.is_used = compiled.knows
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
@@ -73,6 +75,7 @@ async def serve(
             nursery.cancel_scope.cancel()
     finally:
         fs.keep_unlinked = False
+        fs.is_used = fs.is_held
         pyfuse3.close(unmount=True)
         fs.commit()
 

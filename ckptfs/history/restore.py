@@ -212,9 +212,9 @@ def note(
 
 
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
-    """Part the files that are held open from what takes their place; return the names of that."""
+    """Part the files that are in use from what takes their place; return the names of that."""
     store = fs.store
-    held = [ino for ino in fs.held if ino in differing and ino not in fs.limbo]
+    held = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
     held = [ino for ino in held if (was := inode_in(store, old, ino)) and was.is_file]
     _forget_nameless(fs, differing | fs.unlinked)
     if held:
