@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import builtins
 import os
-import shlex
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ckptfs.api import after, place
-from ckptfs.api.events import CheckpointEvent, EventStream, Handler, Handlers
+from ckptfs import config as places
+from ckptfs.api import place, trees
+from ckptfs.api.asking import Asking
+from ckptfs.api.events import CheckpointEvent, EventStream, Handler
+from ckptfs.api.going import go
 from ckptfs.api.values import (
     Checkpoint,
     CheckpointConfig,
@@ -32,17 +32,11 @@ from ckptfs.api.values import (
     change_of,
     checkpoint_of,
     diff_of,
-    moment,
-    restore_of,
 )
 from ckptfs.config import Workspace
-from ckptfs.connect import Session, open_workspace
 from ckptfs.control import documents, runtime
 from ckptfs.control.client import Client
-from ckptfs.errors import CkptfsError, NotMounted, SystemRefused
-
-#: Seconds to wait while another process has the store of a plain directory.
-STORE_PATIENCE = 30.0
+from ckptfs.errors import NotMounted
 
 AnyPath = str | os.PathLike[str]
 
@@ -65,11 +59,9 @@ class CheckpointService:
     ) -> None:
         self.config = config or CheckpointConfig()
         self._configured = config is not None
-        self._directory = os.path.expanduser(workspace_dir)
-        self._storage = None if storage_dir is None else os.path.expanduser(storage_dir)
-        self._found: Workspace | None = None
+        storage = None if storage_dir is None else os.path.expanduser(storage_dir)
+        self._asking = Asking(os.path.expanduser(workspace_dir), storage)
         self._mounted_here = False
-        self._handlers = Handlers()
         self._starting = threading.Lock()
 
     # -- its life ----------------------------------------------------------------------------------
@@ -80,13 +72,15 @@ class CheckpointService:
         Mounts if the configuration wants it and the machine can; what is mounted already stays as
         it is. May be called again at any time.
         """
-        with self._telling_errors(), self._starting:
+        with self._asking.telling_errors(), self._starting:
+            asking = self._asking
             made = place.prepare(
-                self._directory, self._storage, self.config, configured=self._configured
+                asking.directory, asking.storage, self.config, configured=self._configured
             )
-            self._found, self._mounted_here = made.workspace, made.mounted_here
+            asking.found = made.workspace
+            self._mounted_here |= made.mounted_here
         status = self.status()
-        self._emit(CheckpointEvent.INITIALIZED, {"mounted": status.mounted})
+        self._asking.emit(CheckpointEvent.INITIALIZED, {"mounted": status.mounted})
         return status
 
     def close(self) -> None:
@@ -108,9 +102,7 @@ class CheckpointService:
     def workspace(self) -> Workspace:
         """Where the workspace and its store are. Raises `WorkspaceUnknown` before the first
         `initialize` of a directory that ckptfs does not know."""
-        if self._found is None:
-            self._found = place.find(self._directory, self._storage)
-        return self._found
+        return self._asking.workspace
 
     @property
     def mounted(self) -> bool:
@@ -121,7 +113,7 @@ class CheckpointService:
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call ``handler`` with each event of that kind that this service causes; returns the
         function that ends it. A handler that raises is logged and changes nothing."""
-        return self._handlers.add(event, handler)
+        return self._asking.handlers.add(event, handler)
 
     def watch(self) -> EventStream:
         """What happens to the mounted workspace from now on, whoever causes it."""
@@ -154,58 +146,64 @@ class CheckpointService:
             "metadata": metadata or {},
             "pin": pin,
             "allow_empty": allow_empty,
-            **self._caller(),
+            **self._asking.caller(),
         }
         if self._configured and self.config.max_checkpoints is not None:
             asked["max_checkpoints"] = self.config.max_checkpoints
-        with self._telling_errors(), documents.staged(self.workspace.store, state or {}) as staged:
-            record = self._call("save", asked | {"state": staged} if staged else asked)
+        with self._asking.telling_errors():
+            with documents.staged(self.workspace.store, state or {}) as staged:
+                record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
         saved = self._checkpoint(record)
         if saved.created:
-            self._emit(CheckpointEvent.CHECKPOINT_CREATED, record, saved.id)
+            self._asking.emit(CheckpointEvent.CHECKPOINT_CREATED, record, saved.id)
         if record.get("pruned"):
-            self._emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _texts(record["pruned"])})
+            self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _texts(record["pruned"])})
         return saved
 
-    def list(self, limit: int | None = None) -> builtins.list[Checkpoint]:
-        """The checkpoints, newest first."""
-        record = self._ask("list", {"limit": limit})
+    def list(
+        self, limit: int | None = None, *, since: str = "", path: AnyPath | None = None
+    ) -> builtins.list[Checkpoint]:
+        """The checkpoints, newest first: some or all, from a moment on, or in which a path
+        changed."""
+        asked: Record = {"limit": limit, "since": since}
+        if path is not None:
+            (asked["path"],) = self._inside([path])
+        record = self._asking.ask("list", asked)
         return [self._checkpoint(item) for item in reversed(record["checkpoints"])]
 
     def get(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint: by number, tag, ``latest``, ``@-2``, or a time. Raises
         `CheckpointUnknown`."""
-        return self._checkpoint(self._ask("get", {"checkpoint": checkpoint_id}))
+        return self._checkpoint(self._asking.ask("get", {"checkpoint": checkpoint_id}))
 
     def delete(self, *checkpoint_ids: str) -> None:
         """Delete checkpoints and what only they held: all of them, or none."""
-        with self._telling_errors():
-            record = self._call("delete", {"checkpoints": builtins.list(checkpoint_ids)})
-        self._emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _ids(record)})
+        record = self._asking.ask("delete", {"checkpoints": builtins.list(checkpoint_ids)})
+        self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _ids(record)})
 
     def tag(self, checkpoint_id: str, tag: str | None, *, move: bool = False) -> Checkpoint:
         """Give a checkpoint a tag; with None, take its tag away. ``move`` takes it from another."""
         asked = {"checkpoint": checkpoint_id, "tag": tag or "", "move": move}
-        (found,) = self._ask("tag", asked)["checkpoints"]
+        (found,) = self._asking.ask("tag", asked)["checkpoints"]
         return self.get(str(found["id"]))
 
     def pin(self, *checkpoint_ids: str) -> None:
         """Keep checkpoints from expiring and from being deleted."""
-        self._ask("pin", {"checkpoints": builtins.list(checkpoint_ids)})
+        self._asking.ask("pin", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def unpin(self, *checkpoint_ids: str) -> None:
-        self._ask("unpin", {"checkpoints": builtins.list(checkpoint_ids)})
+        self._asking.ask("unpin", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def prune(self, *, dry_run: bool = False) -> builtins.list[PruneDecision]:
         """Let checkpoints expire as the workspace's settings say."""
-        record = self._ask("prune", {"dry_run": dry_run})
+        record = self._asking.ask("prune", {"dry_run": dry_run})
         found = [
             PruneDecision(str(item["id"]), item["keep"], item["reason"])
             for item in record["checkpoints"]
         ]
         gone = [item.id for item in found if not item.keep]
         if gone and not dry_run:
-            self._emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": gone})
+            self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": gone})
         return found
 
     # -- differences -------------------------------------------------------------------------------
@@ -229,21 +227,23 @@ class CheckpointService:
             "paths": self._inside(paths),
             "times": times,
         }
-        return diff_of(self._ask("diff", asked), lambda: self._text("diff", asked))
+        return diff_of(self._asking.ask("diff", asked), lambda: self._asking.text("diff", asked))
 
     def show(self, checkpoint_id: str, *, times: bool = False) -> CheckpointDiff:
         """What a checkpoint changed."""
         asked: Record = {"checkpoint": checkpoint_id, "times": times}
-        return diff_of(self._ask("show", asked), lambda: self._text("show", asked))
+        return diff_of(self._asking.ask("show", asked), lambda: self._asking.text("show", asked))
 
     def log(self, path: AnyPath) -> builtins.list[FileVersion]:
         """Every checkpoint in which a path, or anything below it, changed; newest first."""
         (inside,) = self._inside([path])
-        return [self._version(item) for item in self._ask("log", {"path": inside})["versions"]]
+        return [
+            self._version(item) for item in self._asking.ask("log", {"path": inside})["versions"]
+        ]
 
     def restores(self) -> builtins.list[Record]:
         """The log of restores, oldest first."""
-        found: builtins.list[Record] = self._ask("restores")["restores"]
+        found: builtins.list[Record] = self._asking.ask("restores")["restores"]
         return found
 
     # -- going back --------------------------------------------------------------------------------
@@ -258,12 +258,15 @@ class CheckpointService:
         backup: bool = True,
         files: bool = True,
         state: bool = True,
+        only_changed_by: str = "",
     ) -> RestoreResult:
         """Make the workspace, or some paths of it, what it was, and hand back the state documents.
 
         What it is now becomes a checkpoint first, which `undo` goes back to, unless ``backup`` is
         False. With ``token`` of a dry run it is refused (`TreeMoved`) if anything changed since.
         ``files=False`` hands back the state only; ``state=False`` restores the files only.
+        ``only_changed_by`` a session, process or command: what others changed too stays, and is
+        listed in ``skipped``.
         """
         asked: Record = {
             "checkpoint": checkpoint_id,
@@ -272,6 +275,7 @@ class CheckpointService:
             "backup": backup,
             "files": files,
             "state": state,
+            "only": only_changed_by,
         }
         return self._go("restore", asked, dry_run=dry_run)
 
@@ -289,14 +293,14 @@ class CheckpointService:
 
     def state(self, checkpoint_id: str) -> dict[str, Any]:
         """The state documents of a checkpoint."""
-        with self._telling_errors(), self._session() as session:
+        with self._asking.session() as session:
             return documents.fetch(session, checkpoint_id)
 
     # -- the store ---------------------------------------------------------------------------------
 
     def status(self) -> WorkspaceStatus:
         """Where the workspace is and how much it has."""
-        with self._telling_errors(), self._session() as session:
+        with self._asking.session() as session:
             mounted = isinstance(session, Client)
             record = session.call("status" if mounted else "figures")
         known = ("pid", "version", "started_ns", "options")
@@ -312,68 +316,85 @@ class CheckpointService:
 
     def compact(self) -> tuple[int, int]:
         """Give free room back to the disk; the size of the store's file before and after."""
-        record = self._ask("compact")
+        record = self._asking.ask("compact")
         return record["before_bytes"], record["after_bytes"]
 
     def purge(self, *paths: AnyPath, dry_run: bool = False) -> Record:
         """Remove files from the workspace and every checkpoint, for ever."""
-        return self._ask("purge", {"paths": self._inside(paths), "dry_run": dry_run})
+        return self._asking.ask("purge", {"paths": self._inside(paths), "dry_run": dry_run})
 
-    def check(self) -> builtins.list[str]:
-        """What is wrong with the store; empty if nothing is."""
-        return [
-            f"{item['invariant']}: {item['message']}" for item in self._ask("check")["problems"]
-        ]
+    def check(self, *, deep: bool = False) -> builtins.list[str]:
+        """What is wrong with the store; empty if nothing is. ``deep`` reads every block."""
+        found = self._asking.ask("check", {"deep": deep})["problems"]
+        return [f"{item['invariant']}: {item['message']}" for item in found]
 
     def export(self, dest: AnyPath, checkpoint_id: str | None = None) -> Record:
         """Write a checkpoint, or the present state, into an absent or empty directory."""
-        full = os.path.realpath(dest)
-        return self._ask("export", {"dest": full, "checkpoint": checkpoint_id})
+        full = self._destination(dest)
+        return self._asking.ask("export", {"dest": str(full), "checkpoint": checkpoint_id})
 
-    # -- asking ------------------------------------------------------------------------------------
+    def backup(self, dest: AnyPath) -> Record:
+        """Copy the store, with its whole history, into an absent or empty directory."""
+        return self._asking.ask("backup", {"dest": str(self._destination(dest))})
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with open_workspace(self.workspace, patience=STORE_PATIENCE) as session:
-            yield session
+    def import_from(self, source: AnyPath) -> Record:
+        """Fill the workspace from another directory, which is only read; a mounted one must be
+        empty."""
+        full = places.resolve(source)
+        with self._asking.telling_errors():
+            trees.check_source(full)
+            trees.check_apart(full, self.workspace)
+        return self._asking.ask("import", {"source": str(full), "merge": not self.mounted})
 
-    def _call(self, op: str, args: Record | None = None) -> Record:
-        with self._session() as session:
-            return session.call(op, args)
+    def _destination(self, dest: AnyPath) -> Path:
+        full = places.resolve(dest)
+        with self._asking.telling_errors():
+            trees.check_apart(full, self.workspace)
+            trees.check_dest(full)
+        return full
 
-    def _ask(self, op: str, args: Record | None = None) -> Record:
-        with self._telling_errors():
-            return self._call(op, args)
+    def settings(self) -> dict[str, str]:
+        """The workspace's settings, as `ckptfs config` lists them."""
+        from ckptfs.history import settings
+
+        files = [places.settings_file(), self.workspace.store / settings.FILE]
+        with self._asking.telling_errors():
+            return dict(settings.load(files).texts)
+
+    def configure(self, name: str, value: str | None) -> None:
+        """Change a setting of the workspace; None takes it back to the default."""
+        from ckptfs.history import settings
+
+        with self._asking.telling_errors():
+            settings.store(self.workspace.store / settings.FILE, name, value)
+        if name == "exclude.patterns":
+            self._asking.ask("exclude")
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def start_task(self, name: str) -> Record:
+        """Begin a task: checkpoints belong to it until it is done."""
+        return self._asking.ask("task_start", {"name": name, **self._asking.caller()})
+
+    def finish_task(self, message: str = "") -> Record:
+        """The task is done."""
+        return self._asking.ask("task_done", {"message": message, **self._asking.caller()})
+
+    def tasks(self) -> builtins.list[Record]:
+        """The tasks, and what each changed."""
+        found: builtins.list[Record] = self._asking.ask("task_list")["tasks"]
+        return found
+
+    def revert_task(self, name: str, *, force: bool = False, dry_run: bool = False) -> Record:
+        """Undo what a task changed and leave other tasks' files alone. Raises `TaskConflict` where
+        others changed the same file, unless ``force``."""
+        asked = {"name": name, "force": force, "dry_run": dry_run, **self._asking.caller()}
+        return self._asking.ask("task_revert", asked)
+
+    # -- values ------------------------------------------------------------------------------------
 
     def _go(self, op: str, asked: Record, *, dry_run: bool = False) -> RestoreResult:
-        with self._telling_errors(), self._session() as session:
-            if dry_run:
-                record = session.call("plan", asked)
-            else:
-                record = session.call(op, {**asked, **self._caller(), "names": True})
-            wanted = asked.get("state", True) and record["state"]
-            found = documents.fetch(session, str(record["checkpoint"])) if wanted else {}
-        if dry_run:
-            return restore_of(record, found, dry_run=True)
-        told = {**record, "workspace": str(self.workspace.path), "state": found}
-        told["hook"] = self._run_hook(told.pop("on_restore", ""), told)
-        result = restore_of(told, found, dry_run=False)
-        self._emit(CheckpointEvent.CHECKPOINT_RESTORED, told, result.checkpoint_id)
-        return result
-
-    def _run_hook(self, setting: str, told: Record) -> str:
-        command = self.config.on_restore
-        if command is None:
-            command = shlex.split(setting)
-        return after.run(command, told, self.workspace.path) if command else ""
-
-    def _text(self, op: str, asked: Record) -> str:
-        from ckptfs.control.difftext import patch_lines
-
-        with self._telling_errors(), self._session() as session:
-            record = session.call(op, {**asked, "files": True})
-            text = b"".join(line + b"\n" for line in patch_lines(session, record))
-        return text.decode("utf-8", "surrogateescape")
+        return go(self._asking, op, asked, dry_run=dry_run, on_restore=self.config.on_restore)
 
     def _checkpoint(self, record: Record) -> Checkpoint:
         number = str(record["id"])
@@ -391,37 +412,6 @@ class CheckpointService:
 
     def _inside(self, paths: Sequence[AnyPath]) -> builtins.list[str]:
         return place.inside(self.workspace.path, paths)
-
-    def _caller(self) -> Record:
-        return {"pid": os.getpid(), "command": " ".join(sys.argv[:1] or ["python"])}
-
-    # -- telling -----------------------------------------------------------------------------------
-
-    def _emit(self, kind: str, data: Record, checkpoint_id: str | None = None) -> None:
-        path = str(self.workspace.path)
-        self._handlers.emit(
-            CheckpointEvent(kind, path, moment(time.time_ns()), checkpoint_id, data)
-        )
-
-    @contextmanager
-    def _telling_errors(self) -> Iterator[None]:
-        """Every error is one of ours, and told to those who want to hear of errors."""
-        try:
-            yield
-        except CkptfsError as error:
-            self._tell_error(error)
-            raise
-        except OSError as error:
-            ours = SystemRefused("go on", error)
-            self._tell_error(ours)
-            raise ours from error
-
-    def _tell_error(self, error: CkptfsError) -> None:
-        path = os.fspath(self._directory)
-        event = CheckpointEvent(
-            CheckpointEvent.ERROR, path, moment(time.time_ns()), None, dict(error.record())
-        )
-        self._handlers.emit(event)
 
 
 def _ids(record: Record) -> builtins.list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import ParamSpec, TypeVar
@@ -26,15 +26,24 @@ def in_thread(function: Callable[P, R], *, abandon: bool = False) -> Callable[P,
     @functools.wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = functools.partial(function, *args, **kwargs)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            import trio
+        if _runs_asyncio():
+            import asyncio
 
-            return await trio.to_thread.run_sync(bound, abandon_on_cancel=abandon)
-        return await asyncio.to_thread(bound)
+            return await asyncio.to_thread(bound)
+        import trio
+
+        return await trio.to_thread.run_sync(bound, abandon_on_cancel=abandon)
 
     return call
+
+
+def _runs_asyncio() -> bool:
+    """Neither library is imported to find that out: it takes longer than most calls."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.get_running_loop() is not None
+    except RuntimeError:
+        return False
 
 
 class AsyncCheckpointService:
@@ -73,6 +82,14 @@ class AsyncCheckpointService:
         self.status = in_thread(service.status)
         self.check = in_thread(service.check)
         self.export = in_thread(service.export)
+        self.backup = in_thread(service.backup)
+        self.import_from = in_thread(service.import_from)
+        self.settings = in_thread(service.settings)
+        self.configure = in_thread(service.configure)
+        self.start_task = in_thread(service.start_task)
+        self.finish_task = in_thread(service.finish_task)
+        self.tasks = in_thread(service.tasks)
+        self.revert_task = in_thread(service.revert_task)
 
     async def watch(self) -> AsyncIterator[CheckpointEvent]:
         """Events of the mounted workspace, whoever causes them."""

@@ -136,6 +136,8 @@ class RestoreResult:
     token: str = ""
     #: The state documents of the checkpoint.
     state: dict[str, Any] = field(default_factory=dict)
+    #: With ``only_changed_by``: what was left as it is, by path, and why.
+    skipped: dict[str, str] = field(default_factory=dict)
     #: What became of the command that `on_restore` names: "", "done", or why it failed.
     hook: str = ""
 
@@ -235,5 +237,6 @@ def restore_of(record: Record, state: dict[str, Any], *, dry_run: bool) -> Resto
         before_id=None if before is None else str(before),
         token=record.get("token", ""),
         state=state,
+        skipped={item["path"]: item["reason"] for item in record.get("skipped", ())},
         hook=record.get("hook", ""),
     )

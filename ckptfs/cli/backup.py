@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from ckptfs import config
+from ckptfs.api.trees import check_apart, check_dest
 from ckptfs.cli import place, screen
-from ckptfs.cli.transfer import check_apart, check_dest
 from ckptfs.connect import open_workspace
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from ckptfs import config
+from ckptfs.api.trees import check_apart, check_dest, check_source
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, new_store, open_workspace
 from ckptfs.control import runtime
-from ckptfs.errors import (
-    DestinationInvalid,
-    OverlappingTrees,
-    SourceMissing,
-    UsageError,
-    WorkspaceUnknown,
-)
+from ckptfs.errors import UsageError, WorkspaceUnknown
 
 
 def import_tree(args: Namespace) -> int:
     source = config.resolve(args.source)
-    _check_source(source)
+    check_source(source)
     target = _import_target(args)
     check_apart(source, target)
     with _filling(target) as session, screen.progress("Importing") as show:
@@ -64,39 +57,6 @@ def _filling(target: Workspace) -> AbstractContextManager[Session]:
     if (target.store / "data.mdb").exists():
         return open_workspace(target)
     return new_store(target.store)
-
-
-def _check_source(source: Path) -> None:
-    if not source.exists():
-        raise SourceMissing(source)
-    if not source.is_dir():
-        raise SourceMissing(source, "it is not a directory")
-    if not os.access(source, os.R_OK | os.X_OK):
-        raise SourceMissing(source, "you may not read it")
-
-
-def check_dest(dest: Path) -> None:
-    if not dest.exists():
-        if not dest.parent.is_dir():
-            raise DestinationInvalid(dest, "its parent directory does not exist")
-        if not os.access(dest.parent, os.W_OK | os.X_OK):
-            raise DestinationInvalid(dest, "you may not write there")
-    elif not dest.is_dir():
-        raise DestinationInvalid(dest, "it is not a directory")
-    elif os.listdir(dest):
-        raise DestinationInvalid(dest)
-
-
-def check_apart(tree: Path, target: Workspace) -> None:
-    """A daemon that reads or writes its own mount would wait for itself for ever."""
-    for other in {target.path, target.store}:
-        if tree.is_relative_to(other) or other.is_relative_to(tree):
-            raise OverlappingTrees(tree, other)
-    if runtime.living(target) is not None:
-        existing = next(path for path in (tree, *tree.parents) if path.exists())
-        # The mount may be reachable by another way too, such as a bind mount.
-        if os.stat(existing).st_dev == os.stat(target.path).st_dev:
-            raise OverlappingTrees(tree, target.path)
 
 
 def _say(record: Record, done: str, *, as_json: bool) -> None:

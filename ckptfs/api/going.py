@@ -1,0 +1,40 @@
+"""Going back, and what comes with it: the state documents, the command after it, the event."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from ckptfs.api import after
+from ckptfs.api.asking import Asking
+from ckptfs.api.events import CheckpointEvent
+from ckptfs.api.values import Record, RestoreResult, restore_of
+from ckptfs.control import documents
+
+
+def go(
+    asking: Asking,
+    op: str,
+    asked: Record,
+    *,
+    dry_run: bool,
+    on_restore: Sequence[str] | None,
+) -> RestoreResult:
+    """Restore, or say what it would do. ``on_restore`` stands for the workspace's setting."""
+    with asking.session() as session:
+        if dry_run:
+            record = session.call("plan", asked)
+        else:
+            record = session.call(op, {**asked, **asking.caller(), "names": True})
+        wanted = asked.get("state", True) and record["state"]
+        found = documents.fetch(session, str(record["checkpoint"])) if wanted else {}
+    if dry_run:
+        return restore_of(record, found, dry_run=True)
+    told = {**record, "workspace": str(asking.workspace.path), "state": found}
+    setting = told.pop("on_restore", "")
+    # The session is over: the command may ask the workspace itself.
+    command = shlex.split(setting) if on_restore is None else on_restore
+    told["hook"] = after.run(command, told, asking.workspace.path) if command else ""
+    result = restore_of(told, found, dry_run=False)
+    asking.emit(CheckpointEvent.CHECKPOINT_RESTORED, told, result.checkpoint_id)
+    return result
