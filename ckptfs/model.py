@@ -19,6 +19,10 @@ ROOT_INO = Ino(1)
 #: A file is cut into blocks of this many bytes. Part of the format: see docs/FORMAT.md.
 BLOCK_SIZE = 64 * 1024
 
+#: Inode numbers take 40 bits of a FUSE node id, numbers of checkpoints 22, some of them taken.
+INO_MAX = (1 << 40) - 1
+CHECKPOINT_MAX = (1 << 22) - 3
+
 NAME_MAX = 255
 TARGET_MAX = 4095
 LINK_MAX = 65_000

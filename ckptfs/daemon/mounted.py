@@ -30,7 +30,7 @@ from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
 from ckptfs.fuse.history_dir import NAME
-from ckptfs.fuse.nodes import in_checkpoint
+from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
@@ -210,13 +210,19 @@ class Mounted:
             return await self._backup(request.args)
         tell = connection.tell if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
+        known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
             result = verbs.perform(self._service, request.op, request.args, tell)
         finally:
             await self._announce(before, nameless, everywhere=request.op == "purge")
+        if deleted := known_ids - self._ids() if known_ids else set():
+            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
         if request.op == "import":
             await self._show_new_names()
         return result
+
+    def _ids(self) -> set[int]:
+        return {item.id for item in self._service.checkpoints()}
 
     async def _backup(self, args: Record) -> Record:
         """In a thread, since it may take long: requests are answered meanwhile."""

@@ -85,10 +85,10 @@ def make(
     target: bytes = b"",
 ) -> Inode:
     """A new inode, not saved yet."""
-    now = fs.clock()
+    now, ino = fs.clock(), fs.store.new_ino()
     view.inodes += 1
     return Inode(
-        ino=fs.store.new_ino(),
+        ino=ino,
         mode=mode,
         nlink=2 if stat.S_ISDIR(mode) else 1,
         uid=uid,

@@ -6,12 +6,13 @@ tells stands in the epoch's record, as JSON.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.model import Epoch
+from ckptfs.model import CHECKPOINT_MAX, Epoch
 from ckptfs.store import Store
 
 _NEXT_ID = b"next_checkpoint"
@@ -81,6 +82,8 @@ def seal(
 
 def _next_id(store: Store) -> int:
     number = int(store.facts.get(_NEXT_ID) or b"0")
+    if number > CHECKPOINT_MAX:
+        raise OSError(errno.ENOSPC, "the store has no checkpoint numbers left")
     store.facts.put(_NEXT_ID, str(number + 1).encode())
     return number
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors
-from ckptfs.model import ContentId, Epoch, Ino
+from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
 from ckptfs.store import compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
@@ -405,6 +405,8 @@ class Store:
 
     def new_ino(self) -> Ino:
         ino = self._next_ino
+        if ino > INO_MAX:
+            raise OSError(errno.ENOSPC, "the store has no inode numbers left")
         self._next_ino = ino + 1
         return Ino(ino)
 
@@ -418,14 +420,19 @@ class Store:
     def open_epoch(self, parent: Epoch, *, inodes: int) -> View:
         """A new epoch below ``parent`` that may be written."""
         epoch = Epoch(self._next_epoch)
-        if epoch > fmt.EPOCH_MAX:
-            raise OSError(errno.ENOSPC, "the store has no epoch numbers left")
+        self._require_epoch(epoch)
         self._next_epoch += 1
         self._put_epoch(epoch, fmt.EpochRecord(parent, sealed=False, inodes=inodes, info={}))
         return view_of(self.epochs, epoch)
 
+    def _require_epoch(self, epoch: int) -> None:
+        if epoch > fmt.EPOCH_MAX:
+            raise OSError(errno.ENOSPC, "the store has no epoch numbers left")
+
     def seal_epoch(self, view: View, info: dict[str, object]) -> None:
-        """Make the view's epoch a checkpoint: from here on it can only be read."""
+        """Make the view's epoch a checkpoint: from here on it can only be read. Refused if there is
+        no number left for an epoch to go on in."""
+        self._require_epoch(self._next_epoch)
         record = self.epochs[view.epoch]
         sealed = record._replace(sealed=True, inodes=view.inodes, info=info)
         self._put_epoch(view.epoch, sealed)

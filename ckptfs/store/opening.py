@@ -176,6 +176,7 @@ def commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
     disk = os.statvfs(path)
     # A write that finds only part of its space ends with EIO.
     full = disk.f_bavail * disk.f_frsize < _FULL
+    full = full or os.strerror(errno.EDQUOT) in str(error)
     if full or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
         return errors.StoreFull(path, str(error))
     return errors.StoreCorrupt(path, str(error))

@@ -1,0 +1,59 @@
+"""Numbers that run out: an error that says so, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs import history
+from ckptfs.fs import Filesystem
+from ckptfs.model import CHECKPOINT_MAX, INO_MAX
+from ckptfs.store import Store, check
+from ckptfs.store.format import EPOCH_MAX
+from tests.direct import get, put
+
+
+@pytest.fixture
+def fs() -> Iterator[Filesystem]:
+    with tempfile.TemporaryDirectory() as base:
+        store = Store.create(Path(base) / "store")
+        fs = Filesystem(store)
+        put(fs, b"kept", b"content")
+        yield fs
+        fs.commit()
+        assert check(store) == []
+        store.close()
+
+
+def test_inode_numbers(fs: Filesystem) -> None:
+    fs.store._next_ino = INO_MAX
+    put(fs, b"last", b"x")
+    with pytest.raises(OSError, match="inode numbers") as caught:
+        put(fs, b"one too many", b"x")
+    assert caught.value.errno == errno.ENOSPC
+    assert get(fs, b"kept") == b"content" and get(fs, b"last") == b"x"
+    assert {name for name, _ in fs.entries(fs.head, 1)} == {b"kept", b"last"}
+    fs.unlink(fs.head, 1, b"last")
+
+
+def test_epochs(fs: Filesystem) -> None:
+    fs.store._next_epoch = EPOCH_MAX
+    history.seal(fs, "manual", "the last", 0)
+    with pytest.raises(OSError, match="epoch numbers"):
+        history.seal(fs, "manual", "one too many", 0)
+    put(fs, b"still", b"works")
+    assert get(fs, b"still") == b"works"
+    assert [item.message for item in history.checkpoints(fs.store)] == ["the last"]
+
+
+def test_checkpoint_numbers(fs: Filesystem) -> None:
+    fs.store.facts.put(b"next_checkpoint", b"%d" % CHECKPOINT_MAX)
+    history.seal(fs, "manual", "the last", 0)
+    with pytest.raises(OSError, match="checkpoint numbers"):
+        history.seal(fs, "manual", "one too many", 0)
+    put(fs, b"still", b"works")
+    assert [item.id for item in history.checkpoints(fs.store)] == [CHECKPOINT_MAX]
