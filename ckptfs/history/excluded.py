@@ -37,21 +37,34 @@ class _Settling:
         self._aside = aside
         self._head = fs.head.bare
         self._differing = differing
+        #: Directories of the new head that took over what stood in one of the old.
+        self._origins: dict[Ino, Ino] = {}
 
     def run(self) -> None:
         exclusion = self._fs.exclusion
         exclusion.forget_paths()
         self._renumber()
         for directory in list(exclusion.borders):
-            if not any(entries_aside(self._fs, self._aside, directory)):
-                exclusion.drop(directory)
-            else:
+            if any(entries_aside(self._fs, self._aside, directory)):
                 exclusion.clear_times(directory)
-                self._rehome(directory)
-        for directory in exclusion.borders:
-            for name, _ in entries_aside(self._fs, self._aside, directory):
-                _erase_tree(self._fs, self._head, (directory, name))
+            else:
+                exclusion.drop(directory)
+        # What is hidden may have been a home itself, and a new home may have what is hidden then.
+        while self._erase_hidden() or self._rehome_all():
+            pass
         sift(self._fs, self._differing)
+
+    def _erase_hidden(self) -> bool:
+        """Take out of the new head what stands where something excluded does; say if there was
+        such a thing."""
+        fs = self._fs
+        places = [
+            (directory, name)
+            for directory in fs.exclusion.borders
+            for name, _ in entries_aside(fs, self._aside, directory)
+        ]
+        erased = [place for place in places if _erase_tree(fs, self._head, place)]
+        return bool(erased)
 
     def _renumber(self) -> None:
         """What was excluded since the checkpoint is in it under the same number."""
@@ -70,10 +83,19 @@ class _Settling:
 
     # -- directories that excluded entries stand in ------------------------------------------------
 
-    def _rehome(self, directory: Ino) -> None:
-        home = self._home(directory)
+    def _rehome_all(self) -> bool:
+        """See that every border is a directory of the new head; say if one was none."""
+        moved = [border for border in list(self._fs.exclusion.borders) if self._rehome(border)]
+        return bool(moved)
+
+    def _rehome(self, directory: Ino) -> bool:
+        there = inode_in(self._fs.store, self._head, directory)
+        if there is not None and there.nlink:
+            return False
+        home = self._home(self._origins.get(directory, directory))
         if home == directory:
-            return
+            return True
+        self._origins[home] = self._origins.get(directory, directory)
         fs, border = self._fs, self._fs.exclusion.drop(directory)
         fs.exclusion.touch(home, 0, subdirs=border.subdirs)
         for name, ino in entries_aside(fs, self._aside, directory):
@@ -82,6 +104,7 @@ class _Settling:
             fs.store.dirents.put(self._aside, dirent_entity(home, free), pack_u64(ino))
             copies.moved_along(fs, self._aside, ino, (directory, name), (home, free))
             self._differing.entries.update(((directory, name), (home, free)))
+        return True
 
     def _home(self, directory: Ino) -> Ino:
         """The directory of the new head that stands for one of the old: the same inode, else the
@@ -139,12 +162,12 @@ class _Settling:
         return made_up and entry_in(self._fs.store, self._head, entity) is not None
 
 
-def _erase_tree(fs: Filesystem, view: View, place: Place) -> None:
-    """Take an entry that an excluded one hides out of a head that nobody has looked at yet."""
+def _erase_tree(fs: Filesystem, view: View, place: Place) -> bool:
+    """Take an entry out of a head that nobody has looked at yet; say whether it was there."""
     store = fs.store
     ino = entry_in(store, view, dirent_entity(*place))
     if ino is None:
-        return
+        return False
     inode = inodes.load(fs, view, ino)
     if inode.is_dir:
         for name, _ in list(fs.entries(view, ino)):
@@ -155,9 +178,10 @@ def _erase_tree(fs: Filesystem, view: View, place: Place) -> None:
     inodes.save(fs, view, directory._replace(nlink=directory.nlink - int(inode.is_dir)))
     if inode.is_dir or inode.nlink == 1:
         fs.erase(view, inode)
-        return
+        return True
     places = [link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino))]
     copies.lose_name(fs, view, inode, place, places)
+    return True
 
 
 # -- names that are to be judged again ------------------------------------------------------------

@@ -56,7 +56,8 @@ def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
     inodes: set[Ino] = set()
     for epoch in store.epochs:
         for path in paths:
-            inodes.update(_tree(store, store.view(epoch), path))
+            inodes.update(_at(store, store.view(epoch), path))
+    _add_below(store, inodes)
     inodes.discard(ROOT_INO)
     past: set[bytes] = set()
     for epoch in store.epochs:
@@ -99,21 +100,27 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
 # -- finding ---------------------------------------------------------------------------------------
 
 
-def _tree(store: Store, view: View, path: bytes) -> Iterator[Ino]:
-    """The inode at a path of the view, and everything below it."""
+def _at(store: Store, view: View, path: bytes) -> Iterator[Ino]:
+    """The inode at a path of the view, if there is one."""
     ino = ROOT_INO
     for name in path.split(b"/"):
         record = store.dirents.get(view, dirent_entity(ino, name))
         if record is None:
             return
         ino = Ino(unpack_u64(record))
-    pending = [ino]
+    yield ino
+
+
+def _add_below(store: Store, inodes: set[Ino]) -> None:
+    """Add everything that ever stood in one of the inodes: no view may keep an entry of a
+    directory that is gone."""
+    pending = list(inodes)
     while pending:
-        ino = pending.pop()
-        yield ino
-        pending += [
-            Ino(unpack_u64(record)) for _, record in store.dirents.walk(view, pack_u64(ino))
-        ]
+        for _, _, record in store.dirents.versions(pack_u64(pending.pop())):
+            ino = Ino(unpack_u64(record)) if record else ROOT_INO
+            if ino not in inodes and ino != ROOT_INO:
+                inodes.add(ino)
+                pending.append(ino)
 
 
 def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:

@@ -16,8 +16,9 @@ import pytest
 from ckptfs import history
 from ckptfs.fs.exclusion import entries_aside
 from ckptfs.fs.names import RENAME_EXCHANGE
-from ckptfs.history import excluded
+from ckptfs.history import excluded, purge
 from ckptfs.history.removal import delete
+from ckptfs.model import Ino
 from ckptfs.service import Service
 from ckptfs.store import check
 from tests.direct import Node, reopened, shown
@@ -45,6 +46,7 @@ class Life:
         self.chance = random.Random(seed)
         self.known: dict[int, dict[bytes, Node]] = {}
         self.said: list[str] = []
+        self.held: list[Ino] = []
 
     def path(self) -> str:
         depth = self.chance.choice((1, 1, 2, 2, 3))
@@ -56,7 +58,8 @@ class Life:
         steps = (
             *(self.put, self.put, self.put, self.mkdir, self.mkdir, self.move, self.move),
             *(self.exchange, self.link, self.remove, self.save, self.restore, self.restore_paths),
-            *(self.patterns, self.undo, self.expire, self.reopen, self.utime),
+            *(self.patterns, self.undo, self.expire, self.reopen, self.utime, self.purge),
+            *(self.hold, self.hold, self.drop),
         )
         chosen = self.chance.choice(steps)
         try:
@@ -65,7 +68,8 @@ class Life:
             if error.errno not in REFUSALS:
                 raise
         self.work.fs.commit()
-        assert check(self.work.store) == [], self.said
+        problems = check(self.work.store)
+        assert problems == [], (problems, self.said)
 
     def say(self, *words: object) -> None:
         self.said.append(" ".join(map(str, words)))
@@ -158,8 +162,30 @@ class Life:
             delete(self.work.fs, [points[1]])
             self.known.pop(points[1].id, None)
 
+    def purge(self) -> None:
+        path = self.path().encode()
+        self.say("purge", path)
+        purge.purge(self.work.fs, [path])
+        self.known.clear()
+        assert path not in self.tree()
+
+    def hold(self) -> None:
+        inode = self.work.at(self.path())
+        if inode.is_file:
+            self.say("hold", inode.ino)
+            self.work.fs.hold(inode.ino)
+            self.held.append(inode.ino)
+
+    def drop(self) -> None:
+        if self.held:
+            ino = self.held.pop(self.chance.randrange(len(self.held)))
+            self.say("drop", ino)
+            self.work.fs.drop(ino)
+
     def reopen(self) -> None:
         self.say("reopen")
+        while self.held:
+            self.drop()
         before = self.tree()
         self.work.fs = reopened(self.work.fs)
         self.work.store = self.work.fs.store

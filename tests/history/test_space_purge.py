@@ -206,3 +206,14 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
     assert check(work.store) == []
     assert leftovers(work.store) == []
     work.store.close()
+
+
+def test_a_directory_goes_with_what_came_into_it_under_another_name(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/a", SECRET)
+    save(work)
+    work.move("d", "e")
+    work.put("e/b", b"later")
+    save(work)
+    assert purge.purge(work.fs, [b"d"]).doomed.live_paths == [b"e", b"e/a", b"e/b"]
+    assert [set(tree) for tree in trees(work)] == [{b""}, {b""}, {b""}]
