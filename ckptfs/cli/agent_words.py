@@ -1,4 +1,4 @@
-"""What can be typed for agents: the words of `hook`, `mcp`, `run`, `task` and `team`."""
+"""What can be typed for agents: `hook`, `mcp`, `run`, `task`, `team` and `watch`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def add(make: Make) -> None:
     _add_run(make)
     _add_task(make)
     _add_team(make)
+    make("watch", "print what happens to a mounted workspace until it is unmounted")
     _add_hook(make)
     _add_mcp(make)
 

@@ -93,6 +93,7 @@ _VERBS = {
     "run": ("run", "run"),
     "task": ("task", "task"),
     "team": ("team", "team"),
+    "watch": ("watch", "watch"),
     "hook": ("hook_settings", "hook"),
     "mcp": ("mcp", "mcp"),
 }

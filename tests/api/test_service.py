@@ -198,6 +198,22 @@ def test_another_process_is_watched(mounted: CheckpointService, work: Path) -> N
         assert next(events).data["tag"] == "by hand"
 
 
+def test_the_command_line_watches(mounted: CheckpointService, work: Path) -> None:
+    command = [sys.executable, "-m", "ckptfs", "watch", "-w", str(work)]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        told: list[str] = []
+        reader = threading.Thread(target=lambda: told.append(watching.stdout.readline()))
+        reader.start()
+        while reader.is_alive():
+            mounted.save("seen", allow_empty=True)
+            reader.join(0.1)
+        assert json.loads(told[0])["data"]["message"] == "seen"
+        mounted.close()
+        assert watching.wait(60) == 0
+    assert subprocess.run(command, check=False).returncode == NotMounted.exit_code
+
+
 def test_closing_a_stream_wakes_who_waits(mounted: CheckpointService) -> None:
     events = mounted.watch()
     waiting = threading.Thread(target=lambda: list(events))
