@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckptfs.control.protocol import Record
+from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, revert
@@ -47,10 +48,13 @@ def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
     """A checkpoint of now. ``changed`` tells whether a new one was taken."""
     from ckptfs.history import marks
 
+    kind = str(args["kind"])
+    if kind not in marks.KINDS:
+        raise ControlError(f"Cannot mark: {kind!r} is no kind of mark. Nothing was changed.")
     same = service.unchanged_since()
     found = marks.mark(
         service.fs,
-        str(args["kind"]),
+        kind,
         str(args["message"]),
         same,
         metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
@@ -67,7 +71,8 @@ def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
     name = str(args["name"])
     begins = tasks.start(service.fs, name, _cause(args))
     service.fs.commit()
-    return {"name": name, "changed": begins is not None, "checkpoint": begins and begins.id}
+    record: Record = {"name": name, "changed": begins is not None, "checkpoint": None}
+    return record if begins is None else {**record, "checkpoint": begins.id, **_named(begins)}
 
 
 def _task_done(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -75,7 +80,8 @@ def _task_done(service: Service, args: Record, tell: Tell | None) -> Record:
 
     name, ends = tasks.done(service.fs, str(args.get("message", "")), _cause(args))
     service.fs.commit()
-    return {"name": name, "checkpoint": ends.id, "current": tasks.current(service.fs.store)}
+    current = tasks.current(service.fs.store)
+    return {"name": name, "checkpoint": ends.id, "current": current, **_named(ends)}
 
 
 def _task_list(service: Service, args: Record, tell: Tell | None) -> Record:

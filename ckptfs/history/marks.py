@@ -12,6 +12,9 @@ from dataclasses import replace
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, describe, seal
 
+#: What may be marked: the steps of an agent, and commands.
+KINDS = frozenset({"hook", "run"})
+
 #: What tells one tool call of an agent from another, and those that found the same state before it.
 TOOL_USE = "tool_use_id"
 EARLIER = "earlier_tool_use_ids"

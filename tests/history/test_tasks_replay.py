@@ -63,7 +63,7 @@ def nodes(work: Edits) -> dict[bytes, object]:
     return dict(shown(work.fs, work.fs.head).nodes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(STEPS)
 def test_a_revert_is_the_same_work_without_the_task(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as base:

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptfs.errors import AgentSettingsInvalid
@@ -142,13 +142,14 @@ VALUES = st.recursive(
 SETTINGS = st.dictionaries(st.text(max_size=5).filter(lambda key: key != "hooks"), VALUES)
 
 
+@settings(max_examples=40)
 @given(SETTINGS, st.sampled_from([None, 1, 2, 4, "\t"]), st.sampled_from(["claude", "gemini"]))
-def test_any_settings_survive(settings: dict[str, object], indent: int | str, name: str) -> None:
-    text = json.dumps(settings, indent=indent, ensure_ascii=False)
+def test_any_settings_survive(mine: dict[str, object], indent: int | str, name: str) -> None:
+    text = json.dumps(mine, indent=indent, ensure_ascii=False)
     new = put(text, name)
     found = json.loads(new)
     del found["hooks"]
-    assert found == settings
+    assert found == mine
     assert put(new, name) == new
     assert uninstalled(JSON, new) == ("" if text.strip() == "{}" else text)
 
