@@ -31,6 +31,10 @@ def _request(args: Namespace) -> rules.MountRequest:
     directory = place.directory(args)
     if directory is None:
         raise UsageError("Cannot mount: no directory is named.")
+    if args.no_mount:
+        raise UsageError(
+            "Cannot mount with --no-mount.", hint="`ckptfs save -w DIR --no-mount` needs no mount."
+        )
     return rules.MountRequest(
         directory=directory,
         store=args.store,

@@ -55,6 +55,19 @@ def test_initialize_mounts_where_it_can(mounted: CheckpointService, work: Path) 
     assert not is_mounted(work)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take /dev/fuse away")
+def test_without_fuse_the_directory_stays_plain(base: Path, work: Path) -> None:
+    code = (
+        f"from ckptfs import CheckpointService; s = CheckpointService({str(work)!r})\n"
+        "print(s.initialize().mounted, s.save('one', allow_empty=True).id)"
+    )
+    script = f'mount --bind /dev/null /dev/fuse && exec "{sys.executable}" -c "$1"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", code], capture_output=True, text=True
+    )
+    assert (done.stdout.split(), done.stderr) == (["False", "1"], "")
+
+
 def test_a_storage_directory(base: Path, work: Path) -> None:
     with CheckpointService(work, base / "elsewhere", PLAIN) as service:
         assert service.status().store == str(base / "elsewhere")
