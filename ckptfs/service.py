@@ -372,6 +372,7 @@ class Service:
         removal.reap(self.fs)
         if self.compresses():
             compression.compress(self.fs)
+            compression.gather(self.fs)
             compression.repack(self.fs)
         self.fs.commit()
         before = self.fs.store.size_bytes()

@@ -20,6 +20,7 @@ from ckptfs.store.format import (
     block_entity,
     block_number,
     dirent_entity,
+    pack_reference,
     pack_u64,
     unpack_inode,
     unpack_mapping,
@@ -28,6 +29,8 @@ from ckptfs.store.format import (
 
 #: The newest epoch of which everything was looked at.
 _DONE = b"compressed"
+#: Fewer bytes than this are not worth the two records that lead to them elsewhere.
+_INLINE_STAYS = 128
 #: What was encoded is committed after so many bytes: until then its old pages are not free.
 _COMMIT_BYTES = 16 << 20
 
@@ -76,6 +79,22 @@ class Compressor:
 def compress(fs: Filesystem) -> None:
     """Compress all that checkpoints have, however long it takes. The caller commits."""
     Compressor(fs).step()
+
+
+def gather(fs: Filesystem) -> None:
+    """Compress, too, the small files that stand in the block map itself, where only history has
+    them: what somebody may read next stays where it is found at once. The caller commits."""
+    store = fs.store
+    packing = _Packing(store)
+    for checkpoint in checkpoints(store):
+        for key, base in _put_aside(store, checkpoint.epoch):
+            length = store.blocks.encode(key, base)
+            if length:
+                packing.add(key, length)
+            store.charge(length)
+            if store.dirty_bytes > _COMMIT_BYTES:
+                fs.commit()
+    packing.finish()
 
 
 def repack(fs: Filesystem) -> None:
@@ -128,6 +147,27 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the version before) of each block that the epoch wrote, in the order in which
     its files were made: what was made together is alike."""
+    for _, record, base in _records(store, epoch):
+        if key := unpack_mapping(record).key:
+            yield key, base
+
+
+def _put_aside(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
+    """The same for what was inline until now and is no longer."""
+    view = store.view(epoch)
+    for entity, record, base in _records(store, epoch):
+        mapping = unpack_mapping(record)
+        if mapping.key or mapping.length < _INLINE_STAYS or not mapping.is_whole:
+            continue
+        if store.blockmap.get(store.head.bare, entity) == record:
+            continue
+        key = store.blocks.add(mapping.inline)
+        store.blockmap.put_unlisted(view, entity, pack_reference(mapping.length, key))
+        yield key, base
+
+
+def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+    """(entity, record, key of the version before) of what the epoch wrote into the block map."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
@@ -138,16 +178,16 @@ def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]
         inode = unpack_inode(Ino(unpack_u64(entity)), record)
         if inode.content != NO_CONTENT:
             older = _older_content(store, before, inode)
-            for block, key in _blocks(store, view, inode):
-                yield key, _key_before(store, before, older, block_number(block))
+            for block, found in _blocks(store, view, inode):
+                yield block, found, _key_before(store, before, older, block_number(block))
 
 
 def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, bytes]]:
-    """(entity, key) of the stored blocks that the view's epoch wrote into the inode's content."""
+    """(entity, record) of what the view's epoch wrote into the block map of the inode's content."""
     prefix = pack_u64(inode.content)
     for entity, suffix, record in store.blockmap.versions(prefix):
-        if suffix == view.suffix and record and (key := unpack_mapping(record).key):
-            yield entity, key
+        if suffix == view.suffix and record:
+            yield entity, record
 
 
 def _older_content(store: Store, before: View | None, inode: Inode) -> ContentId:

@@ -54,7 +54,7 @@ def compress_against(data: bytes, base: bytes) -> bytes:
     """The bytes as a zstd frame for a reader who has the base: of an edited file, the edits."""
     import zstandard
 
-    return zstandard.ZstdCompressor(level=LEVEL_QUICK, dict_data=_as_dictionary(base)).compress(
+    return zstandard.ZstdCompressor(level=LEVEL_SMALL, dict_data=_as_dictionary(base)).compress(
         data
     )
 
