@@ -650,7 +650,9 @@ class AuthorUnknown(WorkspaceError):
         super().__init__(
             f"Cannot restore what {wanted!r} changed: no session, process or command of that name "
             f"changed anything since checkpoint {checkpoint}. Nothing was changed.",
-            hint=f"These did: {'; '.join(known)}." if known else "",
+            hint=f"These did: {'; '.join(known)}."
+            if known
+            else "`ckptfs log PATH` names who changed a file.",
         )
 
 
