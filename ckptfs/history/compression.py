@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
@@ -49,7 +50,7 @@ class Compressor:
         """Work for about so long; say whether nothing is left to do. Commits now and then."""
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store
-        try:
+        with _room_permitting():
             while (epoch := self._next_epoch()) is not None:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
@@ -62,10 +63,6 @@ class Compressor:
                 store.charge()
                 store.facts.put(_DONE, b"%d" % epoch)
                 self._epoch = None
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            # It takes room before it gives room: then the blocks stay as they are.
         return True
 
     def _next_epoch(self) -> Epoch | None:
@@ -76,6 +73,16 @@ class Compressor:
         return min(ready, default=None)
 
 
+@contextmanager
+def _room_permitting() -> Iterator[None]:
+    """It takes room before it gives room: where there is none, blocks stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+
+
 def compress(fs: Filesystem) -> None:
     """Compress all that checkpoints have, however long it takes. The caller commits."""
     Compressor(fs).step()
@@ -84,16 +91,18 @@ def compress(fs: Filesystem) -> None:
 def gather(fs: Filesystem) -> None:
     """Compress, too, the small files that stand in the block map itself, where only history has
     them: what somebody may read next stays where it is found at once. The caller commits."""
+    fs.settle()
     store = fs.store
     packing = _Packing(store)
-    for checkpoint in checkpoints(store):
-        for key, base in _put_aside(store, checkpoint.epoch):
-            length = store.blocks.encode(key, base)
-            if length:
-                packing.add(key, length)
-            store.charge(length)
-            if store.dirty_bytes > _COMMIT_BYTES:
-                fs.commit()
+    with _room_permitting():
+        for checkpoint in checkpoints(store):
+            for key, base in _put_aside(store, checkpoint.epoch):
+                length = store.blocks.encode(key, base)
+                if length:
+                    packing.add(key, length)
+                store.charge(length)
+                if store.dirty_bytes > _COMMIT_BYTES:
+                    fs.commit()
     packing.finish()
 
 
@@ -147,7 +156,7 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the version before) of each block that the epoch wrote, in the order in which
     its files were made: what was made together is alike."""
-    for _, record, base in _records(store, epoch):
+    for _, _, record, base in _records(store, epoch):
         if key := unpack_mapping(record).key:
             yield key, base
 
@@ -155,19 +164,26 @@ def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]
 def _put_aside(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """The same for what was inline until now and is no longer."""
     view = store.view(epoch)
-    for entity, record, base in _records(store, epoch):
+    for inode, entity, record, base in _records(store, epoch):
         mapping = unpack_mapping(record)
         if mapping.key or mapping.length < _INLINE_STAYS or not mapping.is_whole:
             continue
-        if store.blockmap.get(store.head.bare, entity) == record:
+        if _is_live(store, inode) and store.blockmap.get(store.head.bare, entity) == record:
             continue
         key = store.blocks.add(mapping.inline)
         store.blockmap.put_unlisted(view, entity, pack_reference(mapping.length, key))
         yield key, base
 
 
-def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes, bytes | None]]:
-    """(entity, record, key of the version before) of what the epoch wrote into the block map."""
+def _is_live(store: Store, inode: Inode) -> bool:
+    """Whether the workspace still has the file with this content."""
+    record = store.inodes.get(store.head.bare, pack_u64(inode.ino))
+    return record is not None and unpack_inode(inode.ino, record).content == inode.content
+
+
+def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, bytes | None]]:
+    """What the epoch wrote into the block map, as file, entity, record, and the key of the version
+    before."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
@@ -179,7 +195,7 @@ def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes, bytes |
         if inode.content != NO_CONTENT:
             older = _older_content(store, before, inode)
             for block, found in _blocks(store, view, inode):
-                yield block, found, _key_before(store, before, older, block_number(block))
+                yield inode, block, found, _key_before(store, before, older, block_number(block))
 
 
 def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, bytes]]:

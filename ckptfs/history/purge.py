@@ -201,17 +201,23 @@ def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
 def _drop_blocks(
     store: Store, views: dict[Epoch, View], content: bytes, packs: set[bytes]
 ) -> Iterator[bytes]:
-    """Drop every block of a content; yield what names each: a key, or the inline record itself.
-    What they stood in together with others is put into ``packs``."""
+    """Drop every block of a content; yield what names the bytes of each. What they stood in
+    together with others is put into ``packs``."""
     for entity, suffix, record in store.blockmap.versions(content):
         store.note()
         store.blockmap.forget(views[epoch_of(suffix)], entity)
         if record:
-            yield record if not (key := unpack_mapping(record).key) else key
-            if key:
+            yield _name(store, record)
+            if key := unpack_mapping(record).key:
                 if (pack := store.blocks.pack_of(key)) is not None:
                     packs.add(pack)
                 store.blocks.release(key)
+
+
+def _name(store: Store, record: bytes) -> bytes:
+    """What names the bytes of a block, wherever they are kept: the key that they have or had."""
+    mapping = unpack_mapping(record)
+    return mapping.key or store.blocks.digest(mapping.inline, 0)
 
 
 def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) -> None:
@@ -244,7 +250,7 @@ def _elsewhere(store: Store, views: dict[Epoch, View], pieces: set[bytes]) -> li
     contents = {
         entity[:8]
         for entity, _, record in store.blockmap.versions(b"")
-        if record and (unpack_mapping(record).key or record) in pieces
+        if record and _name(store, record) in pieces
     }
     found: set[bytes] = set()
     if contents:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock
-from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_SLICE, CODEC_ZSTD
+from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_SLICE, CODEC_ZSTD, unpack_mapping
 from tests.direct import get, reopened, shown
 from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
@@ -59,6 +59,16 @@ def compress(work: Edits) -> None:
     compression.compress(fs)
     work.store.blocks._decoded.clear()
     assert [shown(fs, view) for view in views] == before
+    assert check(work.store) == []
+
+
+def gather(work: Edits) -> None:
+    """The same for small files."""
+    views = [work.fs.view_of(c.epoch) for c in checkpoints(work.store)] + [work.fs.head]
+    before = [shown(work.fs, view) for view in views]
+    compression.gather(work.fs)
+    work.store.blocks._decoded.clear()
+    assert [shown(work.fs, view) for view in views] == before
     assert check(work.store) == []
 
 
@@ -117,6 +127,58 @@ def test_going_back_and_forth_makes_no_ring(work: Edits) -> None:
         removal.delete(work.fs, [checkpoint])
         assert check(work.store) == []
     assert get(work.fs, b"file") == a
+
+
+def test_a_file_that_goes_on_changing(work: Edits) -> None:
+    """Far from its first version, it still takes only what changed since the one before."""
+    words = text(1, 20_000).split()
+    rng = random.Random(3)
+    for _ in range(60):
+        for _ in range(40):
+            words[rng.randrange(len(words))] = b"%d" % rng.randrange(10**9)
+        work.put("file", b" ".join(words))
+        save(work)
+    compress(work)
+    assert codecs(work).count(CODEC_DELTA) > 50
+    blocks = work.store.blocks
+    ways = [len(blocks._way(key)) for key in blocks.keys()]
+    assert 10 < max(ways) <= 17
+    assert stored_bytes(work) < 60 * 1000 + 6 * 20_000
+    # Without its middle a way goes on, and what nobody needs goes.
+    removal.delete(work.fs, checkpoints(work.store)[1:50])
+    work.fs.commit()
+    compress(work)
+
+
+def test_small_files_of_history_are_gathered(work: Edits) -> None:
+    for version in range(20):
+        for number in range(10):
+            work.put(f"small-{number}", text(number, 1000) + b"%d" % version)
+        work.put("tiny", b"%d" % version)
+        save(work)
+    compress(work)
+    assert codecs(work) == []
+    gather(work)
+    gather(work)
+    records = [record for _, _, record in work.store.blockmap.versions(b"")]
+    inline = [unpack_mapping(record) for record in records if not unpack_mapping(record).key]
+    # What is read next is where it was, and so is what would not get smaller.
+    assert sorted(item.length for item in inline if item.length > 100) == sorted(
+        len(text(number, 1000) + b"19") for number in range(10)
+    )
+    assert len([item for item in inline if item.length < 100]) == 20
+    assert stored_bytes(work) < 20_000
+
+
+def test_purge_finds_the_same_bytes_gathered_or_not(work: Edits) -> None:
+    work.put("gone", text(1, 1000))
+    save(work)
+    work.put("gone", b"")
+    save(work)
+    compression.gather(work.fs)
+    work.put("copy", text(1, 1000))
+    assert purge.purge(work.fs, [b"gone"]).elsewhere == [b"copy"]
+    work.fs.commit()
 
 
 def test_the_same_bytes_again_are_the_same_block(work: Edits) -> None:
@@ -326,6 +388,7 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
         if what == "put":
             work.put(name, base[: 1000 * number] + b"#%d" % number + base[1000 * number :])
             work.put(f"{name}{number}", text(number, 4_000))
+            work.put(f"small {name}", text(number, 600))
         elif what == "move" and name.encode() in shown(work.fs, work.fs.head).nodes:
             work.move(name, "abc"[number % 3])
         elif what == "save":
@@ -336,6 +399,7 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
             removal.delete(work.fs, [known[number % len(known)]])
         elif what == "compress":
             compress(work)
+            gather(work)
             compression.repack(work.fs)
     compress(work)
     compression.repack(work.fs)
