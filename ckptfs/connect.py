@@ -14,7 +14,7 @@ import _thread
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,28 +128,46 @@ def _directory(path: Path) -> Iterator[int | None]:
 def open_workspace(workspace: Workspace, *, patience: float = 0.0) -> Iterator[Session]:
     """A session with the workspace's daemon, or with its store if there is no daemon.
 
-    ``patience`` is how many seconds to wait while another process has the store.
+    ``patience`` is how many seconds to wait for what passes by itself: another process that has the
+    store, a daemon that is about to serve or to end.
     """
+    with ExitStack() as stack:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                session = stack.enter_context(_session(workspace, deadline))
+                break
+            except (StoreInUse, ControlError):
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOOK_AGAIN)
+        yield session
+
+
+def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Session]:
     daemon = runtime.living(workspace)
     if daemon is None:
-        with open_store(workspace.store, below=workspace.path, patience=patience) as session:
-            yield session
-        return
+        # For its turn among our own threads it waits; for another process the caller does, since
+        # that may be a daemon, and then there is somebody to ask.
+        left = deadline - time.monotonic()
+        return open_store(workspace.store, below=workspace.path, patience=left)
     if daemon.state != runtime.SERVING:
         raise ControlError(
             f"Workspace {workspace.path} is busy: its daemon ({daemon.pid}) is {daemon.state}. "
             "Nothing was changed.",
             hint="Try again when it is done; `ckptfs status` tells.",
         )
-    with Client(workspace) as client:
-        yield client
+    return Client(workspace)
 
 
 @contextmanager
 def open_store(
     path: Path, *, below: Path | None = None, patience: float = 0.0
 ) -> Iterator[Session]:
-    """A session with a store that no daemon has. ``below`` is its workspace's directory."""
+    """A session with a store that no daemon has. ``below`` is its workspace's directory.
+
+    ``patience`` is how many seconds to wait for other threads of this process.
+    """
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
 
@@ -161,19 +179,11 @@ def open_store(
 def _opened(path: Path, patience: float) -> Iterator[Store]:
     from ckptfs.store import Store
 
-    deadline = time.monotonic() + patience
     turn = _turns.setdefault(path, _thread.allocate_lock())
-    if not turn.acquire(timeout=patience or -1):
+    if not turn.acquire(timeout=max(0.0, patience)):
         raise StoreInUse(path, os.getpid())
     try:
-        while True:
-            try:
-                store = Store.open(path)
-                break
-            except StoreInUse:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_LOOK_AGAIN)
+        store = Store.open(path)
         try:
             yield store
         finally:
@@ -213,14 +223,12 @@ def prepare_directory(
     """Make a directory a workspace without mounting it: its store, if there is none, and, if
     ``keep_first``, the first checkpoint. ``exclude`` are patterns to keep out of history."""
     from ckptfs import config
-    from ckptfs.fs import Filesystem
-    from ckptfs.service import Service
 
     if not (workspace.store / "data.mdb").exists():
-        with new_store(workspace.store) as session:
-            session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
+        with new_store(workspace.store) as fresh:
+            fresh.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     else:
-        with _opened(workspace.store, patience) as store:
-            session = LocalSession(Service(Filesystem(store)), None)
-            session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
+        with open_workspace(workspace, patience=patience) as session:
+            if isinstance(session, LocalSession):  # or somebody mounted it just now
+                session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     config.register(workspace)

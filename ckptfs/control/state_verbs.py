@@ -61,10 +61,8 @@ def _state(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _state_read(service: Service, args: Record, tell: Tell | None) -> Record:
-    length = min(int(args["length"]), _PIECE_MAX)
-    data = service.read_document(
-        str(args["checkpoint"]), str(args["name"]), int(args["offset"]), length
-    )
+    offset, length = max(0, int(args["offset"])), min(max(0, int(args["length"])), _PIECE_MAX)
+    data = service.read_document(str(args["checkpoint"]), str(args["name"]), offset, length)
     return {"data": b64encode(data).decode()}
 
 

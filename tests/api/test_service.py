@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ckptfs import CheckpointConfig, CheckpointEvent, CheckpointService
 from ckptfs.errors import (
     CheckpointUnknown,
     CkptfsError,
+    DaemonGone,
     DangerousRoot,
     MountpointMissing,
     NotMounted,
@@ -26,6 +28,7 @@ from ckptfs.errors import (
     SourceMissing,
     StateInvalid,
     StoreInMountpoint,
+    StoreInUse,
     TagInvalid,
     UsageError,
     WorkspaceUnknown,
@@ -457,6 +460,37 @@ def test_processes_take_turns(plain: CheckpointService, work: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [process.wait(120) for process in running] == [0] * 4
     assert len(plain.list()) == 21
+
+
+def test_callers_outlast_mounts_and_unmounts(plain: CheckpointService, work: Path) -> None:
+    """While a workspace is mounted and unmounted, whoever asks waits and asks who is there then. Only
+    a request that is under way when the daemon ends is lost, and that is told."""
+    done = threading.Event()
+    saved: list[str] = []
+
+    def save_on() -> None:
+        while not done.is_set():
+            with suppress(DaemonGone):
+                saved.append(plain.save(f"{len(saved)}", allow_empty=True).id)
+
+    with ThreadPoolExecutor(2) as threads:
+        callers = [threads.submit(save_on) for _ in range(2)]
+        for _ in range(3):
+            succeed(mount_again(work))
+            succeed(ckptfs("umount", work))
+        done.set()
+        for caller in callers:
+            caller.result(60)
+    assert len(set(saved)) == len(saved) > 5
+
+
+def mount_again(work: Path) -> subprocess.CompletedProcess[str]:
+    """Mount, though others have the store now and then."""
+    for _ in range(200):
+        tried = ckptfs("mount", work)
+        if tried.returncode != StoreInUse.exit_code:
+            break
+    return tried
 
 
 def test_a_hundred_callers_of_a_daemon(mounted: CheckpointService) -> None:
