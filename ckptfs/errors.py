@@ -17,6 +17,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── StoreReadOnly          15
     │   ├── StoreFull              16
     │   ├── StoreCorrupt           17
+    │   ├── StoreExposed           29
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
     ├── MountpointError
@@ -248,6 +249,17 @@ class StoreCorrupt(StoreError):
         super().__init__(
             f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
             hint="`ckptfs check --deep --store DIR` lists what is wrong; --repair saves the rest.",
+        )
+
+
+class StoreExposed(StoreError):
+    kind = "store-exposed"
+    exit_code = 29
+
+    def __init__(self, path: AnyPath, name: str = "it") -> None:
+        super().__init__(
+            f"Cannot trust store {_show(path)}: others can write to {name}. Nothing was changed.",
+            hint=f"If you trust what is in it: chmod -R go-rwx {_shell(path)}",
         )
 
 

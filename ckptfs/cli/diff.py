@@ -75,7 +75,8 @@ def log(args: Namespace) -> int:
         return 0
     with output() as out:
         for version in record["versions"]:
-            out.line(_version_line(version).encode("utf-8", "surrogateescape"))
+            line = screen.safe(_version_line(version))
+            out.line(line.encode("utf-8", "backslashreplace"))
     return 0
 
 
@@ -144,7 +145,7 @@ def _colour_of(line: bytes) -> str:
 
 def _described(record: Record) -> Iterator[bytes]:
     for line in _description(record):
-        yield line.encode("utf-8", "surrogateescape")
+        yield screen.safe(line).encode("utf-8", "backslashreplace")
 
 
 def _description(record: Record) -> Iterator[str]:

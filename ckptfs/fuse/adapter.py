@@ -132,6 +132,8 @@ class Operations(pyfuse3.Operations):
 
     async def rmdir(self, parent: int, name: bytes, ctx: RequestContext) -> None:
         if parent == HISTORY_ROOT:
+            if ctx.uid not in (0, os.geteuid()):
+                raise pyfuse3.FUSEError(errno.EPERM)
             await self._delete(name, ctx.pid)
         else:
             await self._rmdir(parent, name, ctx)

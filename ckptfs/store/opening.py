@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def require_store(path: Path) -> int:
             raise errors.NotAStore(path, "it is not a directory")
         if not (path / DATA_FILE).exists():
             raise errors.NotAStore(path)
+        _require_closed(path)
         version = _version(path)
     except OSError as error:
         raise refusal(path, error) from error
@@ -58,6 +60,13 @@ def require_store(path: Path) -> int:
     if version is None:
         raise errors.NotAStore(path)
     return version
+
+
+def _require_closed(path: Path) -> None:
+    """Whoever can write to a store can make anything of this user's files, and of the daemon."""
+    for name, file in (("it", path), (DATA_FILE, path / DATA_FILE)):
+        if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise errors.StoreExposed(path, name)
 
 
 def require_place(path: Path) -> None:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 #: What may differ for a user who mounts through fusermount3 and may not do everything below.
 CHOSEN = """
     test_directories.py test_links.py test_special_files.py test_unlink_open.py test_append.py
-    test_locks.py test_modes.py test_readdir.py
+    test_locks.py test_modes.py test_readdir.py test_mount_flags.py
     test_content.py::test_random_writes_survive_a_remount
     test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     test_remount.py::test_a_whole_synced_tree_survives_a_kill
