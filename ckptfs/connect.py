@@ -40,6 +40,8 @@ __all__ = [
 #: What changes the workspace itself, so that its directory has to follow.
 _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"})
 
+#: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
+PATIENCE = 2.0
 #: How often to look whether another process has let go of a store, in seconds.
 _LOOK_AGAIN = 0.02
 
@@ -125,7 +127,7 @@ def _directory(path: Path) -> Iterator[int | None]:
 
 
 @contextmanager
-def open_workspace(workspace: Workspace, *, patience: float = 0.0) -> Iterator[Session]:
+def open_workspace(workspace: Workspace, *, patience: float = PATIENCE) -> Iterator[Session]:
     """A session with the workspace's daemon, or with its store if there is no daemon.
 
     ``patience`` is how many seconds to wait for what passes by itself: another process that has the
