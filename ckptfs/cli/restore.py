@@ -134,6 +134,7 @@ _REASONS = {
     "unknown": "nobody knows who changed it",
     "content": "others changed what is in it",
     "moved": "others moved the directory that it is in",
+    "blocked": "others put something in the place of its directory",
 }
 
 

@@ -24,8 +24,8 @@ from ckptfs.history.touched import Touched, epochs_between
 
 #: Why a path is left alone: others changed it; the author and others did; nobody knows who did;
 #: others changed something in a directory that would have to go or move; others moved the
-#: directory that it is in.
-Reason = Literal["others", "both", "unknown", "content", "moved"]
+#: directory that it is in, or put something else in its place.
+Reason = Literal["others", "both", "unknown", "content", "moved", "blocked"]
 
 #: How many authors an error names.
 _NAMED = 10
@@ -47,6 +47,8 @@ class Choice:
     target: Checkpoint
     mine: list[Change] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    #: Paths where now something stands that is no directory.
+    files: set[bytes] = field(default_factory=set)
 
     def plan(self, fs: Filesystem, paths: list[bytes]) -> Plan:
         added = [change.source for change in self.mine if change.old_path is not None]
@@ -76,6 +78,8 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
     for change in compare(fs, fs.view_of(target.epoch), fs.head):
         if not paths or any(is_below(path, paths) for path in (change.path, change.source or b"")):
             _judge(fs, record, mine, change, choice)
+            if change.new is not None and not change.new.is_dir:
+                choice.files.add(change.path)
     _leave_moved(choice)
     return choice
 
@@ -120,6 +124,7 @@ def _leave_moved(choice: Choice) -> None:
 def _moved(choice: Choice) -> Iterator[tuple[Change, Reason]]:
     left = [skipped.path for skipped in choice.skipped]
     whole = {change.path for change in choice.mine if RENAMED in change.kinds and _is_dir(change)}
+    in_the_way = choice.files - {change.path for change in choice.mine}
     for change in choice.mine:
         came = RENAMED in change.kinds or ADDED in change.kinds
         if _is_dir(change) and came and any(lies_below(path, {change.path}) for path in left):
@@ -130,6 +135,8 @@ def _moved(choice: Choice) -> Iterator[tuple[Change, Reason]]:
             and not lies_below(change.path, whole)
         ):
             yield change, "moved"
+        elif lies_below(change.source or change.path, in_the_way):
+            yield change, "blocked"
 
 
 def _is_dir(change: Change) -> bool:
@@ -161,7 +168,7 @@ def restore_choice(
     try:
         put_back(fs, undoing, touched_here)
     except OSError:
-        back = restore(fs, before, cause=cause)
+        back = restore(fs, before, cause=cause, ask=False)
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise

@@ -278,3 +278,17 @@ def test_a_great_many_authors(work: Edits) -> None:
             save(work)
     assert len(work.fs.authorship._numbers) < 700
     assert names(work, ino, first)[-1] == "command 1499"
+
+
+def test_something_in_the_place_of_its_directory(work: Edits, signer: authors.Signer) -> None:
+    work.mkdir("d")
+    work.put("d/f", b"before")
+    first = save(work)
+    signer.sign(100)
+    work.remove("d/f")
+    signer.sign(200)
+    work.remove("d")
+    work.put("d", b"a file of bob's")
+    mine, skipped = chosen(work, first, "alice")
+    assert mine == set()
+    assert skipped == {"d": "others", "d/f": "blocked"}
