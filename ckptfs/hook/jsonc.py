@@ -14,8 +14,8 @@ from typing import Any
 #: Nested deeper than this is no settings file.
 _DEPTH_MAX = 100
 
-_GAP = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_GAP = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+|/\*.*?\*/)*", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\.)*+"')
 _WORD = re.compile(r"[-+.\w]+")
 
 
@@ -104,6 +104,8 @@ class _Parser:
         while self._peek() != "}":
             start = self.at
             key = self._scalar(_STRING).plain
+            if key in made.plain:
+                raise self.trouble(f"{key!r} stands there twice")
             if self._peek() != ":":
                 raise self.trouble("a colon is missing")
             self.at += 1

@@ -119,6 +119,7 @@ def test_comments_and_the_style_of_indentation_stay() -> None:
         '{"a": "x}',
         '{"a": /* x }',
         "[" * 200,
+        '{"hooks": {}, "hooks": {}}',
         '{"hooks": []}',
         '{"hooks": "x"}',
         '{"hooks": {"Stop": {}}}',
@@ -152,6 +153,15 @@ def test_any_settings_survive(mine: dict[str, object], indent: int | str, name: 
     assert found == mine
     assert put(new, name) == new
     assert uninstalled(JSON, new) == ("" if text.strip() == "{}" else text)
+
+
+@given(st.text(alphabet='{}[]":,/*\\n \t\n1x', max_size=40), st.sampled_from([JSON, TOML]))
+def test_any_text_is_taken_or_refused(text: str, path: Path) -> None:
+    try:
+        new = put(text, "codex", path)
+    except AgentSettingsInvalid:
+        return
+    assert put(new, "codex", path) == new
 
 
 # -- TOML ------------------------------------------------------------------------------------------
