@@ -41,7 +41,7 @@ __all__ = [
 _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"})
 
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
-PATIENCE = 2.0
+PATIENCE = 10.0
 #: How often to look whether another process has let go of a store, in seconds.
 _LOOK_AGAIN = 0.02
 
