@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -136,40 +137,46 @@ def _history_figures(times: Times, what: str) -> list[Figure]:
 
 @figure("save-flat")
 def save_flat(site: Site) -> list[Figure]:
-    """The same save with few and with many files around it."""
+    """The same save with few and with many files around it, in turns."""
+    base = site.base / "flat"
     few, *more = site.scale.flat_files
-    base = _save_seconds(site, few)
-    found = []
-    for count in more:
-        seconds = _save_seconds(site, count)
-        title = f"save with {count:,} files around it, as with {few:,}"
-        note = f"{seconds_text(seconds)} against {seconds_text(base)}"
-        found.append(Figure("save-flat", title, seconds / base, "times", 1.2, note=note))
-    return found
+    times = Times()
+    with ExitStack() as stack:
+        places = [_flat(base, count, stack) for count in site.scale.flat_files]
+        for repetition in range(4 * site.scale.repeats):
+            for count, workspace, store in places:
+                save = partial(_change_and_save, f"{count}", workspace, store, repetition)
+                times.add(in_child(save, _TIMEOUT_S))
+    run("rm", "-rf", base)
+    return [
+        times.ratio(
+            "save-flat",
+            f"save with {count:,} files around it, as with {few:,}",
+            f"{count}",
+            f"{few}",
+            1.2,
+        )
+        for count in more
+    ]
 
 
-def _save_seconds(site: Site, count: int) -> float:
-    base = site.base / f"flat-{count}"
-    workspace, store = base / "workspace", base / "store"
+def _flat(base: Path, count: int, stack: ExitStack) -> tuple[int, Path, Path]:
+    """A mounted workspace with so many files."""
+    workspace, store = base / f"workspace-{count}", base / f"store-{count}"
     for number in range(count):
         if number % 1_000 == 0:
             parent = workspace / f"{number // 1_000:04}"
             parent.mkdir(parents=True)
         os.close(os.open(f"{parent}/{number:07}", os.O_CREAT | os.O_WRONLY, 0o644))
-    with mounted(workspace, store, "--no-write-back"):
-        times = in_child(partial(_saves, workspace, store, 4 * site.scale.repeats), _TIMEOUT_S)
-    run("rm", "-rf", base)
-    return times.median("save")
+    stack.enter_context(mounted(workspace, store, "--no-write-back"))
+    return count, workspace, store
 
 
-def _saves(workspace: Path, store: Path, rounds: int) -> Times:
+def _change_and_save(name: str, workspace: Path, store: Path, seed: int) -> Times:
     times = Times()
-    files = [f"0000/{number:07}" for number in range(_CHANGED)]
     with product.connect(workspace, store) as client:
-        for seed in range(rounds + 2):
-            edit(workspace, files, seed)
-            times.take("save", lambda: client.call("save", {"message": "bench"}))
-    del times.seconds["save"][:2]
+        edit(workspace, [f"0000/{number:07}" for number in range(_CHANGED)], seed)
+        times.take(name, lambda: client.call("save", {"message": "bench"}))
     return times
 
 
