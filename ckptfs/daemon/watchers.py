@@ -30,6 +30,7 @@ from ckptfs.history.sides import Place, Side
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 from ckptfs.store import View
+from ckptfs.store.format import inode_entity
 
 #: At most so many paths are touched for one restore: it costs the daemon some requests for each,
 #: and whoever watches more than this reads everything again anyway.
@@ -94,12 +95,16 @@ class Waker:
 
 
 def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) -> Touched:
-    """What of all that changed the kernel may know. Of an inode that neither had a name in the head
-    before nor was ``nameless``, and of what stands in such a directory, it has never heard."""
-    old = Side(fs.store, before)
+    """What of all that changed the kernel may know. Of an inode that neither was in the head before
+    nor was ``nameless``, and of what stands in such a directory, it has never heard."""
+    if before.epoch == fs.head.epoch:
+        return touched  # a purge: what was there before is nowhere any more
+    inodes, old = fs.store.inodes, before.bare
 
     def heard(ino: Ino) -> bool:
-        return ino in nameless or old.inode(ino) is not None or fs.is_excluded(ino)
+        if ino in nameless or inodes.get(old, inode_entity(ino)) is not None:
+            return True
+        return fs.is_excluded(ino)
 
     parents = {parent for parent in {parent for parent, _ in touched.entries} if heard(parent)}
     return Touched(

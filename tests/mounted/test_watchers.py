@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,15 @@ def test_inotifywait(work: Workspace) -> None:
 def _watches(pid: int) -> bool:
     infos = Path(f"/proc/{pid}/fdinfo").iterdir()
     return any("inotify wd" in info.read_text() for info in infos)
+
+
+def test_what_is_purged_is_nowhere_in_the_kernel(work: Workspace) -> None:
+    """Not even for one who has it open: its pages are dropped."""
+    path = work.path / "sub" / "deep"
+    assert path.read_text() == "changed, too"
+    with path.open("rb", buffering=0) as held:
+        succeed(work.cli("purge", work.path / "sub", "--force", "-w", work.path))
+        assert not path.exists()
+        assert not (work.path / "sub").exists()
+        with suppress(OSError):
+            assert b"changed" not in held.read()
