@@ -1,0 +1,251 @@
+"""Everything that takes several transactions, killed before and after each of its steps.
+
+A step is a commit of the store, or a call that changes names on the disk below. Whatever was killed
+at whichever of them, the next start finds a whole store in which it is done, or not, or goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptfs import history
+from ckptfs.fs import Filesystem
+from ckptfs.history import compression, removal, settings
+from ckptfs.model import BLOCK_SIZE
+from ckptfs.service import Service
+from ckptfs.store import Store, check, repair
+from ckptfs.sync import intake
+from tests.direct import Ticks, find, mkdir, put, shown
+
+SECRET = b"a password that leaked " * 5_000
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_CALLS = ("rename", "replace", "unlink", "link", "mkdir", "rmdir", "fsync")
+_KILLED = 9
+_KEEP_TWO = '[retention]\nmax_checkpoints = "2"\nkeep_all = "0s"\n'
+
+Shown = dict[int, object]
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Path]:
+    """A store with five checkpoints, a directory to import beside it."""
+    with tempfile.TemporaryDirectory(prefix="ckptfs-fail-", dir=_MEMORY) as base:
+        store = Store.create(Path(base) / "store")
+        fs = Filesystem(store, Ticks())
+        mkdir(fs, b"dir")
+        for number in range(5):
+            put(fs, b"dir/file %d" % number, os.urandom(2 * BLOCK_SIZE))
+            put(fs, b"small %d" % number, b"text %d\n" % number * 600)
+            if number == 1:
+                put(fs, b"secret", SECRET)
+            history.seal(fs, "auto", "", number * 10**9)
+            fs.write(fs.head, find(fs, fs.head, b"dir/file 0").ino, number * 100, b"changed")
+            if number:
+                fs.unlink(fs.head, 1, b"small %d" % (number - 1))
+        fs.commit()
+        store.close()
+        source = Path(base) / "source"
+        source.mkdir()
+        for number in range(6):
+            (source / f"in {number}").write_bytes(os.urandom(BLOCK_SIZE + number))
+        yield Path(base)
+
+
+def see(fs: Filesystem) -> Shown:
+    """What each checkpoint shows, and the workspace, as -1."""
+    found: Shown = {c.id: shown(fs, fs.view_of(c.epoch)) for c in history.checkpoints(fs.store)}
+    return {**found, -1: shown(fs, fs.head)}
+
+
+def _killed_at(step: int, done: bool, path: Path, work: Callable[[Service], object]) -> bool:
+    """Do the work in a process that is killed before, or after, a step; say whether it was."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            _arm(step, done)
+            store = Store.open(path)
+            work(Service(Filesystem(store, Ticks(10**18))))
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, _KILLED), f"the work itself failed at step {step}"
+    return status == _KILLED
+
+
+def _arm(last: int, done: bool) -> None:
+    count = 0
+
+    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == last and not done:
+                os._exit(_KILLED)
+            number = count
+            try:
+                return call(*args, **options)
+            finally:
+                if number == last and done:
+                    os._exit(_KILLED)
+
+        return step
+
+    for name in _CALLS:
+        setattr(os, name, wrap(getattr(os, name)))
+    Store.commit = wrap(Store.commit)  # type: ignore[method-assign]
+    # As many transactions as there can be.
+    removal._COMMIT_BYTES = removal._STRIDE = 1
+    compression._COMMIT_BYTES = intake.COMMIT_BYTES = 1
+
+
+def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[Filesystem, Shown]]:
+    """The file system as the next start finds it, for each step, and what was shown before."""
+    for done in (False, True):
+        step = 0
+        while True:
+            step += 1
+            path = made / "work"
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(made / "store", path)
+            store = Store.open(made / "store")
+            before = see(Filesystem(store, Ticks()))
+            store.close(commit=False)
+            killed = _killed_at(step, done, path, work)
+            store = Store.open(path)
+            fs = Filesystem(store, Ticks(2 * 10**18))
+            assert check(store) == [], f"step {step}"
+            yield fs, before
+            fs.commit()
+            assert check(store) == []
+            store.close()
+            assert sorted(name for name in os.listdir(path) if "compact" in name) == []
+            if not killed:
+                assert step > 1
+                break
+
+
+def _finish(fs: Filesystem) -> None:
+    """What housekeeping does after a start."""
+    removal.reap(fs)
+    assert not any(removal.is_hidden(fs.store, epoch) for epoch in _removable(fs))
+
+
+def _removable(fs: Filesystem) -> list[Any]:
+    """Hidden epochs with several children wait for them."""
+    parents = [record.parent for record in fs.store.epochs.values()]
+    return [epoch for epoch in fs.store.epochs if parents.count(epoch) < 2]
+
+
+def test_delete(made: Path) -> None:
+    for fs, before in _each_step(made, lambda service: service.delete_named(["1", "3"])):
+        now = see(fs)
+        assert now == {number: before[number] for number in now}
+        assert before.keys() - now.keys() in (set(), {1, 3})
+        _finish(fs)
+        assert see(fs) == now
+
+
+def test_prune(made: Path) -> None:
+    def prune(service: Service) -> None:
+        (service.fs.store.path / settings.FILE).write_text(_KEEP_TWO)
+        service.prune()
+
+    for fs, before in _each_step(made, prune):
+        now = see(fs)
+        assert now == {number: before[number] for number in now} and -1 in now
+        _finish(fs)
+        assert see(fs) == now
+
+
+def test_compact(made: Path) -> None:
+    for fs, before in _each_step(made, lambda service: service.compact()):
+        assert see(fs) == before
+        Service(fs).compact()
+        assert see(fs) == before
+
+
+def test_purge(made: Path) -> None:
+    for fs, before in _each_step(made, lambda service: service.purge([b"secret"])):
+        assert see(fs).keys() == before.keys()
+        Service(fs).purge([b"secret"])
+        Service(fs).compact()
+        assert SECRET[:200] not in (fs.store.path / "data.mdb").read_bytes()
+        for number, tree in see(fs).items():
+            assert b"secret" not in tree.nodes  # type: ignore[attr-defined]
+            assert b"dir/file 0" in tree.nodes, number  # type: ignore[attr-defined]
+
+
+def test_import(made: Path) -> None:
+    source = made / "source"
+    wanted = {os.fsencode(path.name): path.read_bytes() for path in source.iterdir()}
+    for fs, before in _each_step(made, lambda service: service.import_tree(source, merge=True)):
+        now = see(fs)
+        old = set(before) - {-1}
+        assert {number: now[number] for number in old} == {number: before[number] for number in old}
+        # What was in the workspace before is still there, whatever else is.
+        assert before[-1].nodes.keys() <= now[-1].nodes.keys()  # type: ignore[attr-defined]
+        Service(fs).import_tree(source, merge=True)
+        for name, data in wanted.items():
+            assert bytes(fs.read(fs.head, find(fs, fs.head, name).ino, 0, 1 << 20)) == data
+
+
+def test_restore(made: Path) -> None:
+    """One transaction: the old state or the new one, and a log that says which."""
+    for fs, before in _each_step(made, lambda service: service.restore("2")):
+        now, told = see(fs), history.restore_log(fs.store)
+        where = now[-1].nodes  # type: ignore[attr-defined]
+        assert where == before[2 if told else -1].nodes  # type: ignore[attr-defined]
+
+
+def test_backup(made: Path) -> None:
+    def backup(service: Service) -> None:
+        shutil.rmtree(made / "copy", ignore_errors=True)
+        service.backup(made / "copy")
+
+    for fs, before in _each_step(made, backup):
+        assert see(fs) == before
+
+
+def test_repair(made: Path) -> None:
+    """Killed in a repair, the store is the damaged one or the new one."""
+    for done in (False, True):
+        step, killed = 0, True
+        while killed:
+            step += 1
+            path = made / "work"
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(made / "store", path)
+            killed = _killed_alone(step, done, path)
+            store = Store.open(path)
+            fs = Filesystem(store, Ticks())
+            assert check(store) == []
+            assert len(see(fs)) == 6
+            store.close()
+            repair.repair(path)
+            Store.open(path).close()
+        assert step > 2
+
+
+def _killed_alone(step: int, done: bool, path: Path) -> bool:
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            _arm(step, done)
+            repair.repair(path)
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, _KILLED)
+    return status == _KILLED
