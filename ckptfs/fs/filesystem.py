@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ckptfs.fs import content, copies, inodes, names, xattrs
+from ckptfs.fs import content, copies, inodes, names, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.content import Gathered
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
@@ -109,7 +109,7 @@ class Filesystem:
     link = names.link
     unlink = names.unlink
     rmdir = names.rmdir
-    rename = names.rename
+    rename = renames.rename
 
     getattr = inodes.getattr
     setattr = inodes.setattr

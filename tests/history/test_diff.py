@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.fs.names import RENAME_EXCHANGE
+from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import plan, removal
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.diff import Change, Counts, compare, count, counts, nothing

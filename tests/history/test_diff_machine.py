@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.fs.names import RENAME_EXCHANGE
+from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.model import BLOCK_SIZE

@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.names import RENAME_EXCHANGE
+from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import excluded
 from ckptfs.history.diff import compare
 from ckptfs.service import Service

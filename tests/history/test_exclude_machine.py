@@ -15,7 +15,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs.exclusion import entries_aside
-from ckptfs.fs.names import RENAME_EXCHANGE
+from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import excluded, purge
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from ckptfs.fs import Filesystem, names
+from ckptfs.fs import Filesystem, names, renames
 from ckptfs.model import NAME_MAX, ROOT_INO, TARGET_MAX, Attributes, Ino, Inode
 from tests.direct import Life, find, get, mkdir, place, put, shown
 from tests.support.errnos import fails
 
-NOREPLACE, EXCHANGE = names.RENAME_NOREPLACE, names.RENAME_EXCHANGE
+NOREPLACE, EXCHANGE = renames.RENAME_NOREPLACE, renames.RENAME_EXCHANGE
 
 
 def nlink(fs: Filesystem, path: bytes) -> int:

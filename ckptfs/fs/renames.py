@@ -1,0 +1,174 @@
+"""Renaming: one entry moves, or two change places, perhaps across the border of history."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import crossing, inodes, names
+from ckptfs.fs.exclusion import home_for, home_of
+from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.store.format import PRESENT, dirent_entity, link_entity
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+
+def rename(
+    fs: Filesystem,
+    view: View,
+    parent: Ino,
+    name: bytes,
+    new_parent: Ino,
+    new_name: bytes,
+    flags: int = 0,
+) -> Ino | None:
+    """Move an entry; return the inode that lost the new name, if there was one."""
+    view.require_writable()
+    if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+        raise names.error(errno.EINVAL)
+    names.require_valid(new_name)
+    source = inodes.load_dir(fs, view, parent)
+    target = inodes.load_dir(fs, view, new_parent)
+    moved = inodes.load(fs, view, names.require(fs, view, parent, name))
+    if not target.nlink:
+        raise names.error(errno.ENOENT)
+    if moved.is_dir and new_parent != parent:
+        _require_outside(fs, view, moved.ino, new_parent)
+    found = names.find(fs, view, new_parent, new_name)
+    replaced = None if found is None else inodes.load(fs, view, found)
+    if flags == RENAME_EXCHANGE:
+        _exchange(fs, view, source, name, moved, target, new_name, replaced)
+        return None
+    if replaced is not None and flags == RENAME_NOREPLACE:
+        raise names.error(errno.EEXIST)
+    if replaced is not None and replaced.ino == moved.ino:
+        return None
+    _move(fs, view, source, name, moved, target, new_name, replaced)
+    return replaced.ino if replaced else None
+
+
+def _require_outside(fs: Filesystem, view: View, ino: Ino, place: Ino) -> None:
+    """Refuse to put a directory below itself."""
+    while place != ROOT_INO:
+        if place == ino:
+            raise names.error(errno.EINVAL)
+        place = inodes.load(fs, view, place).parent
+        if not place:
+            return
+
+
+def _move(
+    fs: Filesystem,
+    view: View,
+    source: Inode,
+    name: bytes,
+    moved: Inode,
+    target: Inode,
+    new_name: bytes,
+    replaced: Inode | None,
+) -> None:
+    fs.store.charge()
+    if replaced is not None:
+        _require_replaceable(fs, view, moved, replaced)
+    home = _bring_home(fs, view, moved, target.ino, new_name)
+    if replaced is not None:
+        gone_from = home_of(fs, view, replaced.ino)
+        names.remove(fs, gone_from, target.ino, new_name, replaced)
+        _recount(fs, view, target.ino, gone_from, -int(replaced.is_dir))
+    fs.store.dirents.drop(home, dirent_entity(source.ino, name))
+    names.set_entry(fs, home, target.ino, new_name, moved.ino)
+    # A hard link of one inode replaced by another name of it was ruled out before, so what
+    # `_remove` saved cannot be `moved`.
+    moved = inodes.load(fs, home, moved.ino)
+    renamed = _renamed(fs, home, moved, (source.ino, name), (target.ino, new_name))
+    inodes.save(fs, home, renamed._replace(ctime_ns=fs.clock()))
+    if source.ino == target.ino:
+        _recount(fs, view, source.ino, home, 0)
+    else:
+        _recount(fs, view, source.ino, home, -int(moved.is_dir))
+        _recount(fs, view, target.ino, home, int(moved.is_dir))
+
+
+def _bring_home(fs: Filesystem, view: View, moved: Inode, parent: Ino, name: bytes) -> View:
+    """Let what is to be called another cross the border if its new name lies on the other side.
+    Returns its home from then on; refused with EXDEV where it would be torn."""
+    if view.aside is None:
+        return view
+    if moved.is_dir:
+        fs.exclusion.forget_paths()
+    home = home_of(fs, view, moved.ino)
+    place = home_for(fs, view, parent, name, is_dir=moved.is_dir)
+    if home is not place:
+        tree = crossing.tree_of(fs, home, moved.ino)
+        crossing.require_whole(fs, home, moved, tree)
+        crossing.cross(fs, view, moved, home, place, tree)
+    return place
+
+
+def _recount(fs: Filesystem, view: View, directory: Ino, home: View, subdirs: int) -> None:
+    """`_touch` for a directory that something else may have changed since it was looked at."""
+    names.touch(fs, view, inodes.load_dir(fs, view, directory), home, subdirs=subdirs)
+
+
+def _require_replaceable(fs: Filesystem, view: View, moved: Inode, replaced: Inode) -> None:
+    if replaced.is_dir and not moved.is_dir:
+        raise names.error(errno.EISDIR)
+    if moved.is_dir and not replaced.is_dir:
+        raise names.error(errno.ENOTDIR)
+    if replaced.is_dir and not names.is_empty(fs, view, replaced.ino):
+        raise names.error(errno.ENOTEMPTY)
+
+
+def _exchange(
+    fs: Filesystem,
+    view: View,
+    source: Inode,
+    name: bytes,
+    first: Inode,
+    target: Inode,
+    new_name: bytes,
+    second: Inode | None,
+) -> None:
+    if second is None:
+        raise names.error(errno.ENOENT)
+    if first.ino == second.ino:
+        return
+    if second.is_dir and source.ino != target.ino:
+        _require_outside(fs, view, second.ino, source.ino)
+    fs.store.charge()
+    old, new = (source.ino, name), (target.ino, new_name)
+    first_home = _bring_home(fs, view, first, *new)
+    second_home = _bring_home(fs, view, second, *old)
+    if first_home is not second_home:
+        fs.store.dirents.drop(first_home, dirent_entity(*old))
+        fs.store.dirents.drop(second_home, dirent_entity(*new))
+    names.set_entry(fs, second_home, *old, second.ino)
+    names.set_entry(fs, first_home, *new, first.ino)
+    now = fs.clock()
+    for ino, home, was, will in (
+        (first.ino, first_home, old, new),
+        (second.ino, second_home, new, old),
+    ):
+        inode = inodes.load(fs, home, ino)
+        inodes.save(fs, home, _renamed(fs, home, inode, was, will)._replace(ctime_ns=now))
+        _recount(fs, view, was[0], home, -int(inode.is_dir))
+        _recount(fs, view, will[0], home, int(inode.is_dir))
+
+
+def _renamed(
+    fs: Filesystem,
+    view: View,
+    inode: Inode,
+    old: tuple[Ino, bytes],
+    new: tuple[Ino, bytes],
+) -> Inode:
+    if (inode.parent, inode.name) == old:
+        return inode._replace(parent=new[0], name=new[1])
+    fs.store.links.drop(view, link_entity(inode.ino, *old))
+    fs.store.links.put(view, link_entity(inode.ino, *new), PRESENT)
+    return inode
