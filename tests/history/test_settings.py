@@ -53,3 +53,35 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(SettingInvalid, match=str(tmp_path / "file")):
         settings.load([tmp_path / "file"])
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("", ()),
+        ("*.log", ("*.log",)),
+        ("*.log, build/ ,", ("*.log", "build/")),
+        ("a,b\nc d\n", ("a,b", "c d")),
+        ("# none\n\n!keep\n", ("!keep",)),
+    ],
+)
+def test_patterns(tmp_path: Path, text: str, patterns: tuple[str, ...]) -> None:
+    file = tmp_path / "config.toml"
+    settings.store(file, "exclude.patterns", text)
+    assert settings.load([file]).exclude == patterns
+
+
+def test_patterns_as_a_list(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[exclude]\npatterns = ["a,b", "*.log"]\n')
+    assert settings.load([file]).exclude == ("a,b", "*.log")
+    settings.store(file, "store.compress", "off")
+    assert settings.load([file]).exclude == ("a,b", "*.log")
+
+
+@pytest.mark.parametrize("text", ["[z-a]", "!", "a\\", "/", "*.log, ["])
+def test_patterns_that_make_no_sense(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    with pytest.raises(SettingInvalid):
+        settings.store(file, "exclude.patterns", text)
+    assert not file.exists()
