@@ -12,13 +12,13 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from pathlib import Path
 
 import trio
 
-from ckptfs import fuse
+from ckptfs import fuse, history
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
@@ -29,6 +29,7 @@ from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy
+from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
 from ckptfs.history.auto import parse_policy
@@ -39,6 +40,9 @@ from ckptfs.store import View
 log = logging.getLogger(__name__)
 
 CHECKPOINTS = os.fsdecode(NAME)
+
+#: How long the kernel may take to forget what nobody has open: it does so at once.
+_FORGETTING_MS = 10
 
 
 def mount_options(plan: Plan) -> fuse.MountOptions:
@@ -105,6 +109,14 @@ class Door:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         self._service.delete_named([str(number)])
         self._hub.happened("delete", {"checkpoints": [{"id": number}]})
+
+
+async def _forgotten(fs: Filesystem, inodes: Collection[Ino]) -> None:
+    """Return when the kernel has forgotten these, or seems not to be going to."""
+    for _ in range(_FORGETTING_MS):
+        if not any(map(fs.is_used, inodes)):
+            return
+        await trio.sleep(0.001)
 
 
 class Mounted:
@@ -212,7 +224,7 @@ class Mounted:
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            result = verbs.perform(self._service, request.op, request.args, tell)
+            result = await self._carry_out(request, tell)
         finally:
             await self._announce(before, nameless, everywhere=request.op == "purge")
         if deleted := known_ids - self._ids() if known_ids else set():
@@ -220,6 +232,20 @@ class Mounted:
         if request.op == "import":
             await self._show_new_names()
         return result
+
+    async def _carry_out(self, request: Request, tell: verbs.Tell | None) -> Record:
+        fs = self._service.fs
+        try:
+            return verbs.perform(self._service, request.op, request.args, tell)
+        except history.InUse as known:
+            await fuse.tell_kernel(known.files, (), known.files)
+            await _forgotten(fs, set(known.files.values()))
+        # What is still known now is open, and the next thing that happens is the restore.
+        fs.can_ask = False
+        try:
+            return verbs.perform(self._service, request.op, request.args, tell)
+        finally:
+            fs.can_ask = True
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}

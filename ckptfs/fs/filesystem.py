@@ -47,6 +47,9 @@ class Filesystem:
         #: Tells whether somebody may be using an inode. A mount that is not told of open handles
         #: goes by what the kernel knows.
         self.is_used: Callable[[Ino], bool] = self.is_held
+        #: Whether such a mount can be asked to forget what nobody has open, before it is decided
+        #: by what it knows.
+        self.can_ask = False
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)

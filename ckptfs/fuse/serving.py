@@ -67,6 +67,7 @@ async def serve(
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
         fs.is_used = compiled.knows
+        fs.can_ask = True
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
@@ -76,6 +77,7 @@ async def serve(
     finally:
         fs.keep_unlinked = False
         fs.is_used = fs.is_held
+        fs.can_ask = False
         pyfuse3.close(unmount=True)
         fs.commit()
 

@@ -10,6 +10,7 @@ from ckptfs.history.checkpoints import (
     seal,
 )
 from ckptfs.history.restore import (
+    InUse,
     LogEntry,
     Plan,
     Restored,
@@ -29,6 +30,7 @@ from ckptfs.history.touched import Touched
 __all__ = [
     "Cause",
     "Checkpoint",
+    "InUse",
     "LogEntry",
     "Plan",
     "Restored",

@@ -23,7 +23,7 @@ from ckptfs.history.diff import compare
 from ckptfs.history.equalise import Equaliser
 from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay_aside
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
-from ckptfs.model import Ino
+from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import pack_u64
 
@@ -67,6 +67,15 @@ class LogEntry:
     pid: int = 0
 
 
+class InUse(Exception):
+    """Files that differ and that the kernel knows, by their names. It may drop those first: what it
+    then still knows somebody has open."""
+
+    def __init__(self, files: dict[tuple[Ino, bytes], Ino]) -> None:
+        super().__init__(f"{len(files)} names")
+        self.files = files
+
+
 def restore(
     fs: Filesystem,
     target: Checkpoint,
@@ -74,14 +83,21 @@ def restore(
     kind: str = "restore",
     undoes: int | None = None,
     cause: Cause | None = None,
+    ask: bool = True,
 ) -> Restored:
-    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel."""
+    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel.
+
+    Raises `InUse`, with nothing changed, if the kernel can be asked to forget something first,
+    unless ``ask`` says not to.
+    """
     fs.settle()
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
     differing = touched(store, old, goal)
+    if ask and fs.can_ask:
+        _ask(fs, old, differing.inodes)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
@@ -116,7 +132,7 @@ def restore_paths(
         for path in paths:
             equaliser.path(path)
     except OSError:
-        back = restore(fs, before, cause=cause)
+        back = restore(fs, before, cause=cause, ask=False)
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise
@@ -211,11 +227,24 @@ def note(
     append(store, entry)
 
 
+def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
+    """The files of the old head that differ and that somebody may be using."""
+    known = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
+    found = [inode_in(fs.store, old, ino) for ino in known]
+    return [inode for inode in found if inode is not None and inode.is_file]
+
+
+def _ask(fs: Filesystem, old: View, differing: set[Ino]) -> None:
+    named = [inode for inode in _used(fs, old, differing) if inode.nlink]
+    files = {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
+    if files:
+        raise InUse(files)
+
+
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
     """Part the files that are in use from what takes their place; return the names of that."""
     store = fs.store
-    held = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
-    held = [ino for ino in held if (was := inode_in(store, old, ino)) and was.is_file]
+    held = [inode.ino for inode in _used(fs, old, differing)]
     _forget_nameless(fs, differing | fs.unlinked)
     if held:
         limbo = store.open_epoch(old.epoch, inodes=old.inodes)

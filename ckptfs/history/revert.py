@@ -191,7 +191,7 @@ def revert(
     try:
         put_back(fs, undoing, touched_here)
     except OSError:
-        back = restore(fs, before, cause=cause)
+        back = restore(fs, before, cause=cause, ask=False)
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise
