@@ -22,11 +22,12 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
 from ckptfs.control.protocol import Record
-from ckptfs.errors import ControlError, StoreInUse
+from ckptfs.errors import ControlError, StoreInUse, WriteBackIncomplete
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
     from ckptfs.store import Store
+    from ckptfs.sync.results import Skipped
 
 __all__ = [
     "LocalSession",
@@ -100,7 +101,9 @@ class LocalSession:
             else:
                 service.write_back(dir_fd)
             raise
-        service.write_back(dir_fd)
+        left = service.write_back(dir_fd).skipped
+        if left:
+            raise _incomplete(self._below, left)
         return result
 
     def meet(self, path: Path, *, keep_first: bool, exclude: Sequence[str]) -> None:
@@ -109,6 +112,14 @@ class LocalSession:
         with _directory(path) as dir_fd:
             if dir_fd is not None:
                 self._service.settle_in(dir_fd, path, keep_first=keep_first)
+
+
+def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomplete:
+    """The workspace is what was asked for; its directory is not, where something is in the way."""
+    more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
+    reason = f"{os.fsdecode(left[0].path)}: {left[0].reason}{more}"
+    hint = "Put that right; the next ckptfs command about the workspace goes on."
+    return WriteBackIncomplete(path or "", reason, hint=hint)
 
 
 @contextmanager

@@ -767,16 +767,16 @@ class Conflict(SyncError):
 
 
 class WriteBackIncomplete(SyncError):
-    """The workspace is unmounted, but the directory below is not fully current."""
+    """The workspace is not mounted, and its directory is not fully current."""
 
     kind = "write-back-incomplete"
     exit_code = 54
 
-    def __init__(self, path: AnyPath, reason: str) -> None:
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"Directory {_show(path)} was not fully brought up to date: {reason}. "
             "The store has everything.",
-            hint=f"Mount it again to go on: ckptfs mount {_shell(path)}",
+            hint=hint or f"Mount it again to go on: ckptfs mount {_shell(path)}",
         )
 
 

@@ -562,7 +562,8 @@ class Service:
         """Bring the directory below up to date with the workspace."""
         self.fs.commit()
         result = sync.write_back(self.fs, dir_fd, progress=progress)
-        self.owe_below(False)
+        if not result.skipped:
+            self.owe_below(False)
         self.mark_below(current=True)
         return result
 

@@ -6,6 +6,7 @@ that has threads, locks and an event loop.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from ckptfs.errors import (
     CkptfsError,
     MountError,
     PathUnknown,
+    SystemRefused,
     WorkspaceUnknown,
     from_record,
 )
@@ -84,6 +86,9 @@ def prepare_plain(
     path = places.resolve(directory)
     rules.check_not_dangerous(path)
     rules.check_is_directory(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        raise SystemRefused("take a directory for a workspace", refused)
     workspace = Workspace(path, rules.choose_store(path, _text(storage)))
     rules.check_apart(path, workspace.store)
     prepare_directory(workspace, keep_first=keep_first, exclude=exclude)

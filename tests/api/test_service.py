@@ -8,8 +8,9 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,9 @@ from ckptfs.errors import (
     TagInvalid,
     UsageError,
     WorkspaceUnknown,
+    WriteBackIncomplete,
 )
-from tests.support.mounting import ckptfs, is_mounted, succeed
+from tests.support.mounting import ckptfs, is_mounted, scratch, succeed
 from tests.support.waiting import wait_until
 
 PLAIN = CheckpointConfig(mount=False)
@@ -348,6 +350,37 @@ def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> Non
     for path in ("../outside", "/etc/passwd"):
         with pytest.raises(PathUnknown, match="not inside"):
             plain.restore(one.id, [path])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount over a directory")
+def test_a_file_that_cannot_be_written_is_told(plain: CheckpointService, work: Path) -> None:
+    (work / "sub").mkdir()
+    (work / "sub/a").write_text("one\n")
+    one = plain.save("one")
+    (work / "sub/a").write_text("two\n")
+    plain.save("two")
+    # What is mounted there is another file system, which is none of the workspace's.
+    with covered(work / "sub"):
+        with pytest.raises(WriteBackIncomplete, match="sub"):
+            plain.restore(one.id)
+        assert plain.list()[0].kind == "restore"
+    assert (work / "sub/a").read_text() == "two\n"
+    plain.list()
+    assert (work / "sub/a").read_text() == "one\n"
+
+
+@contextmanager
+def covered(path: Path) -> Iterator[None]:
+    """Something else is mounted on a directory for a while."""
+    with scratch() as elsewhere:
+        inner = elsewhere / "inner"
+        inner.mkdir()
+        with CheckpointService(inner, config=CheckpointConfig(unmount_on_close=True)):
+            subprocess.run(["mount", "--bind", inner, path], check=True)
+            try:
+                yield
+            finally:
+                subprocess.run(["umount", path], check=True)
 
 
 def test_restore_of_the_state_or_of_the_files(plain: CheckpointService, work: Path) -> None:
