@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
@@ -58,6 +58,9 @@ class Requests:
         #: Who wrote a file last, and when. Only the first of a process's writes is a beginning: a
         #: checkpoint before a later one would hold half a file.
         self._writers: dict[int, tuple[int, int]] = {}
+        #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
+        #: bytes in its pages.
+        self.spoiled: Callable[[int], None] = lambda node: None
         self._listings = Listings(self._dots, self._walk)
 
     # -- where ------------------------------------------------------------------------------------
@@ -203,6 +206,7 @@ class Requests:
         fs = self._fs
         view, ino, _ = self.at(node)
         if node >= LIVE_END:
+            self.spoiled(node)
             raise _error(errno.EROFS)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()

@@ -23,8 +23,11 @@ from ckptfs.fuse import front, loop
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
+from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
-from ckptfs.model import KernelClock
+from ckptfs.model import Ino, KernelClock
+
+log = logging.getLogger(__name__)
 
 #: A pause of this length between requests is a good moment to commit.
 PAUSE_S = 0.02
@@ -68,9 +71,13 @@ async def serve(
     if compiled is not None and compiled.hooked():
         fs.is_used = compiled.knows
         fs.can_ask = True
+    log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
+            operations.requests.spoiled = lambda node: nursery.start_soon(
+                tell_kernel, (), {Ino(node)}
+            )
             started()
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()

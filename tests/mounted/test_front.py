@@ -1,0 +1,131 @@
+"""The two doors to the kernel: the compiled front, and pyfuse3 alone where there is no front."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, succeed
+from tests.support.trees import facts, plant
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.needs_mount
+
+
+@pytest.fixture(params=["on", "off"])
+def work(
+    request: pytest.FixtureRequest,
+    make_workspace: Callable[..., Workspace],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Workspace:
+    monkeypatch.setenv("CKPTFS_FRONT", request.param)
+    space = make_workspace("--auto", "off")
+    said = Path(space.status()["log"]).read_text()
+    assert ("requests: compiled front" in said) == (request.param == "on")
+    assert ("requests: pyfuse3 alone" in said) == (request.param == "off")
+    return space
+
+
+def save(work: Workspace) -> Path:
+    number = json.loads(succeed(work.cli("save", "--json", "-w", work.path)).stdout)["id"]
+    return work.path / ".checkpoints" / str(number)
+
+
+def restore(work: Workspace, checkpoint: Path) -> None:
+    succeed(work.cli("restore", checkpoint.name, "--force", "-w", work.path))
+
+
+def test_a_tree_comes_back_as_it_was(work: Workspace) -> None:
+    many = {f"file-{number:03}": "x" * number for number in range(400)}
+    plant(work.path, {"dir": {"many": many, "empty": {}}, "big": "b" * 300_000})
+    os.symlink("dir/many", work.path / "link")
+    os.link(work.path / "big", work.path / "twin")
+    os.mkfifo(work.path / "fifo")
+    was, saved = facts(work.path), save(work)
+    subprocess.run(["rm", "-rf", "dir", "link", "fifo"], cwd=work.path, check=True)
+    (work.path / "twin").write_text("other")
+    os.rename(work.path / "big", work.path / "moved")
+    assert facts(saved) == was
+    restore(work, saved)
+    assert facts(work.path) == was
+
+
+def test_a_file_without_a_name_lives_while_it_is_open(work: Workspace) -> None:
+    path = work.path / "file"
+    with path.open("w+") as stream:
+        stream.write("one ")
+        stream.flush()
+        path.unlink()
+        stream.write("two")
+        stream.seek(0)
+        assert stream.read() == "one two"
+        assert os.fstat(stream.fileno()).st_nlink == 0
+    wait_until(lambda: work.status()["inodes"] == 1, "the file to go with its last user")
+
+
+def test_a_restore_leaves_what_is_open_to_its_user(work: Workspace) -> None:
+    plant(work.path, {"held": "old", "other": "old"})
+    saved = save(work)
+    numbers = {name: (work.path / name).stat().st_ino for name in ("held", "other")}
+    (work.path / "held").write_text("new")
+    (work.path / "other").write_text("new")
+    with (work.path / "held").open("r+") as stream:
+        restore(work, saved)
+        assert (work.path / "held").read_text() == (work.path / "other").read_text() == "old"
+        assert stream.read() == "new"
+        stream.write(" and newer")
+        stream.flush()
+        assert (work.path / "held").read_text() == "old"
+    # What nobody had open is the same file as before.
+    assert (work.path / "other").stat().st_ino == numbers["other"]
+
+
+@pytest.mark.parametrize("mode", ["r+b", "ab"])
+def test_a_file_in_a_checkpoint_takes_no_bytes(work: Workspace, mode: str) -> None:
+    plant(work.path, {"file": "content"})
+    path = save(work) / "file"
+    with pytest.raises(OSError, match="Read-only") as refused, path.open(mode, buffering=0) as file:
+        file.write(b"other")
+    assert refused.value.errno == errno.EROFS
+    assert path.read_text() == "content"
+
+
+def test_nor_by_a_mapping(work: Workspace) -> None:
+    plant(work.path, {"file": "content"})
+    path = save(work) / "file"
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError as error:
+        assert error.errno == errno.EROFS
+        return
+    with mmap.mmap(descriptor, 7) as mapping:
+        mapping[:] = b"another"
+        with pytest.raises(OSError, match="Read-only"):
+            mapping.flush()
+    os.close(descriptor)
+    wait_until(lambda: path.read_text() == "content", "the kernel to drop what it was given")
+
+
+def test_a_listing_follows_what_is_done_by_others(work: Workspace) -> None:
+    """The kernel keeps what it read of a directory; a restore and a save must be seen in it."""
+    plant(work.path, {"dir": {"one": "1"}})
+    saved = save(work)
+    (work.path / "dir" / "two").write_text("2")
+    (work.path / "dir" / "one").unlink()
+    assert os.listdir(work.path / "dir") == ["two"]
+    assert os.listdir(work.path / "dir") == ["two"]
+    restore(work, saved)
+    assert os.listdir(work.path / "dir") == ["one"]
+    known = set(os.listdir(saved.parent))
+    (work.path / "dir" / "three").write_text("3")
+    again = save(work)
+    assert set(os.listdir(saved.parent)) == known | {again.name}
+    succeed(work.cli("delete", again.name, "-w", work.path))
+    assert set(os.listdir(saved.parent)) == known
