@@ -25,7 +25,7 @@ from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import pack_u64
+from ckptfs.store.format import has_links, pack_u64, unpack_inode
 
 _LOG = b"restore:"
 
@@ -295,10 +295,13 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
     fs.unlinked -= gone
     fs.forgotten -= gone
     # A checkpoint that was taken while somebody had a nameless file open has it, too.
+    head, inodes = fs.head.bare, fs.store.inodes
     for ino in differing:
-        inode = inode_in(fs.store, fs.head, ino)
-        if inode is not None and not inode.nlink and not inode.name:  # a state document has one
-            fs.erase(fs.head.bare, inode)
+        record = inodes.get(head, pack_u64(ino))
+        if record and not has_links(record):
+            inode = unpack_inode(ino, record)
+            if not inode.name:  # a state document has one
+                fs.erase(head, inode)
 
 
 # -- the log ---------------------------------------------------------------------------------------

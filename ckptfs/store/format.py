@@ -103,6 +103,14 @@ def pack_inode(inode: Inode) -> bytes:
     return _INODE.pack(*inode[1:_NAME], len(name)) + name + inode.target
 
 
+_NO_LINKS = bytes(4)
+
+
+def has_links(data: bytes) -> bool:
+    """Whether the inode in a record has a name, without unpacking it."""
+    return data[4:8] != _NO_LINKS
+
+
 def unpack_inode(ino: Ino, data: bytes) -> Inode:
     *fields, name_length = _INODE.unpack_from(data)
     end = _INODE.size + name_length
