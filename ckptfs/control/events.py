@@ -34,6 +34,10 @@ class Hub:
         self._workspace = str(workspace)
         self._watchers: dict[trio.MemorySendChannel[Record], trio.CancelScope] = {}
 
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._watchers)
+
     def publish(self, kind: str, data: Record, checkpoint: int | None = None) -> None:
         if not self._watchers:
             return

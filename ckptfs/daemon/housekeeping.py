@@ -84,7 +84,8 @@ class AutoSave:
         since = fs.clock() - due.idle_ns
         self._last = history.seal(fs, "auto", due.message, since, cause=due.cause)
         self._head = fs.head
-        self._hub.happened("save", checkpoint_record(self._last))
+        if self._hub.is_watched:  # a writer waits for this
+            self._hub.happened("save", checkpoint_record(self._last))
 
     def _rename(self, checkpoint: Checkpoint, due: Due) -> None:
         store = self._service.fs.store
