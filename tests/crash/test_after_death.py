@@ -33,7 +33,9 @@ def test_status_says_what_happened_and_when(workspace: Workspace) -> None:
     status = workspace.status()
     assert status["state"] == "dead"
     assert (status["died"]["pid"], status["died"]["state"]) == (pid, "serving")
-    assert status["died"]["started_ns"] < began < status["died"]["last_commit_ns"] < time.time_ns()
+    assert status["died"]["started_ns"] < began
+    # The disk's clock ticks every few milliseconds.
+    assert began - 10**8 < status["died"]["last_commit_ns"] < time.time_ns()
     words = succeed(workspace.cli("status", "-w", workspace.path)).stdout
     assert f"process {pid}" in words and "last commit" in words
     workspace.mount()
