@@ -407,7 +407,7 @@ class Service:
         """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
         the last one, or the one before it if nothing changed since."""
         way = history.lineage(self.fs.store)
-        if not self.has_unsaved():
+        if way and not history.would_change(self.fs, way[0], []):
             way = way[1:]
         if steps < 1:
             raise UsageError("Cannot rewind: N counts from 1. Nothing was changed.")

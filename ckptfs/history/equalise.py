@@ -12,6 +12,7 @@ import errno
 from dataclasses import dataclass, field
 
 from ckptfs.fs import Filesystem
+from ckptfs.history.sameness import differences
 from ckptfs.history.touched import Touched, touched
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import View
@@ -94,8 +95,12 @@ class Equaliser:
             self._add(parent, name, like, path)
         elif here.is_dir and like.is_dir:
             self._equal_directories(here, like, path)
-        elif here != like or like.ino in self._differing:
+        elif (here != like or like.ino in self._differing) and self._looks_different(here, like):
             self._replace(parent, name, here, like, path)
+
+    def _looks_different(self, here: Inode, like: Inode) -> bool:
+        """What was restored before is another inode with other times of change, and the same."""
+        return bool(differences(self.fs, self.fs.head.bare, here, self.goal, like))
 
     def _equal_directories(self, here: Inode, like: Inode, path: bytes) -> None:
         fs = self.fs

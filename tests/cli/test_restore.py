@@ -46,6 +46,19 @@ def test_nothing_to_restore_takes_no_checkpoint(work: Workspace) -> None:
     assert checkpoints(work) == 2
 
 
+def test_a_path_that_was_restored_is_what_it_was(work: Workspace) -> None:
+    file = work.path / "file"
+    assert "1 name" in succeed(work.cli("restore", "0", file, "-w", work.path)).stdout
+    again = succeed(work.cli("restore", "0", file, "-w", work.path)).stdout
+    assert again.startswith("Nothing to restore")
+    assert checkpoints(work) == 3
+    # Two is what it was before; there is nothing between that and now.
+    file.chmod(0o600)
+    file.chmod(0o644)
+    succeed(work.cli("rewind", "--force", "-w", work.path))
+    assert file.read_text() == "two"
+
+
 def test_other_times_are_restored(work: Workspace) -> None:
     before = (work.path / "file").stat().st_mtime_ns
     os.utime(work.path / "file", ns=(1, 1))
