@@ -184,6 +184,15 @@ def test_a_block_longer_than_a_block(fs: Filesystem) -> None:
     assert found(fs) == {"blocks"}
 
 
+def test_bytes_in_the_block_map_that_changed(fs: Filesystem) -> None:
+    record = bytearray(fs.store.blockmap.get(fs.head, entity(fs, b"small")) or b"")
+    record[-1] ^= 1
+    (checkpoint,) = history.checkpoints(fs.store)
+    suffix = fmt.suffix_of(checkpoint.epoch)
+    fs.store.blockmap.rewrite(entity(fs, b"small") + suffix, bytes(record))
+    assert found(fs) == {"blocks"}
+
+
 def test_a_reference_that_has_another_length_than_its_block(fs: Filesystem) -> None:
     record = fmt.pack_reference(BLOCK_SIZE - 1, _some_block(fs))
     fs.store.blockmap.put_unlisted(fs.head, entity(fs, b"new"), record)

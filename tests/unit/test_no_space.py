@@ -11,12 +11,13 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from ckptfs.errors import StoreFull
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.store import Store, check, environment
+from ckptfs.store import Store, check, environment, opening
 from tests.direct import find, get, put
 from tests.support.errnos import fails
 from tests.support.mounting import scratch
@@ -216,6 +217,12 @@ def test_removing_very_many_small_files_from_a_full_disk(
         if full.fs.store.pressed:
             full.fs.commit()
     full.assert_whole()
+
+
+def test_a_quota_is_told_as_a_full_disk(memory: Path) -> None:
+    """It is not known beforehand: the commit that meets it says so."""
+    failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EDQUOT)}")
+    assert isinstance(opening.commit_failed(memory, failed), StoreFull)
 
 
 @AS_ROOT
