@@ -1,7 +1,8 @@
-"""Everything that takes several transactions, killed before and after each of its steps.
+"""Everything that takes several transactions, killed before each of its steps.
 
-A step is a commit of the store, or a call that changes names on the disk below. Whatever was killed
-at whichever of them, the next start finds a whole store in which it is done, or not, or goes on.
+A step is a commit of the store, or a call that changes names on the disk below; between two of them
+nothing happens on the disk, so before one is after another. Whatever was killed at whichever of
+them, the next start finds a whole store in which it is done, or not, or goes on.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def see(fs: Filesystem) -> Shown:
     return {**found, -1: shown(fs, fs.head)}
 
 
-def _killed_at(step: int, done: bool, path: Path, work: Callable[[Service], object]) -> bool:
-    """Do the work in a process that is killed before, or after, a step; say whether it was."""
+def _killed_at(step: int, path: Path, work: Callable[[Service], object]) -> bool:
+    """Do the work in a process that is killed before a step; say whether it was."""
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            _arm(step, done)
+            _arm(step)
             store = Store.open(path)
             work(Service(Filesystem(store, Ticks(10**18))))
             store.close()
@@ -82,21 +83,16 @@ def _killed_at(step: int, done: bool, path: Path, work: Callable[[Service], obje
     return status == _KILLED
 
 
-def _arm(last: int, done: bool) -> None:
+def _arm(last: int) -> None:
     count = 0
 
     def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
-            if count == last and not done:
+            if count == last:
                 os._exit(_KILLED)
-            number = count
-            try:
-                return call(*args, **options)
-            finally:
-                if number == last and done:
-                    os._exit(_KILLED)
+            return call(*args, **options)
 
         return step
 
@@ -110,28 +106,25 @@ def _arm(last: int, done: bool) -> None:
 
 def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[Filesystem, Shown]]:
     """The file system as the next start finds it, for each step, and what was shown before."""
-    for done in (False, True):
-        step = 0
-        while True:
-            step += 1
-            path = made / "work"
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(made / "store", path)
-            store = Store.open(made / "store")
-            before = see(Filesystem(store, Ticks()))
-            store.close(commit=False)
-            killed = _killed_at(step, done, path, work)
-            store = Store.open(path)
-            fs = Filesystem(store, Ticks(2 * 10**18))
-            assert check(store) == [], f"step {step}"
-            yield fs, before
-            fs.commit()
-            assert check(store) == []
-            store.close()
-            assert sorted(name for name in os.listdir(path) if "compact" in name) == []
-            if not killed:
-                assert step > 1
-                break
+    store = Store.open(made / "store")
+    before = see(Filesystem(store, Ticks()))
+    store.close(commit=False)
+    step, killed = 0, True
+    while killed:
+        step += 1
+        path = made / "work"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made / "store", path)
+        killed = _killed_at(step, path, work)
+        store = Store.open(path)
+        fs = Filesystem(store, Ticks(2 * 10**18))
+        assert check(store) == [], f"step {step}"
+        yield fs, before
+        fs.commit()
+        assert check(store) == []
+        store.close()
+        assert [name for name in os.listdir(path) if "compact" in name] == []
+    assert step > 1
 
 
 def _finish(fs: Filesystem) -> None:
@@ -218,30 +211,28 @@ def test_backup(made: Path) -> None:
 
 def test_repair(made: Path) -> None:
     """Killed in a repair, the store is the damaged one or the new one."""
-    for done in (False, True):
-        step, killed = 0, True
-        while killed:
-            step += 1
-            path = made / "work"
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(made / "store", path)
-            killed = _killed_alone(step, done, path)
-            store = Store.open(path)
-            fs = Filesystem(store, Ticks())
-            assert check(store) == []
-            assert len(see(fs)) == 6
-            store.close()
-            repair.repair(path)
-            Store.open(path).close()
-        assert step > 2
+    step, killed = 0, True
+    while killed:
+        step += 1
+        path = made / "work"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made / "store", path)
+        killed = _killed_alone(step, path)
+        store = Store.open(path)
+        assert check(store) == []
+        assert len(see(Filesystem(store, Ticks()))) == 6
+        store.close()
+        repair.repair(path)
+        Store.open(path).close()
+    assert step > 2
 
 
-def _killed_alone(step: int, done: bool, path: Path) -> bool:
+def _killed_alone(step: int, path: Path) -> bool:
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            _arm(step, done)
+            _arm(step)
             repair.repair(path)
             code = 0
         finally:
