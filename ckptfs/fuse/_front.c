@@ -796,7 +796,11 @@ static PyObject *serve(PyObject *module, PyObject *args)
             return PyLong_FromLong(TURN);
         if (!wait_for_request(now + spin_ns, turn_ns))
             return PyLong_FromLong(TURN);
-        ssize_t size = read(device, buffer, REQUEST_MAX);
+        ssize_t size;
+        /* Other threads tell the kernel what changed, and must come in between. */
+        Py_BEGIN_ALLOW_THREADS
+        size = read(device, buffer, REQUEST_MAX);
+        Py_END_ALLOW_THREADS
         if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
             continue; /* taken back by the one who asked */
         requests++;
