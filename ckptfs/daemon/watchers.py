@@ -95,13 +95,16 @@ class Waker:
 
 
 def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) -> Touched:
-    """What of all that changed the kernel may know. Of an inode that neither was in the head before
-    nor was ``nameless``, and of what stands in such a directory, it has never heard."""
+    """What of all that changed the kernel may know. Where nobody counts what it knows: of an inode
+    that neither was in the head before nor was ``nameless``, and of what stands in such a
+    directory, it has never heard."""
     if before.epoch == fs.head.epoch:
         return touched  # a purge: what was there before is nowhere any more
     inodes, old = fs.store.inodes, before.bare
 
     def heard(ino: Ino) -> bool:
+        if fs.can_ask:
+            return fs.is_used(ino)
         if ino in nameless or inodes.get(old, inode_entity(ino)) is not None:
             return True
         return fs.is_excluded(ino)

@@ -127,7 +127,7 @@ static int make_room(size_t index)
 static void remember(uint64_t node)
 {
     size_t index = node >> PAGE_BITS;
-    if (node >= LIVE_END || !node)
+    if (node >= LIVE_END || node <= FUSE_ROOT_ID)
         return;
     if (!make_room(index)) {
         fprintf(stderr, "ckptfs: out of memory\n");
@@ -140,13 +140,15 @@ static void remember(uint64_t node)
 static int is_known(uint64_t node)
 {
     size_t index = node >> PAGE_BITS;
+    if (node == FUSE_ROOT_ID)
+        return 1; /* without having been looked up */
     return index < pages_count && pages[index] && pages[index]->counts[node % PAGE_SIZE];
 }
 
 /* Whether that was all the kernel knew of it. */
 static int forget_some(uint64_t node, uint64_t times)
 {
-    if (node >= LIVE_END || !is_known(node))
+    if (node >= LIVE_END || node == FUSE_ROOT_ID || !is_known(node))
         return 0;
     Page **page = &pages[node >> PAGE_BITS];
     uint32_t *count = &(*page)->counts[node % PAGE_SIZE];
