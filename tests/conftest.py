@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+# Tests start the CLI a thousand times; without bytecode it would be compiled as often.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @pytest.fixture(autouse=True)
 def ordinary_umask() -> object:
