@@ -235,6 +235,9 @@ class Operations(pyfuse3.Operations):
             self.requests.setattr(node, Attributes(size=0), ctx.pid, keep_set_id=not ctx.uid)
         elif flags & os.O_ACCMODE:
             self._writers[node] = ctx.pid
+        # One that a restore took away a moment ago is told now, while the kernel can still look its
+        # name up again; a read would have to fail.
+        self.requests.getattr(node)
         return self._opened(node, ctx)
 
     def _opened(self, node: int, ctx: RequestContext) -> FileInfo:
