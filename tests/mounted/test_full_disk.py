@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Workspace, is_mounted, scratch
+from tests.support.mounting import Workspace, is_mounted, scratch, succeed
 from tests.support.trees import fsync, plant, tree
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.needs_mount]
@@ -86,3 +87,38 @@ def test_what_was_synced_before_the_disk_ran_full_survives_a_kill(cramped: OnSma
     cramped.kill()
     cramped.mount()
     assert (cramped.path / "kept").read_text() == "precious"
+
+
+@pytest.mark.parametrize("verb", ["delete", "prune"])
+def test_history_can_be_given_up_for_room(cramped: OnSmallDisk, verb: str) -> None:
+    top = cramped.path
+    old = os.urandom(2_000_000)
+    (top / "old").write_bytes(old)
+    saved = json.loads(succeed(cramped.cli("save", "x", "--json", "-w", top)).stdout)
+    (top / "old").unlink()
+    assert fill(top / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    assert (top / f".checkpoints/{saved['id']}/old").read_bytes() == old
+    size = (top / "huge").stat().st_size
+    if verb == "delete":
+        succeed(cramped.cli("delete", str(saved["id"]), "-w", top))
+    else:
+        succeed(cramped.cli("prune", "-w", top))
+        succeed(cramped.cli("delete", str(saved["id"]), "-w", top))
+    succeed(cramped.cli("status", "-w", top))
+    (top / "huge").unlink()
+    (top / "new").write_bytes(os.urandom(min(size, 2_000_000)))
+    fsync(top / "new")
+
+
+def test_a_restore_on_a_full_disk_is_done_or_refused(cramped: OnSmallDisk) -> None:
+    top = cramped.path
+    plant(top, {"a": "before", "dir": {"b": "x" * 50_000}})
+    saved = json.loads(succeed(cramped.cli("save", "x", "--json", "-w", top)).stdout)
+    (top / "a").write_text("after")
+    assert fill(top / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    done = cramped.cli("restore", str(saved["id"]), "--force", "-w", top)
+    found = tree(top)
+    if done.returncode == 0:
+        assert found == {"a": "before", "dir": {"b": "x" * 50_000}}
+    else:
+        assert found["a"] == "after" and "Traceback" not in done.stderr
