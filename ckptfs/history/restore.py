@@ -244,7 +244,8 @@ def _ask(fs: Filesystem, old: View, differing: set[Ino]) -> None:
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
     """Part the files that are in use from what takes their place; return the names of that."""
     store = fs.store
-    held = [inode.ino for inode in _used(fs, old, differing)]
+    # A nameless file that the target has, too, does not differ, but no head keeps it.
+    held = [inode.ino for inode in _used(fs, old, differing | fs.unlinked)]
     _forget_nameless(fs, differing | fs.unlinked)
     if held:
         limbo = store.open_epoch(old.epoch, inodes=old.inodes)

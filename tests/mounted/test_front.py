@@ -70,6 +70,19 @@ def test_a_file_without_a_name_lives_while_it_is_open(work: Workspace) -> None:
     wait_until(lambda: work.status()["inodes"] == 1, "the file to go with its last user")
 
 
+def test_a_restore_leaves_it_to_its_user_though_the_checkpoint_has_it_too(work: Workspace) -> None:
+    path = work.path / "file"
+    with path.open("w+b", buffering=0) as stream:
+        stream.write(b"one ")
+        path.unlink()
+        saved = save(work)
+        (work.path / "other").touch()
+        restore(work, saved)
+        stream.write(b"two")
+        assert os.pread(stream.fileno(), 100, 0) == b"one two"
+    wait_until(lambda: work.status()["inodes"] == 1, "the file to go with its last user")
+
+
 def test_a_restore_leaves_what_is_open_to_its_user(work: Workspace) -> None:
     plant(work.path, {"held": "old", "other": "old"})
     saved = save(work)
