@@ -49,8 +49,15 @@
 #define IO_SIZE 65536
 #define NS 1000000000LL
 
+#ifndef FOPEN_NOFLUSH
+#define FOPEN_NOFLUSH (1 << 5) /* in the headers since Linux 5.16; an older kernel overlooks it */
+#endif
+
 /* A write of a mebibyte, the largest request, and its head. */
 #define REQUEST_MAX (WRITE_MAX + (1 << 16))
+
+/* How many names a request has at most. */
+#define NAMES_MAX 2
 
 /* The fields of `model.Inode` that stat shows, by position. */
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
@@ -262,7 +269,9 @@ static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t ba
         return 0;
     entry->nodeid = entry->attr.ino;
     entry->generation = generation_of(inode, entry->nodeid);
-    entry->entry_valid = entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
+    entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
+    /* What stands in `.checkpoints` itself has no base, and comes and goes. */
+    entry->entry_valid = base || entry->nodeid < LIVE_END ? FOREVER : 0;
     return 1;
 }
 
@@ -304,8 +313,8 @@ static Outcome answer_bytes(const Request *request, PyObject *result)
     return got ? ANSWERED : FAILED;
 }
 
-/* The exception that is set becomes the answer. */
-static void answer_failure(const Request *request)
+/* The errno for the exception that is set; it is told in the log if nobody expected it. */
+static int errno_of_failure(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -319,7 +328,7 @@ static void answer_failure(const Request *request)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    answer_error(request, error > 0 ? error : EIO);
+    return error > 0 ? error : EIO;
 }
 
 /* -- calls ------------------------------------------------------------------------------------ */
@@ -451,29 +460,32 @@ static Outcome do_rename2(const Request *request)
     return rename_to(request, in->newdir, in->flags, (const char *)(in + 1));
 }
 
-static Outcome forget_node(uint64_t node, uint64_t times)
+/* Nobody waits for an answer, and what went wrong with one node is no matter to the next. */
+static void forget_node(uint64_t node, uint64_t times)
 {
     if (!forget_some(node, times) || (!PySet_GET_SIZE(unlinked) && !PyDict_GET_SIZE(limbo)))
-        return ANSWERED;
+        return;
     PyObject *result = CALL(call_forget, NUMBER(node));
+    if (!result)
+        errno_of_failure();
     Py_XDECREF(result);
-    return result ? ANSWERED : FAILED;
 }
 
 static Outcome do_forget(const Request *request)
 {
     const struct fuse_forget_in *in = (const void *)request->body;
-    return forget_node(request->head->nodeid, in->nlookup);
+    forget_node(request->head->nodeid, in->nlookup);
+    return ANSWERED;
 }
 
 static Outcome do_batch_forget(const Request *request)
 {
     const struct fuse_batch_forget_in *in = (const void *)request->body;
     const struct fuse_forget_one *items = (const void *)(in + 1);
-    Outcome outcome = ANSWERED;
-    for (uint32_t i = 0; i < in->count && outcome == ANSWERED; i++)
-        outcome = forget_node(items[i].nodeid, items[i].nlookup);
-    return outcome;
+    size_t there = (request->size - sizeof *in) / sizeof *items;
+    for (size_t i = 0; i < in->count && i < there; i++)
+        forget_node(items[i].nodeid, items[i].nlookup);
+    return ANSWERED;
 }
 
 static Outcome do_interrupt(const Request *request)
@@ -554,6 +566,8 @@ static Outcome do_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     struct fuse_write_out out = {.size = in->size};
+    if (in->size > request->size - sizeof *in)
+        return answer_error(request, EIO);
     /* Pages of a mapping are written by whoever makes room. */
     uint32_t pid = in->write_flags & FUSE_WRITE_CACHE ? 0 : request->head->pid;
     PyObject *result =
@@ -705,51 +719,62 @@ static Outcome do_init(const Request *request)
 
 /* -- the loop --------------------------------------------------------------------------------- */
 
-static Outcome (*const HANDLERS[])(const Request *) = {
-    [FUSE_LOOKUP] = do_lookup,
-    [FUSE_FORGET] = do_forget,
-    [FUSE_GETATTR] = do_getattr,
-    [FUSE_SETATTR] = do_setattr,
-    [FUSE_READLINK] = do_readlink,
-    [FUSE_SYMLINK] = do_symlink,
-    [FUSE_MKNOD] = do_mknod,
-    [FUSE_MKDIR] = do_mkdir,
-    [FUSE_UNLINK] = do_unlink,
-    [FUSE_RMDIR] = do_rmdir,
-    [FUSE_RENAME] = do_rename,
-    [FUSE_LINK] = do_link,
-    [FUSE_OPEN] = do_open,
-    [FUSE_READ] = do_read,
-    [FUSE_WRITE] = do_write,
-    [FUSE_RELEASE] = do_release,
-    [FUSE_FSYNC] = do_fsync,
-    [FUSE_FLUSH] = do_flush,
-    [FUSE_INIT] = do_init,
-    [FUSE_OPENDIR] = do_open,
-    [FUSE_READDIR] = do_readdir,
-    [FUSE_RELEASEDIR] = do_release,
-    [FUSE_FSYNCDIR] = do_fsync,
-    [FUSE_CREATE] = do_create,
-    [FUSE_INTERRUPT] = do_interrupt,
-    [FUSE_IOCTL] = do_ioctl,
-    [FUSE_BATCH_FORGET] = do_batch_forget,
-    [FUSE_READDIRPLUS] = do_readdirplus,
-    [FUSE_RENAME2] = do_rename2,
+typedef Outcome Handler(const Request *);
+
+/* What answers a request, and how many bytes it must have behind its head. Names come after those,
+ * and end with a zero in any case. */
+static const struct {
+    Handler *handle;
+    size_t least;
+} HANDLERS[] = {
+    [FUSE_LOOKUP] = {do_lookup, 1},
+    [FUSE_FORGET] = {do_forget, sizeof(struct fuse_forget_in)},
+    [FUSE_GETATTR] = {do_getattr, 0},
+    [FUSE_SETATTR] = {do_setattr, sizeof(struct fuse_setattr_in)},
+    [FUSE_READLINK] = {do_readlink, 0},
+    [FUSE_SYMLINK] = {do_symlink, 1},
+    [FUSE_MKNOD] = {do_mknod, sizeof(struct fuse_mknod_in)},
+    [FUSE_MKDIR] = {do_mkdir, sizeof(struct fuse_mkdir_in)},
+    [FUSE_UNLINK] = {do_unlink, 1},
+    [FUSE_RMDIR] = {do_rmdir, 1},
+    [FUSE_RENAME] = {do_rename, sizeof(struct fuse_rename_in)},
+    [FUSE_LINK] = {do_link, sizeof(struct fuse_link_in)},
+    [FUSE_OPEN] = {do_open, 0},
+    [FUSE_READ] = {do_read, sizeof(struct fuse_read_in)},
+    [FUSE_WRITE] = {do_write, sizeof(struct fuse_write_in)},
+    [FUSE_RELEASE] = {do_release, 0},
+    [FUSE_FSYNC] = {do_fsync, 0},
+    [FUSE_FLUSH] = {do_flush, 0},
+    [FUSE_INIT] = {do_init, offsetof(struct fuse_init_in, flags) + sizeof(uint32_t)},
+    [FUSE_OPENDIR] = {do_open, 0},
+    [FUSE_READDIR] = {do_readdir, sizeof(struct fuse_read_in)},
+    [FUSE_RELEASEDIR] = {do_release, 0},
+    [FUSE_FSYNCDIR] = {do_fsync, 0},
+    [FUSE_CREATE] = {do_create, sizeof(struct fuse_create_in)},
+    [FUSE_INTERRUPT] = {do_interrupt, 0},
+    [FUSE_IOCTL] = {do_ioctl, 0},
+    [FUSE_BATCH_FORGET] = {do_batch_forget, sizeof(struct fuse_batch_forget_in)},
+    [FUSE_READDIRPLUS] = {do_readdirplus, sizeof(struct fuse_read_in)},
+    [FUSE_RENAME2] = {do_rename2, sizeof(struct fuse_rename2_in)},
 };
 #define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
 
 static Outcome handle_request(size_t size)
 {
     const struct fuse_in_header *head = (const void *)buffer;
-    Request request = {head, buffer + sizeof *head, size - sizeof *head};
-    if (size >= sizeof *head && head->opcode < sizeof kinds / sizeof *kinds)
-        kinds[head->opcode]++;
-    if (size < sizeof *head || head->opcode >= HANDLERS_COUNT || !HANDLERS[head->opcode])
+    if (size < sizeof *head)
         return NOT_OURS;
-    buffer[size] = 0;
-    Outcome outcome = HANDLERS[head->opcode](&request);
+    Request request = {head, buffer + sizeof *head, size - sizeof *head};
+    if (head->opcode < sizeof kinds / sizeof *kinds)
+        kinds[head->opcode]++;
+    if (head->opcode >= HANDLERS_COUNT || !HANDLERS[head->opcode].handle)
+        return NOT_OURS;
+    if (request.size < HANDLERS[head->opcode].least)
+        return answer_error(&request, EIO);
+    memset(buffer + size, 0, NAMES_MAX);
+    Outcome outcome = HANDLERS[head->opcode].handle(&request);
     if (outcome == FAILED)
-        answer_failure(&request);
+        answer_error(&request, errno_of_failure());
     return outcome;
 }
 
@@ -782,6 +807,18 @@ static int wait_for_request(int64_t spin_until, int64_t turn)
     return found > 0;
 }
 
+/* A request that is taken back after it was seen must not leave the reader waiting: nobody else
+ * would get a turn until the next one. */
+static void watch(int descriptor)
+{
+    if (descriptor == device)
+        return;
+    device = descriptor;
+    int flags = fcntl(device, F_GETFL);
+    if (flags >= 0)
+        fcntl(device, F_SETFL, flags | O_NONBLOCK);
+}
+
 PyDoc_STRVAR(serve_doc,
              "serve(fd, spin_ns, turn_ns) -> int\n\n"
              "Answer requests until one comes that is left to libfuse (LEFT), or the monotonic\n"
@@ -789,9 +826,11 @@ PyDoc_STRVAR(serve_doc,
 
 static PyObject *serve(PyObject *module, PyObject *args)
 {
+    int descriptor;
     long long spin_ns, turn_ns;
-    if (!PyArg_ParseTuple(args, "iLL", &device, &spin_ns, &turn_ns))
+    if (!PyArg_ParseTuple(args, "iLL", &descriptor, &spin_ns, &turn_ns))
         return NULL;
+    watch(descriptor);
     for (;;) {
         int64_t now = monotonic_ns();
         if (now > turn_ns)
@@ -827,22 +866,22 @@ struct fuse_buf {
     off_t pos;
 };
 
-static void *in_libfuse(const char *symbol)
+/* What `symbol` would have been to the caller without this module; its libfuse may have any name. */
+static void *beyond(void *caller, const char *symbol)
 {
-    static const char *const names[] = {"libfuse3.so.3", "libfuse3.so.4"};
-    void *found = NULL;
-    for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++) {
-        void *library = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
-        if (library)
-            found = dlsym(library, symbol);
-    }
+    Dl_info info;
+    void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    void *found = library ? dlsym(library, symbol) : NULL;
+    if (library)
+        dlclose(library);
     return found;
 }
 
 /* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. */
 int fuse_session_mount(struct fuse_session *session, const char *mountpoint)
 {
-    int (*mount)(struct fuse_session *, const char *) = in_libfuse("fuse_session_mount");
+    int (*mount)(struct fuse_session *, const char *) =
+        beyond(__builtin_return_address(0), "fuse_session_mount");
     hooked = mount != NULL;
     return mount ? mount(session, mountpoint) : -1;
 }
@@ -851,8 +890,9 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 {
     if (!waiting) {
         int (*receive)(struct fuse_session *, struct fuse_buf *) =
-            in_libfuse("fuse_session_receive_buf");
-        return receive ? receive(session, out) : -ENOSYS;
+            beyond(__builtin_return_address(0), "fuse_session_receive_buf");
+        int result = receive ? receive(session, out) : -ENOSYS;
+        return result == -EAGAIN ? -EINTR : result; /* as pyfuse3 knows it: to be tried again */
     }
     if (!out->mem && !(out->mem = malloc(REQUEST_MAX)))
         return -ENOMEM;
@@ -889,6 +929,7 @@ static PyObject *bind(PyObject *module, PyObject *owner)
         PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");
         return NULL;
     }
+    device = -1;
     waiting = 0;
     hooked = 0;
     forget_everything();
@@ -941,7 +982,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__front(void)
 {
     PyObject *module = PyModule_Create(&definition);
-    buffer = malloc(REQUEST_MAX + 1);
+    buffer = malloc(REQUEST_MAX + NAMES_MAX);
     if (!module || !buffer || PyModule_AddIntConstant(module, "LEFT", LEFT) ||
         PyModule_AddIntConstant(module, "TURN", TURN)) {
         Py_XDECREF(module);

@@ -159,10 +159,8 @@ class Operations(pyfuse3.Operations):
     async def _save(self, name: bytes) -> EntryAttributes:
         with refusals(errno.EINVAL):
             number = await self._hooks().save(os.fsdecode(name))
-            entry = attributes(self.requests.directory.checkpoint(number))
-        # The name becomes a symbolic link; what this call made is the directory behind it.
-        entry.entry_timeout = 0
-        return entry
+            # The name becomes a symbolic link; what this call made is the directory behind it.
+            return attributes(self.requests.directory.checkpoint(number))
 
     async def _delete(self, name: bytes, pid: int) -> None:
         with refusals(errno.EPERM):

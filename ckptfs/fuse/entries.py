@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyfuse3 import EntryAttributes
 
-from ckptfs.fuse.nodes import HISTORY
+from ckptfs.fuse.nodes import HISTORY, LIVE_END
 from ckptfs.model import Inode
 
 #: Nobody but this process changes the tree, and it tells the kernel when it does so unasked.
@@ -17,7 +17,8 @@ _IO_SIZE = 4096
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     """The answer for an inode; ``base`` makes its number a node id of its view. What stands in
-    `.checkpoints` has to be asked for again: checkpoints come and go."""
+    `.checkpoints` itself has no base, and its names have to be asked for again: checkpoints come
+    and go."""
     node = base | inode.ino
     entry = EntryAttributes()
     entry.st_ino = node
@@ -32,7 +33,8 @@ def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
-    entry.entry_timeout = entry.attr_timeout = FOREVER if node < HISTORY else 0
+    entry.attr_timeout = FOREVER if node < HISTORY else 0
+    entry.entry_timeout = FOREVER if base or node < LIVE_END else 0
     return entry
 
 

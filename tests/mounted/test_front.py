@@ -142,3 +142,18 @@ def test_a_listing_follows_what_is_done_by_others(work: Workspace) -> None:
     assert set(os.listdir(saved.parent)) == known | {again.name}
     succeed(work.cli("delete", again.name, "-w", work.path))
     assert set(os.listdir(saved.parent)) == known
+
+
+def test_a_checkpoint_that_expires_is_gone_for_the_kernel_too(work: Workspace) -> None:
+    plant(work.path, {"file": "1"})
+    saved = save(work)
+    for content in ("2", "3"):
+        (work.path / "file").write_text(content)
+        restore(work, saved)
+    before = [saved.parent / str(int(saved.name) + number) for number in (1, 2)]
+    assert [(path / "file").read_text() for path in before] == ["2", "3"]
+    for key in ("keep_all", "hourly", "daily"):
+        succeed(work.cli("config", f"retention.{key}", "1s", "-w", work.path))
+    succeed(work.cli("config", "retention.max_checkpoints", "1", "-w", work.path))
+    (work.path / "file").write_text("4")
+    wait_until(lambda: not before[0].exists(), "the name of an expired checkpoint to go")
