@@ -22,7 +22,7 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
 from ckptfs.control.protocol import Record
-from ckptfs.errors import ControlError, StoreInUse, WriteBackIncomplete
+from ckptfs.errors import ControlError, DaemonGone, StoreInUse, WriteBackIncomplete
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 #: What changes the workspace itself, so that its directory has to follow.
-_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"})
+_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
 
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
 PATIENCE = 10.0
@@ -60,7 +60,7 @@ def _is_about_now(op: str, args: Record) -> bool:
         return False
     from ckptfs.control.verbs import NEEDS_SYNC
 
-    return op in NEEDS_SYNC
+    return op in NEEDS_SYNC or op in _MOVING
 
 
 class LocalSession:
@@ -124,8 +124,10 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 
 @contextmanager
 def _directory(path: Path) -> Iterator[int | None]:
-    """The directory, or None if it is gone or behind a dead mount: then the store's own state is
-    all there is."""
+    """The directory, or None if it is gone: then the store's own state is all there is. Behind a
+    dead mount it is still there, and older than the store, so nobody may take it for now."""
+    if runtime.is_dead(path):
+        raise DaemonGone(path, "it died")
     try:
         dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -163,7 +165,9 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
         # For its turn among our own threads it waits; for another process the caller does, since
         # that may be a daemon, and then there is somebody to ask.
         left = deadline - time.monotonic()
-        return open_store(workspace.store, below=workspace.path, patience=left)
+        # A store alone stands for its own workspace; then there is no directory.
+        below = None if workspace.path == workspace.store else workspace.path
+        return open_store(workspace.store, below=below, patience=left)
     if daemon.state != runtime.SERVING:
         raise ControlError(
             f"Workspace {workspace.path} is busy: its daemon ({daemon.pid}) is {daemon.state}. "
@@ -206,8 +210,9 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
 
 
 @contextmanager
-def new_store(path: Path) -> Iterator[LocalSession]:
-    """A session with a store made for it; if the session fails, the store goes again."""
+def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession]:
+    """A session with a store made for it; if the session fails, the store goes again. ``below`` is
+    its workspace's directory."""
     import shutil
 
     from ckptfs.fs import Filesystem
@@ -217,7 +222,7 @@ def new_store(path: Path) -> Iterator[LocalSession]:
     existed = path.exists()
     store = Store.create(path)
     try:
-        yield LocalSession(Service(Filesystem(store)), None)
+        yield LocalSession(Service(Filesystem(store)), below)
     except BaseException:
         store.close(commit=False)
         if not existed:

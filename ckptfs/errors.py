@@ -124,6 +124,14 @@ class UsageError(CkptfsError):
     hint = "See `ckptfs --help`."
 
 
+def no_paths(verb: str) -> UsageError:
+    """For a list of paths that is there and empty: who made it did not mean everything."""
+    return UsageError(
+        f"Cannot {verb}: the list of paths is empty. Nothing was changed.",
+        hint="Leave the list out to mean everything.",
+    )
+
+
 class ProblemsFound(CkptfsError):
     """`ckptfs check` looked and found something."""
 
@@ -516,8 +524,8 @@ class WorkspaceNotEmpty(WorkspaceError):
 
     def __init__(self, path: AnyPath) -> None:
         super().__init__(
-            f"Cannot fill workspace {_show(path)}: it already has content. Nothing was changed.",
-            hint="Import into a new workspace, or copy with cp -a into the mounted one.",
+            f"Cannot import into {_show(path)}: it already has content. Nothing was changed.",
+            hint="Import into a new workspace, or copy into this one with cp -a.",
         )
 
 
@@ -861,7 +869,8 @@ class DaemonGone(ControlError):
     def __init__(self, path: AnyPath, reason: str = "it ended before it answered") -> None:
         super().__init__(
             f"Lost the daemon of {_show(path)}: {reason}. What it had stored is kept.",
-            hint=f"Mount again with: ckptfs mount {_shell(path)}",
+            hint=f"`ckptfs mount {_shell(path)}` or `ckptfs umount {_shell(path)}` "
+            "brings it in order.",
         )
 
 

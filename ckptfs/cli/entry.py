@@ -55,8 +55,9 @@ def _run(words: list[str]) -> int:
     except OSError as error:
         if os.environ.get("CKPTFS_DEBUG"):
             raise
-        screen.failure(SystemRefused(doing, error), as_json=as_json)
-        return SystemRefused.exit_code
+        refused = _refused(doing, error, words)
+        screen.failure(refused, as_json=as_json)
+        return refused.exit_code
     except Exception as error:
         if os.environ.get("CKPTFS_DEBUG"):
             raise
@@ -106,6 +107,23 @@ def verb(name: str) -> Callable[[Namespace], int]:
         importlib.import_module(f"ckptfs.cli.{module}"), function
     )
     return chosen
+
+
+def _refused(doing: str, error: OSError, words: list[str]) -> CkptfsError:
+    """What the system said no to; of a dead mount, what there is to do about it."""
+    import errno
+
+    if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+        from ckptfs.cli import place
+        from ckptfs.cli.parser import make_parser
+        from ckptfs.control import runtime
+        from ckptfs.errors import DaemonGone
+
+        with suppress(CkptfsError):
+            found = place.workspace(make_parser(words).parse_args(words))
+            if runtime.living(found) is None and runtime.is_dead(found.path):
+                return DaemonGone(found.path, "it died")
+    return SystemRefused(doing, error)
 
 
 def _fault(error: Exception) -> CkptfsError:

@@ -12,7 +12,7 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, new_store, open_workspace
 from ckptfs.control import runtime
-from ckptfs.errors import UsageError, WorkspaceUnknown
+from ckptfs.errors import UsageError, WorkspaceNotEmpty, WorkspaceUnknown
 
 
 def import_tree(args: Namespace) -> int:
@@ -21,9 +21,13 @@ def import_tree(args: Namespace) -> int:
     target = _import_target(args)
     check_apart(source, target)
     with _filling(target) as session, screen.progress("Importing") as show:
-        # A mounted workspace with content is better filled through the mount, by cp -a.
-        wishes = {"source": str(source), "merge": runtime.living(target) is None}
-        record = session.call("import", wishes, progress=show)
+        # A workspace with content is better filled by cp -a; a bare store has no other way in.
+        merge = args.store is not None and runtime.living(target) is None
+        wishes = {"source": str(source), "merge": merge}
+        try:
+            record = session.call("import", wishes, progress=show)
+        except WorkspaceNotEmpty:
+            raise WorkspaceNotEmpty(target.path) from None  # who has the store knows only that
     if args.store is None:
         config.register(target)
     _say(record, f"Imported {screen.safe(source)}", as_json=args.json)
@@ -56,7 +60,7 @@ def _import_target(args: Namespace) -> Workspace:
 def _filling(target: Workspace) -> AbstractContextManager[Session]:
     if (target.store / "data.mdb").exists():
         return open_workspace(target)
-    return new_store(target.store)
+    return new_store(target.store, below=None if target.path == target.store else target.path)
 
 
 def _say(record: Record, done: str, *, as_json: bool) -> None:

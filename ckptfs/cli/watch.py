@@ -10,12 +10,14 @@ from ckptfs.cli import place, screen
 from ckptfs.cli.screen import Record
 from ckptfs.control import runtime
 from ckptfs.control.client import Client
-from ckptfs.errors import NotMounted
+from ckptfs.errors import DaemonGone, NotMounted
 
 
 def watch(args: Namespace) -> int:
     workspace = place.workspace(args)
     daemon = runtime.living(workspace)
+    if daemon is None and runtime.is_dead(workspace.path):
+        raise DaemonGone(workspace.path, "it died")
     if daemon is None or daemon.state != runtime.SERVING:
         raise NotMounted(workspace.path)
     with Client(workspace) as client:

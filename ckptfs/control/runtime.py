@@ -8,8 +8,10 @@ now, hence the start time of the process beside it. Nothing here opens a socket.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import locating
@@ -60,6 +62,16 @@ def left_behind(workspace: Workspace) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return note if isinstance(note, dict) and living(workspace) is None else None
+
+
+def is_dead(path: Path) -> bool:
+    """Whether the FUSE server behind this mountpoint is gone."""
+    try:
+        # Not stat: the kernel may answer that from its cache long after the server died.
+        os.statvfs(path)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
 
 
 def wait_for_end(daemon: Daemon, seconds: float) -> bool:

@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs.control.runtime import is_dead as is_dead
+
 FSTYPE = "fuse.ckptfs"
 
 _MNT_DETACH = 2
@@ -64,16 +66,6 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
         path = Path(os.fsdecode(_unescape(fields[4])))
         mounts.append(Mount(path, os.fsdecode(kind[0]), os.fsdecode(_unescape(kind[1]))))
     return mounts
-
-
-def is_dead(path: Path) -> bool:
-    """Whether the FUSE server behind this mountpoint is gone."""
-    try:
-        # Not stat: the kernel may answer that from its cache long after the server died.
-        os.statvfs(path)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
 
 
 def unmount(path: Path, *, detach: bool = False) -> None:

@@ -392,6 +392,7 @@ def test_export_now_and_then(workspace: Workspace) -> None:
     fails(workspace, errors.OverlappingTrees, "export", workspace.path / "out", *here)
     workspace.umount()
     assert exported(workspace, *there, "--checkpoint", "0") == {"file": b"one"}
+    assert exported(workspace, *there) == {"file": b"two"}
 
 
 def test_import_then_mount(workspace: Workspace) -> None:
@@ -411,9 +412,26 @@ def test_import_into_a_workspace_by_name(workspace: Workspace) -> None:
     source.mkdir()
     (source / "file").write_bytes(b"content")
     succeed(workspace.cli("import", source, "-w", workspace.path))
+    assert contents(workspace.path) == {"file": b"content"}
     succeed(workspace.cli("mount", workspace.path))
     assert contents(workspace.path) == {"file": b"content"}
     succeed(workspace.cli("umount", workspace.path))
+
+
+def test_no_import_over_what_is_there(workspace: Workspace) -> None:
+    source = workspace.path.parent / "source"
+    source.mkdir()
+    (source / "file").write_bytes(b"content")
+    (workspace.path / "file").write_bytes(b"mine")
+    wanted = ("import", source, "-w", workspace.path)
+    assert str(workspace.path) in fails(workspace, errors.WorkspaceNotEmpty, *wanted).stderr
+    fails(workspace, errors.WorkspaceUnknown, "status", "-w", workspace.path)
+    workspace.mount()
+    fails(workspace, errors.WorkspaceNotEmpty, *wanted)
+    workspace.umount()
+    fails(workspace, errors.WorkspaceNotEmpty, *wanted)
+    assert contents(workspace.path) == {"file": b"mine"}
+    assert kinds(workspace) == ["mount"]
 
 
 def test_import_into_an_empty_mounted_workspace(workspace: Workspace) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from ckptfs.errors import DaemonGone
 from tests.support.mounting import HAVE_FUSE, Workspace, is_mounted, scratch, succeed
 from tests.support.trees import fsync, plant, tree
 
@@ -52,6 +54,21 @@ def test_the_next_mount_clears_it_away(workspace: Workspace) -> None:
     assert "died" not in workspace.status()
     workspace.umount()
     assert workspace.status()["died"] is None
+
+
+def test_every_verb_about_now_says_so(workspace: Workspace) -> None:
+    plant(workspace.path, {"file": "x"})
+    fsync(workspace.path / "file")
+    assert os.listdir(workspace.path) == ["file"]
+    workspace.kill()
+    verbs = ["save", "diff", "restore 0", "rewind", "undo", "watch", "task list", "run -- true"]
+    for verb in verbs:
+        done = workspace.cli("-w", workspace.path, *verb.split())
+        assert done.returncode == DaemonGone.exit_code, (verb, done.stdout + done.stderr)
+        assert f"ckptfs mount {workspace.path}` or `ckptfs umount" in done.stderr
+    succeed(workspace.cli("list", "-w", workspace.path))
+    workspace.mount()
+    assert tree(workspace.path) == {"file": "x"}
 
 
 def test_so_does_umount(workspace: Workspace) -> None:
