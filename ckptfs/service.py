@@ -23,6 +23,7 @@ from ckptfs.errors import (
     TreeMoved,
     UsageError,
     WorkspaceNotEmpty,
+    no_paths,
 )
 from ckptfs.fs import Filesystem
 from ckptfs.history import (
@@ -159,16 +160,18 @@ class Service:
         """How much each checkpoint changed against the one it came from."""
         return tally.tallies(self.fs, wanted)
 
-    def diff(self, older: str, newer: str, patterns: Sequence[bytes] = ()) -> Difference:
+    def diff(self, older: str, newer: str, patterns: Sequence[bytes] | None = None) -> Difference:
         """What differs between two references; empty ones are the last checkpoint and now."""
+        wanted = _given(patterns, "compare")
         with _paths_known("compare", "neither side has it"):
-            return difference.between(self.fs, older, newer, patterns)
+            return difference.between(self.fs, older, newer, wanted)
 
-    def show(self, checkpoint: str, patterns: Sequence[bytes] = ()) -> Difference:
+    def show(self, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Difference:
         """What a checkpoint changed."""
+        wanted = _given(patterns, "show")
         found = references.resolve_checkpoint(self.fs.store, checkpoint, self.fs.clock())
         with _paths_known("show", f"checkpoint {found.id} does not have it"):
-            return difference.of_checkpoint(self.fs, found, patterns)
+            return difference.of_checkpoint(self.fs, found, wanted)
 
     def contents(self, view: int, paths: Sequence[bytes], limit: int) -> list[bytes | None]:
         """The bytes of files at one end of a difference; None for what is larger or no file."""
@@ -196,7 +199,7 @@ class Service:
             return self.fs.head
         return self.fs.view_of(self.find(checkpoint).epoch)
 
-    def plan_restore(self, checkpoint: str, patterns: Sequence[bytes] = ()) -> Plan:
+    def plan_restore(self, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Plan:
         """What a restore would do, path by path."""
         target = self.find(checkpoint)
         return history.plan(self.fs, target, self._select(target, patterns))
@@ -204,13 +207,14 @@ class Service:
     def restore(
         self,
         checkpoint: str,
-        patterns: Sequence[bytes] = (),
+        patterns: Sequence[bytes] | None = None,
         *,
         token: str = "",
         backup: bool = True,
         cause: Cause | None = None,
     ) -> Restored | None:
         """Make the workspace, or some paths of it, what it was at a checkpoint; None if it is.
+        Without patterns it is all of it; an empty list of them is refused.
 
         What it is now is saved first, unless ``backup`` says otherwise. With the token of a plan it
         is refused if anything changed since.
@@ -230,7 +234,7 @@ class Service:
         return restored
 
     def plan_selective(
-        self, checkpoint: str, patterns: Sequence[bytes], wanted: str
+        self, checkpoint: str, patterns: Sequence[bytes] | None, wanted: str
     ) -> tuple[Plan, list[Skipped]]:
         """What a restore of one author's changes would do, and what it would leave alone."""
         target = self.find(checkpoint)
@@ -241,7 +245,7 @@ class Service:
     def restore_selective(
         self,
         checkpoint: str,
-        patterns: Sequence[bytes],
+        patterns: Sequence[bytes] | None,
         wanted: str,
         *,
         token: str = "",
@@ -277,7 +281,8 @@ class Service:
         self.fs.commit()
         return restored
 
-    def _select(self, target: Checkpoint, patterns: Sequence[bytes]) -> list[bytes]:
+    def _select(self, target: Checkpoint, wanted: Sequence[bytes] | None) -> list[bytes]:
+        patterns = _given(wanted, "restore")
         self.fs.settle()
         for pattern in patterns:
             if excluded.is_excluded(self.fs, pattern):
@@ -390,18 +395,23 @@ class Service:
         """Whether blocks at rest are to be compressed."""
         return bool(self.settings().value("store.compress"))
 
-    def plan_purge(self, paths: Sequence[bytes]) -> Doomed:
+    def plan_purge(self, patterns: Sequence[bytes]) -> Doomed:
         """What `purge` would take away."""
-        return purge.find(self.fs, paths)
+        return purge.find(self.fs, self._to_purge(patterns))
 
-    def purge(self, paths: Sequence[bytes]) -> Purged:
+    def purge(self, patterns: Sequence[bytes]) -> Purged:
         """Remove files from the workspace and every checkpoint, and their bytes from the store."""
-        purged = purge.purge(self.fs, paths)
+        purged = purge.purge(self.fs, self._to_purge(patterns))
         if purged.doomed.inodes:
             tally.forget(self.fs.store)
             self.compact()
             self.unannounced.append(purged.touched)
         return purged
+
+    def _to_purge(self, patterns: Sequence[bytes]) -> list[bytes]:
+        reason = "neither the workspace nor any checkpoint has it"
+        with _paths_known("purge", reason, named=b", ".join(patterns)):
+            return purge.meant(self.fs, patterns)
 
     def steps_back(self, steps: int) -> Checkpoint:
         """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
@@ -597,6 +607,15 @@ class Service:
         if store.head.unsettled:
             return True
         return any(True for _ in store.changes.walk(store.head.epoch))
+
+
+def _given(patterns: Sequence[bytes] | None, verb: str) -> Sequence[bytes]:
+    """None is everything; a list that came out empty is a mistake of whoever made it."""
+    if patterns is None:
+        return ()
+    if not patterns:
+        raise no_paths(verb)
+    return patterns
 
 
 def _too_far(steps: int, there: int) -> str:

@@ -11,7 +11,7 @@ from ckptfs.cli.screen import Record
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.runtime import Daemon
-from ckptfs.errors import NotConfirmed, PathUnknown, UsageError
+from ckptfs.errors import NotConfirmed, UsageError
 
 #: How many paths a question or a result names before it only counts.
 _NAMED = 10
@@ -88,9 +88,6 @@ def purge(args: Namespace) -> int:
     paths = [place.below_root(path, workspace, "purge") for path in args.paths]
     with open_workspace(workspace) as session:
         plan = session.call("purge", {"paths": paths, "dry_run": True})
-        if not plan["files"]:
-            known = "neither the workspace nor any checkpoint has it"
-            raise PathUnknown(", ".join(args.paths), known, verb="purge")
         if args.dry_run:
             screen.result(plan, _plan_text(plan), as_json=args.json)
             return 0

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_gathered
 from ckptfs.history import removal, tally
+from ckptfs.history.selection import select
 from ckptfs.history.touched import Touched
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import Store, View
@@ -46,6 +47,14 @@ class Purged(NamedTuple):
     doomed: Doomed
     elsewhere: list[bytes]
     touched: Touched
+
+
+def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
+    """The paths that the patterns name in the workspace, excluded files too, or in any checkpoint.
+    Raises as `select` does if one of them names nothing."""
+    fs.settle()
+    store = fs.store
+    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, aside=True)
 
 
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino
 from ckptfs.store import View
 
 _MAGIC = frozenset(b"*?[")
 
 
-def select(fs: Filesystem, views: tuple[View, ...], patterns: Iterable[bytes]) -> list[bytes]:
+def select(
+    fs: Filesystem, views: Sequence[View], patterns: Iterable[bytes], *, aside: bool = False
+) -> list[bytes]:
     """The paths, relative to the root, that the patterns name in any of the views. What is kept out
-    of history is not found.
+    of history is found only with ``aside``.
 
     A pattern that names nothing raises FileNotFoundError; one that leads out of the workspace
     raises ValueError. What lies below another path that is named is left out: it goes with that.
     """
+    looked = views if aside else [view.bare for view in views]
     found: dict[bytes, None] = {}
     for pattern in patterns:
-        matches = [path for view in views for path in _matches(fs, view.bare, pattern)]
+        parts = parts_of(pattern)
+        # A file of that very name, in whichever view, is meant before those that match.
+        matches = _all(fs, looked, parts, exact=True) or _all(fs, looked, parts, exact=False)
         if not matches:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), pattern)
         found.update(dict.fromkeys(matches))
@@ -45,32 +50,34 @@ def parts_of(pattern: bytes) -> list[bytes]:
     return parts
 
 
-def _matches(fs: Filesystem, view: View, pattern: bytes) -> Iterator[bytes]:
-    parts = parts_of(pattern)
-    if parts:
-        yield from _below(fs, view, ROOT_INO, b"", parts)
+def _all(fs: Filesystem, views: Sequence[View], parts: list[bytes], *, exact: bool) -> list[bytes]:
+    if not parts:
+        return []
+    return [path for view in views for path in _below(fs, view, ROOT_INO, b"", parts, exact=exact)]
 
 
 def _below(
-    fs: Filesystem, view: View, directory: Ino, above: bytes, parts: list[bytes]
+    fs: Filesystem, view: View, directory: Ino, above: bytes, parts: list[bytes], *, exact: bool
 ) -> Iterator[bytes]:
     first, *rest = parts
-    for name, ino, is_dir in _children(fs, view, directory, first):
+    for name, ino, is_dir in _children(fs, view, directory, first, exact=exact):
         path = above + b"/" + name if above else name
         if not rest:
             yield path
         elif is_dir:
-            yield from _below(fs, view, ino, path, rest)
+            yield from _below(fs, view, ino, path, rest, exact=exact)
 
 
 def _children(
-    fs: Filesystem, view: View, directory: Ino, part: bytes
+    fs: Filesystem, view: View, directory: Ino, part: bytes, *, exact: bool
 ) -> Iterator[tuple[bytes, Ino, bool]]:
     """The entry of that very name, or those that match it."""
-    exact = fs.seek(view, directory, part)
-    if exact is not None:
-        yield part, exact.ino, exact.is_dir
-    elif _MAGIC.intersection(part):
+    if len(part) > NAME_MAX:
+        return
+    same = fs.seek(view, directory, part)
+    if same is not None:
+        yield part, same.ino, same.is_dir
+    elif not exact and _MAGIC.intersection(part):
         for name, inode in list(fs.entries(view, directory)):
             if fnmatch.fnmatchcase(name, part):
                 yield name, inode.ino, inode.is_dir

@@ -132,6 +132,9 @@ def test_purge(work: Workspace) -> None:
     fails(work, errors.NotConfirmed, "purge", secret)
     fails(work, errors.PathUnknown, "purge", work.path / "never")
     fails(work, errors.PathUnknown, "purge", "/etc/passwd")
+    for words in (["--force"], ["--dry-run"]):
+        fails(work, errors.PathUnknown, "purge", secret, work.path / "never", *words)
+    assert secret.exists()
     plan = answer(work, "purge", secret, "--dry-run")
     assert plan["live_paths"] == plan["past_paths"] == ["only-1"]
     assert SECRET in data.read_bytes()

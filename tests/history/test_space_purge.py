@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ckptfs.errors import PathUnknown
 from ckptfs.history import checkpoints, purge, restore, seal
+from ckptfs.service import Service
 from ckptfs.store import check
 from tests.direct import Node, shown
 from tests.history.edits import Edits
@@ -107,6 +109,24 @@ def test_a_name_that_stood_for_something_else_does_not_come_back(work: Edits) ->
     first, second, third = (fs.view_of(c.epoch) for c in checkpoints(work.store))
     assert b"a" in shown(fs, first).nodes and b"a" in shown(fs, second).nodes
     assert list(shown(fs, third).nodes) == list(shown(fs, fs.head).nodes) == [b""]
+
+
+def test_patterns_name_what_any_checkpoint_has(work: Edits) -> None:
+    work.put(".env.old", SECRET * 200)
+    save(work)
+    work.remove(".env.old")
+    work.put(".env.bak", SECRET * 300)
+    work.put("a*", b"the very name")
+    work.put("ab", b"b")
+    service = Service(work.fs)
+    with pytest.raises(PathUnknown):
+        service.purge([b".env.*", b"never"])
+    with pytest.raises(PathUnknown):
+        service.plan_purge([b"../out"])
+    assert in_the_file(work)
+    assert service.purge([b".env.*", b"a*"]).doomed.live_paths == [b".env.bak", b"a*"]
+    assert list(shown(work.fs, work.fs.head).nodes) == [b"", b"ab"]
+    assert not in_the_file(work)
 
 
 def test_all_names_of_a_hard_link(work: Edits) -> None:
