@@ -241,11 +241,11 @@ class Mounted:
             await fuse.tell_kernel(known.files, (), known.files)
             await _forgotten(fs, set(known.files.values()))
         # What is still known now is open, and the next thing that happens is the restore.
-        fs.can_ask = False
+        could_ask, fs.can_ask = fs.can_ask, False
         try:
             return verbs.perform(self._service, request.op, request.args, tell)
         finally:
-            fs.can_ask = True
+            fs.can_ask = could_ask
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}

@@ -48,7 +48,7 @@ class Filesystem:
         #: goes by what the kernel knows.
         self.is_used: Callable[[Ino], bool] = self.is_held
         #: Whether such a mount can be asked to forget what nobody has open, before it is decided
-        #: by what it knows.
+        #: by what it knows; ``is_used`` then tells of all that the kernel knows.
         self.can_ask = False
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())

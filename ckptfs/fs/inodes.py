@@ -212,7 +212,9 @@ def forget(fs: Filesystem, ino: Ino) -> None:
 def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
     """What follows when the last name goes: the end, unless someone may still be using it."""
     fs.signing.add(inode.ino)
-    if fs.keep_unlinked or inode.ino in fs.held:
+    # Of what the kernel does not know it will never say that it forgot it.
+    is_known = fs.is_used(inode.ino) if fs.can_ask else fs.keep_unlinked
+    if is_known or inode.ino in fs.held:
         fs.unlinked.add(inode.ino)
         save(fs, view, inode._replace(nlink=0, parent=Ino(0), name=b""))
     else:

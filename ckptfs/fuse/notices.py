@@ -7,13 +7,16 @@ from a thread, never from a handler.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import pyfuse3
 import trio
 
 from ckptfs.model import Ino
+
+log = logging.getLogger(__name__)
 
 Entry = tuple[Ino, bytes]
 
@@ -31,12 +34,23 @@ async def tell_kernel(
 
 
 def _tell(entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino]) -> None:
-    # What the kernel does not know it cannot have wrong.
     for entry in entries:
         parent, name = entry
-        with suppress(FileNotFoundError):
+        with _one_of_many():
             deleted = pyfuse3.InodeT(gone.get(entry, 0))
             pyfuse3.invalidate_entry(pyfuse3.InodeT(parent), name, deleted)
     for ino in inodes:
-        with suppress(FileNotFoundError):
+        with _one_of_many():
             pyfuse3.invalidate_inode(pyfuse3.InodeT(ino))
+
+
+@contextmanager
+def _one_of_many() -> Iterator[None]:
+    """What the kernel does not know it cannot have wrong; and one notice that it does not take (its
+    mount is ending, for one) must not keep the others from it, nor end the daemon."""
+    try:
+        yield
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("the kernel did not take a notice: %s", error)

@@ -56,8 +56,15 @@ async def serve(
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
-    committer = Committer(fs, committed, lambda: _read_ahead(mountpoint))
     compiled = front.load()
+
+    def met() -> None:
+        _read_ahead(mountpoint)
+        if fs.can_ask and not (compiled and compiled.hooked()):
+            log.info("requests: pyfuse3 alone, since the kernel is too old for the front")
+            _go_by_handles(fs)
+
+    committer = Committer(fs, committed, met)
     committer.requests = loop.install(committer.turn, compiled)
     clock = fs.clock = KernelClock()
     operations = Operations(fs, options, clock, history, guard)
@@ -83,10 +90,15 @@ async def serve(
             nursery.cancel_scope.cancel()
     finally:
         fs.keep_unlinked = False
-        fs.is_used = fs.is_held
-        fs.can_ask = False
+        _go_by_handles(fs)
         pyfuse3.close(unmount=True)
         fs.commit()
+
+
+def _go_by_handles(fs: Filesystem) -> None:
+    """What is in use is what somebody has open; nobody counts what the kernel knows."""
+    fs.is_used = fs.is_held
+    fs.can_ask = False
 
 
 def _read_ahead(mountpoint: Path) -> None:

@@ -157,3 +157,17 @@ def test_a_checkpoint_that_expires_is_gone_for_the_kernel_too(work: Workspace) -
     succeed(work.cli("config", "retention.max_checkpoints", "1", "-w", work.path))
     (work.path / "file").write_text("4")
     wait_until(lambda: not before[0].exists(), "the name of an expired checkpoint to go")
+
+
+def test_a_restore_of_paths_leaves_nothing_behind_that_nobody_uses(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    """With the front: without it nobody counts what the kernel knows, and it may know them all."""
+    work = make_workspace("--auto", "off")
+    (work.path / "dir").mkdir()
+    saved, used = save(work), work.status()["inodes"]
+    plant(work.path / "dir", {f"file-{number}": "x" for number in range(20)})
+    work.umount()
+    work.mount("--auto", "off")
+    succeed(work.cli("restore", saved.name, "--force", "-w", work.path, work.path / "dir"))
+    assert work.status()["inodes"] == used
