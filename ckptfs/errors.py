@@ -544,10 +544,12 @@ class PathUnknown(WorkspaceError):
     kind = "path-unknown"
     exit_code = 45
 
-    def __init__(self, path: AnyPath, reason: str, verb: str = "restore") -> None:
+    def __init__(
+        self, path: AnyPath, reason: str, verb: str = "restore", *, hint: str | None = None
+    ) -> None:
         super().__init__(
             f"Cannot {verb} {_show(path)}: {reason}. Nothing was changed.",
-            hint="`ls .checkpoints/ID` in the workspace shows what a checkpoint holds.",
+            hint=hint or "`ls .checkpoints/ID` in the workspace shows what a checkpoint holds.",
         )
 
 

@@ -36,7 +36,7 @@ from ckptfs.api.values import (
 from ckptfs.config import Workspace
 from ckptfs.control import documents, runtime
 from ckptfs.control.client import Client
-from ckptfs.errors import NotMounted
+from ckptfs.errors import NotMounted, no_paths
 
 AnyPath = str | os.PathLike[str]
 
@@ -213,19 +213,19 @@ class CheckpointService:
         from_id: str | None = None,
         to_id: str | None = None,
         *,
-        paths: Sequence[AnyPath] = (),
+        paths: AnyPath | Sequence[AnyPath] | None = None,
         times: bool = False,
     ) -> CheckpointDiff:
         """What differs between two checkpoints, or between one and now.
 
-        Without ``from_id`` it is the checkpoint that the workspace goes on from. ``times`` lists
-        files too of which nothing but the time changed.
+        Without ``from_id`` it is the checkpoint that the workspace goes on from. ``paths``, one or
+        several, limit it. ``times`` lists files too of which nothing but the time changed.
         """
         asked: Record = {
             "older": from_id or "",
             "newer": to_id or "",
-            "paths": self._inside(paths),
             "times": times,
+            **self._limited(paths, "compare"),
         }
         return diff_of(self._asking.ask("diff", asked), lambda: self._asking.text("diff", asked))
 
@@ -251,7 +251,7 @@ class CheckpointService:
     def restore(
         self,
         checkpoint_id: str,
-        paths: Sequence[AnyPath] | None = None,
+        paths: AnyPath | Sequence[AnyPath] | None = None,
         dry_run: bool = False,
         *,
         token: str = "",
@@ -262,6 +262,7 @@ class CheckpointService:
     ) -> RestoreResult:
         """Make the workspace, or some paths of it, what it was, and hand back the state documents.
 
+        ``paths`` is one or several; None is all, and an empty list is an error.
         What it is now becomes a checkpoint first, which `undo` goes back to, unless ``backup`` is
         False. With ``token`` of a dry run it is refused (`TreeMoved`) if anything changed since.
         ``files=False`` hands back the state only; ``state=False`` restores the files only.
@@ -270,12 +271,12 @@ class CheckpointService:
         """
         asked: Record = {
             "checkpoint": checkpoint_id,
-            "paths": self._inside(paths or ()),
             "token": token,
             "backup": backup,
             "files": files,
             "state": state,
             "only": only_changed_by,
+            **self._limited(paths, "restore"),
         }
         return self._go("restore", asked, dry_run=dry_run)
 
@@ -321,7 +322,8 @@ class CheckpointService:
 
     def purge(self, *paths: AnyPath, dry_run: bool = False) -> Record:
         """Remove files from the workspace and every checkpoint, for ever."""
-        return self._asking.ask("purge", {"paths": self._inside(paths), "dry_run": dry_run})
+        asked = {**self._limited(paths, "purge"), "dry_run": dry_run}
+        return self._asking.ask("purge", asked)
 
     def check(self, *, deep: bool = False) -> builtins.list[str]:
         """What is wrong with the store; empty if nothing is. ``deep`` reads every block."""
@@ -409,6 +411,16 @@ class CheckpointService:
         return FileVersion(
             change_of(record), None if saved is None else self._checkpoint(saved), record["writer"]
         )
+
+    def _limited(self, paths: AnyPath | Sequence[AnyPath] | None, verb: str) -> Record:
+        """The argument that limits an operation to paths; none is sent where all is meant."""
+        if paths is None:
+            return {}
+        with self._asking.telling_errors():
+            found = [paths] if isinstance(paths, str | bytes | os.PathLike) else [*paths]
+            if not found:
+                raise no_paths(verb)
+            return {"paths": self._inside(found)}
 
     def _inside(self, paths: Sequence[AnyPath]) -> builtins.list[str]:
         return place.inside(self.workspace.path, paths)

@@ -27,10 +27,11 @@ def diff(args: Namespace) -> int:
     asked: Record = {
         "older": older,
         "newer": newer,
-        "paths": [place.inside(path, workspace, "show") for path in args.paths],
         "times": args.times,
         "files": not by_name,
     }
+    if args.paths:
+        asked["paths"] = [place.inside(path, workspace, "show") for path in args.paths]
     with open_workspace(workspace) as session:
         record = session.call("diff", asked)
         _show_changes(args, session, record)

@@ -21,7 +21,6 @@ def restore(args: Namespace) -> int:
     workspace = place.workspace(args)
     asked: Record = {
         "checkpoint": args.checkpoint,
-        "paths": [place.below_root(path, workspace, "restore") for path in args.paths],
         "token": args.token,
         "only": args.only,
         "backup": args.backup,
@@ -30,6 +29,8 @@ def restore(args: Namespace) -> int:
     sure = args.force or bool(args.token) or bool(args.paths) or args.state_only
     if not args.only:
         del asked["only"]
+    if args.paths:
+        asked["paths"] = [place.below_root(path, workspace, "restore") for path in args.paths]
     return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 

@@ -124,19 +124,21 @@ def _file(found: Found | None) -> Record | None:
     return record
 
 
-def _patterns(args: Record) -> list[bytes]:
-    return [os.fsencode(str(path)) for path in args.get("paths", ())]
+def patterns_of(args: Record) -> list[bytes] | None:
+    """The paths that an operation is limited to; None for all."""
+    paths = args.get("paths")
+    return None if paths is None else [os.fsencode(str(path)) for path in paths]
 
 
 def _diff(service: Service, args: Record, tell: Tell | None) -> Record:
     found = service.diff(
-        str(args.get("older") or ""), str(args.get("newer") or ""), _patterns(args)
+        str(args.get("older") or ""), str(args.get("newer") or ""), patterns_of(args)
     )
     return _answer(service, args, found)
 
 
 def _show(service: Service, args: Record, tell: Tell | None) -> Record:
-    found = service.show(str(args["checkpoint"]), _patterns(args))
+    found = service.show(str(args["checkpoint"]), patterns_of(args))
     return _answer(service, args, found)
 
 

@@ -95,8 +95,8 @@ def nothing_record(checkpoint: int) -> Record:
     return {"checkpoint": checkpoint, "changed": False, "before": None, "entries": 0, "inodes": 0}
 
 
-def patterns_of(args: Record) -> list[bytes]:
-    return [os.fsencode(str(path)) for path in args.get("paths", ())]
+def patterns_of(args: Record) -> list[bytes] | None:
+    return diff_verbs.patterns_of(args)
 
 
 def cause_of(args: Record) -> Cause:

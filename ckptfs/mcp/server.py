@@ -14,13 +14,13 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from ckptfs import __version__
 from ckptfs.api import CheckpointService
 from ckptfs.config import Workspace
-from ckptfs.errors import CkptfsError
-from ckptfs.mcp import results
+from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
+from ckptfs.mcp import results, tool
 from ckptfs.mcp.results import (
     TEXT_MAX,
     CheckpointDetails,
@@ -38,7 +38,8 @@ build output, what shell commands do. Take one before you try something risky, l
 instead of guessing what changed, and go back when something went wrong: a restore loses nothing, it
 saves the state before it.
 A checkpoint is named by its id, its tag, `latest`, `@-2` (two back) or a time such as "10 minutes
-ago". Paths are relative to the workspace."""
+ago". `latest` moves with every checkpoint, and a restore takes one: for several restores use the
+id. Paths are relative to the workspace."""
 
 _LOOKS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 _ADDS = ToolAnnotations(
@@ -48,10 +49,20 @@ _REPLACES = ToolAnnotations(
     read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
 )
 
-Reference = Annotated[str, Field(description="id, tag, `latest`, `@-N` or a time", max_length=300)]
+Reference = Annotated[
+    Annotated[str, Field(max_length=300)] | StrictInt,
+    Field(description="id, tag, `latest`, `@-N` or a time"),
+]
 Limit = Annotated[int, Field(description="at most so many", ge=1, le=500)]
 Chars = Annotated[int, Field(description="at most so many characters", ge=0, le=1_000_000)]
-Paths = Annotated[list[str], Field(description="only these files and directories", max_length=1000)]
+Paths = Annotated[
+    list[str],
+    Field(
+        description="only these files and directories; leave it out for all",
+        min_length=1,
+        max_length=1000,
+    ),
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,14 +70,8 @@ R = TypeVar("R")
 
 def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
     """A server for one workspace; a read-only one has only the tools that change nothing."""
-    server: MCPServer[Any] = MCPServer(
-        "ckptfs",
-        version=__version__,
-        instructions=_INSTRUCTIONS.format(path=workspace.path),
-        log_level="WARNING",
-    )
     tools = Tools(CheckpointService(workspace.path, workspace.store))
-    for function, hints in (
+    known: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
         (tools.checkpoint_list, _LOOKS),
         (tools.checkpoint_show, _LOOKS),
         (tools.checkpoint_diff, _LOOKS),
@@ -74,16 +79,18 @@ def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[A
         (tools.workspace_status, _LOOKS),
         (tools.checkpoint_create, _ADDS),
         (tools.checkpoint_restore, _REPLACES),
-    ):
-        if hints is _LOOKS or not read_only:
-            description = inspect.cleandoc(function.__doc__ or "")
-            server.add_tool(
-                _telling(function),
-                description=description,
-                annotations=hints,
-                structured_output=True,
-            )
-    return server
+    )
+    return MCPServer(
+        "ckptfs",
+        version=__version__,
+        instructions=_INSTRUCTIONS.format(path=workspace.path),
+        log_level="WARNING",
+        tools=[
+            tool.make(_telling(function), inspect.cleandoc(function.__doc__ or ""), hints)
+            for function, hints in known
+            if hints is _LOOKS or not read_only
+        ],
+    )
 
 
 def _telling(function: Callable[P, R]) -> Callable[P, R]:
@@ -94,9 +101,24 @@ def _telling(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except CkptfsError as error:
-            raise ToolError(results.text(f"{error.message} {error.hint}".strip())) from error
+            raise ToolError(results.text(f"{error.message} {_hint(error)}".strip())) from error
 
     return call
+
+
+#: What to do about an error, where the hint for people names what only they can type.
+_HINTS = {
+    CheckpointUnknown.kind: "checkpoint_list names the checkpoints.",
+    PathUnknown.kind: "checkpoint_diff and file_history name paths as they are wanted here.",
+    TreeMoved.kind: "Make another dry run and look at what it would do now.",
+}
+
+
+def _hint(error: CkptfsError) -> str:
+    """A hint that a model can follow: none of the command line's."""
+    if error.kind in _HINTS:
+        return _HINTS[error.kind]
+    return "" if "`" in error.hint or "--" in error.hint else error.hint
 
 
 class Tools:
@@ -123,9 +145,9 @@ class Tools:
             more=len(found) > limit,
         )
 
-    def checkpoint_show(self, checkpoint: Reference, max_chars: Chars = 0) -> CheckpointDetails:
+    def checkpoint_show(self, checkpoint_id: Reference, max_chars: Chars = 0) -> CheckpointDetails:
         """Show one checkpoint and the paths that it changed; with max_chars also the text diff."""
-        found = self._service.get(checkpoint)
+        found = self._service.get(str(checkpoint_id))
         changed = self._service.show(found.id)
         return CheckpointDetails(
             checkpoint=results.checkpoint(found),
@@ -134,19 +156,19 @@ class Tools:
 
     def checkpoint_diff(
         self,
-        from_checkpoint: Reference = "",
-        to_checkpoint: Reference = "",
+        from_id: Reference = "",
+        to_id: Reference = "",
         paths: Paths | None = None,
         max_chars: Chars = TEXT_MAX,
     ) -> Difference:
-        """What differs between two checkpoints. Without to_checkpoint: up to now; without both:
-        what changed since the last checkpoint. max_chars=0 lists the paths only."""
-        found = self._service.diff(from_checkpoint, to_checkpoint, paths=paths or [])
+        """What differs between two checkpoints. Without to_id: up to now; without both: what
+        changed since the last checkpoint. max_chars=0 lists the paths only."""
+        found = self._service.diff(str(from_id), str(to_id), paths=paths)
         return results.difference(found, max_chars, content=max_chars > 0)
 
     def checkpoint_restore(
         self,
-        checkpoint: Reference,
+        checkpoint_id: Reference,
         paths: Paths | None = None,
         confirm: Annotated[bool, Field(description="really do it")] = False,
         token: Annotated[
@@ -156,7 +178,7 @@ class Tools:
         """Make the workspace, or only some paths, what it was. Without confirm=true it is a dry run
         that names what would change. The state before is saved first, so it can be taken back."""
         found = self._service.restore(
-            checkpoint, paths or [], dry_run=not confirm, token=token, state=False
+            str(checkpoint_id), paths, dry_run=not confirm, token=token, state=False
         )
         return results.restore(found)
 

@@ -91,23 +91,23 @@ def test_a_session(desk: Desk) -> None:
         assert again["id"] == second["id"] and not again["created"]
         listed = await ask("checkpoint_list", limit=1)
         assert [item["id"] for item in listed["checkpoints"]] == [second["id"]] and listed["more"]
-        shown = await ask("checkpoint_show", checkpoint="latest", max_chars=1000)
+        shown = await ask("checkpoint_show", checkpoint_id="latest", max_chars=1000)
         assert shown["checkpoint"]["message"] == "second" and "+two" in shown["difference"]["diff"]
         history = await ask("file_history", path="a")
         assert history["versions"][0]["checkpoint"]["id"] == second["id"]
         assert history["versions"][0]["size"] == 4
 
-        plan = await ask("checkpoint_restore", checkpoint="start")
+        plan = await ask("checkpoint_restore", checkpoint_id="start")
         assert not plan["done"] and plan["modified"] == ["a"] and plan["deleted"] == ["b"]
         assert (desk.path / "a").read_text() == "two\n"
         (desk.path / "c").write_text("later")
         moved = await ask.refused(
-            "checkpoint_restore", checkpoint="start", confirm=True, token=plan["token"]
+            "checkpoint_restore", checkpoint_id="start", confirm=True, token=plan["token"]
         )
         assert "changed since the dry run" in moved and desk.files()["a"] == "two\n"
-        done = await ask("checkpoint_restore", checkpoint="start", paths=["a"], confirm=True)
+        done = await ask("checkpoint_restore", checkpoint_id="start", paths=["a"], confirm=True)
         assert done["done"] and desk.files() == {"a": "one\n", "b": "new\n", "c": "later"}
-        await ask("checkpoint_restore", checkpoint=done["undo_id"], confirm=True)
+        await ask("checkpoint_restore", checkpoint_id=done["undo_id"], confirm=True)
         assert desk.files() == {"a": "two\n", "b": "new\n", "c": "later"}
 
     served(desk, talk)
@@ -120,6 +120,7 @@ def test_what_the_tools_say_of_themselves(desk: Desk) -> None:
         for name, tool in tools.items():
             assert tool.description and tool.output_schema and tool.annotations
             assert tool.annotations.read_only_hint is (name in READING)
+            assert tool.input_schema["additionalProperties"] is False
         assert tools["checkpoint_restore"].annotations.destructive_hint is True
         assert tools["checkpoint_create"].annotations.destructive_hint is False
 
@@ -129,14 +130,14 @@ def test_what_the_tools_say_of_themselves(desk: Desk) -> None:
 def test_read_only_has_no_tool_that_changes_anything(desk: Desk) -> None:
     async def talk(ask: Asked) -> None:
         assert {tool.name for tool in (await ask.client.list_tools()).tools} == READING
-        await ask.refused("checkpoint_restore", checkpoint="0", confirm=True)
+        await ask.refused("checkpoint_restore", checkpoint_id="0", confirm=True)
 
     served(desk, talk, "--read-only")
 
 
 def test_errors_are_told_and_the_server_goes_on(desk: Desk) -> None:
     async def talk(ask: Asked) -> None:
-        assert "no checkpoint 9999" in await ask.refused("checkpoint_show", checkpoint="9999")
+        assert "no checkpoint 9999" in await ask.refused("checkpoint_show", checkpoint_id="9999")
         assert "never" in await ask.refused("file_history", path="never")
         assert "inside" in await ask.refused("file_history", path="../../etc/passwd")
         await ask.refused("checkpoint_list", limit=0)
@@ -148,6 +149,55 @@ def test_errors_are_told_and_the_server_goes_on(desk: Desk) -> None:
         found = await ask("checkpoint_diff")
         assert found["changes"][-1]["path"] == "\ufffd"
         (desk.path / os.fsdecode(b"\xff")).unlink()
+
+    served(desk, talk)
+
+
+def test_an_argument_that_nobody_knows_is_refused_before_anything_is_done(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        (desk.path / "f").write_text("one")
+        (desk.path / "g").write_text("one")
+        base = await ask("checkpoint_create", message="base")
+        (desk.path / "f").write_text("two")
+        (desk.path / "g").write_text("two")
+        before = desk.files()
+        said = await ask.refused(
+            "checkpoint_restore", checkpoint_id=base["id"], path=["f"], confirm=True
+        )
+        assert "there is no argument 'path'" in said and "paths" in said
+        said = await ask.refused(
+            "checkpoint_restore", checkpoint_id=base["id"], paths=[], confirm=True
+        )
+        assert "paths is []" in said and "Nothing was changed" in said
+        await ask.refused("checkpoint_diff", from_checkpoint=base["id"])
+        assert desk.files() == before
+        found = await ask("checkpoint_diff", from_id=base["id"])
+        assert found["from_id"] == base["id"] and found["total"] == 2
+
+    served(desk, talk)
+
+
+def test_errors_are_for_a_model_to_read(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        (desk.path / "f").write_text("one")
+        base = await ask("checkpoint_create", message="base")
+        shown = await ask("checkpoint_show", checkpoint_id=int(base["id"]))
+        assert shown["checkpoint"]["id"] == base["id"]
+        said = [
+            await ask.refused("checkpoint_create"),
+            await ask.refused("checkpoint_list", limit=0),
+            await ask.refused("checkpoint_show", checkpoint_id=True),
+            await ask.refused("checkpoint_show", checkpoint_id="9999"),
+            await ask.refused("checkpoint_restore", checkpoint_id=base["id"], paths=["never"]),
+            await ask.refused(
+                "checkpoint_restore", checkpoint_id=base["id"], token="stale", confirm=True
+            ),
+        ]
+        for text in said:
+            assert "pydantic" not in text and "http" not in text, text
+            assert "`" not in text and "--" not in text, text
+        assert "'message' is missing" in said[0] and "limit is 0" in said[1]
+        assert "checkpoint_list" in said[3] and "dry run" in said[5]
 
     served(desk, talk)
 

@@ -66,7 +66,7 @@ class ApiDoor:
         return self.service.diff(older or None, newer or None).diff_content
 
     def restore(self, checkpoint: str, *paths: str, **wishes: Any) -> Values:
-        return _restored(self.service.restore(checkpoint, list(paths), **wishes))
+        return _restored(self.service.restore(checkpoint, list(paths) or None, **wishes))
 
     def state(self, checkpoint: str) -> Values:
         return self.service.state(checkpoint)

@@ -347,9 +347,28 @@ def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> Non
     for path in (work / "sub/a", "sub/a", "sub/../sub/a"):
         (work / "sub/a").write_text("two\n")
         assert plain.restore(one.id, [path]).modified_files == ["sub/a"]
+        (work / "sub/a").write_text("two\n")
+        assert plain.restore(one.id, path).modified_files == ["sub/a"]  # alone, too
+    (work / "sub/a").write_text("two\n")
+    assert plain.diff(one.id, paths="sub").modified_files == ["sub/a"]
     for path in ("../outside", "/etc/passwd"):
         with pytest.raises(PathUnknown, match="not inside"):
             plain.restore(one.id, [path])
+
+
+def test_a_list_without_paths_is_not_everything(plain: CheckpointService, work: Path) -> None:
+    (work / "a").write_text("one\n")
+    one = plain.save("one")
+    (work / "a").write_text("two\n")
+    with pytest.raises(UsageError, match="list of paths is empty"):
+        plain.restore(one.id, [])
+    with pytest.raises(UsageError, match="list of paths is empty"):
+        plain.restore(one.id, [], dry_run=True)
+    with pytest.raises(UsageError, match="list of paths is empty"):
+        plain.diff(paths=[])
+    with pytest.raises(UsageError, match="list of paths is empty"):
+        plain.purge()
+    assert (work / "a").read_text() == "two\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount over a directory")

@@ -164,10 +164,10 @@ def test_what_was_chosen_goes_back_and_nothing_else(work: Edits, signer: authors
     signer.sign(200)
     work.put("theirs", b"bob")
     service = Service(work.fs)
-    plan, skipped = service.plan_selective(str(first.id), [], "alice")
+    plan, skipped = service.plan_selective(str(first.id), None, "alice")
     assert (plan.added, plan.modified, plan.deleted) == ((b"lost",), (b"mine",), (b"dir",))
     assert [item.path for item in skipped] == [b"theirs"]
-    restored, _ = service.restore_selective(str(first.id), [], "alice", token=plan.token)
+    restored, _ = service.restore_selective(str(first.id), None, "alice", token=plan.token)
     assert restored is not None
     assert get(work.fs, b"mine") == get(work.fs, b"lost") == b"before"
     assert get(work.fs, b"theirs") == b"bob"
