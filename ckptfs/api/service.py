@@ -148,8 +148,8 @@ class CheckpointService:
             "allow_empty": allow_empty,
             **self._asking.caller(),
         }
-        if self._configured and self.config.max_checkpoints is not None:
-            asked["max_checkpoints"] = self.config.max_checkpoints
+        if self.config.limit is not None:
+            asked["max_checkpoints"] = self.config.limit
         with self._asking.telling_errors():
             with documents.staged(self.workspace.store, state or {}) as staged:
                 record = self._asking.ask("save", asked | {"state": staged} if staged else asked)

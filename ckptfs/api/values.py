@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from ckptfs.errors import UsageError
+
 Record = dict[str, Any]
 
 #: What an agent keeps with a checkpoint: documents by name, bytes or anything that JSON can say.
@@ -23,15 +25,20 @@ def moment(time_ns: int) -> datetime:
     return datetime.fromtimestamp(time_ns / 1_000_000_000, UTC)
 
 
+class _Unchosen(int):
+    """A number that stands there because nobody chose one."""
+
+
 @dataclass(frozen=True)
 class CheckpointConfig:
     """How a service treats its workspace."""
 
     #: Mounted: take checkpoints before commands change things, not only when asked to.
     auto_checkpoint: bool = True
-    #: After a save the oldest that are neither tagged, pinned nor needed for undo go, down to this
-    #: many. None keeps all that the workspace's own settings keep.
-    max_checkpoints: int | None = 100
+    #: Given, after a save the oldest that are neither tagged, pinned nor needed for undo go, down
+    #: to this many, those that people saved by hand among them. Not given, or None, what the
+    #: workspace's own settings say holds: a hundred, and nothing goes that was saved by hand.
+    max_checkpoints: int | None = _Unchosen(100)
     #: Patterns as in .gitignore for what lives in the workspace but in no checkpoint.
     exclude_patterns: list[str] = field(default_factory=list)
     #: Mount if the machine can; otherwise, and where it cannot, work on the plain directory.
@@ -41,6 +48,18 @@ class CheckpointConfig:
     #: A command to run after a restore, with the restore as JSON on its stdin. The workspace's
     #: setting `hooks.on_restore` if None.
     on_restore: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_checkpoints is not None and self.max_checkpoints < 1:
+            raise UsageError(
+                f"Cannot keep {self.max_checkpoints} checkpoints: max_checkpoints counts from 1.",
+                hint="None sets no limit.",
+            )
+
+    @property
+    def limit(self) -> int | None:
+        """How many checkpoints the program itself wants to be kept; None if it did not say."""
+        return None if isinstance(self.max_checkpoints, _Unchosen) else self.max_checkpoints
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,9 @@ def _figures(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _save(service: Service, args: Record, tell: Tell | None) -> Record:
+    most = int(args["max_checkpoints"]) if "max_checkpoints" in args else None
+    if most is not None and most < 1:
+        raise ControlError(f"Cannot save: {most} checkpoints cannot be kept. Nothing was changed.")
     words = ("tag", "pin", "metadata", "state")
     described = any(args.get(word) for word in words)
     if (
@@ -149,8 +152,8 @@ def _save(service: Service, args: Record, tell: Tell | None) -> Record:
             documents=documents,
         )
     record = {**checkpoint_record(saved), "changed": True}
-    if "max_checkpoints" in args:
-        record["pruned"] = service.keep_newest(int(args["max_checkpoints"]))
+    if most is not None:
+        record["pruned"] = service.keep_newest(most)
     return record
 
 

@@ -15,6 +15,8 @@ BAD = [
     ("no_such_thing", {}),
     ("save", {"allow_empty": True}),
     ("save", {"message": "x", "metadata": ["a"]}),
+    ("save", {"message": "x", "allow_empty": True, "max_checkpoints": 0}),
+    ("save", {"message": "x", "allow_empty": True, "max_checkpoints": "few"}),
     ("save", {"message": "x", "state": [{"name": "a", "json": True, "file": "../lock"}]}),
     ("save", {"message": "x", "state": [{"name": "a", "json": True, "file": "/etc/passwd"}]}),
     ("save", {"message": "x", "state": [{"name": "a", "json": True, "file": "state-link.tmp"}]}),

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -271,10 +272,26 @@ def test_at_most_so_many_checkpoints_stay(work: Path) -> None:
         assert service.check() == []
 
 
-def test_without_a_configuration_saved_ones_stay(plain: CheckpointService, work: Path) -> None:
+@pytest.mark.parametrize("config", [None, PLAIN, CheckpointConfig(max_checkpoints=None)])
+def test_without_a_limit_of_its_own_a_program_deletes_nothing(
+    plain: CheckpointService, work: Path, config: CheckpointConfig | None
+) -> None:
+    service = CheckpointService(work, config=config)
     for number in range(105):
-        CheckpointService(work).save(str(number), allow_empty=True)
+        service.save(str(number), allow_empty=True)
     assert len(plain.list()) == 106
+
+
+def test_a_limit_that_was_given_is_one_whatever_its_number() -> None:
+    assert CheckpointConfig().limit is None
+    assert replace(CheckpointConfig(), mount=False).limit is None
+    assert CheckpointConfig(max_checkpoints=100).limit == 100
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_less_than_one_checkpoint_cannot_be_kept(number: int) -> None:
+    with pytest.raises(UsageError, match="counts from 1"):
+        CheckpointConfig(max_checkpoints=number)
 
 
 @pytest.mark.parametrize("mount", [True, False])
