@@ -477,14 +477,26 @@ class WorkspaceUnknown(WorkspaceError):
     kind = "workspace-unknown"
     exit_code = 40
 
-    def __init__(self, path: AnyPath, *, above: bool = False, hint: str | None = None) -> None:
-        where = (
-            f"Neither {_show(path)} nor a directory above it is"
-            if above
-            else (f"{_show(path)} is not")
-        )
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        above: bool = False,
+        mounted: bool = False,
+        hint: str | None = None,
+    ) -> None:
+        """``mounted`` is said of a workspace that is one, but not of this user's."""
+        what = f"{_show(path)} is not a ckptfs workspace"
+        if mounted:
+            what = f"{_show(path)} is a mounted ckptfs workspace, but not one of yours"
+            hint = (
+                "Another user, or one with another HOME or XDG_DATA_HOME, mounted it; set these to "
+                "what they were then.\nfusermount3 -u unmounts it too, and its daemon writes back."
+            )
+        elif above:
+            what = f"Neither {_show(path)} nor a directory above it is a ckptfs workspace"
         super().__init__(
-            f"{where} a ckptfs workspace. Nothing was changed.",
+            f"{what}. Nothing was changed.",
             hint=hint or "Make one with `ckptfs mount DIR`, or name one with -w DIR.",
         )
 

@@ -17,6 +17,9 @@ from ckptfs.cli import screen
 from ckptfs.errors import CkptfsError, SystemRefused
 
 INTERRUPTED = 130
+#: What an error ends with if nothing became of a verb; of these verbs nobody expects anything else.
+_UNCHANGED = " Nothing was changed."
+_READING = frozenset({"status", "list", "diff", "show", "log", "watch", "workspaces"})
 #: What a shell reports for a command whose reader went away.
 PIPE_CLOSED = 141
 
@@ -48,6 +51,8 @@ def _run(words: list[str]) -> int:
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except CkptfsError as error:
+        if doing in _READING:
+            error.message = error.message.removesuffix(_UNCHANGED)
         screen.failure(error, as_json=as_json)
         return error.exit_code
     except (BrokenPipeError, KeyboardInterrupt):

@@ -337,7 +337,9 @@ def _add_differences(verbs: _Verbs[VerbParser]) -> None:
 def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     restore = _verb(verbs, "restore", "make the workspace, or some paths, what it was")
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
-    restore.add_argument("paths", metavar="PATH", nargs="*", help="only these; patterns work")
+    restore.add_argument(
+        "paths", metavar="PATH", nargs="*", type=_path, help="only these; patterns work"
+    )
     restore.add_argument(
         "--if-unchanged", dest="token", metavar="TOKEN", default="", help="of a dry run: or refuse"
     )
@@ -391,7 +393,7 @@ def _add_space(verbs: _Verbs[VerbParser]) -> None:
     prune.add_argument("--dry-run", action="store_true", help="only say what would go, and why")
     _verb(verbs, "compact", "give free room in the store back to the disk")
     purge = _verb(verbs, "purge", "remove files from the workspace and every checkpoint, for ever")
-    purge.add_argument("paths", metavar="PATH", nargs="+", help="what to remove")
+    purge.add_argument("paths", metavar="PATH", nargs="+", type=_path, help="what to remove")
     purge.add_argument("--dry-run", action="store_true", help="only say what would go")
     purge.add_argument("--force", action="store_true", help="do not ask")
     settings = _verb(verbs, "config", "show the settings, or change one")

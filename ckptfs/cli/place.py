@@ -18,9 +18,11 @@ _COMMAND_MAX = 1000
 
 def workspace(args: Namespace) -> Workspace:
     """The workspace of ``-w``, else of the current directory, each looked for upward."""
-    if args.workspace is not None:
-        return config.find(config.resolve(args.workspace))
-    return config.find(here())
+    path = here() if args.workspace is None else config.resolve(args.workspace)
+    try:
+        return config.find(path)
+    except WorkspaceUnknown:
+        raise _unknown(path, above=True) from None
 
 
 def workspace_to_save(args: Namespace) -> Workspace:
@@ -54,21 +56,19 @@ def exact_workspace(args: Namespace) -> Workspace:
     resolved = config.resolve(path)
     found = config.lookup(resolved)
     if found is None:
-        raise WorkspaceUnknown(resolved, hint=_hint_for_a_stranger(resolved))
+        raise _unknown(resolved, above=False)
     return found
 
 
-def _hint_for_a_stranger(path: Path) -> str | None:
-    """A workspace may be mounted by someone whose registry we do not read."""
+def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
+    """The error for a path that is in no workspace we know: it may be in one that somebody whose
+    registry we do not read has mounted."""
     from ckptfs.daemon import mounts
 
-    mount = mounts.mount_at(path)
+    mount = mounts.mount_at(path) or (mounts.mount_around(path) if above else None)
     if mount is None or not mount.is_ours:
-        return None
-    return (
-        "Another user, or one with another XDG_DATA_HOME, mounted it. "
-        "fusermount3 -u unmounts it too, and its daemon writes back."
-    )
+        return WorkspaceUnknown(path, above=above)
+    return WorkspaceUnknown(mount.path, mounted=True)
 
 
 def directory(args: Namespace) -> str | None:
@@ -98,21 +98,36 @@ def inside(path: str, workspace: Workspace, verb: str) -> str:
     Links above it are followed, it itself is not: it is meant, not its target. ``verb`` is for the
     error if it lies elsewhere.
     """
-    above, name = os.path.split(os.path.normpath(os.path.join(os.path.realpath("."), path)))
+    if not path:
+        raise UsageError(f"Cannot {verb} anything: a path is empty.")
+    where = os.path.realpath(".")
+    above, name = os.path.split(os.path.normpath(os.path.join(where, path)))
     full = os.path.join(os.path.realpath(above), name)
     root = os.fspath(workspace.path)
     if full == root:
         return ""
     if not full.startswith(f"{root}/"):
-        raise PathUnknown(path, f"it is not inside the workspace {root}", verb=verb)
+        reason = f"{full} is not inside the workspace {root}"
+        raise PathUnknown(path, reason, verb=verb, hint=_hint_from_here(path, where, root))
     return full[len(root) + 1 :]
+
+
+def _hint_from_here(path: str, where: str, root: str) -> str:
+    if os.path.isabs(path) or os.path.relpath(path, ".").startswith("../"):
+        return f"Name a path in {root}."
+    way = os.path.join(os.path.relpath(root, where), path)
+    return f"Paths are relative to where you are, also with -w DIR: {way}"
 
 
 def below_root(path: str, workspace: Workspace, verb: str) -> str:
     """The same for verbs that take parts of a workspace, never all of it."""
     found = inside(path, workspace, verb)
     if not found:
-        raise PathUnknown(path, "it is the whole workspace, not a path in it", verb=verb)
+        hint = (
+            f"To {verb} all of it, leave the path out." if verb == "restore" else "Name its parts."
+        )
+        reason = "it is the whole workspace, not a path in it"
+        raise PathUnknown(path, reason, verb=verb, hint=hint)
     return found
 
 
