@@ -573,7 +573,8 @@ class TreeMoved(WorkspaceError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Cannot restore: the workspace changed since the dry run. Nothing was changed.",
+            "Cannot restore: the workspace changed since the dry run, or the token is of none. "
+            "Nothing was changed.",
             hint="Run it with --dry-run again and look at what it would do now.",
         )
 
@@ -641,9 +642,9 @@ class TaskUnknown(WorkspaceError):
     exit_code = 75
 
     def __init__(self, name: str, reason: str) -> None:
-        task = f"the task {name!r}" if name else "a task"
+        deed = f"revert the task {name!r}" if name else "end a task"
         super().__init__(
-            f"Cannot end or revert {task}: {reason}. Nothing was changed.",
+            f"Cannot {deed}: {reason}. Nothing was changed.",
             hint="`ckptfs task list` shows the tasks.",
         )
 
@@ -735,9 +736,10 @@ class StateNotWritten(WorkspaceError):
     kind = "state-not-written"
     exit_code = 73
 
-    def __init__(self, path: AnyPath, reason: str) -> None:
+    def __init__(self, path: AnyPath, reason: str, *, restored: bool = True) -> None:
+        done = "The restore is done, but no" if restored else "The files stay as they are, and no"
         super().__init__(
-            f"The restore is done, but no state was written to {_show(path)}: {reason}.",
+            f"{done} state was written to {_show(path)}: {reason}.",
             hint="`ckptfs restore ID --state-only --state-out FILE` tries again.",
         )
 
@@ -765,7 +767,7 @@ class DestinationInvalid(SyncError):
 
     def __init__(self, path: AnyPath, reason: str = "it is not empty") -> None:
         super().__init__(
-            f"Cannot export to {_show(path)}: {reason}. Nothing was changed.",
+            f"Cannot write to {_show(path)}: {reason}. Nothing was changed.",
             hint="Name an absent or an empty directory.",
         )
 
@@ -825,10 +827,10 @@ class TeamInvalid(TeamError):
     kind = "team-invalid"
     exit_code = 81
 
-    def __init__(self, what: str, reason: str) -> None:
+    def __init__(self, what: str, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot use {what}: {reason}. Nothing was changed.",
-            hint="Put it right, or name another data directory with --data-dir.",
+            hint=hint or "Put it right, or name another data directory with --data-dir.",
         )
 
 

@@ -61,7 +61,9 @@ def _patterns(patterns: list[str]) -> tuple[str, ...]:
         from ckptfs.history.settings import patterns_text, require_valid
 
         for pattern in patterns:
-            require_valid("exclude.patterns", patterns_text([pattern]))
+            # As typed, for the words of the error; only a comma would make two of it.
+            typed = pattern if "," not in pattern else patterns_text([pattern])
+            require_valid("exclude.patterns", typed)
     return tuple(patterns)
 
 

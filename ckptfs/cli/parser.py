@@ -338,7 +338,7 @@ def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     restore = _verb(verbs, "restore", "make the workspace, or some paths, what it was")
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
     restore.add_argument(
-        "paths", metavar="PATH", nargs="*", type=_path, help="only these; patterns work"
+        "paths", metavar="PATH", nargs="*", type=_path, default=[], help="only these; patterns work"
     )
     restore.add_argument(
         "--if-unchanged", dest="token", metavar="TOKEN", default="", help="of a dry run: or refuse"
@@ -358,12 +358,11 @@ def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     )
     rewind = _verb(verbs, "rewind", "go back N checkpoints")
     rewind.add_argument("steps", metavar="N", nargs="?", type=int, default=1, help="default 1")
-    for parser in (restore, rewind):
-        parser.add_argument("--dry-run", action="store_true", help="only say what it would do")
-        parser.add_argument("--force", action="store_true", help="do not ask")
     undo = _verb(verbs, "undo", "take back the last restore")
     redo = _verb(verbs, "redo", "take back the last undo")
     for parser in (restore, rewind, undo, redo):
+        parser.add_argument("--dry-run", action="store_true", help="only say what it would do")
+        parser.add_argument("--force", action="store_true", help="do not ask")
         parser.add_argument(
             "--state-out",
             metavar="[NAME=]FILE",

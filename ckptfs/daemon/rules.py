@@ -128,11 +128,13 @@ def plan(request: MountRequest) -> Plan:
 
 def check_not_dangerous(path: Path) -> None:
     """Refuse the places whose loss from sight would break the machine or the user's login."""
-    homes = {config.resolve(config.home()), *config.resolve(config.home()).parents}
-    if path == config.resolve(config.home()):
+    home = config.resolve(config.home())
+    if path == home:
         raise DangerousRoot(path, "your home directory")
-    if path in SYSTEM_ROOTS or path in homes:
+    if path in SYSTEM_ROOTS:
         raise DangerousRoot(path)
+    if path in home.parents:
+        raise DangerousRoot(path, "above your home directory")
     if any(path.is_relative_to(tree) for tree in KERNEL_TREES) and not path.is_relative_to(
         "/dev/shm"
     ):

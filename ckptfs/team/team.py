@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ckptfs import config as places
-from ckptfs.errors import CkptfsError, TeamBusy, TeamInvalid, TeamUnknown
+from ckptfs.errors import CkptfsError, NotMounted, TeamBusy, TeamInvalid, TeamUnknown
 from ckptfs.team import bundles, files, members, names
 from ckptfs.team.bundles import Meta, Part, Snapshot
 from ckptfs.team.files import DataDir, Reading
@@ -53,7 +53,9 @@ class Team:
             if absent:
                 listed = ", ".join(place.title for place in absent)
                 raise TeamInvalid(
-                    f"the workspace of {listed}", "it is not mounted, so it cannot be held still"
+                    f"the workspace of {listed}",
+                    "it is not mounted, so it cannot be held still",
+                    hint=NotMounted(absent[0].workspace.path).hint,
                 )
             return self._take(data_dir, located, tag, bundles.MANUAL).meta
 

@@ -1,0 +1,51 @@
+"""What errors say: the thing that was asked for, in the words it was asked in."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import Place
+from tests.support.mounting import succeed
+
+
+@pytest.fixture
+def plain(place: Place) -> Place:
+    """A place with `proj`, a workspace that is not mounted, and `full`, a directory."""
+    for name in ("proj", "full"):
+        (place / name).mkdir()
+        (place / name / "file").write_text("x")
+    succeed(place.run("save", "-w", "proj", "--no-mount"))
+    return place
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+def test_only_what_is_missing_is_required(place: Place) -> None:
+    assert refused(place.run("restore")).splitlines()[0].endswith("required: ID.")
+
+
+def test_above_home(place: Place) -> None:
+    home = {"HOME": str(place / "home")}
+    assert "above your home directory" in refused(place.run("mount", place.base, **home))
+
+
+def test_a_pattern_as_typed(plain: Place) -> None:
+    assert refused(plain.run("mount", "proj", "--exclude", "[")).count("'['") == 2
+
+
+def test_a_backup_is_no_export(plain: Place) -> None:
+    assert f"Cannot write to {plain / 'full'}" in refused(plain.run("backup", "full", "-w", "proj"))
+
+
+def test_no_task_to_end(plain: Place) -> None:
+    assert "Cannot end a task:" in refused(plain.run("task", "done", "-w", "proj"))
+
+
+def test_a_token_of_no_dry_run(plain: Place) -> None:
+    done = plain.run("restore", "0", "--if-unchanged", "zzz", "-w", "proj")
+    assert "or the token is of none" in refused(done)
