@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ PATIENCE = 60.0
 _SAID_MAX = 500
 
 DONE = "done"
+
+
+def is_news(restore: dict[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether there is anything to tell: files that changed, or documents to go back to."""
+    return bool(restore["changed"] or state)
 
 
 def run(command: Sequence[str], restore: dict[str, Any], workspace: Path) -> str:

@@ -34,7 +34,8 @@ def go(
     setting = told.pop("on_restore", "")
     # The session is over: the command may ask the workspace itself.
     command = shlex.split(setting) if on_restore is None else on_restore
-    told["hook"] = after.run(command, told, asking.workspace.path) if command else ""
+    wanted = command and after.is_news(told, found)
+    told["hook"] = after.run(command, told, asking.workspace.path) if wanted else ""
     result = restore_of(told, found, dry_run=False)
     asking.emit(CheckpointEvent.CHECKPOINT_RESTORED, told, result.checkpoint_id)
     return result

@@ -70,6 +70,8 @@ def _plan_and_perform(
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
+        if args.state_out:
+            op, asked = "restore", _carrying(args, session, op, asked)
         done = _perform(args, session, op, asked)
     return _finish(args, workspace, done)
 
@@ -85,13 +87,26 @@ def _perform(args: Namespace, session: Session, op: str, asked: Record) -> _Done
     record = session.call(op, asked | {"names": args.json})
     wanted = args.state_out or "on_restore" in record
     documents = state.fetched(session, record) if wanted else {}
+def _carrying(args: Namespace, session: Session, op: str, asked: Record) -> Record:
+    """The same restore of the very checkpoint that was seen to carry what is to be written out."""
+    if op == "rewind":
+        found = session.call("plan", asked)
+    else:
+        known = session.call("get", {"checkpoint": asked["checkpoint"]})
+        found = {"checkpoint": known["id"], "state": known["state"]}
+    state.require(args.state_out, found)
+    kept = {key: value for key, value in asked.items() if key != "steps"}
+    return {**kept, "checkpoint": str(found["checkpoint"])}
+
+
     return _Done(record, _result_text(record, op, asked), documents)
 
 
 def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     """What comes after a restore: its documents, the command that wants to know, the words."""
     failure = state.run_hook(done.record, done.documents, workspace)
-    state.write_out(args.state_out, done.documents, done.record)
+    files = not getattr(args, "state_only", False)
+    state.write_out(args.state_out, done.documents, done.record, restored=files)
     screen.result(done.record, done.text, as_json=args.json)
     if failure:
         screen.note(f"The restore is done, but the command after it failed: {failure}.")

@@ -15,7 +15,7 @@ from ckptfs.connect import Session
 from ckptfs.control.documents import Json, fetch_bytes, require_name, staged
 from ckptfs.errors import StateInvalid, StateNotWritten, UsageError
 
-__all__ = ["Documents", "fetched", "run_hook", "staged", "to_keep", "write_out"]
+__all__ = ["Documents", "fetched", "require", "run_hook", "staged", "to_keep", "write_out"]
 
 #: Bytes by name, and whether they are JSON.
 Documents = dict[str, tuple[bytes, bool]]
@@ -59,52 +59,64 @@ def fetched(session: Session, record: Record) -> Documents:
     return fetch_bytes(session, str(record["checkpoint"])) if record["state"] else {}
 
 
-def write_out(words: list[str], documents: Documents, record: Record) -> None:
+def require(words: list[str], record: Record) -> None:
+    """Refuse what ``--state-out`` wants of a checkpoint that does not carry it, before anything is
+    restored."""
+    known = list(record["state"])
+    for word in words:
+        name = _chosen(word, known)
+        if name is not None and name not in known:
+            raise StateInvalid(name, _not_there(record["checkpoint"], known))
+
+
+def write_out(
+    words: list[str], documents: Documents, record: Record, *, restored: bool = True
+) -> None:
     """Write documents where ``--state-out`` says."""
     for word in words:
-        _, path = _named(word)
-        if word == path and (os.path.isdir(path) or path.endswith("/")):
-            _write_all(Path(path), documents)
-        else:
-            _write(Path(path), _chosen(word, documents, record))
+        path, name = Path(_named(word)[1]), _chosen(word, list(documents))
+        if name is not None and name not in documents:
+            reason = _not_there(record["checkpoint"], list(documents))
+            raise StateNotWritten(path, reason, restored=restored)
+        wanted = documents if name is None else {name: documents[name]}
+        try:
+            _write(path, wanted, into=name is None)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StateNotWritten(path, reason, restored=restored) from error
 
 
-def _chosen(word: str, documents: Documents, record: Record) -> bytes:
-    """Which document is meant: the named one, or the only one there is."""
+def _chosen(word: str, known: list[str]) -> str | None:
+    """Which document is meant: the named one, or the only one there is; None for all of them."""
     name, path = _named(word)
-    if word == path and len(documents) == 1:
-        name = next(iter(documents))
-    if name not in documents:
-        known = ", ".join(documents) or "none"
-        reason = f"checkpoint {record['checkpoint']} carries no {name!r}; it carries: {known}"
-        raise StateNotWritten(path, reason)
-    return documents[name][0]
+    if word != path:
+        return name
+    if os.path.isdir(path) or path.endswith("/"):
+        return None
+    return known[0] if len(known) == 1 else name
 
 
-def _write_all(directory: Path, documents: Documents) -> None:
-    with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+def _not_there(number: int, known: list[str]) -> str:
+    return f"checkpoint {number} does not carry it; it carries: {', '.join(known) or 'none'}"
+
+
+def _write(path: Path, documents: Documents, *, into: bool) -> None:
+    if into:
+        with suppress(OSError):
+            path.mkdir(parents=True, exist_ok=True)
     for name, (data, _) in documents.items():
-        _write(directory / name, data)
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_atomically(path, data)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StateNotWritten(path, reason) from error
+        write_atomically(path / name if into else path, data)
 
 
 def run_hook(record: Record, documents: Documents, workspace: Workspace) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
-    command = record.pop("on_restore", "")
-    if not command:
-        return ""
     import shlex
 
     from ckptfs.api import after
 
+    command = record.pop("on_restore", "")
+    if not (command and after.is_news(record, documents)):
+        return ""
     found = {
         name: json.loads(data) if is_json else data for name, (data, is_json) in documents.items()
     }

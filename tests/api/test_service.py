@@ -339,6 +339,15 @@ def test_a_command_after_a_restore(base: Path, work: Path) -> None:
     assert told["workspace"] == str(work)
 
 
+def test_no_command_after_a_restore_of_nothing(base: Path, work: Path) -> None:
+    config = CheckpointConfig(mount=False, on_restore=["touch", str(base / "ran")])
+    with CheckpointService(work, config=config) as service:
+        one = service.save("one", allow_empty=True)
+        assert service.restore(one.id).hook == "" and not (base / "ran").exists()
+        two = service.save("two", state={"turn": 2})
+        assert service.restore(two.id).hook == "done" and (base / "ran").exists()
+
+
 @pytest.mark.parametrize(
     "command, reason",
     [

@@ -120,3 +120,36 @@ def test_the_question_stands_on_the_line_of_its_answer(work: Workspace) -> None:
     assert asking.wait(60) == 0
     os.close(leader)
     assert (work.path / "file").read_text() == "one"
+
+
+def test_state_that_is_not_there_is_told_before_anything_is_restored(work: Workspace) -> None:
+    document, out = work.path.parent / "turn.json", work.path.parent / "out.json"
+    document.write_text("[1]")
+    succeed(work.cli("save", "three", "--state", f"turn={document}", "-w", work.path))
+    (work.path / "file").write_text("later")
+    for words in (
+        ["restore", "2", "--force", "--state-out", f"foo={out}"],
+        ["restore", "1", "--force", "--state-out", out],
+        ["restore", "2", "--state-only", "--state-out", f"foo={out}"],
+        ["rewind", "2", "--force", "--state-out", f"turn={out}"],
+    ):
+        done = work.cli(*words, "-w", work.path)
+        assert done.returncode == errors.StateInvalid.exit_code
+        assert "does not carry it" in done.stderr and "Nothing was changed" in done.stderr
+    assert (work.path / "file").read_text() == "later" and checkpoints(work) == 3
+    done = work.cli(
+        "restore", "2", "--state-only", "--state-out", "turn=/proc/x/y", "-w", work.path
+    )
+    assert done.returncode == errors.StateNotWritten.exit_code
+    assert "restore is done" not in done.stderr and (work.path / "file").read_text() == "later"
+    succeed(work.cli("rewind", "1", "--force", "--state-out", f"turn={out}", "-w", work.path))
+    assert out.read_text() == "[1]" and (work.path / "file").read_text() == "two"
+
+
+def test_no_command_after_a_restore_of_nothing(work: Workspace) -> None:
+    ran = work.path.parent / "ran"
+    succeed(work.cli("config", "hooks.on_restore", f"touch {ran}", "-w", work.path))
+    succeed(work.cli("restore", "1", "--force", "-w", work.path))
+    assert not ran.exists()
+    succeed(work.cli("restore", "0", "--force", "-w", work.path))
+    assert ran.exists()
