@@ -86,6 +86,8 @@ class Figures(NamedTuple):
     checkpoints: int
     store_bytes: int
     inodes: int
+    #: Paths added, modified and deleted since the last checkpoint; None if they are very many.
+    unsaved: dict[str, int] | None
 
 
 class Backup(NamedTuple):
@@ -106,7 +108,9 @@ class Service:
     def figures(self) -> Figures:
         store = self.fs.store
         inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
-        return Figures(len(history.checkpoints(store)), store.size_bytes(), inodes)
+        counts = tally.unsaved(self.fs)
+        unsaved = None if counts is None else counts._asdict()
+        return Figures(len(history.checkpoints(store)), store.size_bytes(), inodes, unsaved)
 
     def save(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import suppress
 
-from ckptfs.cli import place, screen
+from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
@@ -56,6 +56,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "checkpoints": None,
         "store_bytes": None,
         "inodes": None,
+        "unsaved": None,
     }
     if daemon.state == runtime.SERVING:
         with Client(workspace) as client:
@@ -82,10 +83,13 @@ def _of_store(workspace: Workspace) -> Record:
         "checkpoints": None,
         "store_bytes": None,
         "inodes": None,
+        "unsaved": None,
     }
     try:
         with open_store(workspace.store) as session:
             record.update(session.call("figures"))
+        if not dead:
+            record["unsaved"] = None  # the directory may have changed; to look takes a scan
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
     return record
@@ -117,6 +121,15 @@ def _space(record: Record) -> list[tuple[str, str]]:
     ]
 
 
+def _unsaved(record: Record) -> list[tuple[str, str]]:
+    """What the last checkpoint does not have, of a workspace whose store is all there is to it."""
+    if not (record["mounted"] or record["state"] == "dead"):
+        return []
+    counts = record["unsaved"]
+    many = "thousands of paths; `ckptfs diff --name-status` lists them"
+    return [("unsaved", many if counts is None else report.counts(counts))]
+
+
 def _obituary(died: Record) -> str:
     since = screen.time_text(died["started_ns"]) if died.get("started_ns") else "?"
     return (
@@ -136,6 +149,7 @@ def _human(record: Record) -> str:
         rows.append(("last daemon", _obituary(died)))
     if record["checkpoints"] is not None:
         rows.append(("checkpoints", f"{record['checkpoints']:,}"))
+        rows += _unsaved(record)
         rows.append(("entries", f"{record['inodes']:,}"))
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Checkpoint
@@ -19,6 +20,8 @@ from ckptfs.store.format import NO_EPOCH
 
 #: A fact of the store: JSON, by epoch what it was counted against and its counts.
 _FACT = b"counts"
+#: So many records are compared for whoever asks only how things are: some hundredths of a second.
+_PASSING_MAX = 5_000
 
 
 def tallies(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
@@ -37,6 +40,15 @@ def tallies(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
     if fresh:
         _save(fs.store, known)
     return found
+
+
+def unsaved(fs: Filesystem) -> Counts | None:
+    """What changed since the checkpoint that the head stands on; None if that is too much to be
+    counted in passing."""
+    fs.settle()
+    epoch = fs.store.head.epoch
+    written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
+    return None if written > _PASSING_MAX else counts(fs, epoch)
 
 
 def _load(store: Store) -> dict[Epoch, list[int]]:

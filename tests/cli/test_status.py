@@ -1,0 +1,50 @@
+"""What `status` says of a workspace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.mounting import HAVE_FUSE, Workspace, succeed
+from tests.support.trees import fsync
+
+pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+
+
+def counts(added: int = 0, modified: int = 0, deleted: int = 0) -> dict[str, int]:
+    return {"added": added, "modified": modified, "deleted": deleted}
+
+
+def told(workspace: Workspace) -> str:
+    """The line about what is not saved."""
+    lines = succeed(workspace.cli("status", "-w", workspace.path)).stdout.splitlines()
+    return "".join(line.split(maxsplit=1)[1] for line in lines if line.startswith("unsaved"))
+
+
+def test_what_is_not_saved(workspace: Workspace) -> None:
+    (workspace.path / "old").write_text("x")
+    workspace.mount("--auto", "off")
+    assert workspace.status()["unsaved"] == counts()
+    assert told(workspace) == "nothing"
+    with (workspace.path / "old").open("a") as old:
+        old.write("more")
+    (workspace.path / "dir").mkdir()
+    (workspace.path / "dir" / "new").write_text("x")
+    fsync(workspace.path / "dir" / "new")
+    assert workspace.status()["unsaved"] == counts(added=2, modified=1)
+    assert told(workspace) == "2 added, 1 modified"
+    workspace.kill()
+    assert told(workspace) == "2 added, 1 modified"
+    workspace.mount("--auto", "off")
+    succeed(workspace.cli("save", "-w", workspace.path))
+    assert told(workspace) == "nothing"
+    workspace.umount()
+    assert workspace.status()["unsaved"] is None
+    assert told(workspace) == ""
+
+
+def test_very_much_is_not_counted(workspace: Workspace) -> None:
+    workspace.mount("--auto", "off")
+    for number in range(3000):
+        (workspace.path / str(number)).touch()
+    assert workspace.status()["unsaved"] is None
+    assert told(workspace).startswith("thousands")
