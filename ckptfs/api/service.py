@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from ckptfs.api.values import (
     Checkpoint,
     CheckpointConfig,
     CheckpointDiff,
+    Compacted,
     FileVersion,
     PruneDecision,
     Record,
@@ -36,6 +37,7 @@ from ckptfs.api.values import (
 from ckptfs.config import Workspace
 from ckptfs.control import documents, runtime
 from ckptfs.control.client import Client
+from ckptfs.control.protocol import metadata_of
 from ckptfs.errors import NotMounted, no_paths
 
 AnyPath = str | os.PathLike[str]
@@ -128,7 +130,7 @@ class CheckpointService:
         message: str = "",
         *,
         tag: str = "",
-        metadata: dict[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         state: State | None = None,
         pin: bool = False,
         allow_empty: bool = False,
@@ -136,14 +138,14 @@ class CheckpointService:
         """Take a checkpoint of the workspace as it is, and return it.
 
         If nothing changed since the last one, and no tag, metadata, state or pin is given, the last
-        one is returned with ``created`` False, unless ``allow_empty``. ``state`` are documents to
-        keep with it: bytes, or what JSON can say. They take only the room that they do not share
-        with what is there.
+        one is returned with ``created`` False, unless ``allow_empty``. ``metadata`` are words about
+        it: a value that is no text is kept as its JSON text. ``state`` are documents to keep with
+        it: bytes, or what JSON can say. They take only the room that they do not share with what is
+        there.
         """
         asked: Record = {
             "message": message,
             "tag": tag,
-            "metadata": metadata or {},
             "pin": pin,
             "allow_empty": allow_empty,
             **self._asking.caller(),
@@ -151,6 +153,7 @@ class CheckpointService:
         if self.config.limit is not None:
             asked["max_checkpoints"] = self.config.limit
         with self._asking.telling_errors():
+            asked["metadata"] = metadata_of(metadata or {})
             with documents.staged(self.workspace.store, state or {}) as staged:
                 record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
         saved = self._checkpoint(record)
@@ -315,10 +318,10 @@ class CheckpointService:
             daemon={key: record[key] for key in known} if mounted else {},
         )
 
-    def compact(self) -> tuple[int, int]:
+    def compact(self) -> Compacted:
         """Give free room back to the disk; the size of the store's file before and after."""
         record = self._asking.ask("compact")
-        return record["before_bytes"], record["after_bytes"]
+        return Compacted(record["before_bytes"], record["after_bytes"])
 
     def purge(self, *paths: AnyPath, dry_run: bool = False) -> Record:
         """Remove files from the workspace and every checkpoint, for ever."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckptfs.errors import UsageError
 
@@ -177,6 +177,13 @@ class PruneDecision:
     id: str
     keep: bool
     reason: str
+
+
+class Compacted(NamedTuple):
+    """The size of the store's file before and after."""
+
+    before_bytes: int
+    after_bytes: int
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,17 @@ values and back, and refuses what is not a line of ours; it does no I/O.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ckptfs.errors import CkptfsError, ControlError, ErrorRecord, ProtocolMismatch, from_record
+from ckptfs.errors import (
+    CkptfsError,
+    ControlError,
+    ErrorRecord,
+    ProtocolMismatch,
+    UsageError,
+    from_record,
+)
 
 VERSION = 1
 
@@ -44,6 +52,22 @@ class Answer(NamedTuple):
     result: Record | None = None
     error: CkptfsError | None = None
     event: Record | None = None
+
+
+def metadata_of(found: Mapping[Any, Any]) -> dict[str, str]:
+    """What a checkpoint keeps about itself: text as it is, anything else as JSON says it."""
+    try:
+        return {str(key): _text(value) for key, value in found.items()}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"Cannot save: a value of its metadata is neither text nor JSON ({error}). "
+            "Nothing was saved.",
+            hint="What is larger than a few words goes with the state documents.",
+        ) from error
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 
 def encode_request(op: str, args: Record, *, progress: bool = False) -> bytes:

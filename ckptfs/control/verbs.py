@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import Record, metadata_of
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _save(service: Service, args: Record, tell: Tell | None) -> Record:
             str(args["message"]),
             tag=str(args.get("tag", "")),
             pinned=bool(args.get("pin")),
-            metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+            metadata=metadata_of(args.get("metadata", {})),
             cause=cause_of(args),
             documents=documents,
         )

@@ -35,6 +35,7 @@ AGENTS = {
             "SessionStart": "",
             "UserPromptSubmit": "",
             "PreToolUse": "^(Bash|PowerShell|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$",
+            "SubagentStop": "",
             "Stop": "",
             "SessionEnd": "",
         },

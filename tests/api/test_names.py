@@ -15,6 +15,7 @@ import pytest
 
 import ckptfs
 from ckptfs import CheckpointConfig, CheckpointService
+from ckptfs.errors import UsageError
 
 NAMES = {
     "AsyncCheckpointService",
@@ -97,6 +98,29 @@ def test_a_checkpoint_as_a_value(plain: CheckpointService, work: Path) -> None:
     assert plain.get(saved.id) == saved
     for twin in (copy.copy(saved), pickle.loads(pickle.dumps(saved))):
         assert twin == saved and twin.files_changed == ["a"]
+
+
+@pytest.mark.parametrize("door", ["plain", "mounted"])
+def test_metadata_is_text(door: str, request: pytest.FixtureRequest) -> None:
+    service: CheckpointService = request.getfixturevalue(door)
+    given = {"text": 'a "b"', "number": 1, "yes": True, "none": None, "nested": {"a": [1, "x"]}}
+    saved = service.save("one", metadata=given)
+    assert service.get(saved.id).metadata == saved.metadata
+    assert saved.metadata == {
+        "text": 'a "b"',
+        "number": "1",
+        "yes": "true",
+        "none": "null",
+        "nested": '{"a": [1, "x"]}',
+    }
+    with pytest.raises(UsageError, match="neither text nor JSON"):
+        service.save("two", metadata={"a": object()})
+    assert service.list()[0] == saved
+
+
+def test_a_compaction_as_a_value(plain: CheckpointService) -> None:
+    before, after = found = plain.compact()
+    assert (found.before_bytes, found.after_bytes) == (before, after) and after > 0
 
 
 def test_a_difference_as_a_value(plain: CheckpointService, work: Path) -> None:
