@@ -41,7 +41,7 @@ def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> l
     a, b = a.bare, b.bare
     listed = list(changes)
     pairs = [pair for change in listed for pair in _own(change)]
-    pairs += _carried(fs, b, listed)
+    pairs += _carried(fs, a, b, listed)
     return sorted(_by_path(fs, a, b, pairs), key=_order)
 
 
@@ -68,14 +68,27 @@ def _found(path: bytes | None, inode: Inode | None) -> Found | None:
     return Found(path, inode)
 
 
-def _carried(fs: Filesystem, b: View, changes: list[Change]) -> Iterator[Pair]:
+def _carried(fs: Filesystem, a: View, b: View, changes: list[Change]) -> Iterator[Pair]:
     """The unchanged files below renamed directories."""
     listed = {change.path: change for change in changes if change.new is not None}
     for change in changes:
         if RENAMED in change.kinds and change.new is not None and change.new.is_dir:
             for path, inode in _below(fs, b, change, listed):
-                old_path = (change.source or b"") + path[len(change.path) :]
-                yield Pair(Found(old_path, inode), Found(path, inode), same=True)
+                below = path[len(change.path) + 1 :]
+                old = _descend(fs, a, change.old, below)
+                old_path = (change.source or b"") + b"/" + below
+                yield Pair(_found(old_path, old), Found(path, inode), same=old is not None)
+
+
+def _descend(fs: Filesystem, view: View, top: Inode | None, path: bytes) -> Inode | None:
+    """What stands at a path below a directory. It may have had another number then: a restore
+    gives a new one to a file that is open."""
+    found = top
+    for name in path.split(b"/"):
+        if found is None or not found.is_dir:
+            return None
+        found = fs.seek(view, found.ino, name)
+    return found
 
 
 def _below(
