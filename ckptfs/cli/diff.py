@@ -215,4 +215,5 @@ def _restore_line(entry: Record) -> str:
     what = f"{entry['kind']} of checkpoint {entry['target']}"
     undo = f", state before: {entry['before']}" if entry["before"] is not None else ""
     command = f"  {screen.safe(entry['command'])}" if entry["command"] else ""
-    return f"{entry['number']:>5}  {when}  {what}: {names}{undo}{command}"
+    number = f"#{entry['number']}"  # marked, or it would pass for a checkpoint's
+    return f"{number:>6}  {when}  {what}: {names}{undo}{command}"

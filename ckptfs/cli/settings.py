@@ -16,6 +16,8 @@ from ckptfs.history import settings
 
 #: What a daemon has to hear of at once; it reads the others when it needs them.
 _PATTERNS = "exclude.patterns"
+#: Columns for a value in the list.
+_VALUE_WIDTH = 8
 
 
 def config(args: Namespace) -> int:
@@ -56,8 +58,14 @@ def _record(name: str, found: settings.Settings) -> Record:
 def _human(records: list[Record], args: Namespace) -> str:
     if args.key is not None:
         return str(records[0]["value"]).rstrip("\n")
-    return "\n".join(
-        f"{item['name']:<26} {', '.join(str(item['value']).splitlines()):<8} {item['meaning']}"
-        + (f" ({screen.safe(item['file'])})" if item["file"] else "")
-        for item in records
-    )
+    return "\n".join(_line(item) for item in records)
+
+
+def _line(item: Record) -> str:
+    """A setting in columns; a value that is too wide for its own stands below."""
+    value = screen.safe(", ".join(str(item["value"]).splitlines()))
+    fits = len(value) <= _VALUE_WIDTH
+    line = f"{item['name']:<26} {value if fits else '...':<{_VALUE_WIDTH}} {item['meaning']}"
+    if item["file"]:
+        line += f" ({screen.safe(item['file'])})"
+    return line if fits else f"{line}\n    {value}"

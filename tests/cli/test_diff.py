@@ -287,6 +287,7 @@ def test_log_of_a_path(planted: Workspace) -> None:
 def test_log_of_restores(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "restore", "0", "--force")
-    assert "restore of checkpoint 0" in run(planted, "log", "--restores")
+    told = run(planted, "log", "--restores")
+    assert told.startswith("    #") and "restore of checkpoint 0" in told
     [entry] = as_json(planted, "log", "--restores")["restores"]
     assert entry["target"] == 0

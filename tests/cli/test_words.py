@@ -49,3 +49,12 @@ def test_no_task_to_end(plain: Place) -> None:
 def test_a_token_of_no_dry_run(plain: Place) -> None:
     done = plain.run("restore", "0", "--if-unchanged", "zzz", "-w", "proj")
     assert "or the token is of none" in refused(done)
+
+
+def test_a_long_value_keeps_the_columns(plain: Place) -> None:
+    long = "node_modules/, *.log, build/"
+    succeed(plain.run("config", "-w", "proj", "exclude.patterns", long))
+    lines = succeed(plain.run("config", "-w", "proj")).stdout.splitlines()
+    assert f"    {long}" in lines
+    starts = {line.index(line[36:].lstrip()[:12], 36) for line in lines if line[0] != " "}
+    assert starts == {36}
