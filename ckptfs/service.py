@@ -17,6 +17,7 @@ from ckptfs import config, history, sync
 from ckptfs.errors import (
     CheckpointPinned,
     CheckpointUnknown,
+    NotConfirmed,
     NothingToUndo,
     PathUnknown,
     SettingInvalid,
@@ -49,6 +50,7 @@ from ckptfs.history import (
     state,
     tags,
     tally,
+    undo,
     upkeep,
 )
 from ckptfs.history.damage import Affected
@@ -232,7 +234,9 @@ class Service:
         if paths:
             restored = self._restore_paths(target, paths, cause)
         else:
-            restored = self._restore_to(target, "restore", None, cause)
+            restored = history.restore(self.fs, target, cause=cause)
+            self.fs.commit()
+            self.unannounced.append(restored.touched)
         if not backup:
             self.delete([restored.before])
         return restored
@@ -349,8 +353,7 @@ class Service:
         patterns = self.settings().exclude
         touched = excluded.apply(self.fs, patterns)
         self.fs.commit()
-        if touched.entries:
-            self.unannounced.append(touched)
+        self.unannounced.append(touched)
         return patterns
 
     def add_excluded(self, patterns: Sequence[str]) -> None:
@@ -429,32 +432,48 @@ class Service:
             raise CheckpointUnknown(f"@-{steps}", reason=_too_far(steps, len(way)))
         return way[steps - 1]
 
-    def undo(self, cause: Cause | None = None) -> Restored:
-        """Take back the last restore that is not taken back yet."""
-        entry = history.undoable(self.fs.store)
-        if entry is None:
-            raise NothingToUndo("undo")
-        return self._take_back(entry, "undo", cause)
+    def undo(
+        self, cause: Cause | None = None, *, token: str = "", if_unchanged: bool = False
+    ) -> Restored:
+        """Take back the last restore that is not taken back yet: all, or the paths that it was of.
 
-    def redo(self, cause: Cause | None = None) -> Restored:
-        """Take back the last undo."""
-        entry = history.redoable(self.fs.store)
-        if entry is None:
-            raise NothingToUndo("redo")
-        return self._take_back(entry, "redo", cause)
+        With ``if_unchanged`` it is refused if anything changed since that restore, with the token
+        of a plan if anything did since then.
+        """
+        return self._take_back("undo", cause, token=token, if_unchanged=if_unchanged)
+
+    def redo(
+        self, cause: Cause | None = None, *, token: str = "", if_unchanged: bool = False
+    ) -> Restored:
+        """Take back the last undo; the rest as there."""
+        return self._take_back("redo", cause, token=token, if_unchanged=if_unchanged)
+
+    def plan_back(self, kind: str) -> Plan:
+        """What `undo` or `redo` would do."""
+        return undo.plan_back(self.fs, self._to_take_back(kind))
 
     def restores(self) -> list[LogEntry]:
         """Every restore, oldest first."""
         return history.restore_log(self.fs.store)
 
-    def _take_back(self, entry: LogEntry, kind: str, cause: Cause | None) -> Restored:
-        target = history.find(self.fs.store, entry.before)
-        return self._restore_to(target, kind, entry.number, cause)
+    def _to_take_back(self, kind: str) -> LogEntry:
+        store = self.fs.store
+        entry = history.undoable(store) if kind == "undo" else history.redoable(store)
+        if entry is None:
+            raise NothingToUndo(kind)
+        return entry
 
-    def _restore_to(
-        self, target: Checkpoint, kind: str, undoes: int | None, cause: Cause | None
+    def _take_back(
+        self, kind: str, cause: Cause | None, *, token: str, if_unchanged: bool
     ) -> Restored:
-        restored = history.restore(self.fs, target, kind=kind, undoes=undoes, cause=cause)
+        entry, touched = self._to_take_back(kind), Touched(set(), set())
+        if token and undo.token_back(self.fs, entry) != token:
+            raise TreeMoved
+        if if_unchanged and undo.has_moved_on(self.fs, entry):
+            done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
+            raise NotConfirmed(f"the workspace changed since that {since}", done)
+        self.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+        restored = undo.take_back(self.fs, entry, kind, touched_here=touched, cause=cause)
         self.fs.commit()
         self.unannounced.append(restored.touched)
         return restored

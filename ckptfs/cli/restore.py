@@ -51,7 +51,18 @@ def redo(args: Namespace) -> int:
 def _take_back(args: Namespace, op: str) -> int:
     workspace = place.workspace(args)
     with open_workspace(workspace) as session:
-        done = _perform(args, session, op, {})
+        if args.dry_run:
+            plan = session.call("plan", {"back": op})
+            screen.result(plan, _plan_text(plan), as_json=args.json)
+            return 0
+        try:
+            done = _perform(args, session, op, {"if_unchanged": not args.force})
+        except NotConfirmed:
+            if not sys.stdin.isatty():
+                raise
+            plan = session.call("plan", {"back": op})
+            _confirm(plan)
+            done = _perform(args, session, op, {"token": plan["token"]})
     return _finish(args, workspace, done)
 
 
@@ -59,6 +70,8 @@ def _plan_and_perform(
     args: Namespace, workspace: Workspace, op: str, asked: Record, *, sure: bool
 ) -> int:
     with open_workspace(workspace) as session:
+        if args.state_out:
+            op, asked = "restore", _carrying(args, session, op, asked)
         if args.dry_run:
             plan = session.call("plan", asked)
             screen.result(plan, _plan_text(plan), as_json=args.json)
@@ -70,10 +83,20 @@ def _plan_and_perform(
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
-        if args.state_out:
-            op, asked = "restore", _carrying(args, session, op, asked)
         done = _perform(args, session, op, asked)
     return _finish(args, workspace, done)
+
+
+def _carrying(args: Namespace, session: Session, op: str, asked: Record) -> Record:
+    """The same restore of the very checkpoint that was seen to carry what is to be written out."""
+    if op == "rewind":
+        found = session.call("plan", asked)
+    else:
+        known = session.call("get", {"checkpoint": asked["checkpoint"]})
+        found = {"checkpoint": known["id"], "state": known["state"]}
+    state.require(args.state_out, found)
+    kept = {key: value for key, value in asked.items() if key != "steps"}
+    return {**kept, "checkpoint": str(found["checkpoint"])}
 
 
 class _Done(NamedTuple):
@@ -87,18 +110,6 @@ def _perform(args: Namespace, session: Session, op: str, asked: Record) -> _Done
     record = session.call(op, asked | {"names": args.json})
     wanted = args.state_out or "on_restore" in record
     documents = state.fetched(session, record) if wanted else {}
-def _carrying(args: Namespace, session: Session, op: str, asked: Record) -> Record:
-    """The same restore of the very checkpoint that was seen to carry what is to be written out."""
-    if op == "rewind":
-        found = session.call("plan", asked)
-    else:
-        known = session.call("get", {"checkpoint": asked["checkpoint"]})
-        found = {"checkpoint": known["id"], "state": known["state"]}
-    state.require(args.state_out, found)
-    kept = {key: value for key, value in asked.items() if key != "steps"}
-    return {**kept, "checkpoint": str(found["checkpoint"])}
-
-
     return _Done(record, _result_text(record, op, asked), documents)
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
 from ckptfs.control.protocol import Record, metadata_of
@@ -223,6 +223,8 @@ def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
         found, skipped = service.plan_selective(
             str(args["checkpoint"]), patterns_of(args), str(args["only"])
         )
+    elif "back" in args:
+        found = service.plan_back(str(args["back"]))
     elif "steps" in args:
         found = service.plan_restore(str(service.steps_back(int(args["steps"])).id))
     else:
@@ -243,13 +245,25 @@ def _rewind(service: Service, args: Record, tell: Tell | None) -> Record:
     return _restore(service, {**args, "checkpoint": target}, tell)
 
 
+class _Condition(TypedDict):
+    token: str
+    if_unchanged: bool
+
+
+def _condition(args: Record) -> _Condition:
+    return {
+        "token": str(args.get("token", "")),
+        "if_unchanged": bool(args.get("if_unchanged")),
+    }
+
+
 def _undo(service: Service, args: Record, tell: Tell | None) -> Record:
-    record = restored_record(service.undo(cause_of(args)))
+    record = restored_record(service.undo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 
 def _redo(service: Service, args: Record, tell: Tell | None) -> Record:
-    record = restored_record(service.redo(cause_of(args)))
+    record = restored_record(service.redo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 

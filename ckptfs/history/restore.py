@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import xxhash
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
-from ckptfs.history.diff import compare
+from ckptfs.history.diff import Change, compare
 from ckptfs.history.equalise import Equaliser
 from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay_aside
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
@@ -53,7 +54,8 @@ class Restored:
 @dataclass(frozen=True)
 class LogEntry:
     """One line of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back."""
+    an undo or redo takes back. ``whole`` are the paths that were taken with all below them, None
+    if all were; ``after`` is a checkpoint of the state that it led to, if there is one."""
 
     number: int
     kind: str
@@ -65,6 +67,8 @@ class LogEntry:
     undoes: int | None = None
     command: str = ""
     pid: int = 0
+    whole: tuple[str, ...] | None = None
+    after: int | None = None
 
 
 class InUse(Exception):
@@ -81,11 +85,12 @@ def restore(
     target: Checkpoint,
     *,
     kind: str = "restore",
-    undoes: int | None = None,
+    takes_back: LogEntry | None = None,
     cause: Cause | None = None,
     ask: bool = True,
 ) -> Restored:
     """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel.
+    An undo or redo says which entry of the log it takes back.
 
     Raises `InUse`, with nothing changed, if the kernel can be asked to forget something first,
     unless ``ask`` says not to.
@@ -106,7 +111,7 @@ def restore(
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
     differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
-    note(store, fs.clock(), kind, target, before, differing, cause, undoes=undoes)
+    note(fs, kind, target, before, differing, cause, takes_back=takes_back)
     return Restored(before, target.id, differing)
 
 
@@ -115,6 +120,8 @@ def restore_paths(
     target: Checkpoint,
     paths: list[bytes],
     *,
+    kind: str = "restore",
+    takes_back: LogEntry | None = None,
     touched_here: Touched,
     cause: Cause | None = None,
 ) -> Restored:
@@ -123,21 +130,30 @@ def restore_paths(
     ``touched_here`` takes what the kernel has to hear of, also if it fails: then the head goes back
     to the state before.
     """
-    store, cause = fs.store, cause or Cause()
+    cause = cause or Cause()
     plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
-    message = f"before restore of {_some(paths)} to {target.id}"
+    message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = Equaliser(fs, store.view(target.epoch), touched=touched_here)
-    try:
+    equaliser = Equaliser(fs, fs.store.view(target.epoch), touched=touched_here)
+    with or_as_it_was(fs, before, touched_here, cause):
         for path in paths:
             equaliser.path(path)
+    note(fs, kind, target, before, touched_here, cause, takes_back=takes_back, paths=paths)
+    return Restored(before, target.id, touched_here)
+
+
+@contextmanager
+def or_as_it_was(
+    fs: Filesystem, before: Checkpoint, touched_here: Touched, cause: Cause
+) -> Iterator[None]:
+    """If what is done meanwhile fails, the head goes back to what it was before."""
+    try:
+        yield
     except OSError:
         back = restore(fs, before, cause=cause, ask=False)
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise
-    note(store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
-    return Restored(before, target.id, touched_here)
 
 
 def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
@@ -149,9 +165,9 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
         for path in paths:
             equaliser.path(path)
         lists = (equaliser.added, equaliser.modified, equaliser.deleted)
+        added, modified, deleted = (tuple(sorted(found)) for found in lists)
     else:
-        lists = _whole(fs, goal)
-    added, modified, deleted = (tuple(sorted(found)) for found in lists)
+        added, modified, deleted = sorted_out(visible_changes(fs, goal))
     return Plan(target.id, added, modified, deleted, token_of(fs, target, paths))
 
 
@@ -166,19 +182,32 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
     return names_differ(fs.store, fs.head, goal) or bool(compare(fs, fs.head, goal))
 
 
-def _whole(fs: Filesystem, goal: View) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    added, modified, deleted = [], [], []
+def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
+    """How the workspace would look different if it became another view, as far as it can: what is
+    excluded stays, with the directories that it stands in."""
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
-    for change in compare(fs, fs.head, goal):
-        if hidden(change.path) or (change.new is None and change.path in needed):
-            continue
+    return [
+        change
+        for change in compare(fs, fs.head, goal)
+        if not (hidden(change.path) or (change.new is None and change.path in needed))
+    ]
+
+
+Paths = tuple[bytes, ...]
+
+
+def sorted_out(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
+    """The paths that changes add, modify and delete; a renamed one is deleted there and added
+    here."""
+    added, modified, deleted = set(), set(), set()
+    for change in changes:
         if change.old is None or change.old_path is not None:
-            added.append(change.path)
+            added.add(change.path)
         if change.new is None or change.old_path is not None:
-            deleted.append(change.old_path or change.path)
+            deleted.add(change.old_path or change.path)
         if change.old is not None and change.new is not None and change.old_path is None:
-            modified.append(change.path)
-    return added, modified, deleted
+            modified.add(change.path)
+    return tuple(sorted(added)), tuple(sorted(modified)), tuple(sorted(deleted))
 
 
 def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
@@ -200,31 +229,36 @@ def _some(paths: list[bytes]) -> str:
 
 
 def note(
-    store: Store,
-    now_ns: int,
+    fs: Filesystem,
     kind: str,
     target: Checkpoint,
     before: Checkpoint,
     touched_here: Touched,
     cause: Cause,
     *,
-    undoes: int | None = None,
+    takes_back: LogEntry | None = None,
     paths: Iterable[bytes] = (),
+    whole: Iterable[bytes] | None = None,
+    after: Checkpoint | None = None,
 ) -> None:
-    """Write a restore down in the log."""
+    """Write a restore down in the log. One that takes another back is about the same paths."""
     entry = LogEntry(
-        number=len(log(store)),
+        number=len(log(fs.store)),
         kind=kind,
-        time_ns=now_ns,
+        time_ns=fs.clock(),
         target=target.id,
         before=before.id,
         entries=len(touched_here.entries),
-        paths=tuple(os.fsdecode(path) for path in paths),
-        undoes=undoes,
+        paths=tuple(map(os.fsdecode, paths)),
         command=cause.command,
         pid=cause.pid,
+        whole=None if whole is None else tuple(map(os.fsdecode, whole)),
+        after=None if after is None else after.id,
     )
-    append(store, entry)
+    if takes_back is not None:
+        paths_too, whole_too = takes_back.paths, takes_back.whole
+        entry = replace(entry, undoes=takes_back.number, paths=paths_too, whole=whole_too)
+    fs.store.facts.put(_LOG + b"%010d" % entry.number, json.dumps(asdict(entry)).encode())
 
 
 def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
@@ -308,27 +342,24 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def append(store: Store, entry: LogEntry) -> None:
-    store.facts.put(_LOG + b"%010d" % entry.number, json.dumps(asdict(entry)).encode())
-
-
 def log(store: Store) -> list[LogEntry]:
     """Every restore, oldest first."""
     return [_entry(json.loads(value)) for _, value in store.facts.walk(_LOG)]
 
 
 def _entry(record: dict[str, Any]) -> LogEntry:
-    return LogEntry(**{**record, "paths": tuple(record["paths"])})
+    whole = record.get("whole")
+    lists = {"paths": tuple(record["paths"]), "whole": None if whole is None else tuple(whole)}
+    return LogEntry(**{**record, **lists})
 
 
 def undoable(store: Store) -> LogEntry | None:
-    """The newest restore or redo that is not undone."""
+    """The newest restore or redo that is not undone, if the state before it was kept."""
     entries = log(store)
     taken_back = {entry.undoes for entry in entries if entry.kind == "undo"}
-    there = {checkpoint.id for checkpoint in checkpoints(store)}
     for entry in reversed(entries):
-        if entry.kind != "undo" and entry.number not in taken_back and entry.before in there:
-            return entry
+        if entry.kind != "undo" and entry.number not in taken_back:
+            return _if_kept(store, entry)
     return None
 
 
@@ -336,10 +367,13 @@ def redoable(store: Store) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     entries = log(store)
     taken_back = {entry.undoes for entry in entries if entry.kind == "redo"}
-    there = {checkpoint.id for checkpoint in checkpoints(store)}
     for entry in reversed(entries):
         if entry.kind == "restore":
             return None
-        if entry.kind == "undo" and entry.number not in taken_back and entry.before in there:
-            return entry
+        if entry.kind == "undo" and entry.number not in taken_back:
+            return _if_kept(store, entry)
     return None
+
+
+def _if_kept(store: Store, entry: LogEntry) -> LogEntry | None:
+    return entry if any(item.id == entry.before for item in checkpoints(store)) else None

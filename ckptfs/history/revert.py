@@ -18,8 +18,7 @@ from ckptfs.history import tasks
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import RENAMED, ROOT_PATH, Change, compare
 from ckptfs.history.equalise import Equaliser
-from ckptfs.history.restore import LogEntry, append, restore
-from ckptfs.history.restore import log as restore_log
+from ckptfs.history.restore import note, or_as_it_was
 from ckptfs.history.tasks import Task
 from ckptfs.history.touched import Touched
 from ckptfs.model import ROOT_INO, Attributes, Inode
@@ -48,6 +47,10 @@ class Undoing:
     @property
     def paths(self) -> list[bytes]:
         return sorted({claim.path for claim in self.goals})
+
+    @property
+    def whole(self) -> list[bytes]:
+        return sorted({claim.path for claim in self.goals if claim.whole})
 
 
 @dataclass(frozen=True)
@@ -188,18 +191,24 @@ def revert(
     if undoing.conflicts and not force:
         raise TaskConflict(name, list(_told(undoing.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
-    try:
+    with or_as_it_was(fs, before, touched_here, cause or Cause()):
         put_back(fs, undoing, touched_here)
-    except OSError:
-        back = restore(fs, before, cause=cause, ask=False)
-        touched_here.entries.update(back.touched.entries)
-        touched_here.inodes.update(back.touched.inodes)
-        raise
-    _log(fs, undoing, before, touched_here, cause or Cause())
     after = seal(
         fs, tasks.KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
     )
-    tasks.note(fs, "revert", name, before, after)
+    target = min(undoing.goals.values(), key=lambda goal: goal.id, default=before)
+    note(
+        fs,
+        "restore",
+        target,
+        before,
+        touched_here,
+        cause or Cause(),
+        paths=undoing.paths,
+        whole=undoing.whole,
+        after=after,
+    )
+    tasks.note(fs, tasks.REVERT, name, before, after)
     return Reverted(undoing, before, after)
 
 
@@ -280,21 +289,3 @@ def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, touched_here: 
     wanted = Attributes(mode=there.mode, uid=there.uid, gid=there.gid)
     fs.setattr(fs.head, here.ino, wanted)
     touched_here.inodes.add(here.ino)
-
-
-def _log(
-    fs: Filesystem, undoing: Undoing, before: Checkpoint, touched_here: Touched, cause: Cause
-) -> None:
-    goals = [goal.id for goal in undoing.goals.values()]
-    entry = LogEntry(
-        number=len(restore_log(fs.store)),
-        kind="restore",
-        time_ns=fs.clock(),
-        target=min(goals, default=before.id),
-        before=before.id,
-        entries=len(touched_here.entries),
-        paths=tuple(os.fsdecode(path) for path in undoing.paths),
-        command=cause.command,
-        pid=cause.pid,
-    )
-    append(fs.store, entry)

@@ -18,7 +18,7 @@ from ckptfs.history.checkpoints import Cause, Checkpoint, seal
 from ckptfs.history.diff import ADDED, DELETED, RENAMED, Change, compare
 from ckptfs.history.difference import is_below
 from ckptfs.history.processes import Who
-from ckptfs.history.restore import Plan, Restored, note, restore, token_of
+from ckptfs.history.restore import Plan, Restored, note, or_as_it_was, token_of
 from ckptfs.history.revert import Undoing, claims_of, lies_below, put_back
 from ckptfs.history.touched import Touched, epochs_between
 
@@ -165,13 +165,8 @@ def restore_choice(
         undoing.goals.update(dict.fromkeys(claims_of(change), target))
     message = f"before restore of what {choice.wanted} changed to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    try:
+    with or_as_it_was(fs, before, touched_here, cause):
         put_back(fs, undoing, touched_here)
-    except OSError:
-        back = restore(fs, before, cause=cause, ask=False)
-        touched_here.entries.update(back.touched.entries)
-        touched_here.inodes.update(back.touched.inodes)
-        raise
-    paths = undoing.paths
-    note(fs.store, fs.clock(), "restore", target, before, touched_here, cause, paths=paths)
+    paths, whole = undoing.paths, undoing.whole
+    note(fs, "restore", target, before, touched_here, cause, paths=paths, whole=whole)
     return Restored(before, target.id, touched_here)

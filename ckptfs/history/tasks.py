@@ -21,13 +21,20 @@ from ckptfs.store import Store
 KIND = "task"
 NAME_MAX = 100
 
+#: Events besides start and done. The last two are of an undo and a redo of a revert; they are no
+#: ends of a stretch.
+REVERT = "revert"
+REVERT_UNDONE = "revert undone"
+REVERT_REDONE = "revert redone"
+
 _LOG = b"task:"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the log. ``event`` is start, done or revert. ``checkpoint`` ends the stretch that
-    was going on, ``after`` begins the next one; they differ if the event itself changed files."""
+    """One line of the log. ``event`` is start, done or about a revert. ``checkpoint`` ends the
+    stretch that was going on, ``after`` begins the next one; they differ if the event itself
+    changed files."""
 
     number: int
     event: str
@@ -142,7 +149,12 @@ class _Replay:
         self.tasks: dict[str, Task] = {}
         self.going_on: list[str] = []
         self._since = 0
+        #: By task, the stretches that its last revert took back.
+        self._reverted: dict[str, list[Stretch]] = {}
         for entry in entries:
+            if entry.event in (REVERT_UNDONE, REVERT_REDONE):
+                self._change_mind(entry)
+                continue
             self._cut(entry.checkpoint)
             if entry.event == "start":
                 self._start(entry)
@@ -171,9 +183,19 @@ class _Replay:
         task = self.tasks[entry.name]
         task.state, task.ended_ns = "done", entry.time_ns
         task.message = entry.message or task.message
-        if entry.event == "revert":
+        if entry.event == REVERT:
             task.state = "reverted"
-            task.stretches.clear()
+            self._reverted[entry.name] = task.stretches
+            task.stretches = []
+
+    def _change_mind(self, entry: Entry) -> None:
+        """What the revert took back is the task's again, or no longer; the task may have been
+        started anew meanwhile."""
+        task, taken = self.tasks[entry.name], self._reverted[entry.name]
+        later = [stretch for stretch in task.stretches if stretch not in taken]
+        task.stretches = [*taken, *later] if entry.event == REVERT_UNDONE else later
+        if not later and entry.name not in self.going_on:
+            task.state = "done" if entry.event == REVERT_UNDONE else "reverted"
 
     def _leave(self, name: str) -> None:
         if name in self.going_on:

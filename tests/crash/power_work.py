@@ -90,7 +90,7 @@ class Worker:
 
     def restore(self) -> None:
         if found := history.checkpoints(self.fs.store):
-            history.restore(self.fs, self.random.choice(found), kind="restore", undoes=None)
+            history.restore(self.fs, self.random.choice(found))
 
     def delete(self) -> None:
         if found := history.checkpoints(self.fs.store):

@@ -1,0 +1,175 @@
+"""Taking a restore back: `undo`, and `redo`, which takes an undo back.
+
+A restore of everything is taken back by going to the state before it. Of one by paths only these
+paths go back: what was done elsewhere since is not its business. Whoever asks can be told first
+whether anything changed since, for that is what taking back might cost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckptfs.fs import Filesystem
+from ckptfs.history import tasks
+from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, find, seal
+from ckptfs.history.diff import Change
+from ckptfs.history.restore import (
+    LogEntry,
+    Plan,
+    Restored,
+    log,
+    note,
+    or_as_it_was,
+    plan,
+    restore,
+    restore_paths,
+    sorted_out,
+    token_of,
+    visible_changes,
+)
+from ckptfs.history.revert import Claim, Undoing, lies_below, put_back
+from ckptfs.history.touched import Touched
+
+
+class _Scope(NamedTuple):
+    """The paths of a restore; with those of ``tops`` goes what is below them."""
+
+    paths: list[bytes]
+    tops: set[bytes]
+
+    def holds(self, path: bytes) -> bool:
+        return path in self.paths or lies_below(path, self.tops)
+
+    def is_way(self, path: bytes) -> bool:
+        """Whether it is a directory on the way to a path, which comes and goes with that."""
+        return any(one.startswith(path + b"/") for one in self.paths)
+
+
+def _scope(entry: LogEntry) -> _Scope:
+    whole = entry.paths if entry.whole is None else entry.whole
+    return _Scope([os.fsencode(path) for path in entry.paths], set(map(os.fsencode, whole)))
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def has_moved_on(fs: Filesystem, entry: LogEntry) -> bool:
+    """Whether anything but times changed since a restore was made, or nobody can tell any more."""
+    fs.settle()
+    known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
+    left = known.get(entry.target if entry.after is None else entry.after)
+    if left is None:
+        return True
+    if entry.after is not None or not entry.paths:
+        return any(_changes(fs, left))
+    scope = _scope(entry)
+    beside = any(_is_beside(change, scope) for change in _changes(fs, known[entry.before]))
+    return beside or _differs(fs, entry, left, scope)
+
+
+def _changes(fs: Filesystem, goal: Checkpoint) -> Iterator[Change]:
+    """How a checkpoint looks different from now."""
+    found = visible_changes(fs, fs.view_of(goal.epoch))
+    return (change for change in found if not change.only_times)
+
+
+def _is_beside(change: Change, scope: _Scope) -> bool:
+    inode = change.new or change.old
+    is_dir = inode is not None and inode.is_dir
+    places = [place for place in (change.path, change.source) if place is not None]
+    return any(not (scope.holds(path) or (is_dir and scope.is_way(path))) for path in places)
+
+
+def _concerns(change: Change, scope: _Scope) -> bool:
+    return scope.holds(change.path) or (change.source is not None and scope.holds(change.source))
+
+
+def _differs(fs: Filesystem, entry: LogEntry, left: Checkpoint, scope: _Scope) -> bool:
+    """Whether the restored paths are no longer what they were restored to."""
+    if entry.whole is not None:
+        return any(_concerns(change, scope) for change in _changes(fs, left))
+    try:
+        found = plan(fs, left, scope.paths)
+    except OSError:  # something is in the way now
+        return True
+    return bool(found.added or found.modified or found.deleted)
+
+
+def plan_back(fs: Filesystem, entry: LogEntry) -> Plan:
+    """What taking a restore back would do."""
+    target, scope = find(fs.store, entry.before), _scope(entry)
+    if entry.whole is None:
+        return plan(fs, target, scope.paths)
+    changes = [change for change in _changes(fs, target) if _concerns(change, scope)]
+    return Plan(target.id, *sorted_out(changes), token_of(fs, target, scope.paths))
+
+
+def token_back(fs: Filesystem, entry: LogEntry) -> str:
+    """The token that such a plan has now."""
+    return token_of(fs, find(fs.store, entry.before), _scope(entry).paths)
+
+
+# -- doing it --------------------------------------------------------------------------------------
+
+
+def take_back(
+    fs: Filesystem,
+    entry: LogEntry,
+    kind: str,
+    *,
+    touched_here: Touched,
+    cause: Cause | None = None,
+) -> Restored:
+    """Undo or redo, as ``kind`` says. The caller commits and tells the kernel of what the result
+    says, and of ``touched_here`` also if it fails: then everything is as it was.
+
+    Raises `InUse` as `restore` does, with nothing changed.
+    """
+    target, scope = find(fs.store, entry.before), _scope(entry)
+    if not entry.paths or not has_moved_on(fs, entry):
+        restored = restore(fs, target, kind=kind, takes_back=entry, cause=cause)
+    elif entry.whole is None:
+        restored = restore_paths(
+            fs,
+            target,
+            scope.paths,
+            kind=kind,
+            takes_back=entry,
+            touched_here=touched_here,
+            cause=cause,
+        )
+    else:
+        restored = _put_back(fs, entry, target, kind, touched_here, cause or Cause())
+    _tell_task(fs, entry, kind, restored.before)
+    return restored
+
+
+def _put_back(
+    fs: Filesystem,
+    entry: LogEntry,
+    target: Checkpoint,
+    kind: str,
+    touched_here: Touched,
+    cause: Cause,
+) -> Restored:
+    """The same for a restore that took some paths alone, without what is below them."""
+    scope = _scope(entry)
+    goals = {Claim(path, path in scope.tops): target for path in scope.paths}
+    before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
+    with or_as_it_was(fs, before, touched_here, cause):
+        put_back(fs, Undoing(kind, goals), touched_here)
+    note(fs, kind, target, before, touched_here, cause, takes_back=entry)
+    return Restored(before, target.id, touched_here)
+
+
+def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -> None:
+    """A task whose revert is taken back can be reverted again."""
+    entries = log(fs.store)
+    while entry.undoes is not None:
+        entry = entries[entry.undoes]
+    for event in tasks.log(fs.store):
+        if event.event == tasks.REVERT and event.checkpoint == entry.before:
+            deed = tasks.REVERT_UNDONE if kind == "undo" else tasks.REVERT_REDONE
+            tasks.note(fs, deed, event.name, before, before)

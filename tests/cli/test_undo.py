@@ -1,0 +1,85 @@
+"""`undo` and `redo` as a user types them: they ask when there is something to lose."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from ckptfs import errors
+from tests.support.mounting import HAVE_FUSE, Workspace, succeed
+
+pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+
+
+@pytest.fixture(params=["mounted", "alone"])
+def work(workspace: Workspace, request: pytest.FixtureRequest) -> Workspace:
+    """A workspace with checkpoints 0 and 1, equal to 1."""
+    (workspace.path / "f").write_text("one")
+    (workspace.path / "g").write_text("one")
+    workspace.mount("--auto", "off")
+    (workspace.path / "f").write_text("two")
+    (workspace.path / "g").write_text("two")
+    succeed(workspace.cli("save", "two", "-w", workspace.path))
+    if request.param == "alone":
+        workspace.umount()
+    return workspace
+
+
+def asked(work: Workspace, *words: str, answer: bytes) -> int:
+    """Run a verb on a terminal, and answer its question."""
+    mine, its = pty.openpty()
+    command = [sys.executable, "-m", "ckptfs", *words, "-w", str(work.path)]
+    process = subprocess.Popen(
+        command,
+        stdin=its,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | work.env,
+    )
+    os.close(its)
+    os.write(mine, answer + b"\n")
+    process.communicate(timeout=60)
+    os.close(mine)
+    return process.returncode
+
+
+def test_a_restore_of_one_path(work: Workspace) -> None:
+    f, later = work.path / "f", work.path / "later"
+    succeed(work.cli("restore", "0", f, "-w", work.path))
+    later.write_text("work")
+    refused = work.cli("undo", "-w", work.path)
+    assert refused.returncode == errors.NotConfirmed.exit_code
+    assert "Not undone: the workspace changed since that restore" in refused.stderr
+    plan = json.loads(succeed(work.cli("undo", "--dry-run", "--json", "-w", work.path)).stdout)
+    assert (plan["added"], plan["modified"], plan["deleted"]) == ([], ["f"], [])
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert (f.read_text(), later.read_text()) == ("two", "work")
+    later.unlink()
+    refused = work.cli("redo", "-w", work.path)
+    assert refused.returncode == errors.NotConfirmed.exit_code
+    succeed(work.cli("redo", "--force", "-w", work.path))
+    assert f.read_text() == "one"
+    assert (work.path / "g").read_text() == "two"
+
+
+def test_a_terminal_is_asked_only_if_something_changed(work: Workspace) -> None:
+    succeed(work.cli("restore", "0", "--force", "-w", work.path))
+    succeed(work.cli("undo", "-w", work.path))
+    succeed(work.cli("redo", "-w", work.path))
+    later = work.path / "later"
+    later.write_text("work")
+    assert asked(work, "undo", answer=b"n") == errors.NotConfirmed.exit_code
+    assert later.exists() and (work.path / "f").read_text() == "one"
+    assert asked(work, "undo", answer=b"y") == 0
+    assert not later.exists() and (work.path / "f").read_text() == "two"
+
+
+def test_no_backup_no_undo(work: Workspace) -> None:
+    succeed(work.cli("restore", "0", work.path / "f", "-w", work.path))
+    succeed(work.cli("restore", "1", "--force", "--no-backup", "-w", work.path))
+    assert work.cli("undo", "-w", work.path).returncode == errors.NothingToUndo.exit_code

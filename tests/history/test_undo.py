@@ -1,0 +1,187 @@
+"""Taking restores back: which paths go back, and whether anything changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs.errors import NotConfirmed, NothingToUndo, TreeMoved
+from ckptfs.history import Touched, seal, tasks
+from ckptfs.history.revert import plan, revert
+from ckptfs.service import Service
+from tests.direct import assert_clean, shown
+from tests.history.edits import Edits
+
+Files = dict[str, str]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Edits]:
+    """Checkpoint 0 has f and d/g; now f, d/g and e differ from it, which is checkpoint 1."""
+    made = Edits(tmp_path / "store")
+    made.mkdir("d")
+    made.put("f", b"old")
+    made.put("d/g", b"old")
+    save(made)
+    made.put("f", b"new")
+    made.put("d/g", b"new")
+    made.put("e", b"new")
+    save(made)
+    yield made
+    assert_clean(made.fs)
+    made.store.close()
+
+
+def save(work: Edits) -> int:
+    return seal(work.fs, "manual", "", work.fs.clock()).id
+
+
+def files(work: Edits) -> Files:
+    nodes = shown(work.fs, work.fs.head).nodes
+    return {
+        path.decode(): node.content.whole.decode()
+        for path, node in nodes.items()
+        if not node.mode & 0o40000
+    }
+
+
+NEW = {"f": "new", "d/g": "new", "e": "new"}
+
+
+def test_of_one_path_only_that_goes_back(work: Edits) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"f"])
+    work.put("w1", b"work")
+    save(work)
+    work.put("d/g", b"work")
+    with pytest.raises(NotConfirmed):
+        service.undo(if_unchanged=True)
+    assert service.plan_back("undo").modified == (b"f",)
+    service.undo()
+    assert files(work) == NEW | {"w1": "work", "d/g": "work"}
+    work.put("w2", b"work")
+    with pytest.raises(NotConfirmed):
+        service.redo(if_unchanged=True)
+    service.redo()
+    assert files(work) == NEW | {"f": "old", "w1": "work", "d/g": "work", "w2": "work"}
+    service.undo(if_unchanged=True)
+    assert files(work) == NEW | {"w1": "work", "d/g": "work", "w2": "work"}
+
+
+@pytest.mark.parametrize("paths", [None, [b"f"], [b"d"], [b"e", b"d/g"]])
+def test_nothing_changed_there_and_back_and_there(work: Edits, paths: list[bytes] | None) -> None:
+    service = Service(work.fs)
+    service.restore("0", paths)
+    restored = files(work)
+    for _ in range(2):
+        save(work)  # of the same once more: that is no change
+        service.undo(if_unchanged=True)
+        assert files(work) == NEW
+        service.redo(if_unchanged=True)
+        assert files(work) == restored
+
+
+def test_a_directory_that_was_made_on_the_way_goes_again(work: Edits) -> None:
+    service = Service(work.fs)
+    work.remove("d/g")
+    work.remove("d")
+    service.restore("0", [b"d/g"])
+    service.undo(if_unchanged=True)
+    assert b"d" not in shown(work.fs, work.fs.head).nodes
+    service.redo(if_unchanged=True)
+    assert files(work)["d/g"] == "old"
+
+
+def _again(work: Edits) -> None:
+    work.put("f", b"again")
+
+
+def _beside(work: Edits) -> None:
+    work.put("beside", b"")
+
+
+def _gone(work: Edits) -> None:
+    work.remove("f")
+
+
+@pytest.mark.parametrize("change", [_again, _beside, _gone])
+@pytest.mark.parametrize("paths", [None, [b"f"]])
+def test_what_changed_since_is_noticed(
+    work: Edits, paths: list[bytes] | None, change: Callable[[Edits], None]
+) -> None:
+    service = Service(work.fs)
+    service.restore("0", paths)
+    change(work)
+    with pytest.raises(NotConfirmed) as refused:
+        service.undo(if_unchanged=True)
+    assert "changed since that restore" in str(refused.value)
+    token = service.plan_back("undo").token
+    work.put("late", b"")
+    with pytest.raises(TreeMoved):
+        service.undo(token=token)
+    service.undo(token=service.plan_back("undo").token)
+    assert files(work)["f"] == "new"
+    assert ("late" in files(work)) == bool(paths)
+
+
+def test_two_restores_are_taken_back_one_by_one(work: Edits) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"f"])
+    service.restore("0")
+    service.undo(if_unchanged=True)
+    assert files(work) == NEW | {"f": "old"}
+    service.undo(if_unchanged=True)
+    assert files(work) == NEW
+    with pytest.raises(NothingToUndo):
+        service.undo()
+
+
+def test_without_a_backup_there_is_no_undo(work: Edits) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"f"])
+    work.put("f", b"edited")
+    save(work)
+    service.restore("0", backup=False)
+    with pytest.raises(NothingToUndo):
+        service.undo()
+    assert files(work) == {"f": "old", "d/g": "old"}
+
+
+def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
+    service, fs = Service(work.fs), work.fs
+    tasks.start(fs, "t")
+    work.put("made", b"by the task")
+    tasks.done(fs)
+    for _ in range(2):
+        revert(fs, "t", touched_here=Touched(set(), set()))
+        assert files(work) == NEW
+        assert tasks.tasks(work.store)["t"].state == "reverted"
+        service.undo(if_unchanged=True)
+        assert "made" in files(work)
+        assert tasks.tasks(work.store)["t"].state == "done"
+        assert plan(fs, "t").paths == [b"made"]
+    service.redo(if_unchanged=True)
+    assert tasks.tasks(work.store)["t"].state == "reverted"
+    service.undo(if_unchanged=True)
+    revert(fs, "t", touched_here=Touched(set(), set()))
+    work.put("later", b"work")
+    service.undo()
+    assert files(work) == NEW | {"made": "by the task", "later": "work"}
+
+
+def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
+    service, fs = Service(work.fs), work.fs
+    tasks.start(fs, "t")
+    work.put("first", b"")
+    revert(fs, "t", touched_here=Touched(set(), set()))
+    tasks.start(fs, "t")
+    work.put("second", b"")
+    service.undo()
+    assert files(work).keys() == {*NEW, "first", "second"}
+    tasks.done(fs)
+    assert plan(fs, "t").paths == [b"first", b"second"]
+    # The first revert changed the same path in a time that was not the task's.
+    revert(fs, "t", force=True, touched_here=Touched(set(), set()))
+    assert files(work) == NEW
