@@ -244,6 +244,7 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, touched: Touche
     if ino is not None:
         top = inodes.load(fs, home, ino)
         crossing.cross(fs, fs.head, top, home, goal, crossing.tree_of(fs, home, ino))
+        touched.inodes.add(place[0])  # its times
 
 
 # -- what a restore would leave alone --------------------------------------------------------------

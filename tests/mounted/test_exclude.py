@@ -198,3 +198,13 @@ def test_deleted_it_takes_no_room(work: Workspace) -> None:
     freed = json.loads(ok(work, "status", "--space", "--json"))
     assert freed["live_bytes"] < 1000
     assert freed["history_bytes"] == 0
+
+
+def test_the_kernel_hears_of_the_times_that_patterns_move(work: Workspace) -> None:
+    plant(work.path, {"dir": {"file.tmp": "1"}})
+    was = (work.path / "dir").stat().st_mtime_ns
+    ok(work, "config", "exclude.patterns", "*.tmp")
+    seen = (work.path / "dir").stat().st_mtime_ns
+    os.listdir(work.path / "dir")
+    work.remount()
+    assert (work.path / "dir").stat().st_mtime_ns == seen >= was
