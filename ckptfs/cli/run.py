@@ -38,14 +38,41 @@ def run(args: Namespace) -> int:
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         reason = (error.strerror or str(error)).lower()
-        screen.note(f"ckptfs: Cannot run {screen.safe(args.words[0])}: {reason}.")
+        message = f"Cannot run {args.words[0]}: {reason}."
+        refused = {"kind": "not-run", "message": message, "hint": "", "exit_code": code}
+        record = _record(command, code, before, before["id"]) | {"error": refused}
+        _say(args, record, f"ckptfs: {screen.safe(message)}")
         _release(workspace, before)
         return code
     try:
         _after(args, workspace, command, before, code)
     except CkptfsError as error:
-        screen.failure(error, as_json=False)
+        if args.json:
+            record = _record(command, code, before, None) | {"error": error.record()}
+            _say(args, record, "")
+        else:
+            screen.failure(error, as_json=False)
     return code
+
+
+def _record(command: str, code: int, before: Record, after: int | None) -> Record:
+    """What `--json` tells, of a command that changed nothing as far as we know."""
+    return {
+        "command": command,
+        "exit_code": code,
+        "before": before["id"],
+        "after": after,
+        "added": 0,
+        "modified": 0,
+        "deleted": 0,
+        "changes": [],
+        "restored": False,
+    }
+
+
+def _say(args: Namespace, record: Record, text: str) -> None:
+    """All that we say goes to stderr: the standard output is the command's."""
+    screen.note(json.dumps(screen.portable(record)) if args.json else text)
 
 
 def _shown(words: list[str]) -> str:
@@ -79,14 +106,8 @@ def _after(args: Namespace, workspace: Workspace, command: str, before: Record, 
         after = _mark(session, f"after: {command}", facts)
         asked = {"older": str(before["id"]), "newer": str(after["id"])}
         found = session.call("diff", asked)
-        record: Record = {
-            "command": command,
-            "exit_code": code,
-            "before": before["id"],
-            "after": after["id"],
-            **{key: found[key] for key in ("added", "modified", "deleted")},
-            "restored": False,
-        }
+        record = _record(command, code, before, after["id"])
+        record |= {key: found[key] for key in ("added", "modified", "deleted", "changes")}
         if code and found["changes"] and _goes_back(args.on_failure, code):
             record |= {"restored": True}
     if record["restored"]:
@@ -96,10 +117,7 @@ def _after(args: Namespace, workspace: Workspace, command: str, before: Record, 
         service = CheckpointService(workspace.path, workspace.store)
         record |= {"undo": service.restore(str(before["id"]), state=False).before_id}
     _release(workspace, before)
-    if args.json:
-        screen.note(json.dumps(screen.portable(record)))
-    else:
-        screen.note(_summary(record, found["changes"]))
+    _say(args, record, _summary(record))
 
 
 def _goes_back(on_failure: str, code: int) -> bool:
@@ -112,8 +130,8 @@ def _goes_back(on_failure: str, code: int) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _summary(record: Record, changes: list[Record]) -> str:
-    command = screen.safe(record["command"])
+def _summary(record: Record) -> str:
+    command, changes = screen.safe(record["command"]), record["changes"]
     if not changes:
         return f"ckptfs: {command} changed nothing (checkpoint {record['before']})."
     span = f"checkpoints {record['before']} and {record['after']}"

@@ -68,6 +68,15 @@ def test_the_summary_as_json(desk: Desk) -> None:
     assert done.stdout == "{}\n"
     record = json.loads(done.stderr)
     assert (record["exit_code"], record["added"], record["restored"]) == (0, 1, False)
+    assert [(item["status"], item["path"]) for item in record["changes"]] == [("A", "x")]
+
+
+def test_a_command_that_cannot_be_started_as_json(desk: Desk) -> None:
+    done = desk.run("run", "--json", "--", "no-such-command")
+    record = json.loads(done.stderr)
+    assert (done.returncode, done.stdout, record["exit_code"]) == (127, "", 127)
+    assert record["error"]["message"].startswith("Cannot run no-such-command")
+    assert record["changes"] == [] and record["after"] == record["before"]
 
 
 def test_standard_input_is_the_commands(desk: Desk) -> None:
@@ -117,8 +126,8 @@ def test_a_workspace_that_goes_away_meanwhile_does_not_hide_the_exit_code() -> N
     with workspace() as made:
         desk = Desk(made)
         words = [sys.executable, "-m", "ckptfs", "umount", "--lazy", str(made.path)]
-        done = desk.run("run", "--", *words)
-        assert done.returncode == 0
+        done = desk.run("run", "--json", "--", *words)
+        assert done.returncode == 0 and json.loads(done.stderr.splitlines()[-1])["exit_code"] == 0
         made.pid = None
 
 
