@@ -8,7 +8,7 @@ has committed it durably when it returns.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -208,7 +208,8 @@ class Service:
     def plan_restore(self, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Plan:
         """What a restore would do, path by path."""
         target = self.find(checkpoint)
-        return history.plan(self.fs, target, self._select(target, patterns))
+        with _nothing_in_the_way():
+            return history.plan(self.fs, target, self._select(target, patterns))
 
     def restore(
         self,
@@ -229,7 +230,9 @@ class Service:
         paths = self._select(target, patterns)
         if token and history.token_of(self.fs, target, paths) != token:
             raise TreeMoved
-        if not history.would_change(self.fs, target, paths):
+        with _nothing_in_the_way():
+            differs = history.would_change(self.fs, target, paths)
+        if not differs:
             return None
         if paths:
             restored = self._restore_paths(target, paths, cause)
@@ -294,11 +297,25 @@ class Service:
         self.fs.settle()
         for pattern in patterns:
             if excluded.is_excluded(self.fs, pattern):
-                raise PathUnknown(pattern, "it is excluded from history", verb="restore")
+                raise _kept_out(pattern, target)
         views = (self.fs.head, self.fs.view_of(target.epoch))
         reason = f"neither checkpoint {target.id} nor the workspace has it"
         with _paths_known("restore", reason, named=b", ".join(patterns)):
-            return history.select(self.fs, views, patterns)
+            paths = history.select(self.fs, views, patterns)
+            kept = [path for path in paths if not self._is_kept_out(path, views)]
+            for pattern in patterns if len(kept) < len(paths) else ():
+                found = history.select(self.fs, views, [pattern])
+                if all(self._is_kept_out(path, views) for path in found):
+                    raise _kept_out(pattern, target)
+        return kept
+
+    def _is_kept_out(self, path: bytes, views: Iterable[View]) -> bool:
+        """Whether a path is excluded, or would be if it were restored."""
+        if excluded.is_excluded(self.fs, path):
+            return True
+        found = [log.seek(self.fs, view, path) for view in views]
+        is_dir = any(inode is not None and inode.is_dir for inode in found)
+        return excluded.would_be_excluded(self.fs, path, is_dir=is_dir)
 
     def delete(self, doomed: Sequence[Checkpoint]) -> None:
         """Delete checkpoints and free what only they held."""
@@ -641,6 +658,11 @@ def _given(patterns: Sequence[bytes] | None, verb: str) -> Sequence[bytes]:
     return patterns
 
 
+def _kept_out(path: bytes, target: Checkpoint) -> PathUnknown:
+    reason = f"it is excluded from history (`cp -a` from .checkpoints/{target.id} can copy it)"
+    return PathUnknown(path, reason, verb="restore")
+
+
 def _too_far(steps: int, there: int) -> str:
     """Why a rewind of so many steps cannot be: what of the history lies before now."""
     wanted = "1 checkpoint" if steps == 1 else f"{steps} checkpoints"
@@ -657,3 +679,13 @@ def _paths_known(verb: str, reason: str, named: bytes = b"") -> Iterator[None]:
         raise PathUnknown(error.filename, reason, verb=verb) from error
     except ValueError as error:
         raise PathUnknown(named, str(error), verb=verb) from error
+
+
+@contextmanager
+def _nothing_in_the_way() -> Iterator[None]:
+    """Turn what stands in the way of a restore by paths into the error to show."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = str(error.strerror)
+        raise PathUnknown(error.filename or b"", reason, verb="restore") from error

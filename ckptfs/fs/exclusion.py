@@ -70,8 +70,15 @@ class Exclusion:
         """Whether a name in a directory of history is to be kept out of it."""
         if self._spec is None:
             return False
-        path = self._path(fs, view, parent) + os.fsdecode(name)
-        return self._spec.match_file(path + "/" if is_dir else path)
+        return self._match(self._path(fs, view, parent) + os.fsdecode(name), is_dir=is_dir)
+
+    def matches_path(self, path: bytes, *, is_dir: bool) -> bool:
+        """The same for a path from the root, whether anything is there or not."""
+        return self._match(os.fsdecode(path), is_dir=is_dir)
+
+    def _match(self, path: str, *, is_dir: bool) -> bool:
+        spec = self._spec
+        return spec is not None and spec.match_file(path + "/" if is_dir else path)
 
     def _path(self, fs: Filesystem, view: View, directory: Ino) -> str:
         """The path of a directory with a slash behind it; empty for the root."""

@@ -15,6 +15,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import pairs
 from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage
 from ckptfs.history.diff import ROOT_PATH, Change, before, compare, nothing
+from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.history.log import seek
 from ckptfs.history.pairs import Pair
 from ckptfs.history.references import resolve
@@ -93,6 +94,10 @@ def _newer(fs: Filesystem, text: str) -> End:
 def _difference(fs: Filesystem, older: End, newer: End, patterns: Sequence[bytes]) -> Difference:
     paths = _selected(fs, (older.view, newer.view), patterns)
     changes = compare(fs, older.view, newer.view)
+    if fs.head.epoch in (older.view.epoch, newer.view.epoch):
+        # What was excluded since has left history, not the workspace.
+        hidden = hidden_by_excluded(fs)
+        changes = [change for change in changes if not hidden(change.path)]
     if paths:
         changes = [change for change in changes if _concerns(change, paths)]
     return Difference(older, newer, changes, paths)

@@ -7,7 +7,7 @@ excluded is lost and what `ckptfs.fs.exclusion` says of the two epochs holds aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ckptfs.fs import Filesystem, copies, crossing, inodes
 from ckptfs.fs.exclusion import entries_aside, home_of, is_aside
@@ -39,6 +39,8 @@ class _Settling:
         self._differing = differing
         #: Directories of the new head that took over what stood in one of the old.
         self._origins: dict[Ino, Ino] = {}
+        #: Names that lead to new numbers.
+        self._renumbered: set[Place] = set()
 
     def run(self) -> None:
         exclusion = self._fs.exclusion
@@ -52,6 +54,7 @@ class _Settling:
         # What is hidden may have been a home itself, and a new home may have what is hidden then.
         while self._erase_hidden() or self._rehome_all():
             pass
+        self._forget_unseen()
         sift(self._fs, self._differing)
 
     def _erase_hidden(self) -> bool:
@@ -79,7 +82,16 @@ class _Settling:
                 told = copies.renumber_directory(fs, self._head, ino)
             else:
                 told = fs.renumber(self._head, ino)
-            self._differing.entries.update(told)
+            self._renumbered.update(told)
+        self._differing.entries.update(self._renumbered)
+
+    def _forget_unseen(self) -> None:
+        """A directory that got a number only to be erased was never there for anybody."""
+        store = self._fs.store
+        for place in self._renumbered:
+            views = (self._old, self._head)
+            if all(inode_in(store, view, place[0]) is None for view in views):
+                self._differing.entries.discard(place)
 
     # -- directories that excluded entries stand in ------------------------------------------------
 
@@ -286,6 +298,14 @@ def _tops(fs: Filesystem) -> list[bytes]:
     ]
 
 
+def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | None]:
+    """What the head has under some names, with what is excluded; of nothing if nothing is."""
+    if fs.head.aside is None:
+        return {}
+    dirents = fs.store.dirents
+    return {place: dirents.get(fs.head, dirent_entity(*place)) for place in places}
+
+
 def path_of(fs: Filesystem, place: Place) -> bytes:
     """A place of the workspace as a path."""
     directory, name = place
@@ -305,3 +325,11 @@ def is_excluded(fs: Filesystem, path: bytes) -> bool:
             return False
         inode = fs.seek(fs.head, inode.ino, name)
     return inode is not None and home_of(fs, fs.head, inode.ino) is fs.head.aside is not None
+
+
+def would_be_excluded(fs: Filesystem, path: bytes, *, is_dir: bool) -> bool:
+    """Whether what came under a path now would be kept out of history."""
+    above = path.rpartition(b"/")[0]
+    if above and would_be_excluded(fs, above, is_dir=True):
+        return True
+    return fs.exclusion.matches_path(path, is_dir=is_dir)

@@ -22,7 +22,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import Change, compare
 from ckptfs.history.equalise import Equaliser
-from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, stay_aside
+from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, seen_under, stay_aside
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
@@ -101,6 +101,7 @@ def restore(
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
     differing = touched(store, old, goal)
+    seen = seen_under(fs, differing.entries)
     if ask and fs.can_ask:
         _ask(fs, old, differing.inodes)
     nameless = set(fs.unlinked)
@@ -111,6 +112,9 @@ def restore(
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
     differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
+    # Where something excluded stands, nothing changed for anybody.
+    still = seen_under(fs, seen)
+    differing.entries.difference_update(place for place in seen if seen[place] == still[place])
     note(fs, kind, target, before, differing, cause, takes_back=takes_back)
     return Restored(before, target.id, differing)
 
@@ -179,7 +183,9 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
         return bool(found.added or found.modified or found.deleted)
     goal = fs.store.view(target.epoch)
     # Names first, and mostly enough: comparing all that differs takes as long as restoring it.
-    return names_differ(fs.store, fs.head, goal) or bool(compare(fs, fs.head, goal))
+    if fs.head.aside is None and names_differ(fs.store, fs.head, goal):
+        return True
+    return bool(visible_changes(fs, goal))
 
 
 def visible_changes(fs: Filesystem, goal: View) -> list[Change]:

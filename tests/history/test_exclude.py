@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import history
+from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import excluded
@@ -132,6 +133,51 @@ def test_restores_leave_it_alone(work: Edits) -> None:
     assert get(work.fs, b"cache/x") == b"kept"
     service.redo()
     assert paths(work) == {"plain", "cache", "cache/x", "a.log"}
+
+
+def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
+    """Also a directory and what is below it: no diff with now has it, and no restore touches it."""
+    work.mkdir("mods")
+    work.put("mods/a.js", b"1")
+    work.put("mods/b.js", b"1")
+    work.put("plain", b"1")
+    first = save(work)
+    excluded.apply(work.fs, ("mods/",))
+    service = Service(work.fs)
+    assert service.diff("", "").changes == []
+    assert service.diff(str(first.id), "").file_pairs(work.fs) == []
+    assert service.restore(str(first.id)) is None
+    for pattern in (b"mods", b"mods/a.js", b"mods/*.js", b"m*"):
+        with pytest.raises(PathUnknown, match="excluded from history"):
+            service.restore(str(first.id), [pattern])
+    work.put("plain", b"2")
+    restored = service.restore(str(first.id))
+    assert restored is not None
+    assert {name for _, name in restored.touched.entries} == {b"plain"}
+    work.put("plain", b"3")
+    service.restore(str(first.id), [b"*"])
+    assert get(work.fs, b"plain") == b"1"
+    # Deleted, it is no other: what a pattern of now matches does not come back by its path.
+    work.remove("mods/a.js")
+    work.remove("mods/b.js")
+    work.remove("mods")
+    for pattern in (b"mods", b"mods/*.js"):
+        with pytest.raises(PathUnknown, match="excluded from history"):
+            service.restore(str(first.id), [pattern])
+    assert service.restore(str(first.id), [b"*"]) is None
+    assert paths(work) == {"plain"}
+
+
+def test_a_file_in_the_way_is_named(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/f", b"1")
+    first = save(work)
+    work.remove("d/f")
+    work.remove("d")
+    work.put("d", b"a file")
+    for ask in (Service(work.fs).plan_restore, Service(work.fs).restore):
+        with pytest.raises(PathUnknown, match="a file is in the way"):
+            ask(str(first.id), [b"d/f"])
 
 
 def test_the_directories_that_it_needs_are_made_again(work: Edits) -> None:
