@@ -723,10 +723,11 @@ class StateInvalid(WorkspaceError):
     kind = "state-invalid"
     exit_code = 72
 
-    def __init__(self, name: str, reason: str) -> None:
+    hint = "A document is bytes, or anything that JSON can say, under a name of its own."
+
+    def __init__(self, name: str, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
-            f"Cannot use the state document {name!r}: {reason}. Nothing was changed.",
-            hint="A document is bytes, or anything that JSON can say, under a name of its own.",
+            f"Cannot use the state document {name!r}: {reason}. Nothing was changed.", hint=hint
         )
 
 

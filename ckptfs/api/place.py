@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from ckptfs.errors import (
     MountError,
     PathUnknown,
     SystemRefused,
+    UsageError,
     WorkspaceUnknown,
     from_record,
 )
@@ -140,10 +141,33 @@ def _run(words: list[str]) -> Record:
     return record
 
 
+def listed(paths: AnyPath | Sequence[AnyPath]) -> list[AnyPath]:
+    """One path or several. A text is one, not its letters."""
+    if isinstance(paths, str | bytes | os.PathLike):
+        return [paths]
+    if not isinstance(paths, Iterable):
+        raise _no_path(paths)
+    return list(paths)
+
+
+def _no_path(given: object) -> UsageError:
+    return UsageError(
+        f"Cannot use {given!r} as a path. Nothing was changed.",
+        hint="A path is a str, bytes or a pathlib.Path; several are a list of these.",
+    )
+
+
 def inside(root: Path, paths: Sequence[AnyPath]) -> list[str]:
     """Paths relative to the workspace; absolute ones must lie in it. The last part is not followed
     if it is a link: it itself is meant."""
-    return [_inside(root, os.fspath(path)) for path in paths]
+    return [_inside(root, _decoded(path)) for path in paths]
+
+
+def _decoded(path: AnyPath) -> str:
+    try:
+        return os.fsdecode(path)
+    except TypeError as error:
+        raise _no_path(path) from error
 
 
 def _inside(root: Path, path: str) -> str:

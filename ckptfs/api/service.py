@@ -287,13 +287,24 @@ class CheckpointService:
         """Go back a number of checkpoints along the way that led here."""
         return self._go("rewind", {"steps": steps}, dry_run=dry_run)
 
-    def undo(self) -> RestoreResult:
-        """Take back the last restore."""
-        return self._go("undo", {})
+    def undo(
+        self, dry_run: bool = False, *, token: str = "", if_unchanged: bool = False
+    ) -> RestoreResult:
+        """Take back the last restore: all, or the paths that it was of.
 
-    def redo(self) -> RestoreResult:
-        """Take back the last undo."""
-        return self._go("redo", {})
+        What changed there since goes, too (and is a checkpoint then). With ``if_unchanged`` it is
+        refused (`NotConfirmed`) if anything changed since that restore, with ``token`` of a dry run
+        (`TreeMoved`) if anything changed since that.
+        """
+        asked = {"back": "undo", "token": token, "if_unchanged": if_unchanged}
+        return self._go("undo", asked, dry_run=dry_run)
+
+    def redo(
+        self, dry_run: bool = False, *, token: str = "", if_unchanged: bool = False
+    ) -> RestoreResult:
+        """Take back the last undo; the rest as in `undo`."""
+        asked = {"back": "redo", "token": token, "if_unchanged": if_unchanged}
+        return self._go("redo", asked, dry_run=dry_run)
 
     def state(self, checkpoint_id: str) -> dict[str, Any]:
         """The state documents of a checkpoint."""
@@ -420,7 +431,7 @@ class CheckpointService:
         if paths is None:
             return {}
         with self._asking.telling_errors():
-            found = [paths] if isinstance(paths, str | bytes | os.PathLike) else [*paths]
+            found = place.listed(paths)
             if not found:
                 raise no_paths(verb)
             return {"paths": self._inside(found)}

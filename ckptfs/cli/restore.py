@@ -51,6 +51,8 @@ def redo(args: Namespace) -> int:
 def _take_back(args: Namespace, op: str) -> int:
     workspace = place.workspace(args)
     with open_workspace(workspace) as session:
+        if args.state_out:
+            state.require(args.state_out, session.call("plan", {"back": op}))
         if args.dry_run:
             plan = session.call("plan", {"back": op})
             screen.result(plan, _plan_text(plan), as_json=args.json)

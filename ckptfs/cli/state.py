@@ -66,7 +66,9 @@ def require(words: list[str], record: Record) -> None:
     for word in words:
         name = _chosen(word, known)
         if name is not None and name not in known:
-            raise StateInvalid(name, _not_there(record["checkpoint"], known))
+            number = record["checkpoint"]
+            hint = f"`ckptfs show {number}` tells about it."
+            raise StateInvalid(name, _not_there(number, known), hint=hint)
 
 
 def write_out(

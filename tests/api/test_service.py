@@ -23,6 +23,7 @@ from ckptfs.errors import (
     DaemonGone,
     DangerousRoot,
     MountpointMissing,
+    NotConfirmed,
     NotMounted,
     OverlappingTrees,
     PathUnknown,
@@ -32,6 +33,7 @@ from ckptfs.errors import (
     StoreInMountpoint,
     StoreInUse,
     TagInvalid,
+    TreeMoved,
     UsageError,
     WorkspaceUnknown,
     WriteBackIncomplete,
@@ -380,6 +382,36 @@ def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> Non
     for path in ("../outside", "/etc/passwd"):
         with pytest.raises(PathUnknown, match="not inside"):
             plain.restore(one.id, [path])
+
+
+def test_what_is_no_path(plain: CheckpointService, work: Path) -> None:
+    (work / "a").write_text("one\n")
+    one = plain.save("one")
+    (work / "a").write_text("two\n")
+    for wrong in (5, [5], [None], {"a": 1}.values()):
+        with pytest.raises(UsageError, match="as a path"):
+            plain.restore(one.id, wrong)  # type: ignore[arg-type]
+    assert (work / "a").read_text() == "two\n"
+    assert plain.restore(one.id, b"a").modified_files == ["a"]  # type: ignore[arg-type]
+
+
+def test_undo_can_be_tried_and_can_mind_later_work(plain: CheckpointService, work: Path) -> None:
+    (work / "a").write_text("one\n")
+    one = plain.save("one")
+    (work / "a").write_text("two\n")
+    plain.restore(one.id)
+    tried = plain.undo(dry_run=True)
+    assert (tried.modified_files, tried.dry_run) == (["a"], True)
+    (work / "a").write_text("later\n")
+    with pytest.raises(NotConfirmed):
+        plain.undo(if_unchanged=True)
+    with pytest.raises(TreeMoved):
+        plain.undo(token=tried.token)
+    assert (work / "a").read_text() == "later\n"
+    plain.undo(token=plain.undo(dry_run=True).token)
+    assert (work / "a").read_text() == "two\n"
+    plain.redo(if_unchanged=True)
+    assert (work / "a").read_text() == "later\n"
 
 
 def test_a_list_without_paths_is_not_everything(plain: CheckpointService, work: Path) -> None:

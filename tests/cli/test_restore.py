@@ -144,6 +144,9 @@ def test_state_that_is_not_there_is_told_before_anything_is_restored(work: Works
     assert "restore is done" not in done.stderr and (work.path / "file").read_text() == "later"
     succeed(work.cli("rewind", "1", "--force", "--state-out", f"turn={out}", "-w", work.path))
     assert out.read_text() == "[1]" and (work.path / "file").read_text() == "two"
+    done = work.cli("undo", "--force", "--state-out", f"turn={out}", "-w", work.path)
+    assert done.returncode == errors.StateInvalid.exit_code
+    assert (work.path / "file").read_text() == "two"
 
 
 def test_no_command_after_a_restore_of_nothing(work: Workspace) -> None:
