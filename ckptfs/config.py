@@ -6,7 +6,8 @@ Every client command imports it, so it stays with a few cheap modules of the sta
 
 Layout below the data directory, ``$XDG_DATA_HOME/ckptfs`` or ``~/.local/share/ckptfs``:
 
-    workspaces/<name>.json      {"v": 1, "workspace": PATH, "store": PATH}, one per workspace
+    workspaces/<name>.json      {"v": 1, "workspace": PATH, "store": PATH}, one per workspace, with
+                                "directory", what the file system calls it, to know it again
     <slug>-<hash>/              the store of a workspace that was mounted without --store
 """
 
@@ -88,17 +89,45 @@ def default_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> P
     return data_dir(environ) / f"{slug}-{locating.digest(os.fsencode(workspace))}"
 
 
+def free_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The same for a workspace that begins: another place if a workspace that was moved away from
+    this path still has its store there."""
+    default = default_store(workspace, environ)
+    taken = {other.store for other in known(environ) if other.path != workspace}
+    count = 1
+    place = default
+    while place in taken:
+        count += 1
+        place = default.with_name(f"{default.name}-{count}")
+    return place
+
+
 def resolve(path: str | os.PathLike[str]) -> Path:
     """Absolute and without symlinks; the path need not exist, and a dead mount may be in it."""
     return Path(os.path.realpath(path))
 
 
-def register(workspace: Workspace, environ: Mapping[str, str] = os.environ) -> None:
-    """Remember which store belongs to the workspace. Replaces an older answer in one step."""
+def register(
+    workspace: Workspace, environ: Mapping[str, str] = os.environ, *, directory: str | None = None
+) -> None:
+    """Remember which store belongs to the workspace. Replaces an older answer in one step.
+
+    ``directory`` is `locating.directory_id` of it; the entry that it had before it was moved goes.
+    """
     entry = _registry_entry(workspace.path, environ)
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = {"v": 1, "workspace": str(workspace.path), "store": str(workspace.store)}
-    write_atomically(entry, json.dumps(record).encode() + b"\n")
+    known_as = {} if directory is None else {"directory": directory}
+    write_atomically(entry, json.dumps({**record, **known_as}).encode() + b"\n")
+    if directory is not None:
+        _forget_former(workspace, directory, environ)
+
+
+def _forget_former(workspace: Workspace, directory: str, environ: Mapping[str, str]) -> None:
+    for other, noted in list(_entries(environ)):
+        same = other.store == workspace.store and other.path != workspace.path
+        if same and (noted == directory or _is_gone(other.path)):
+            forget(other.path, environ)
 
 
 def forget(path: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -122,6 +151,22 @@ def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | N
 
 def known(environ: Mapping[str, str] = os.environ) -> Iterator[Workspace]:
     """Every registered workspace, in no order that means anything."""
+    return (workspace for workspace, _ in _entries(environ))
+
+
+def moved(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
+    """The workspace that this directory was before it was moved here, if it was one."""
+    directory = locating.directory_id(str(path))
+    if directory is None:
+        return None
+    for other, noted in _entries(environ):
+        if noted == directory and other.path != path and os.path.exists(other.store / "data.mdb"):
+            return other
+    return None
+
+
+def _entries(environ: Mapping[str, str]) -> Iterator[tuple[Workspace, str | None]]:
+    """Every registered workspace, and what the file system called its directory."""
     try:
         entries = sorted((data_dir(environ) / "workspaces").iterdir())
     except OSError:
@@ -129,7 +174,8 @@ def known(environ: Mapping[str, str] = os.environ) -> Iterator[Workspace]:
     for entry in entries:
         try:
             record = json.loads(entry.read_bytes())
-            yield Workspace(Path(record["workspace"]), Path(record["store"]))
+            found = Workspace(Path(record["workspace"]), Path(record["store"]))
+            yield found, record.get("directory")
         except (OSError, ValueError, KeyError, TypeError):
             continue
 
@@ -165,10 +211,24 @@ def write_atomically(path: Path, content: bytes) -> None:
     os.replace(fresh, path)
 
 
+def _is_gone(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # a dead mount, or not ours to see
+    return False
+
+
 def _in_default_place(path: Path, environ: Mapping[str, str]) -> Workspace | None:
     """A workspace whose registry entry was lost, found by the store that its path leads to."""
     store = default_store(path, environ)
-    return Workspace(path, store) if os.path.exists(store / "data.mdb") else None
+    if not os.path.exists(store / "data.mdb"):
+        return None
+    if any(other.store == store and other.path != path for other in known(environ)):
+        return None  # that workspace was moved away from here
+    return Workspace(path, store)
 
 
 def _registry_entry(path: Path, environ: Mapping[str, str]) -> Path:

@@ -240,7 +240,7 @@ def prepare_directory(
 ) -> None:
     """Make a directory a workspace without mounting it: its store, if there is none, and, if
     ``keep_first``, the first checkpoint. ``exclude`` are patterns to keep out of history."""
-    from ckptfs import config
+    from ckptfs import config, locating
 
     if not (workspace.store / "data.mdb").exists():
         with new_store(workspace.store) as fresh:
@@ -249,4 +249,4 @@ def prepare_directory(
         with open_workspace(workspace, patience=patience) as session:
             if isinstance(session, LocalSession):  # or somebody mounted it just now
                 session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
-    config.register(workspace)
+    config.register(workspace, directory=locating.directory_id(str(workspace.path)))

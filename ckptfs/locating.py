@@ -71,6 +71,25 @@ def store_of(path: str, environ: Mapping[str, str] = os.environ) -> str | None:
     return None
 
 
+def directory_id(place: str | int) -> str | None:
+    """What a directory, by path or descriptor, is known by wherever it is moved: its inode and when
+    that was made, so that a later one of the same number does not pass for it. None where the
+    file system does not say when."""
+    import ctypes  # late: only those that mount, or find nothing, ask
+    import struct
+
+    at_fdcwd, at_empty_path, basic_and_born = -100, 0x1000, 0xFFF
+    answer = ctypes.create_string_buffer(256)
+    where = (place, b"") if isinstance(place, int) else (at_fdcwd, os.fsencode(place))
+    statx = ctypes.CDLL(None, use_errno=True).statx
+    if statx(*where, at_empty_path, basic_and_born, answer) != 0:
+        return None
+    (known,) = struct.unpack_from("=I", answer)
+    (ino,) = struct.unpack_from("=Q", answer, 32)
+    born = struct.unpack_from("=qI", answer, 80)
+    return f"{ino}-{born[0]}.{born[1]:09}" if known & 0x800 and any(born) else None
+
+
 def note_of(store: str) -> dict[str, object] | None:
     """What the daemon that has this store says of itself; None if no such process runs."""
     try:

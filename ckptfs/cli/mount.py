@@ -106,6 +106,7 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "log": str(workspace.log),
         "scan": scan,
         "history_lost": plan.history_lost,
+        "moved_from": None if plan.moved_from is None else str(plan.moved_from),
     }
     human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
     screen.result(record, human, as_json=as_json)
@@ -120,6 +121,11 @@ def _remarks(plan: rules.Plan) -> Iterator[str]:
         yield (
             f"The store of this workspace, {screen.safe(workspace.store)}, was gone, and its "
             "history with it. A new history begins."
+        )
+    if plan.moved_from is not None:
+        yield (
+            f"This directory was {screen.safe(plan.moved_from)}; its history goes on "
+            f"({screen.safe(workspace.store)})."
         )
     with suppress(OSError):  # whoever stands nowhere has nothing to be told
         if Path(os.getcwd()).is_relative_to(workspace.path):

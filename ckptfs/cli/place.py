@@ -67,8 +67,18 @@ def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
 
     mount = mounts.mount_at(path) or (mounts.mount_around(path) if above else None)
     if mount is None or not mount.is_ours:
-        return WorkspaceUnknown(path, above=above)
+        return WorkspaceUnknown(path, above=above, hint=_hint_if_moved(path))
     return WorkspaceUnknown(mount.path, mounted=True)
+
+
+def _hint_if_moved(path: Path) -> str | None:
+    for place in (path, *path.parents):
+        if (before := config.moved(place)) is not None:
+            import shlex
+
+            again = shlex.quote(str(place))
+            return f"{place} was the workspace {before.path}. To go on: ckptfs mount {again}"
+    return None
 
 
 def directory(args: Namespace) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import AbstractContextManager
 
-from ckptfs import config
+from ckptfs import config, locating
 from ckptfs.api.trees import check_apart, check_dest, check_source
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
@@ -29,7 +29,8 @@ def import_tree(args: Namespace) -> int:
         except WorkspaceNotEmpty:
             raise WorkspaceNotEmpty(target.path) from None  # who has the store knows only that
     if args.store is None:
-        config.register(target)
+        place = None if runtime.living(target) else locating.directory_id(str(target.path))
+        config.register(target, directory=place)
     _say(record, f"Imported {screen.safe(source)}", as_json=args.json)
     return 0
 
@@ -54,7 +55,7 @@ def _import_target(args: Namespace) -> Workspace:
         return place.workspace_or_store(args)
     except WorkspaceUnknown:
         path = config.resolve(args.workspace)
-        return Workspace(path, config.default_store(path))
+        return Workspace(path, config.free_store(path))
 
 
 def _filling(target: Workspace) -> AbstractContextManager[Session]:

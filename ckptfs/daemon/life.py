@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from ckptfs import __version__, config
+from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
 from ckptfs.control.protocol import Record
@@ -93,7 +93,8 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
             dir_fd = _uncovered_directory(plan)
             service = Service(Filesystem(store))
             brought = _bring_in(service, plan, dir_fd, announcer)
-            _serve(service, plan, note, farewell, announcer, brought)
+            place = locating.directory_id(dir_fd)
+            _serve(service, plan, note, farewell, announcer, brought, place)
             runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
             return _leave(service, plan, dir_fd, farewell)
     except CkptfsError as error:
@@ -144,12 +145,13 @@ def _serve(
     farewell: Farewell,
     announcer: Announcer,
     brought: Record,
+    place: str | None,
 ) -> None:
     workspace = plan.workspace
 
     def started() -> None:
         stderr.release()
-        config.register(workspace)
+        config.register(workspace, directory=place)
         runtime.publish(workspace, note._replace(state=runtime.SERVING))
         announcer.ready({"pid": os.getpid(), "scan": brought})
         log.info("mounted")

@@ -93,6 +93,8 @@ class Plan(NamedTuple):
     history_lost: bool = False
     #: Patterns to add to those that keep files out of history.
     exclude: tuple[str, ...] = ()
+    #: Where the workspace was before it was moved here.
+    moved_from: Path | None = None
 
 
 def plan(request: MountRequest) -> Plan:
@@ -120,6 +122,7 @@ def plan(request: MountRequest) -> Plan:
         request.auto,
         is_history_lost(workspace),
         request.exclude,
+        moved_from(workspace),
     )
     if not dead:
         check_directory(checked)
@@ -184,12 +187,16 @@ def check_is_directory(path: Path) -> None:
 
 
 def choose_store(path: Path, named: str | None) -> Path:
-    """The store to use: the named one, else the one this workspace had last, else the default."""
+    """The store to use: the named one, else the one this workspace had last, under this path or
+    before it was moved, else the default."""
     if named is not None:
         return config.resolve(named)
     default = config.default_store(path)
     known = config.registered(path)
-    if known is None or known.store == default:
+    if known is None:
+        before = None if (default / "data.mdb").exists() else config.moved(path)
+        return config.resolve(config.free_store(path)) if before is None else before.store
+    if known.store == default:
         return config.resolve(default)
     if not known.store.exists():
         # A new and empty history in its place would hide that something is missing.
@@ -197,6 +204,14 @@ def choose_store(path: Path, named: str | None) -> Path:
             known.store, hint="This workspace was last mounted with it. Name a store with --store."
         )
     return known.store
+
+
+def moved_from(workspace: Workspace) -> Path | None:
+    """Where the workspace was with this store, if it was moved."""
+    if config.registered(workspace.path) is not None:
+        return None
+    before = config.moved(workspace.path)
+    return before.path if before is not None and before.store == workspace.store else None
 
 
 def is_history_lost(workspace: Workspace) -> bool:
