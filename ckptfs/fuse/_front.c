@@ -617,7 +617,8 @@ static int is_dot(const char *name)
 }
 
 /* Adds (name, inode, cookie). Returns 1 if it fitted, 0 if not, -1 for an exception. */
-static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *used, size_t size)
+static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *used, size_t size,
+                    uint64_t *last)
 {
     PyObject *name, *inode;
     unsigned long long cookie;
@@ -638,7 +639,7 @@ static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *
         dirent = &both->dirent;
     }
     dirent->ino = entry.attr.ino;
-    dirent->off = cookie;
+    dirent->off = *last = cookie;
     dirent->namelen = (uint32_t)name_size;
     dirent->type = (entry.attr.mode & S_IFMT) >> 12;
     memcpy(dirent->name, PyBytes_AS_STRING(name), name_size);
@@ -657,7 +658,11 @@ static void remember_listed(const char *out, size_t used)
 static Outcome list(const Request *request, int plus)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    uint64_t node = request->head->nodeid;
+    uint64_t node = request->head->nodeid, last = in->offset;
+    /* The kernel asks until it gets nothing: the end that was just reached is still one. */
+    static uint64_t ended_node, ended_at;
+    if (in->offset && in->offset == ended_at && node == ended_node)
+        return answer(request, NULL, 0);
     PyObject *entries = CALL(call_entries, NUMBER(node), NUMBER(in->offset));
     char *out = malloc(in->size);
     size_t used = 0;
@@ -668,9 +673,11 @@ static Outcome list(const Request *request, int plus)
         PyObject *item = PyIter_Next(entries);
         if (!item) {
             fits = PyErr_Occurred() ? -1 : 0;
+            ended_node = node;
+            ended_at = fits < 0 ? 0 : last;
             break;
         }
-        fits = add_item(item, base_of(node), plus, out, &used, in->size);
+        fits = add_item(item, base_of(node), plus, out, &used, in->size, &last);
         Py_DECREF(item);
     }
     Outcome outcome = fits < 0 ? FAILED : ANSWERED;
