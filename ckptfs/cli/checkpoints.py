@@ -32,11 +32,17 @@ def save(args: Namespace) -> int:
     with _state(args, workspace) as state, open_workspace(workspace) as session:
         record = session.call("save", asked | {"state": state})
     if record["changed"]:
-        text = f"Saved checkpoint {record['id']}."
+        text = f"Saved checkpoint {record['id']}.{tag_note(record)}"
     else:
         text = f"Nothing changed since checkpoint {record['id']}; it was not saved again."
     screen.result(record, text, as_json=args.json)
     return 0
+
+
+def tag_note(record: Record) -> str:
+    """How to refer to a checkpoint whose tag reads like something else."""
+    name = record.get("reference", "")
+    return "" if name == record["tag"] else f" Refer to it as {screen.safe(name)}."
 
 
 def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[Record]]:

@@ -136,7 +136,12 @@ def _result_text(record: Record, op: str, asked: Record) -> str:
         return _selective_text(record, asked)
     if not record["changed"]:
         of = "these paths are" if asked.get("paths") else "the workspace is"
-        return f"Nothing to restore: {of} what checkpoint {number} has. No checkpoint was taken."
+        text = f"Nothing to restore: {of} what checkpoint {number} has. No checkpoint was taken."
+        if str(asked.get("checkpoint", "")).casefold() == "latest":
+            text += (
+                " `latest` is the newest one, and every restore makes a new one: use its number."
+            )
+        return text
     text = f"Restored checkpoint {number}: {screen.count_text(record['entries'], 'name', 'names')}"
     text += " changed."
     if asked.get("backup", True):

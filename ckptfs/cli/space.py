@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 
 from ckptfs.cli import place, screen
+from ckptfs.cli.checkpoints import tag_note
 from ckptfs.cli.screen import Record
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
@@ -23,9 +24,12 @@ def tag(args: Namespace) -> int:
     asked = {"checkpoint": args.checkpoint, "tag": args.tag, "move": args.move}
     record = _call(args, "tag", asked)
     (found,) = record["checkpoints"]
-    text = f"Checkpoint {found['id']} has no tag now."
+    text = f"Checkpoint {found['id']} has no tag now"
     if found["tag"]:
-        text = f"Checkpoint {found['id']} is tagged {screen.safe(found['tag'])}."
+        text = f"Checkpoint {found['id']} is tagged {screen.safe(found['tag'])}"
+    if found["was"] not in ("", found["tag"]):
+        text += f" (was {screen.safe(found['was'])})"
+    text += f".{tag_note(found)}"
     screen.result(found, text, as_json=args.json)
     return 0
 

@@ -32,9 +32,19 @@ def _names(args: Record) -> list[str]:
 
 
 def _tag(service: Service, args: Record, tell: Tell | None) -> Record:
-    return _named(
-        [service.tag(str(args["checkpoint"]), str(args["tag"]), move=bool(args.get("move")))]
-    )
+    was = service.find(str(args["checkpoint"]))
+    changed = service.tag(str(was.id), str(args["tag"]), move=bool(args.get("move")))
+    record = _named([changed])
+    record["checkpoints"][0] |= {"was": was.tag, "reference": reference(changed)}
+    return record
+
+
+def reference(checkpoint: Checkpoint) -> str:
+    """What names a checkpoint by its tag: the tag, unless that reads like something else."""
+    from ckptfs.history.references import is_reserved, safe_tag
+
+    tag = checkpoint.tag
+    return safe_tag(tag) if tag and is_reserved(tag) else tag
 
 
 def _pin(service: Service, args: Record, tell: Tell | None) -> Record:

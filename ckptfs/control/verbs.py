@@ -152,6 +152,8 @@ def _save(service: Service, args: Record, tell: Tell | None) -> Record:
             documents=documents,
         )
     record = {**checkpoint_record(saved), "changed": True}
+    if saved.tag:
+        record["reference"] = space_verbs.reference(saved)
     if most is not None:
         record["pruned"] = service.keep_newest(most)
     return record

@@ -12,7 +12,7 @@ import unicodedata
 
 from ckptfs.errors import TagInvalid, TagTaken
 from ckptfs.history.checkpoints import Checkpoint, checkpoints, describe
-from ckptfs.history.references import safe_tag
+from ckptfs.history.references import is_reserved, safe_tag
 from ckptfs.store import Store
 
 #: Longer ones are messages.
@@ -32,6 +32,12 @@ def cleaned(raw: str) -> str:
     if any(unicodedata.category(char) in _ACTING for char in tag):
         raise TagInvalid(raw, "it has control characters or bytes that are not text")
     return tag
+
+
+def require_plain(tag: str) -> None:
+    """Refuse a tag that means something else wherever a checkpoint is named."""
+    if is_reserved(tag):
+        raise TagInvalid(tag, "it reads like a number, a time or another reference")
 
 
 def require_free(store: Store, tag: str, *, but: int | None = None) -> None:

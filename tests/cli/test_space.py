@@ -52,17 +52,22 @@ def fails(work: Workspace, error: type[errors.CkptfsError], *words: str | Path) 
 
 
 def test_tags(work: Workspace) -> None:
-    assert answer(work, "tag", "1", "good/one") == {"id": 1, "tag": "good/one", "pinned": False}
+    tagged = {"id": 1, "tag": "good/one", "pinned": False, "was": "", "reference": "good/one"}
+    assert answer(work, "tag", "1", "good/one") == tagged
     fails(work, errors.TagTaken, "tag", "2", "good-one")
     fails(work, errors.TagInvalid, "tag", "2", "a\nb")
     fails(work, errors.CheckpointUnknown, "tag", "77", "x")
     fails(work, errors.UsageError, "tag", "2")
     fails(work, errors.TagTaken, "save", "--allow-empty", "--tag", "good-one")
-    answer(work, "tag", "good-one", "12", "--move")
+    said = succeed(work.cli("tag", "good-one", "12", "-w", work.path)).stdout
+    assert said == "Checkpoint 1 is tagged 12 (was good/one). Refer to it as tag-12.\n"
+    assert answer(work, "show", "tag-12")["to"]["id"] == 1
     answer(work, "tag", "3", "tag-12", "--move")
     listed = {item["id"]: item["tag"] for item in answer(work, "list")["checkpoints"]}
     assert listed == {0: "", 1: "", 2: "", 3: "tag-12"}
     answer(work, "tag", "3", "--delete")
+    saved = work.cli("save", "--allow-empty", "--tag", "yesterday", "-w", work.path)
+    assert "Refer to it as tag-yesterday." in succeed(saved).stdout
     assert "tagged again" in succeed(work.cli("tag", "3", "again", "-w", work.path)).stdout
 
 

@@ -83,3 +83,13 @@ def test_no_backup_no_undo(work: Workspace) -> None:
     succeed(work.cli("restore", "0", work.path / "f", "-w", work.path))
     succeed(work.cli("restore", "1", "--force", "--no-backup", "-w", work.path))
     assert work.cli("undo", "-w", work.path).returncode == errors.NothingToUndo.exit_code
+
+
+def test_latest_is_what_the_restore_before_made(work: Workspace) -> None:
+    for name, begin in (("f", "Restored checkpoint 1"), ("g", "Nothing to restore")):
+        (work.path / name).write_text("three")
+        if name == "g":
+            succeed(work.cli("save", "-w", work.path))
+        said = succeed(work.cli("restore", "latest", work.path / name, "-w", work.path)).stdout
+        assert said.startswith(begin)
+    assert "every restore makes a new one" in said

@@ -63,3 +63,11 @@ def test_nobody_deletes_what_he_stands_in(work: Workspace) -> None:
     done = subprocess.run(["rmdir", "0"], cwd=inside, capture_output=True, text=True)
     assert "not permitted" in done.stderr
     assert "0" in numbers(work)
+
+
+@pytest.mark.parametrize("name", ["5", "latest", "now", "yesterday", "@-1"])
+def test_a_name_that_means_something_else_saves_nothing(own_mount: Workspace, name: str) -> None:
+    before = numbers(own_mount)
+    with pytest.raises(OSError, match="Invalid argument|File exists"):
+        (own_mount.path / ".checkpoints" / name).mkdir()
+    assert numbers(own_mount) == before
