@@ -16,20 +16,52 @@ _BAR_MAX = 40
 
 
 def stat_lines(session: Session, record: Record) -> Iterator[bytes]:
-    """A line for each file with how much of it changed, and the sum."""
+    """A line for each file with how much of it changed, one for all else, and the sum."""
     rows = [
         (_stat_name(files), _stat(files), files)
         for files in read(session, record)
         if not files.is_special
     ]
-    if not rows:
-        return
-    width = min(max(len(name) for name, _, _ in rows), _STAT_WIDTH - 20)
+    others = list(_others(record))
+    names = [row[0] for row in rows] + [name for name, _ in others]
+    width = min(max(map(len, names), default=0), _STAT_WIDTH - 20)
     most = max((stat.added + stat.removed for _, stat, _ in rows), default=0)
     for name, found, files in rows:
         yield b" %s | %s" % (name.ljust(width), _stat_text(found, files, most))
+    for name, words in others:
+        yield b" %s | %s" % (name.ljust(width), words.encode())
+    if not rows:
+        return
     added, removed = (sum(values) for values in zip(*(s[:2] for _, s, _ in rows), strict=True))
     yield _sum_text(len(rows), added, removed).encode()
+
+
+def _others(record: Record) -> Iterator[tuple[bytes, str]]:
+    """What has no lines to count: directories, unless a file in them tells as much, and pipes and
+    the like; with what became of them."""
+    sides = (side for files in record["files"] for side in (files["old"], files["new"]))
+    paths = [side["path"] for side in sides if side]
+    told = {above for path in paths for above in _directories_above(path)}
+    for change in record["changes"]:
+        kind = (change["new"] or change["old"])["type"]
+        if kind in ("file", "link") or (_comes_or_goes(change) and change["path"] in told):
+            continue
+        mark = b"/" if kind == "directory" else b""
+        names = [change["path"]]
+        if "renamed" in change["kinds"]:
+            names.insert(0, change["old_path"])
+        shown = b" => ".join(shown_name(name) + mark for name in names)
+        yield shown, f"{kind}: {', '.join(change['kinds'])}"
+
+
+def _comes_or_goes(change: Record) -> bool:
+    return change["kinds"] in (["added"], ["deleted"], ["renamed"])
+
+
+def _directories_above(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 def _sum_text(files: int, added: int, removed: int) -> str:

@@ -95,15 +95,14 @@ def described(checkpoint: Checkpoint) -> Record:
     return {**record, "state": list(checkpoint.state)}
 
 
-def difference_record(difference: Difference, *, times: bool) -> Record:
+def difference_record(difference: Difference) -> Record:
     from ckptfs.history.diff import count
 
-    changes = [change for change in difference.changes if times or not change.only_times]
     return {
         "from": _end(difference.older),
         "to": _end(difference.newer),
-        "changes": [change_record(change) for change in changes],
-        **count(changes)._asdict(),
+        "changes": [change_record(change) for change in difference.changes],
+        **count(difference.changes)._asdict(),
     }
 
 
@@ -143,7 +142,9 @@ def _show(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _answer(service: Service, args: Record, found: Difference) -> Record:
-    record = difference_record(found, times=bool(args.get("times")))
+    if not args.get("times"):
+        found = found.without_times()
+    record = difference_record(found)
     if args.get("files"):
         record["files"] = [_pair_record(pair) for pair in found.file_pairs(service.fs)]
     return record

@@ -40,6 +40,10 @@ class Difference(NamedTuple):
     #: The paths that it is limited to; none if it is not.
     paths: list[bytes]
 
+    def without_times(self) -> Difference:
+        """Without what got nothing but other times."""
+        return self._replace(changes=[item for item in self.changes if not item.only_times])
+
     def file_pairs(self, fs: Filesystem) -> list[Pair]:
         """The files to show, one by one."""
         a, b = self.older.view, self.newer.view

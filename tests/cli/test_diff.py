@@ -116,6 +116,25 @@ def test_stat(planted: Workspace) -> None:
     assert any("binary 0 -> 20 bytes" in line for line in lines)
 
 
+def test_stat_and_names_are_about_the_same_paths(planted: Workspace) -> None:
+    path = planted.path
+    os.mkfifo(path / "pipe")
+    run(planted, "save")
+    (path / "pipe").unlink()
+    (path / "empty").mkdir()
+    (path / "full" / "er").mkdir(parents=True)
+    (path / "full" / "er" / "file").write_text("one\n")
+    os.utime(path / "notes", (1, 1))
+    assert run(planted, "diff", "--stat").splitlines() == [
+        " full/er/file |     1 +",
+        " empty/       | directory: added",
+        " pipe         | fifo: deleted",
+        " 1 file changed, 1 insertion(+)",
+    ]
+    assert "notes" in run(planted, "diff", "--stat", "--times")
+    assert "notes" not in run(planted, "diff", "--name-status")
+
+
 def test_only_some_paths(planted: Workspace) -> None:
     edit(planted.path)
     inside = ["-w", planted.path, "diff", "--name-status", "--"]

@@ -68,6 +68,6 @@ def test_nobody_deletes_what_he_stands_in(work: Workspace) -> None:
 @pytest.mark.parametrize("name", ["5", "latest", "now", "yesterday", "@-1"])
 def test_a_name_that_means_something_else_saves_nothing(own_mount: Workspace, name: str) -> None:
     before = numbers(own_mount)
-    with pytest.raises(OSError, match="Invalid argument|File exists"):
+    with pytest.raises(OSError, match=r"Invalid argument|File exists"):
         (own_mount.path / ".checkpoints" / name).mkdir()
     assert numbers(own_mount) == before
