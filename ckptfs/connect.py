@@ -22,7 +22,14 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
 from ckptfs.control.protocol import Record
-from ckptfs.errors import ControlError, DaemonGone, StoreInUse, WriteBackIncomplete
+from ckptfs.errors import (
+    ControlError,
+    DaemonGone,
+    NotAStore,
+    StoreInUse,
+    StoreMissing,
+    WriteBackIncomplete,
+)
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
@@ -36,10 +43,15 @@ __all__ = [
     "open_store",
     "open_workspace",
     "prepare_directory",
+    "remove_store",
 ]
 
 #: What changes the workspace itself, so that its directory has to follow.
 _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
+
+#: What stands in the directory of a store, and how the names of the rest begin.
+_OF_A_STORE = frozenset({"lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"})
+_BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
 PATIENCE = 10.0
@@ -105,6 +117,10 @@ class LocalSession:
         if left:
             raise _incomplete(self._below, left)
         return result
+
+    def is_directory_current(self) -> bool:
+        """Whether the directory was brought up to date when the workspace was last let go."""
+        return self._service.below_is_current() and not self._service.owes_below()
 
     def meet(self, path: Path, *, keep_first: bool, exclude: Sequence[str]) -> None:
         """Take over what the workspace's directory holds, as a mount does."""
@@ -229,6 +245,32 @@ def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession
             shutil.rmtree(path, ignore_errors=True)
         raise
     store.close()
+
+
+def remove_store(path: Path) -> list[str]:
+    """Delete a store that nobody has. Returns the names of what is in its directory and not its
+    own, which stays; a directory without a store in it is not touched at all."""
+    import shutil
+
+    from ckptfs.store import opening
+
+    if not (path / opening.DATA_FILE).is_file():
+        raise NotAStore(path) if path.exists() else StoreMissing(path)
+    held = opening.take_lock(path)
+    try:
+        for entry in list(os.scandir(path)):
+            if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+        left = sorted(os.listdir(path))
+        if not left:
+            os.rmdir(path)
+        return left
+    finally:
+        os.close(held)
 
 
 def prepare_directory(

@@ -174,8 +174,8 @@ class StoreMissing(StoreError):
     def __init__(self, path: AnyPath, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot open store {_show(path)}: it does not exist. Nothing was changed.",
-            hint="`ckptfs mount DIR` makes a store for a new workspace; with --store STORE it takes "
-            "one that was moved."
+            hint="`ckptfs mount DIR` makes a store for a new workspace; with --store STORE it "
+            "takes one that was moved."
             if hint is None
             else hint,
         )

@@ -96,6 +96,8 @@ _VERBS = {
     "export": ("transfer", "export"),
     "check": ("check", "check"),
     "backup": ("backup", "backup"),
+    "workspaces": ("known", "workspaces"),
+    "forget": ("known", "forget"),
     "run": ("run", "run"),
     "task": ("task", "task"),
     "team": ("team", "team"),

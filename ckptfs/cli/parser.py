@@ -24,7 +24,7 @@ Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted, others name t
 _COLUMNS = 80
 
 
-def _path(text: str) -> str:
+def path_word(text: str) -> str:
     """A path as typed. An empty one would mean the current directory, which nobody meant."""
     if not text:
         raise argparse.ArgumentTypeError("a path is empty")
@@ -163,10 +163,7 @@ def _groups() -> dict[str, Callable[[_Verbs[VerbParser]], None]]:
         "restore rewind undo redo": _add_restore,
         "tag pin unpin delete": _add_keeping,
         "prune compact purge config": _add_space,
-        "import": _add_import,
-        "export": _add_export,
-        "check": _add_check,
-        "backup": _add_backup,
+        "import export check backup workspaces forget": _add_stores,
     }
 
 
@@ -178,7 +175,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
         "-w",
         "--workspace",
         metavar="DIR",
-        type=_path,
+        type=path_word,
         default=default,
         help="the workspace to work on",
     )
@@ -205,16 +202,16 @@ def _verb(verbs: _Verbs[VerbParser], name: str, text: str) -> VerbParser:
     return parser
 
 
-def _add_store(parser: Parser, text: str) -> None:
-    parser.add_argument("--store", metavar="DIR", type=_path, help=text)
+def add_store(parser: Parser, text: str) -> None:
+    parser.add_argument("--store", metavar="DIR", type=path_word, help=text)
 
 
 def _add_mount(verbs: _Verbs[VerbParser]) -> None:
     mount = _verb(verbs, "mount", "take a directory over in place and give it a history")
     mount.add_argument(
-        "directory", metavar="DIR", type=_path, nargs="?", help="the directory to mount"
+        "directory", metavar="DIR", type=path_word, nargs="?", help="the directory to mount"
     )
-    _add_store(mount, "where its content and history live (default: below ~/.local/share/ckptfs)")
+    add_store(mount, "where its content and history live (default: below ~/.local/share/ckptfs)")
     mount.add_argument("--foreground", action="store_true", help="do not go to the background")
     mount.add_argument(
         "--xattrs",
@@ -227,7 +224,7 @@ def _add_mount(verbs: _Verbs[VerbParser]) -> None:
         "--from",
         dest="source",
         metavar="DIR",
-        type=_path,
+        type=path_word,
         help="fill a new workspace from DIR (only read)",
     )
     mount.add_argument(
@@ -256,7 +253,7 @@ def _add_umount(verbs: _Verbs[VerbParser]) -> None:
     umount.add_argument(
         "directory",
         metavar="DIR",
-        type=_path,
+        type=path_word,
         nargs="?",
         help="the workspace to unmount",
     )
@@ -306,7 +303,10 @@ def _add_list(verbs: _Verbs[VerbParser]) -> None:
         "--since", metavar="T", default="", help='not before a time ("10 minutes ago") or an ID'
     )
     listing.add_argument(
-        "--path", metavar="P", type=_path, help="only those in which a file or directory changed"
+        "--path",
+        metavar="P",
+        type=path_word,
+        help="only those in which a file or directory changed",
     )
 
 
@@ -330,7 +330,7 @@ def _add_differences(verbs: _Verbs[VerbParser]) -> None:
             "--times", action="store_true", help="list files too that only got other times"
         )
     log = _verb(verbs, "log", "list the checkpoints in which a path differs from the one before")
-    log.add_argument("path", metavar="PATH", nargs="?", type=_path, help="a file or directory")
+    log.add_argument("path", metavar="PATH", nargs="?", type=path_word, help="a file or directory")
     log.add_argument("--restores", action="store_true", help="list the restores instead")
 
 
@@ -338,7 +338,12 @@ def _add_restore(verbs: _Verbs[VerbParser]) -> None:
     restore = _verb(verbs, "restore", "make the workspace, or some paths, what it was")
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
     restore.add_argument(
-        "paths", metavar="PATH", nargs="*", type=_path, default=[], help="only these; patterns work"
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=path_word,
+        default=[],
+        help="only these; patterns work",
     )
     restore.add_argument(
         "--if-unchanged", dest="token", metavar="TOKEN", default="", help="of a dry run: or refuse"
@@ -392,7 +397,7 @@ def _add_space(verbs: _Verbs[VerbParser]) -> None:
     prune.add_argument("--dry-run", action="store_true", help="only say what would go, and why")
     _verb(verbs, "compact", "give free room in the store back to the disk")
     purge = _verb(verbs, "purge", "remove files from the workspace and every checkpoint, for ever")
-    purge.add_argument("paths", metavar="PATH", nargs="+", type=_path, help="what to remove")
+    purge.add_argument("paths", metavar="PATH", nargs="+", type=path_word, help="what to remove")
     purge.add_argument("--dry-run", action="store_true", help="only say what would go")
     purge.add_argument("--force", action="store_true", help="do not ask")
     settings = _verb(verbs, "config", "show the settings, or change one")
@@ -404,31 +409,7 @@ def _add_space(verbs: _Verbs[VerbParser]) -> None:
     )
 
 
-def _add_import(verbs: _Verbs[VerbParser]) -> None:
-    parser = _verb(verbs, "import", "bring a directory into a workspace or store; it is only read")
-    parser.add_argument("source", metavar="SRC", type=_path, help="the directory to read")
-    _add_store(parser, "the store to fill, made if absent, instead of a workspace")
+def _add_stores(verbs: _Verbs[VerbParser]) -> None:
+    from ckptfs.cli import store_words  # late: most commands are about something else
 
-
-def _add_export(verbs: _Verbs[VerbParser]) -> None:
-    parser = _verb(verbs, "export", "write the workspace, or a checkpoint, into a new directory")
-    parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
-    parser.add_argument("--checkpoint", metavar="ID", help="the checkpoint to write out")
-    _add_store(parser, "the store to read instead of a workspace's")
-
-
-def _add_backup(verbs: _Verbs[VerbParser]) -> None:
-    parser = _verb(verbs, "backup", "copy the store, with its whole history, mounted or not")
-    parser.add_argument("dest", metavar="DEST", type=_path, help="an absent or empty directory")
-    _add_store(parser, "the store to copy instead of a workspace's")
-
-
-def _add_check(verbs: _Verbs[VerbParser]) -> None:
-    parser = _verb(verbs, "check", "look for damage in the store")
-    parser.add_argument("--deep", action="store_true", help="read the bytes of every block, too")
-    parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="save all that is whole into a new file; the damaged one is kept beside it",
-    )
-    _add_store(parser, "the store to look at instead of a workspace's")
+    store_words.add(lambda name, text: _verb(verbs, name, text))

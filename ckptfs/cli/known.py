@@ -1,0 +1,174 @@
+"""`ckptfs workspaces` and `ckptfs forget`: which workspaces there are, and the end of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ckptfs import config
+from ckptfs.cli import place, screen
+from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
+from ckptfs.connect import LocalSession, open_store, remove_store
+from ckptfs.control import runtime
+from ckptfs.errors import (
+    DaemonGone,
+    NotAStore,
+    NotConfirmed,
+    StoreError,
+    StoreInUse,
+    StoreMissing,
+    UsageError,
+)
+
+
+def workspaces(args: Namespace) -> int:
+    found = sorted(config.known())
+    records = [_record(workspace, str(workspace.path)) for workspace in found]
+    stores = {workspace.store for workspace in found}
+    records += [
+        _record(Workspace(store, store), None) for store in _stores() if store not in stores
+    ]
+    human = "\n".join(map(_line, records))
+    screen.result({"workspaces": records}, human, as_json=args.json)
+    if not records:
+        screen.note("There is no workspace yet; `ckptfs mount DIR` makes one.")
+    return 0
+
+
+def _stores() -> Iterator[Path]:
+    """The stores in the data directory, whether a workspace is known for them or not."""
+    with suppress(OSError):
+        for entry in sorted(config.data_dir().iterdir()):
+            if (entry / "data.mdb").exists():
+                yield entry
+
+
+def _record(workspace: Workspace, path: str | None) -> Record:
+    state = _state(workspace)
+    return {
+        "workspace": path,
+        "store": str(workspace.store),
+        "mounted": state == runtime.SERVING,
+        "state": state,
+        "store_bytes": _bytes(workspace.store),
+        "directory_exists": path is not None and os.path.lexists(path),
+    }
+
+
+def _state(workspace: Workspace) -> str:
+    daemon = runtime.living(workspace)
+    if daemon is not None:
+        return daemon.state
+    if not (workspace.store / "data.mdb").exists():
+        return "store missing"
+    return "dead" if runtime.is_dead(workspace.path) else "unmounted"
+
+
+def _bytes(store: Path) -> int | None:
+    """What the store takes on the disk, with its log and what else lies in it."""
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(store))
+    except OSError:
+        return None
+
+
+def _line(record: Record) -> str:
+    size = "-" if record["store_bytes"] is None else screen.bytes_text(record["store_bytes"])
+    state = "mounted" if record["mounted"] else record["state"]
+    path = "(no workspace)" if record["workspace"] is None else screen.safe(record["workspace"])
+    if record["workspace"] is not None and not record["directory_exists"]:
+        path += " (gone)"
+    return f"{state:<13} {size:>10}  {path}  {screen.safe(record['store'])}"
+
+
+def forget(args: Namespace) -> int:
+    target = _target(args)
+    _require_idle(target)
+    if args.store is not None and not (target.store / "data.mdb").is_file():
+        raise NotAStore(target.store) if target.store.exists() else StoreMissing(target.store)
+    record = {
+        "workspace": str(target.path),
+        "store": str(target.store),
+        "store_bytes": _bytes(target.store),
+        **_figures(target, named=args.store is not None),
+        "forgotten": not args.dry_run,
+    }
+    if args.dry_run:
+        screen.result(record, _what(record), as_json=args.json)
+        return 0
+    if not args.force:
+        _confirm(record)
+    there = (target.store / "data.mdb").exists()
+    left = remove_store(target.store) if there else []
+    for known in list(config.known()):
+        if known.store == target.store:
+            config.forget(known.path)
+    store, path = screen.safe(target.store), screen.safe(target.path)
+    human = f"Deleted {store}." if there else f"Forgot {path}; its store, {store}, was gone."
+    screen.result(record, human, as_json=args.json)
+    if left:
+        screen.note(f"Left there, since it is not of the store: {screen.safe(', '.join(left))}")
+    return 0
+
+
+def _target(args: Namespace) -> Workspace:
+    """Named by its directory or its store: one that is merely around us is not given up."""
+    if args.store is not None:
+        if place.directory(args) is not None:
+            raise UsageError("Cannot tell what to forget: name DIR or --store STORE, not both.")
+        return place.workspace_or_store(args)
+    if place.directory(args) is None:
+        raise UsageError("Cannot forget: name the workspace, or its store with --store.")
+    return place.exact_workspace(args)
+
+
+def _require_idle(target: Workspace) -> None:
+    daemon = runtime.living(target)
+    if daemon is not None:
+        raise StoreInUse(target.store, daemon.pid)
+    if runtime.is_dead(target.path):
+        raise DaemonGone(target.path, "it died")
+
+
+def _figures(target: Workspace, *, named: bool) -> Record:
+    """What would be lost; of a store that cannot be read, nobody knows. One that was only ``named``
+    may be something else."""
+    found: Record = {"checkpoints": None, "directory_current": None}
+    try:
+        with open_store(target.store) as session:
+            found["checkpoints"] = session.call("figures")["checkpoints"]
+            if isinstance(session, LocalSession):
+                found["directory_current"] = session.is_directory_current()
+    except StoreInUse:
+        raise
+    except StoreError as error:  # damaged or gone: one more reason to forget it
+        if named and isinstance(error, NotAStore):
+            raise
+    return found
+
+
+def _what(record: Record) -> str:
+    count = record["checkpoints"]
+    holds = "a store that cannot be read" if count is None else _holdings(record)
+    lines = [f"To delete: {screen.safe(record['store'])}, {holds}."]
+    if record["directory_current"] is False:
+        lines.append("It has changes that were never written back to the directory.")
+    return "\n".join(lines)
+
+
+def _holdings(record: Record) -> str:
+    count = screen.count_text(record["checkpoints"], "checkpoint", "checkpoints")
+    return f"{count}, {screen.bytes_text(record['store_bytes'] or 0)}"
+
+
+def _confirm(record: Record) -> None:
+    if not sys.stdin.isatty():
+        raise NotConfirmed("there is no terminal to ask at", "forgotten")
+    screen.note(_what(record))
+    if not screen.confirmed("Its history cannot be brought back. Go ahead?"):
+        raise NotConfirmed("it was not confirmed", "forgotten")
