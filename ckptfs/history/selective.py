@@ -14,13 +14,15 @@ from typing import Literal, NamedTuple
 from ckptfs.errors import AuthorUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history.authors import Record, record_of
-from ckptfs.history.checkpoints import Cause, Checkpoint, seal
+from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff import ADDED, DELETED, RENAMED, Change, compare
 from ckptfs.history.difference import is_below
 from ckptfs.history.processes import Who
-from ckptfs.history.restore import Plan, Restored, note, or_as_it_was, token_of
-from ckptfs.history.revert import Undoing, claims_of, lies_below, put_back
+from ckptfs.history.restore import Plan, Restored, log, note, or_as_it_was, token_of
+from ckptfs.history.revert import Undoing, at, claims_of, lies_below, put_back
+from ckptfs.history.sameness import TIMES, differences
 from ckptfs.history.touched import Touched, epochs_between
+from ckptfs.model import Epoch
 
 #: Why a path is left alone: others changed it; the author and others did; nobody knows who did;
 #: others changed something in a directory that would have to go or move; others moved the
@@ -75,9 +77,10 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
         known = [author.command or str(author.pid) for author in record.everybody()]
         raise AuthorUnknown(wanted, target.id, known[-_NAMED:])
     choice = Choice(wanted, target)
+    restores = _Restores(fs, target)
     for change in compare(fs, fs.view_of(target.epoch), fs.head):
         if not paths or any(is_below(path, paths) for path in (change.path, change.source or b"")):
-            _judge(fs, record, mine, change, choice)
+            _judge(fs, record, mine, restores, change, choice)
             if change.new is not None and not change.new.is_dir:
                 choice.files.add(change.path)
     _leave_moved(choice)
@@ -95,11 +98,47 @@ def matching(authors: Iterable[Cause], wanted: str) -> set[Cause]:
     return {one for one in authors if one.pid in pids or one.session.split(":")[0] == wanted}
 
 
+class _Restores:
+    """Our own restores, as authors: one that made a path what it was at the checkpoint has added
+    nothing to it that could be lost."""
+
+    def __init__(self, fs: Filesystem, target: Checkpoint) -> None:
+        self._fs = fs
+        self._view = fs.view_of(target.epoch)
+        known = {checkpoint.id: checkpoint.epoch for checkpoint in checkpoints(fs.store)}
+        #: By process and command, where each of its restores went; None if that is gone.
+        self._went: dict[tuple[int, str], set[Epoch | None]] = {}
+        for entry in log(fs.store):
+            went = self._went.setdefault((entry.pid, entry.command), set())
+            went.add(known.get(entry.target))
+
+    def added_nothing(self, author: Cause, path: bytes) -> bool:
+        went = self._went.get((author.pid, author.command), {None})
+        return all(epoch is not None and self._is_same(epoch, path) for epoch in went)
+
+    def _is_same(self, epoch: Epoch, path: bytes) -> bool:
+        fs, there = self._fs, self._fs.view_of(epoch)
+        old, new = at(fs, self._view, path), at(fs, there, path)
+        if old is None or new is None:
+            return old is new
+        return differences(fs, self._view, old, there, new) <= {TIMES}
+
+
 def _judge(
-    fs: Filesystem, record: Record, mine: set[Cause], change: Change, choice: Choice
+    fs: Filesystem,
+    record: Record,
+    mine: set[Cause],
+    restores: _Restores,
+    change: Change,
+    choice: Choice,
 ) -> None:
     inodes = {inode.ino for inode in (change.old, change.new) if inode is not None}
-    authors = record.of(*inodes)
+    path = change.source or change.path
+    authors = [
+        author
+        for author in record.of(*inodes)
+        if author in mine or not restores.added_nothing(author, path)
+    ]
     others = tuple(author for author in authors if author not in mine)
     is_dir = any(inode.is_dir for inode in (change.old, change.new) if inode is not None)
     unknown = not is_dir and any(record.has_unknown(fs, ino) for ino in inodes)

@@ -177,6 +177,29 @@ def test_what_was_chosen_goes_back_and_nothing_else(work: Edits, signer: authors
     assert work.fs.seek(work.fs.head, Ino(1), b"lost") is None
 
 
+def test_a_restore_to_the_same_is_no_other_author(work: Edits, signer: authors.Signer) -> None:
+    work.put("f", b"before")
+    first = save(work)
+    signer.sign(100)
+    work.put("f", b"alice")
+    second = save(work)
+    _restored(work, first)
+    signer.sign(100)
+    work.put("f", b"alice again")
+    assert chosen(work, first, "alice") == ({b"f"}, {})
+    # From there it was the restore that made it something else, and then alice.
+    assert chosen(work, second, "alice") == (set(), {"f": "both"})
+    signer.sign(200)
+    work.put("f", b"bob")
+    assert chosen(work, first, "alice") == (set(), {"f": "both"})
+
+
+def _restored(work: Edits, target: history.Checkpoint) -> None:
+    cause, service = Cause(7, "ckptfs restore 0 f"), Service(work.fs)
+    with service.acting(cause):
+        service.restore(str(target.id), [b"f"], cause=cause)
+
+
 def test_only_at_some_paths(work: Edits, signer: authors.Signer) -> None:
     first = save(work)
     signer.sign(100)
