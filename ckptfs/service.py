@@ -467,7 +467,8 @@ class Service:
 
     def plan_back(self, kind: str) -> Plan:
         """What `undo` or `redo` would do."""
-        return undo.plan_back(self.fs, self._to_take_back(kind))
+        with _nothing_in_the_way():
+            return undo.plan_back(self.fs, self._to_take_back(kind))
 
     def restores(self) -> list[LogEntry]:
         """Every restore, oldest first."""
@@ -490,7 +491,8 @@ class Service:
             done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
             raise NotConfirmed(f"the workspace changed since that {since}", done)
         self.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
-        restored = undo.take_back(self.fs, entry, kind, touched_here=touched, cause=cause)
+        with _nothing_in_the_way():
+            restored = undo.take_back(self.fs, entry, kind, touched_here=touched, cause=cause)
         self.fs.commit()
         self.unannounced.append(restored.touched)
         return restored

@@ -34,22 +34,29 @@ from ckptfs.history.touched import Touched
 
 
 class _Scope(NamedTuple):
-    """The paths of a restore; with those of ``tops`` goes what is below them."""
+    """The paths of a restore; with those of ``tops`` goes what is below them, and the directories
+    on the way to them come and go with them."""
 
     paths: list[bytes]
+    named: set[bytes]
     tops: set[bytes]
+    ways: set[bytes]
 
     def holds(self, path: bytes) -> bool:
-        return path in self.paths or lies_below(path, self.tops)
-
-    def is_way(self, path: bytes) -> bool:
-        """Whether it is a directory on the way to a path, which comes and goes with that."""
-        return any(one.startswith(path + b"/") for one in self.paths)
+        return path in self.named or lies_below(path, self.tops)
 
 
 def _scope(entry: LogEntry) -> _Scope:
+    paths = [os.fsencode(path) for path in entry.paths]
     whole = entry.paths if entry.whole is None else entry.whole
-    return _Scope([os.fsencode(path) for path in entry.paths], set(map(os.fsencode, whole)))
+    ways = {way for path in paths for way in _directories_above(path)}
+    return _Scope(paths, set(paths), set(map(os.fsencode, whole)), ways)
+
+
+def _directories_above(path: bytes) -> Iterator[bytes]:
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        yield path
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -79,7 +86,7 @@ def _is_beside(change: Change, scope: _Scope) -> bool:
     inode = change.new or change.old
     is_dir = inode is not None and inode.is_dir
     places = [place for place in (change.path, change.source) if place is not None]
-    return any(not (scope.holds(path) or (is_dir and scope.is_way(path))) for path in places)
+    return any(not (scope.holds(path) or (is_dir and path in scope.ways)) for path in places)
 
 
 def _concerns(change: Change, scope: _Scope) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import NotConfirmed, NothingToUndo, TreeMoved
+from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
 from ckptfs.history import Touched, seal, tasks
 from ckptfs.history.revert import plan, revert
 from ckptfs.service import Service
@@ -185,3 +185,15 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     # The first revert changed the same path in a time that was not the task's.
     revert(fs, "t", force=True, touched_here=Touched(set(), set()))
     assert files(work) == NEW
+
+
+def test_what_is_in_the_way_is_said(work: Edits) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"d/g"])
+    work.remove("d/g")
+    work.remove("d")
+    work.put("d", b"a file")
+    for ask in (service.undo, lambda: service.plan_back("undo")):
+        with pytest.raises(PathUnknown, match="a file is in the way"):
+            ask()
+    assert files(work)["d"] == "a file"
