@@ -13,7 +13,8 @@ from itertools import islice
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Checkpoint
-from ckptfs.history.diff import Counts, before, counts
+from ckptfs.history.diff import Counts, before, compare, count, counts
+from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.model import Epoch
 from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH
@@ -48,7 +49,11 @@ def unsaved(fs: Filesystem) -> Counts | None:
     fs.settle()
     epoch = fs.store.head.epoch
     written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
-    return None if written > _PASSING_MAX else counts(fs, epoch)
+    if written > _PASSING_MAX:
+        return None
+    hidden = hidden_by_excluded(fs)  # it has left history, not the workspace
+    changes = compare(fs, before(fs, epoch), fs.head)
+    return count(change for change in changes if not hidden(change.path))
 
 
 def _load(store: Store) -> dict[Epoch, list[int]]:

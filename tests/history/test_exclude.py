@@ -11,7 +11,7 @@ from ckptfs import history
 from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded
+from ckptfs.history import excluded, tally
 from ckptfs.history.diff import compare
 from ckptfs.service import Service
 from ckptfs.store import Store
@@ -145,6 +145,7 @@ def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
     excluded.apply(work.fs, ("mods/",))
     service = Service(work.fs)
     assert service.diff("", "").changes == []
+    assert tally.unsaved(work.fs) == (0, 0, 0)
     assert service.diff(str(first.id), "").file_pairs(work.fs) == []
     assert service.restore(str(first.id)) is None
     for pattern in (b"mods", b"mods/a.js", b"mods/*.js", b"m*"):
