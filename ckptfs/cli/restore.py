@@ -8,6 +8,7 @@ from argparse import Namespace
 from typing import NamedTuple
 
 from ckptfs.cli import place, screen, state
+from ckptfs.cli.names import shown_name
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
@@ -55,7 +56,7 @@ def _take_back(args: Namespace, op: str) -> int:
             state.require(args.state_out, session.call("plan", {"back": op}))
         if args.dry_run:
             plan = session.call("plan", {"back": op})
-            screen.result(plan, _plan_text(plan), as_json=args.json)
+            screen.result(plan, _dry_text(plan), as_json=args.json)
             return 0
         try:
             done = _perform(args, session, op, {"if_unchanged": not args.force})
@@ -76,7 +77,7 @@ def _plan_and_perform(
             op, asked = "restore", _carrying(args, session, op, asked)
         if args.dry_run:
             plan = session.call("plan", asked)
-            screen.result(plan, _plan_text(plan), as_json=args.json)
+            screen.result(plan, _dry_text(plan), as_json=args.json)
             return 0
         if not sure:
             plan = session.call("plan", asked)
@@ -179,7 +180,7 @@ def _skipped_lines(skipped: list[Record]) -> list[str]:
     for item in skipped:
         by = ", ".join(screen.safe(author["command"] or author["pid"]) for author in item["by"])
         reason = _REASONS[item["reason"]].format(by=by or "somebody unknown")
-        lines.append(f"= {screen.safe(item['path'])}  ({reason})")
+        lines.append(f"= {shown_name(item['path']).decode()}  ({reason})")
     return lines
 
 
@@ -195,9 +196,15 @@ def _confirm(plan: Record) -> None:
         raise NotConfirmed("it was not confirmed")
 
 
+def _dry_text(plan: Record) -> str:
+    """What a restore would do, with the token for one who wants exactly that."""
+    text = _plan_text(plan)
+    return text if _is_nothing(plan) else f"{text}\ntoken {plan['token']}"
+
+
 def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
     marked = [
-        f"{mark} {screen.safe(path)}"
+        f"{mark} {shown_name(path).decode()}"
         for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
         for path in plan[kind]
     ]
@@ -209,6 +216,4 @@ def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
         return "\n".join(["Nothing to restore.", *left])
     if not marked:
         return f"Nothing to restore: everything is as in checkpoint {plan['checkpoint']}."
-    return "\n".join(
-        [f"To restore checkpoint {plan['checkpoint']}:", *lines, *left, f"token {plan['token']}"]
-    )
+    return "\n".join([f"To restore checkpoint {plan['checkpoint']}:", *lines, *left])

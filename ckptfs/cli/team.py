@@ -39,8 +39,14 @@ def _snapshot(args: Namespace, found: Team) -> int:
 
 def _contents(meta: Meta) -> str:
     parts = [screen.count_text(len(meta.parts), "workspace", "workspaces")]
-    parts += [f"{count} {kind}" for kind, count in meta.counts.items() if count]
+    counted = {kind: count for kind, count in meta.counts.items() if count}
+    parts += [_count(count, kind) for kind, count in counted.items()]
     return ", ".join(parts)
+
+
+def _count(count: int, kind: str) -> str:
+    one = {"inboxes": "inbox"}.get(kind, kind.removesuffix("s"))
+    return screen.count_text(count, one, kind)
 
 
 def _remarks(meta: Meta) -> list[str]:

@@ -84,6 +84,10 @@ def test_a_dry_run_has_the_bytes_of_every_name(work: Workspace) -> None:
     assert [b64decode(each) for each in plan["deleted_b64"]] == [b"caf\xe9", b"plain"]
     assert len(plan["deleted"]) == 2
     assert "added_b64" not in plan
+    (work.path / "back\\slash").touch()
+    lines = succeed(work.cli("restore", "1", "--dry-run", "-w", work.path)).stdout.splitlines()
+    assert lines[1:-1] == ['- "back\\\\slash"', '- "caf\\351"', "- plain"]
+    assert lines[-1].startswith("token ")
 
 
 def test_the_whole_workspace_is_no_path_of_it(work: Workspace) -> None:
@@ -114,6 +118,7 @@ def test_the_question_stands_on_the_line_of_its_answer(work: Workspace) -> None:
     said = b""
     while not said.endswith(b"Go ahead? [y/N] "):
         said += os.read(leader, 1000)
+    assert b"~ file" in said and b"token" not in said
     os.write(leader, b"y\n")
     while b"Restored" not in said:
         said += os.read(leader, 1000)

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from ckptfs.cli.team import _count
 from tests.cli.conftest import Place
 from tests.support.mounting import succeed
 
@@ -23,6 +24,11 @@ def plain(place: Place) -> Place:
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode != 0, done.stdout
     return done.stderr
+
+
+def test_one_of_many() -> None:
+    told = [_count(1, "tasks"), _count(2, "tasks"), _count(1, "inboxes"), _count(1, "config")]
+    assert told == ["1 task", "2 tasks", "1 inbox", "1 config"]
 
 
 def test_only_what_is_missing_is_required(place: Place) -> None:
