@@ -672,13 +672,20 @@ def _too_far(steps: int, there: int) -> str:
     return f"Cannot rewind {wanted}: there {'is' if there < 2 else 'are'} {known} before now"
 
 
+#: Where the usual hint would not do.
+_HINTS = {
+    "purge": "If a purge of it was interrupted, `ckptfs compact` removes what is left of its "
+    "bytes. `ckptfs log PATH` shows where a file was."
+}
+
+
 @contextmanager
 def _paths_known(verb: str, reason: str, named: bytes = b"") -> Iterator[None]:
     """Turn a path that names nothing into the error to show; ``named`` is what was asked for."""
     try:
         yield
     except FileNotFoundError as error:
-        raise PathUnknown(error.filename, reason, verb=verb) from error
+        raise PathUnknown(error.filename, reason, verb=verb, hint=_HINTS.get(verb)) from error
     except ValueError as error:
         raise PathUnknown(named, str(error), verb=verb) from error
 
