@@ -93,12 +93,8 @@ def write(
     data: Buffer,
     *,
     keep_set_id: bool = True,
-    slack_ns: int = 0,
 ) -> int:
-    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits.
-
-    Times that are within ``slack_ns`` of now stay as they are: for a caller that sets them itself.
-    """
+    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
     view.require_writable()
     end = offset + len(data)
     if offset < 0:
@@ -121,13 +117,13 @@ def write(
     else:
         _require_parts(fs, view, inode, offset, end)
     # Before the blocks: settling a block that is already gathered adds to what is saved here.
+    now = fs.clock()
     inode = inode._replace(
         size=max(inode.size, end),
         mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
+        mtime_ns=now,
+        ctime_ns=now,
     )
-    now = fs.clock()
-    if abs(now - inode.mtime_ns) > slack_ns:
-        inode = inode._replace(mtime_ns=now, ctime_ns=now)
     inodes.save(fs, view, inode)
     grown = _scatter(fs, view, inode, offset, memoryview(data))
     if grown:

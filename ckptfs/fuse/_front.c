@@ -92,7 +92,6 @@ static char *buffer;
 static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
 static int hooked;     /* pyfuse3 was seen to come here */
 static unsigned long long requests;
-static unsigned long long kinds[64]; /* how many of each opcode */
 
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
@@ -772,8 +771,6 @@ static Outcome handle_request(size_t size)
     if (size < sizeof *head)
         return NOT_OURS;
     Request request = {head, buffer + sizeof *head, size - sizeof *head};
-    if (head->opcode < sizeof kinds / sizeof *kinds)
-        kinds[head->opcode]++;
     if (head->opcode >= HANDLERS_COUNT || !HANDLERS[head->opcode].handle)
         return NOT_OURS;
     if (request.size < HANDLERS[head->opcode].least)
@@ -959,27 +956,12 @@ static PyObject *count(PyObject *module, PyObject *none)
     return PyLong_FromUnsignedLongLong(requests);
 }
 
-static PyObject *count_kinds(PyObject *module, PyObject *none)
-{
-    PyObject *counts = PyDict_New();
-    for (size_t opcode = 0; counts && opcode < sizeof kinds / sizeof *kinds; opcode++) {
-        PyObject *key = kinds[opcode] ? PyLong_FromSize_t(opcode) : NULL;
-        PyObject *value = key ? PyLong_FromUnsignedLongLong(kinds[opcode]) : NULL;
-        if (kinds[opcode] && (!value || PyDict_SetItem(counts, key, value)))
-            Py_CLEAR(counts);
-        Py_XDECREF(key);
-        Py_XDECREF(value);
-    }
-    return counts;
-}
-
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, bind_doc},
     {"serve", serve, METH_VARARGS, serve_doc},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
     {"knows", knows, METH_O, "Whether the kernel knows a live inode, and may be using it."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
-    {"kinds", count_kinds, METH_NOARGS, "How many of each opcode were read here."},
     {0},
 };
 

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from pyfuse3 import FUSEError
 
 from ckptfs.errors import CkptfsError
+from ckptfs.fuse.failures import errno_of
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +38,10 @@ def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     async def handle(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except OSError as error:
-            if error.errno == errno.EIO:
-                log.error("%s: %s", function.__name__, error)
-            raise FUSEError(error.errno or errno.EIO) from None
         except FUSEError:
             raise
-        except Exception:
-            log.exception("%s failed", function.__name__)
-            raise FUSEError(errno.EIO) from None
+        except Exception as error:  # noqa: BLE001 - the edge
+            raise FUSEError(errno_of(error, function.__name__)) from None
 
     return handle
 
@@ -55,13 +51,10 @@ def refusals(number: int) -> Iterator[None]:
     """Turn what the history refuses into an answer, and why into the log."""
     try:
         yield
-    except OSError as error:
-        raise FUSEError(error.errno or errno.EIO) from None
+    except FUSEError:
+        raise
     except CkptfsError as error:
         log.info("refused: %s", error)
         raise FUSEError(number) from None
-    except FUSEError:
-        raise
-    except Exception:
-        log.exception("history failed")
-        raise FUSEError(errno.EIO) from None
+    except Exception as error:  # noqa: BLE001 - the edge
+        raise FUSEError(errno_of(error, "history")) from None

@@ -6,18 +6,15 @@ does not come to it, every request goes through pyfuse3. CKPTFS_FRONT=off leaves
 
 from __future__ import annotations
 
-import errno
-import logging
 import os
 import sys
 from importlib import import_module
 from types import ModuleType
 
 from ckptfs.fs import Filesystem
+from ckptfs.fuse.failures import errno_of
 from ckptfs.fuse.requests import Requests
 from ckptfs.model import Attributes, Inode
-
-log = logging.getLogger(__name__)
 
 #: As in linux/fuse.h.
 _ATIME_NOW = 1 << 7
@@ -48,6 +45,7 @@ class Bound:
         self.unlinked = fs.unlinked
         self.generations = fs.generations
         self.sync = fs.commit
+        self.errno_of = errno_of
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
             " read write forget entries"
@@ -74,13 +72,3 @@ class Bound:
             mtime_ns = self._fs.clock()
         wanted = Attributes(mode, uid, gid, size, atime_ns, mtime_ns, ctime_ns)
         return self._requests.setattr(node, wanted, pid, keep_set_id)
-
-    def errno_of(self, error: BaseException) -> int:
-        """An edge that catches everything: what goes wrong in a request is an errno for its
-        caller, and a traceback in the log if nobody expected it."""
-        if isinstance(error, OSError):
-            if error.errno == errno.EIO:
-                log.error("%s", error)
-            return error.errno or errno.EIO
-        log.error("a request failed", exc_info=error)
-        return errno.EIO

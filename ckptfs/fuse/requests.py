@@ -133,7 +133,7 @@ class Requests:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
         inode = self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
-        self._is_beginning(inode.ino, pid)
+        self._note_writer(inode.ino, pid)
         return inode
 
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
@@ -187,7 +187,7 @@ class Requests:
         size = wanted.size
         if size is not None:
             self.before(pid, lambda: self._loses_bytes(node, size), node)
-            self._is_beginning(node, pid)
+            self._note_writer(node, pid)
         else:
             self.before(pid, None, node)
         view, ino, _ = self.at(node)
@@ -204,22 +204,22 @@ class Requests:
     def write(self, node: int, offset: int, data: bytes, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
         fs = self._fs
-        view, ino, _ = self.at(node)
         if node >= LIVE_END:
+            self.at(node)
             self.spoiled(node)
             raise _error(errno.EROFS)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        if self._is_beginning(node, pid):
+        if self._note_writer(node, pid):
             self.before(pid, None, node)
-            view, ino, _ = self.at(node)
         else:
             self.before(0, None, node)
             self._guard.sign(pid)
+        view, ino, _ = self.at(node)
         return fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
 
-    def _is_beginning(self, node: int, pid: int) -> bool:
-        """Whether a process writes to a file that it did not make, cut or write to before."""
+    def _note_writer(self, node: int, pid: int) -> bool:
+        """A process makes, cuts or writes to a file. Whether it did none of that to it before."""
         if not pid:
             return False
         now_ns = monotonic_ns()

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from ckptfs.errors import DaemonGone
-from tests.support.mounting import HAVE_FUSE, Workspace, is_mounted, scratch, succeed
+from tests.support.mounting import HAVE_FUSE, Workspace, is_mounted, succeed
 from tests.support.trees import fsync, plant, tree
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
-
-
-@pytest.fixture
-def workspace() -> Iterator[Workspace]:
-    with scratch() as base:
-        made = Workspace(base)
-        made.mount()
-        try:
-            yield made
-        finally:
-            made.finish()
 
 
 def test_status_says_what_happened_and_when(workspace: Workspace) -> None:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,17 +23,6 @@ pytestmark = [pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse"), pytest.m
 
 ROUNDS = 4
 DAY = 24 * 3600
-
-
-@pytest.fixture
-def workspace() -> Iterator[Workspace]:
-    with scratch() as base:
-        made = Workspace(base)
-        made.mount()
-        try:
-            yield made
-        finally:
-            made.finish()
 
 
 def _let_go(workspace: Workspace) -> int:
