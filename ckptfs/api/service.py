@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ckptfs import config as places
-from ckptfs.api import place, trees
+from ckptfs.api import place
 from ckptfs.api.asking import Asking
 from ckptfs.api.events import CheckpointEvent, EventStream, Handler
 from ckptfs.api.going import go
@@ -35,7 +35,7 @@ from ckptfs.api.values import (
     diff_of,
 )
 from ckptfs.config import Workspace
-from ckptfs.control import documents, runtime
+from ckptfs.control import documents, runtime, trees
 from ckptfs.control.client import Client
 from ckptfs.control.protocol import metadata_of
 from ckptfs.errors import NotMounted, no_paths

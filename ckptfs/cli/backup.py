@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 
 from ckptfs import config
-from ckptfs.api.trees import check_apart, check_dest
 from ckptfs.cli import place, screen
 from ckptfs.connect import open_workspace
+from ckptfs.control.trees import check_apart, check_dest
 
 
 def backup(args: Namespace) -> int:

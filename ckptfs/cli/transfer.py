@@ -6,12 +6,12 @@ from argparse import Namespace
 from contextlib import AbstractContextManager
 
 from ckptfs import config, locating
-from ckptfs.api.trees import check_apart, check_dest, check_source
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, new_store, open_workspace
 from ckptfs.control import runtime
+from ckptfs.control.trees import check_apart, check_dest, check_source
 from ckptfs.errors import UsageError, WorkspaceNotEmpty, WorkspaceUnknown
 
 

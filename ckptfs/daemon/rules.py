@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ckptfs import config
 from ckptfs.config import Workspace
-from ckptfs.control import runtime
+from ckptfs.control import runtime, trees
 from ckptfs.daemon import mounts
 from ckptfs.errors import (
     AlreadyMounted,
@@ -30,8 +30,6 @@ from ckptfs.errors import (
     NoFusermount,
     NoPermission,
     NotAStore,
-    OverlappingTrees,
-    SourceMissing,
     StoreInMountpoint,
     StoreInUse,
     StoreMissing,
@@ -248,15 +246,8 @@ def check_apart(path: Path, store: Path) -> None:
 def check_source(named: str, workspace: Workspace) -> Path:
     """The directory of ``--from``: readable, and not overlapping with what it would fill."""
     source = config.resolve(named)
-    if not source.exists():
-        raise SourceMissing(source)
-    if not source.is_dir():
-        raise SourceMissing(source, "it is not a directory")
-    if not os.access(source, os.R_OK | os.X_OK):
-        raise SourceMissing(source, "you may not read it")
-    for other in (workspace.path, workspace.store):
-        if source.is_relative_to(other) or other.is_relative_to(source):
-            raise OverlappingTrees(source, other)
+    trees.check_source(source)
+    trees.check_names_apart(source, workspace)
     return source
 
 

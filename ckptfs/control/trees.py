@@ -36,11 +36,16 @@ def check_dest(dest: Path) -> None:
         raise DestinationInvalid(dest)
 
 
-def check_apart(tree: Path, target: Workspace) -> None:
-    """Neither in the other, by whatever way it is reached."""
-    for other in {target.path, target.store}:
+def check_names_apart(tree: Path, target: Workspace) -> None:
+    """Neither in the other, by their names."""
+    for other in (target.path, target.store):
         if tree.is_relative_to(other) or other.is_relative_to(tree):
             raise OverlappingTrees(tree, other)
+
+
+def check_apart(tree: Path, target: Workspace) -> None:
+    """Neither in the other, by whatever way it is reached."""
+    check_names_apart(tree, target)
     if runtime.living(target) is not None:
         existing = next(path for path in (tree, *tree.parents) if path.exists())
         # The mount may be reachable by another way too, such as a bind mount.
