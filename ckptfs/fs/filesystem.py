@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ckptfs.fs import content, copies, inodes, names, renames, xattrs
+from ckptfs.fs import arrival, content, copies, inodes, names, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.content import Gathered
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
@@ -113,6 +113,8 @@ class Filesystem:
     unlink = names.unlink
     rmdir = names.rmdir
     rename = renames.rename
+    arrive = arrival.arrive
+    dress = arrival.dress
 
     getattr = inodes.getattr
     setattr = inodes.setattr
