@@ -7,6 +7,9 @@
  * milliseconds, and before any request that could tell the difference. So nothing outside of `serve`
  * ever has to know of them.
  *
+ * In the same way, writes that go on where the last one ended are put together to a *run*, as long as
+ * nothing else is asked for.
+ *
  * It is done only under a *grant* from `fuse/fresh.py`: for one process, of which no change needs to
  * be told before it happens, for a time, for numbers that nobody else gives out meanwhile, and for
  * bytes that the disk is known to have. Then nothing can fail any more when they are handed over.
@@ -65,7 +68,18 @@ static unsigned streak;
 static uint64_t absent_parent;
 static char absent_name[NAME_MOST + 1];
 
-static PyObject *call_grant, *call_take;
+/* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
+static struct {
+    uint64_t node;
+    uint64_t end;
+    uint32_t pid;
+} last_write;
+
+/* What was written behind that and is not in the store yet: the last bytes before its end. */
+static char run[DATA_MAX];
+static size_t run_size;
+
+static PyObject *call_grant, *call_take, *call_go_on;
 static PyObject *call_lookup, *call_getattr;
 
 /* -- what is known ----------------------------------------------------------------------------- */
@@ -128,6 +142,7 @@ static void forget_knowledge(void)
 {
     directories_count = 0;
     absent_parent = 0;
+    last_write.node = 0;
 }
 
 /* -- handing over ------------------------------------------------------------------------------ */
@@ -181,6 +196,19 @@ static PyObject *told_directories(void)
     return list;
 }
 
+static void settle_run(void)
+{
+    if (!run_size)
+        return;
+    PyObject *result =
+        CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
+             PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
+    if (!result)
+        errno_of_failure(); /* as with `take` */
+    Py_XDECREF(result);
+    run_size = 0;
+}
+
 static int is_settled(void)
 {
     for (size_t i = 0; i < directories_count; i++)
@@ -191,6 +219,7 @@ static int is_settled(void)
 
 void fresh_settle(void)
 {
+    settle_run();
     grant.held = 0;
     if (is_settled())
         return;
@@ -424,9 +453,44 @@ static uint32_t set_id_bits(uint32_t mode)
     return (mode & S_ISUID) | (mode & S_IXGRP ? mode & S_ISGID : 0);
 }
 
+void fresh_note_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    last_write.node = request->head->nodeid;
+    last_write.end = in->offset + in->size;
+    last_write.pid = request->head->pid;
+}
+
+/* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
+ * store has seen then that the block can be written to. */
+static int goes_on(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
+    return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
+           in->offset == last_write.end && in->size && in->size <= room &&
+           in->size <= request->size - sizeof *in && !in->write_flags;
+}
+
+static Outcome write_on(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    if (!is_granted(request->head->pid) || in->size > grant.bytes)
+        return pass_change(request);
+    memcpy(run + run_size, in + 1, in->size);
+    run_size += in->size;
+    last_write.end += in->size;
+    grant.bytes -= in->size;
+    struct fuse_write_out out = {.size = in->size};
+    return answer(request, &out, sizeof out);
+}
+
 static Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
+    if (goes_on(request) && may_change(request->head->pid))
+        return write_on(request);
+    settle_run();
     Fresh *item = fresh_of(request->head->nodeid);
     uint64_t end = in->offset + in->size;
     if (!item || !is_granted(request->head->pid) || in->write_flags & FUSE_WRITE_CACHE)
@@ -548,6 +612,10 @@ static Outcome list_entries(const Request *request)
 
 Outcome fresh_handle(const Request *request)
 {
+    if (request->head->opcode != FUSE_WRITE && last_write.node) {
+        settle_run();
+        last_write.node = 0;
+    }
     switch (request->head->opcode) {
     case FUSE_LOOKUP:
         return look_up(request);
@@ -608,6 +676,8 @@ int fresh_bind(PyObject *owner)
     streak = 0;
     last_pid = 0;
     forget_knowledge();
+    run_size = 0;
     return take_method(owner, "grant", &call_grant) && take_method(owner, "take", &call_take) &&
+           take_method(owner, "go_on", &call_go_on) &&
            take_method(owner, "lookup", &call_lookup) && take_method(owner, "getattr", &call_getattr);
 }

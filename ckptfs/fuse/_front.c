@@ -521,6 +521,8 @@ static Outcome do_write(const Request *request)
     if (!result)
         return FAILED;
     Py_DECREF(result);
+    if (pid)
+        fresh_note_write(request);
     return answer(request, &out, sizeof out);
 }
 
@@ -736,36 +738,34 @@ int64_t monotonic_ns(void)
     return now.tv_sec * NS + now.tv_nsec;
 }
 
-/* Whether a request came before it is somebody else's turn. A client that got its answer mostly asks
- * again at once, and to wake up costs both sides more than to look for a while. */
-static int wait_for_request(int64_t spin_until, int64_t turn)
+/* Reads the next request, if there is one before ``until``: a client that got its answer mostly asks
+ * again at once, and to wake up costs both sides more than to look for a while. Other threads, which
+ * tell the kernel what changed, come in between. */
+static ssize_t look_for_request(int64_t until)
 {
-    struct pollfd wanted = {device, POLLIN, 0};
-    int found = poll(&wanted, 1, 0);
-    if (found > 0)
-        return 1;
-    int64_t now = 0;
+    ssize_t size;
     Py_BEGIN_ALLOW_THREADS
-    do {
-        found = poll(&wanted, 1, 0);
-        now = monotonic_ns();
-    } while (found <= 0 && now < spin_until);
+    do
+        size = read(device, buffer, REQUEST_MAX);
+    while (size < 0 && errno == EAGAIN && monotonic_ns() < until);
     Py_END_ALLOW_THREADS
-    if (found > 0)
-        return 1;
-    fresh_settle(); /* while there is time */
-    now = monotonic_ns();
-    Py_BEGIN_ALLOW_THREADS
-    struct timespec left = {0};
-    if (now < turn)
-        left = (struct timespec){(turn - now) / NS, (turn - now) % NS};
-    found = ppoll(&wanted, 1, &left, NULL);
-    Py_END_ALLOW_THREADS
-    return found > 0;
+    return size;
 }
 
-/* A request that is taken back after it was seen must not leave the reader waiting: nobody else
- * would get a turn until the next one. */
+/* Sleeps until a request comes or it is somebody else's turn. */
+static void wait_for_request(int64_t turn)
+{
+    struct pollfd wanted = {device, POLLIN, 0};
+    int64_t now = monotonic_ns();
+    if (now >= turn)
+        return;
+    struct timespec left = {(turn - now) / NS, (turn - now) % NS};
+    Py_BEGIN_ALLOW_THREADS
+    ppoll(&wanted, 1, &left, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+/* A read that finds nothing must not wait: nobody else would get a turn until the next request. */
 static void watch(int descriptor)
 {
     if (descriptor == device)
@@ -786,14 +786,15 @@ static int answer_requests(int64_t spin_ns, int64_t turn_ns)
 {
     for (;;) {
         int64_t now = monotonic_ns();
-        if (now > turn_ns || !wait_for_request(now + spin_ns, turn_ns))
+        if (now > turn_ns)
             return TURN;
-        ssize_t size;
-        /* Other threads tell the kernel what changed, and must come in between. */
-        Py_BEGIN_ALLOW_THREADS
-        size = read(device, buffer, REQUEST_MAX);
-        Py_END_ALLOW_THREADS
-        if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
+        ssize_t size = look_for_request(now + spin_ns);
+        if (size < 0 && errno == EAGAIN) {
+            fresh_settle(); /* while there is time */
+            wait_for_request(turn_ns);
+            continue;
+        }
+        if (size < 0 && (errno == ENOENT || errno == EINTR))
             continue; /* taken back by the one who asked */
         requests++;
         if (size < 0)

@@ -126,6 +126,9 @@ void fresh_note_absent(const Request *request);
 /* Told of attributes that are about to be answered; puts in what the store has not heard of yet. */
 void fresh_note_directory(struct fuse_attr *attributes);
 
+/* Told of a write(2) that the store has taken. */
+void fresh_note_write(const Request *request);
+
 /* Hands everything over to the store. */
 void fresh_settle(void);
 

@@ -7,12 +7,13 @@ into the workspace. Between a grant and the next `take` nobody else changes anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Dressed
 from ckptfs.fuse.hooks import Guard, touching
-from ckptfs.model import KernelClock
+from ckptfs.model import Ino, KernelClock
 
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
@@ -57,10 +58,21 @@ class Fresh:
     def take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
         """Put what was made under a grant into the workspace, and what became of the directories
         that were there before."""
-        try:
+        with self._promised():
             self._take(arrivals, directories, pid)
+
+    def go_on(self, node: int, offset: int, data: bytes, pid: int) -> None:
+        """Write on where the process's last write to a file ended."""
+        with self._promised():
+            self._guard(pid, None)
+            self._fs.write(self._fs.head, Ino(node), offset, data)
+
+    @contextmanager
+    def _promised(self) -> Iterator[None]:
+        """It was acknowledged: better to stop than to go on without it."""
+        try:
+            yield
         except BaseException as error:
-            # It was acknowledged: better to stop than to go on without it.
             self._fs.store.fail(error)
             raise
 

@@ -230,6 +230,39 @@ def test_holes_and_large_files_are_left_to_the_store(
     assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
 
 
+def test_writes_that_go_on_are_put_together(kernel: Kernel) -> None:
+    for number in range(5):
+        write(kernel, 77, number * 3, b"abc")
+    kernel.send(GETATTR, bytes(16), 77)
+    kernel.serve()
+    assert [kernel.error() for _ in range(6)] == [0] * 6
+    named = [call[0] for call in giver(kernel).calls]
+    assert named == ["write", "grant", "go_on"]
+    assert giver(kernel).named("go_on") == [("go_on", 77, 3, b"abc" * 4, 42)]
+
+
+@pytest.mark.parametrize("node, offset, pid", [(78, 9, 42), (77, 10, 42), (77, 8, 42), (77, 9, 43)])
+def test_writes_that_do_not_go_on_are_not(kernel: Kernel, node: int, offset: int, pid: int) -> None:
+    for number in range(3):
+        write(kernel, 77, number * 3, b"abc")
+    write(kernel, node, offset, b"abc", pid)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["go_on", "write"]
+
+
+def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
+    for offset in (65_530, 65_533, 65_536, 65_539):
+        write(kernel, 77, offset, b"abc")
+    kernel.serve()
+    calls = [call for call in giver(kernel).calls if call[0] != "grant"]
+    assert [call[:3] for call in calls] == [
+        ("write", 77, 65_530),
+        ("go_on", 77, 65_533),
+        ("write", 77, 65_536),
+        ("go_on", 77, 65_539),
+    ]
+
+
 def test_many_are_handed_over_in_portions(kernel: Kernel) -> None:
     for number in range(130):
         make(kernel, b"file%d" % number)
