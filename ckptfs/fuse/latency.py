@@ -24,7 +24,7 @@ _DEVICE = Path("/dev/cpu_dma_latency")
 _DRIVER = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 
 #: No wish at all: what the kernel assumes where nobody has one, 2,000 seconds.
-_ANY_US = 2_000_000_000
+_ANY = struct.pack("i", 2_000_000_000)
 #: A physical CPU may stop its clock, which takes a microsecond or two to undo, but no more.
 _SHALLOW_US = 2
 #: A virtual one, by the driver that is made for them, may not halt: it looks for work instead.
@@ -34,33 +34,34 @@ _AWAKE_US = 0
 ROW = 8
 
 
-def _wish_us() -> int:
+def _wish_us(driver: Path) -> int:
     try:
-        driver = _DRIVER.read_text().strip()
+        name = driver.read_text().strip()
     except OSError:
         return _SHALLOW_US
-    return _AWAKE_US if driver == "haltpoll" else _SHALLOW_US
+    return _AWAKE_US if name == "haltpoll" else _SHALLOW_US
+
+
+def _open(device: Path) -> int:
+    if os.environ.get("CKPTFS_LATENCY") == "off":
+        return -1
+    try:
+        # Opening is a wish for 0 already, until the first number is written.
+        fd = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, _ANY)
+    except OSError as error:
+        log.info("the CPUs sleep as they like: %s: %s", device, error.strerror)
+        return -1
+    return fd
 
 
 class Latency:
     """A wish to the kernel that can be made and taken back many times a second."""
 
-    def __init__(self) -> None:
-        self._fd = self._open()
+    def __init__(self, device: Path = _DEVICE, driver: Path = _DRIVER) -> None:
+        self._fd = _open(device)
         self._held = False
-        self._wish = struct.pack("i", _wish_us())
-
-    def _open(self) -> int:
-        if os.environ.get("CKPTFS_LATENCY") == "off":
-            return -1
-        try:
-            # Opening is a wish for 0 already, until the first number is written.
-            fd = os.open(_DEVICE, os.O_WRONLY | os.O_CLOEXEC)
-            os.write(fd, struct.pack("i", _ANY_US))
-        except OSError as error:
-            log.info("the CPUs sleep as they like: %s: %s", _DEVICE, error.strerror)
-            return -1
-        return fd
+        self._wish = struct.pack("i", _wish_us(driver))
 
     def hold(self) -> None:
         """Requests come in a row."""
@@ -71,7 +72,7 @@ class Latency:
     def relax(self) -> None:
         """They do not, any more."""
         if self._held:
-            os.write(self._fd, struct.pack("i", _ANY_US))
+            os.write(self._fd, _ANY)
             self._held = False
 
     def close(self) -> None:
