@@ -11,11 +11,16 @@ from rich.console import Console
 
 from bench import history, registry, report  # noqa: F401  history registers figures
 from bench.figures import figures
+from bench.fuse_rivals import FUSE_RIVALS
+from bench.kit import Kit
 from bench.machine import machine_facts
 from bench.outcome import Outcome
 from bench.product import ProductFailed
 from bench.scale import FULL, NORMAL, QUICK, Scale
 from bench.session import Plan, default_cache, run_plan
+
+#: Everyone to compare with beyond the directory's own file system.
+RIVALS = (*FUSE_RIVALS, "git", "btrfs", "rsync", "restic", "borg")
 
 # A table that is piped somewhere should not be folded to 80 columns.
 _WIDTH = 170
@@ -47,7 +52,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="smaller, about 3 minutes")
-    size.add_argument("--full", action="store_true", help="also memory with a million files")
+    size.add_argument("--full", action="store_true", help="also with a million files; takes long")
+    parser.add_argument(
+        "--rivals",
+        nargs="*",
+        choices=RIVALS,
+        metavar="NAME",
+        help=f"compare with these too, of {', '.join(RIVALS)}; all, unless it is a quick run",
+    )
+    parser.add_argument("--offline", action="store_true", help="install and fetch nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as 'git*'")
     parser.add_argument("--list", action="store_true", help="name all workloads and figures")
     parser.add_argument("--repeat", type=int, metavar="N", help="repetitions of each workload")
@@ -69,17 +82,27 @@ def _plan(options: argparse.Namespace) -> Plan:
     chosen = [each for each in known if registry.matches(each.name, options.only)]
     scale = QUICK if options.quick else FULL if options.full else NORMAL
     cache = default_cache()
+    tell = _teller()
     return Plan(
         scale=scale.repeated(options.repeat),
         chosen=chosen,
         needed=registry.with_needs(chosen, known),
         figures={k: v for k, v in figures.items() if registry.matches(k, options.only)},
+        rivals=chosen_rivals(options.rivals, options.quick),
         work_dir=(options.dir or cache).resolve(),
-        cache_dir=cache,
+        kit=Kit(cache, not options.offline, tell),
         under_test=options.under_test and options.under_test.resolve(),
+        base=None,
         keep=options.keep,
-        tell=_teller(),
+        tell=tell,
     )
+
+
+def chosen_rivals(asked: list[str] | None, quick: bool) -> tuple[str, ...]:
+    """Those asked for, all if only `--rivals` stands there; without it all but in a quick run."""
+    if asked is None:
+        return () if quick else RIVALS
+    return tuple(asked) or RIVALS
 
 
 def _teller() -> Callable[[str], None]:
