@@ -9,9 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import history, registry, report  # noqa: F401  history registers figures
+from bench import everyday, growth, history, registry, report, room  # noqa: F401  some register figures
 from bench.figures import figures
 from bench.fuse_rivals import FUSE_RIVALS
+from bench.keepers import KEEPERS
 from bench.kit import Kit
 from bench.machine import machine_facts
 from bench.outcome import Outcome
@@ -20,7 +21,9 @@ from bench.scale import FULL, NORMAL, QUICK, Scale
 from bench.session import Plan, default_cache, run_plan
 
 #: Everyone to compare with beyond the directory's own file system.
-RIVALS = (*FUSE_RIVALS, "git", "btrfs", "rsync", "restic", "borg")
+RIVALS = (*FUSE_RIVALS, *KEEPERS)
+#: Those that the marks of a quick run need.
+QUICK_RIVALS = ("git", "btrfs")
 
 # A table that is piped somewhere should not be folded to 80 columns.
 _WIDTH = 170
@@ -99,9 +102,9 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def chosen_rivals(asked: list[str] | None, quick: bool) -> tuple[str, ...]:
-    """Those asked for, all if only `--rivals` stands there; without it all but in a quick run."""
+    """Those asked for, all if only `--rivals` stands there; without it all, or the quick ones."""
     if asked is None:
-        return () if quick else RIVALS
+        return QUICK_RIVALS if quick else RIVALS
     return tuple(asked) or RIVALS
 
 

@@ -18,7 +18,11 @@ _SYNCED = ("sqlite-rollback", "sqlite-wal", "synced-write")
 #: The rows that the kernel answers out of its own caches.
 _WARM = ("stat-warm", "stream-read-warm")
 #: Figures that have marks of their own and are among those asked for.
-_FIGURES = ("save", "diff", "restore", "save-flat", "browse", "memory-full", "idle-cpu")
+_FIGURES = (
+    *("save", "diff", "restore", "save-flat", "diff-flat", "restore-flat", "browse"),
+    "memory-full",
+    "idle-cpu",
+)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,11 @@ _FRONT_END = {
         "vite": "^5.4.0",
     },
 }
-NPM_QUIET = ("--ignore-scripts", "--no-audit", "--no-fund")
+NPM_OPTIONS = (
+    *("--ignore-scripts", "--no-audit", "--no-fund"),
+    # Without the addresses in its lock npm asks for them again, and finds none offline.
+    "--omit-lockfile-registry-resolved=false",
+)
 #: Objects beside their sources and without optimisation, as in everyday work on a project.
 _MAKEFILE = """\
 OBJECTS = $(patsubst %.c,%.o,$(wildcard c/*/*.c))
@@ -67,11 +71,9 @@ def front_end(kit: Kit, _scale: Scale) -> Path:
         project = home / "project"
         project.mkdir()
         (project / "package.json").write_text(json.dumps(_FRONT_END))
-        # Without the addresses in the lock npm would ask for them again, and find none offline.
-        lock = "--omit-lockfile-registry-resolved=false"
         cache = ("--cache", home / "cache", "--prefix", project)
-        for how in (lock, "--offline"):
-            fetch("npm install", npm, "install", *NPM_QUIET, *cache, how)
+        for how in ("--prefer-online", "--offline"):
+            fetch("npm install", npm, "install", *NPM_OPTIONS, *cache, how)
             shutil.rmtree(project / "node_modules")
 
     return _once(kit, "front-end", make)
@@ -92,13 +94,21 @@ def c_project(kit: Kit, _scale: Scale) -> Path:
 
 
 def python_project(kit: Kit, _scale: Scale) -> Path:
-    """Flask with its tests; the bench's own environment has what they need."""
+    """Jinja with its tests; the bench's own environment has what they need."""
 
     def make(home: Path) -> None:
-        kit.pip("install", "--quiet", "flask", "pytest")
-        _sdist(kit, "flask", home).rename(home / "project")
+        # Its tests want trio, and were written for a pytest before 9.
+        kit.pip("install", "--quiet", "jinja2", "trio", "pytest<9")
+        project = _sdist(kit, "jinja2", home).rename(home / "project")
+        fetch("pytest of Jinja", *pytest_command(kit.python, project))
 
     return _once(kit, "python-project", make)
+
+
+def pytest_command(python: Path, project: Path) -> tuple[str | Path, ...]:
+    """All tests of a copy of the Python project, without other plugins than it asks for."""
+    alone = ("env", f"PYTHONPATH={project / 'src'}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1")
+    return (*alone, python, "-m", "pytest", "-q", "--rootdir", project, project / "tests")
 
 
 def repository(kit: Kit, scale: Scale) -> Path:

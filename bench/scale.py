@@ -39,6 +39,8 @@ class Scale:
     """Numbers of checkpoints between which the time of a verb must not differ."""
     commits: int
     """The last commits of this repository, replayed as checkpoints."""
+    size_rivals: tuple[str, ...]
+    """Who replays them too; some take half a second for each."""
     memory_files: int
     """Files in the workspace for the memory figure; 0 leaves it out."""
 
@@ -77,6 +79,7 @@ QUICK = Scale(
     flat_files=(1_000, 20_000),
     flat_checkpoints=(1, 100),
     commits=40,
+    size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
     memory_files=0,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
@@ -119,6 +122,13 @@ NORMAL = Scale(
     flat_files=(1_000, 100_000),
     flat_checkpoints=(1, 10, 100, 1_000),
     commits=200,
+    size_rivals=("git", "btrfs", "rsync"),
     memory_files=0,
 )
-FULL = replace(NORMAL, name="full", memory_files=1_000_000, flat_files=(1_000, 100_000, 1_000_000))
+FULL = replace(
+    NORMAL,
+    name="full",
+    memory_files=1_000_000,
+    flat_files=(1_000, 10_000, 100_000, 1_000_000),
+    size_rivals=QUICK.size_rivals,
+)

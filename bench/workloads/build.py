@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
+from bench.material import pytest_command
 from bench.programs import run
 from bench.registry import Place, workload
 
@@ -16,15 +17,13 @@ def make(place: Place) -> Iterator[None]:
 
 @workload(
     "pytest",
-    "pytest of Flask",
+    "pytest of Jinja",
     scene="pytest",
     wants=("bench-python", "python-project"),
 )
 def pytest(place: Place) -> Iterator[None]:
     project = place / "project"
     shutil.copytree(place.material["python-project"] / "project", project)
-    # Another plugin's options or a user's settings are none of the row's business.
-    alone = ("env", f"PYTHONPATH={project / 'src'}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1")
-    python = place.material["bench-python"]
+    command = pytest_command(place.material["bench-python"], project)
     yield
-    run(*alone, python, "-m", "pytest", "-q", "--rootdir", project, project / "tests")
+    run(*command)

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 
-from bench.material import NPM_QUIET
+from bench.material import NPM_OPTIONS
 from bench.programs import run
 from bench.registry import Place, workload
 
@@ -29,4 +29,4 @@ def npm_install(place: Place) -> Iterator[None]:
     shutil.copytree(front_end / "project", place / "project")
     cache = ("--cache", front_end / "cache", "--prefix", place / "project")
     yield
-    run("npm", "install", "--offline", *NPM_QUIET, *cache)
+    run("npm", "install", "--offline", *NPM_OPTIONS, *cache)
