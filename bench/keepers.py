@@ -5,6 +5,7 @@ Each works on a directory of its own with the same files. Nothing here measures.
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -176,11 +177,12 @@ class Borg:
 
 @contextmanager
 def _replaced(tree: Path) -> Iterator[Path]:
-    """A new directory that takes the tree's place at the end."""
+    """A new directory that takes the tree's place at the end. The old tree stays beside it until
+    all goes: on some disks its removal takes longer than the restore, and it can wait."""
     fresh = tree.with_name("fresh")
     fresh.mkdir()
     yield fresh
-    run("rm", "-rf", tree)
+    tree.rename(tree.with_name(f"before-{time.time_ns()}"))
     fresh.rename(tree)
 
 

@@ -78,6 +78,15 @@ class Outcome:
         return self.contestants[2:] + (self.aside.contestants[1:] if self.aside else ())
 
     @property
+    def everyone(self) -> tuple[str, ...]:
+        return self.contestants[:2] + self.rivals
+
+    def failure(self, workload: str, contestant: str) -> str | None:
+        if self.aside and contestant in self.aside.contestants[1:]:
+            return self.aside.failure(workload, contestant)
+        return self.failures.get((workload, contestant))
+
+    @property
     def failed(self) -> bool:
         """Whether a row or figure failed on the baseline or under test; a rival may fail."""
         ours = self.contestants[:2]
@@ -87,6 +96,8 @@ class Outcome:
         self.samples.setdefault((workload, contestant), []).append(sample)
 
     def of(self, workload: str, contestant: str) -> list[Sample]:
+        if self.aside and contestant in self.aside.contestants[1:]:
+            return self.aside.of(workload, contestant)
         return self.samples.get((workload, contestant), [])
 
     def notes(self, workload: str) -> list[str]:

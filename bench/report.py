@@ -45,9 +45,7 @@ def figure_verdict(figure: Figure) -> str:
 def print_report(
     console: Console, outcome: Outcome, scale: Scale, facts: Mapping[str, str]
 ) -> None:
-    for key, value in facts.items():
-        console.print(f"{key + ':':13}{value}", highlight=False, markup=False)
-    console.print(f"{'scale:':13}{scale_text(scale)}", highlight=False)
+    print_facts(console, scale, facts)
     if outcome.samples or outcome.failures:
         console.print(ratio_table(outcome, scale))
     for group in dict.fromkeys(each.group for each in outcome.comparisons):
@@ -56,8 +54,16 @@ def print_report(
         console.print(figure_table(outcome))
     if found := marks(outcome):
         console.print(mark_table(found))
+    if outcome.aside:
+        names = ", ".join(outcome.aside.contestants[1:])
+        console.print(f"{names}: with less of everything, beside {outcome.baseline} with as little")
     for name, reason in outcome.skipped.items():
         console.print(f"without {name}: {reason}", highlight=False, markup=False)
+
+
+def print_facts(console: Console, scale: Scale, facts: Mapping[str, str]) -> None:
+    for key, value in {**facts, "scale": scale_text(scale)}.items():
+        console.print(f"{key + ':':13}{value}", highlight=False, markup=False)
 
 
 def scale_text(scale: Scale) -> str:
@@ -91,8 +97,8 @@ def _ratio_cells(outcome: Outcome, workload: Workload, scale: Scale) -> list[str
     ratio = outcome.ratio(workload.name, subject)
     cells = [
         workload.title.format(scale=scale),
-        _median_text(outcome, workload, outcome.baseline),
-        _median_text(outcome, workload, subject),
+        median_text(outcome, workload, outcome.baseline),
+        median_text(outcome, workload, subject),
         _cpu_text(outcome, workload, subject),
         _memory_text(outcome, workload, subject),
         f"{ratio.median:.2f}" if ratio else "",
@@ -107,11 +113,8 @@ def _ratio_cells(outcome: Outcome, workload: Workload, scale: Scale) -> list[str
 
 
 def _failures(outcome: Outcome, workload: Workload) -> list[str]:
-    return [
-        f"{each}: {outcome.failures[workload.name, each]}"
-        for each in outcome.contestants
-        if (workload.name, each) in outcome.failures
-    ]
+    found = {each: outcome.failure(workload.name, each) for each in outcome.everyone}
+    return [f"{each}: {reason}" for each, reason in found.items() if reason]
 
 
 def comparison_table(outcome: Outcome, group: str) -> Table:
@@ -178,7 +181,7 @@ def figure_table(outcome: Outcome) -> Table:
     return table
 
 
-def _median_text(outcome: Outcome, workload: Workload, contestant: str) -> str:
+def median_text(outcome: Outcome, workload: Workload, contestant: str) -> str:
     samples = outcome.of(workload.name, contestant)
     return seconds_text(spread([each.seconds for each in samples]).median) if samples else ""
 
@@ -206,11 +209,13 @@ def as_json(outcome: Outcome, scale: Scale, facts: Mapping[str, str]) -> dict[st
         "scale": asdict(scale),
         "scale_text": scale_text(scale),
         "contestants": list(outcome.contestants),
+        "rivals": list(outcome.rivals),
         "rows": [_row_json(outcome, each, scale) for each in outcome.workloads],
         "figures": [asdict(each) | {"verdict": figure_verdict(each)} for each in outcome.figures],
         "figure_failures": outcome.figure_failures,
         "comparisons": [asdict(each) for each in outcome.comparisons],
         "marks": [asdict(each) | {"verdict": each.verdict} for each in marks(outcome)],
+        "aside": list(outcome.aside.contestants[1:]) if outcome.aside else [],
         "skipped": outcome.skipped,
     }
 
@@ -223,7 +228,7 @@ def _row_json(outcome: Outcome, workload: Workload, scale: Scale) -> dict[str, A
         "cold": workload.cold,
         "kind": workload.kind,
         "contestants": {
-            each: _contestant_json(outcome, workload, each) for each in outcome.contestants
+            each: _contestant_json(outcome, workload, each) for each in outcome.everyone
         },
     }
 
@@ -234,5 +239,5 @@ def _contestant_json(outcome: Outcome, workload: Workload, contestant: str) -> d
         "samples": [asdict(each) for each in outcome.of(workload.name, contestant)],
         "ratio": asdict(ratio) if ratio else None,
         "verdict": verdict(outcome, workload, contestant),
-        "failure": outcome.failures.get((workload.name, contestant)),
+        "failure": outcome.failure(workload.name, contestant),
     }
