@@ -63,11 +63,16 @@ def _daemon_of(site: Site) -> int:
 def idle_cpu(site: Site) -> list[Figure]:
     pid = _daemon_of(site)
     in_child(partial(quiet.settle, [site.contestant]), _TIMEOUT_S)
-    before = process.cpu_ns(pid)
-    time.sleep(site.scale.idle_seconds)
-    share = (process.cpu_ns(pid) - before) / (site.scale.idle_seconds * 1e9)
-    title = f"idle CPU over {site.scale.idle_seconds:.0f} s"
-    return [Figure("idle-cpu", title, 100 * share, "% of a core", _IDLE_MARK_PERCENT)]
+    seconds = site.scale.idle_seconds
+    cpu_before, wake_ups_before = process.cpu_ns(pid), process.wake_ups(pid)
+    time.sleep(seconds)
+    share = (process.cpu_ns(pid) - cpu_before) / (seconds * 1e9)
+    rate = (process.wake_ups(pid) - wake_ups_before) / seconds
+    title = f"idle CPU over {seconds:.0f} s"
+    return [
+        Figure("idle-cpu", title, 100 * share, "% of a core", _IDLE_MARK_PERCENT),
+        Figure("idle-wake-ups", "wake-ups meanwhile", rate, "a second"),
+    ]
 
 
 @figure("memory")

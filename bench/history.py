@@ -95,13 +95,19 @@ def history(site: Site) -> Found:
             for name, rival in rivals.items():
                 times.take(f"first {name}", rival.save)
             everyone = {OURS: Ckptfs(workspace, store), **rivals}
-            for repetition in range(site.scale.repeats):
-                part = {
-                    k: v for k, v in everyone.items() if not repetition or k not in SLOW_KEEPERS
-                }
-                times.add(in_child(partial(_round, part, files, repetition), TIMEOUT_S))
+            # All in one child: a keeper remembers how often it saved.
+            rounds = partial(_rounds, everyone, files, site.scale.repeats)
+            times.add(in_child(rounds, TIMEOUT_S))
     run("rm", "-rf", base)
     return [*_history_comparisons(times, count, list(everyone)), *_history_figures(times, count)]
+
+
+def _rounds(everyone: dict[str, Keeper], files: list[str], repeats: int) -> Times:
+    times = Times()
+    for repetition in range(repeats):
+        part = {k: v for k, v in everyone.items() if not repetition or k not in SLOW_KEEPERS}
+        times.add(_round(part, files, repetition))
+    return times
 
 
 def _round(everyone: dict[str, Keeper], files: list[str], repetition: int) -> Times:

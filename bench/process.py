@@ -38,6 +38,17 @@ def memory(pid: int) -> Memory:
     return Memory(fields["RssAnon"] + fields["RssShmem"], fields["RssFile"])
 
 
+def wake_ups(pid: int) -> int:
+    """How often its threads have gone to sleep of their own accord, and so were woken again."""
+    lines = [
+        line
+        for task in _tasks(pid)
+        for line in (task / "status").read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    ]
+    return sum(int(line.split()[1]) for line in lines)
+
+
 def is_alive(pid: int) -> bool:
     try:
         return _state(Path(f"/proc/{pid}/stat").read_text()) not in "ZX"
