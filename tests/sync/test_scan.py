@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -326,3 +328,28 @@ def test_times_that_64_bits_of_nanoseconds_cannot_hold(pair: Pair, name: str) ->
     assert not pair.scan().changed
     assert not pair.write_back().changed
     assert os.lstat(pair.below / name).st_mtime_ns == kept
+
+
+def test_a_name_that_is_listed_twice_comes_in_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Btrfs does that with a file that an editor deletes and makes again meanwhile."""
+    pair.plant({"f": "x", "dir": {"g": "y"}})
+    scandir = os.scandir
+
+    @contextmanager
+    def twice(fd: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(fd) as entries:
+            yield list(entries) * 2
+
+    monkeypatch.setattr(os, "scandir", twice)
+    assert pair.scan().added == 3
+    monkeypatch.undo()
+    pair.assert_equal()
+
+
+def test_files_of_a_new_root_keep_out_of_the_reserved_name(pair: Pair) -> None:
+    pair.plant({".checkpoints": "a file", "f": "x"})
+    result = pair.scan()
+    assert result.added == 1 and [item.path for item in result.skipped] == [b".checkpoints"]
+    assert pair.exists("f") and not pair.exists(".checkpoints")
