@@ -52,7 +52,10 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         moves.recover(fs, ledger, down.root_fd)
         scene = Scene(Intake(fs, tally), ledger, down, tally)
         scene.interrupted = moves.was_interrupted(fs)
-        _walk(scene)
+        try:
+            _walk(scene)
+        finally:
+            fs.bulk.settle()  # also if it failed: others will look for what came in
         _note_links(scene)
         moves.end(fs)
         fs.commit()

@@ -44,6 +44,7 @@ def import_tree(
             _Import(Intake(fs, tally), down, tally).run(into)
     finally:
         os.close(fd)
+        fs.bulk.settle()  # also if it failed: others will look for what came in
     fs.commit()
     return tally.result()
 
