@@ -16,7 +16,7 @@ from bench.keepers import KEEPERS
 from bench.kit import Kit, NotToBeHad
 from bench.machine import machine_facts
 from bench.outcome import Outcome
-from bench.product import ProductFailed
+from bench.product import ProductFailed, compile_sources
 from bench.scale import FULL, NORMAL, QUICK, Scale
 from bench.session import Plan, default_cache, run_plan
 
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     plan.work_dir.mkdir(parents=True, exist_ok=True)
     facts = machine_facts(plan.work_dir)
+    compile_sources()
     try:
         outcome, finished = run_plan(plan)
     except ProductFailed as error:

@@ -12,20 +12,23 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import content, inodes
 from ckptfs.model import NO_CONTENT, Ino, Inode
-from ckptfs.store.format import NO_EPOCH, dirent_entity, pack_u64
+from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
 
 
-#: The arguments of `_inode` behind its view, in order. ``data`` are the bytes of a file, at most
+#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most
 #: one block, or the target of a link.
 Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
 #: now, how many subdirectories arrived in it, and whether somebody changed more than its entries.
 Dressed = tuple[Ino, int, int, int, int, int, int, int, int]
+
+#: An entity and its record.
+Record = tuple[bytes, bytes]
 
 _LINK = 0o120000
 _FORMAT = 0o170000
@@ -34,13 +37,15 @@ _FORMAT = 0o170000
 def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
     """Put them into the workspace. Their directories' times are the
     caller's business."""
-    dirents = fs.store.dirents
+    entries: list[Record] = []
+    blocks: list[Record] = []
     for fields in arrivals:
-        inode = _inode(fs, view, *fields)
-        fs.signing.add(inode.ino)
-        inodes.keep(fs, view, inode)
-        dirents.put(view, dirent_entity(inode.parent, inode.name), pack_u64(inode.ino))
-        view.inodes += 1
+        inode = _inode(fs, view, blocks, *fields)
+        inodes.save(fs, view, inode)
+        entries.append((dirent_entity(inode.parent, inode.name), pack_u64(inode.ino)))
+    view.inodes += len(entries)
+    fs.store.dirents.put_all(view, sorted(entries))
+    fs.store.blockmap.put_all_unlisted(view, blocks)
 
 
 def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
@@ -62,6 +67,7 @@ def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
 def _inode(
     fs: Filesystem,
     view: View,
+    blocks: list[Record],
     ino: Ino,
     mode: int,
     nlink: int,
@@ -82,7 +88,7 @@ def _inode(
         target = data
     elif data:
         number, epoch, allocated = fs.store.new_content(), view.epoch, size
-        content.put_new_block(fs, view, number, data)
+        blocks.append((block_entity(number, 0), content.record_of(fs, data)))
     return tuple.__new__(
         Inode,
         (

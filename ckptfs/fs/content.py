@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
-from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ContentId, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     INLINE_MAX,
@@ -206,27 +206,22 @@ def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffe
     """Map a block to these bytes; return by how much the file's allocation grew."""
     store = fs.store
     entity = block_entity(inode.content, number)
-    length = len(data)
-    record = _record_of(fs, data)
+    record = record_of(fs, data)
     if inode.content_epoch == view.epoch:
         replaced = store.blockmap.put_unlisted(view, entity, record)
         inherited = None
     else:
         replaced = store.blockmap.put(view, entity, record)
         inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
-    return length - _release(fs, replaced) - _length(inherited)
+    return len(data) - _release(fs, replaced) - _length(inherited)
 
 
-def put_new_block(fs: Filesystem, view: View, content: ContentId, data: Buffer) -> None:
-    """Map the first block of a content that the view's epoch has just allocated."""
-    fs.store.blockmap.put_unlisted(view, block_entity(content, 0), _record_of(fs, data))
-
-
-def _record_of(fs: Filesystem, data: Buffer) -> bytes:
-    """The bytes themselves if they are few, else a reference to the block that they are now in."""
-    if len(data) <= INLINE_MAX:
+def record_of(fs: Filesystem, data: Buffer) -> bytes:
+    """The block-map record of these bytes. What is too long for one is stored as a block."""
+    length = len(data)
+    if length <= INLINE_MAX:
         return pack_inline(data)
-    return pack_reference(len(data), fs.store.blocks.add(data))
+    return pack_reference(length, fs.store.blocks.add(data))
 
 
 def _length(record: bytes | None) -> int:

@@ -229,6 +229,7 @@ class Store:
             return
         self._save_counters()
         try:
+            self.below.settle()
             self._txn.commit()
         except lmdb.Error as error:
             self._failure = opening.commit_failed(self.path, error)
