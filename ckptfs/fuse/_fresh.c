@@ -10,9 +10,10 @@
  * In the same way, writes that go on where the last one ended are put together to a *run*, as long as
  * nothing else is asked for.
  *
- * It is done only under a *grant* from `fuse/fresh.py`: for one process, of which no change needs to
- * be told before it happens, for a time, for numbers that nobody else gives out meanwhile, and for
- * bytes that the disk is known to have. Then nothing can fail any more when they are handed over.
+ * It is done only under a *grant* from `fuse/fresh.py`: for one process and those that act together
+ * with it, of which no change needs to be told before it happens, for a time, for numbers that nobody
+ * else gives out meanwhile, and for bytes that the disk is known to have. Then nothing can fail any
+ * more when they are handed over.
  */
 
 #include "_front.h"
@@ -23,8 +24,10 @@
 #define DATA_MAX 65536
 #define NAME_MOST 255
 #define TARGET_MOST 4095
-/* So many changes by one process in a row before a grant is asked for. */
-#define STREAK 2
+/* So many threads and processes may be known to act together. */
+#define PARTY_MAX 16
+/* Where no grant was given, so many changes go the ordinary way before it is asked for again. */
+#define PATIENCE 6
 
 static const char HISTORY_NAME[] = ".checkpoints";
 
@@ -53,16 +56,15 @@ static size_t directories_count;
 
 static struct {
     int held;
-    uint32_t pid;
+    uint32_t party[PARTY_MAX]; /* the first one is the one that asked */
+    size_t party_size;
     int64_t until_ns;
     uint64_t ino; /* of the first item; they are numbered in order */
     uint64_t bytes;
     int64_t latest_ns; /* no stamp is earlier than this */
 } grant;
 
-/* The process that changed something last, and how often in a row. */
-static uint32_t last_pid;
-static unsigned streak;
+static unsigned patience;
 
 /* The name that was looked for last and is not there; none if its directory is 0. */
 static uint64_t absent_parent;
@@ -79,7 +81,7 @@ static struct {
 static char run[DATA_MAX];
 static size_t run_size;
 
-static PyObject *call_grant, *call_take, *call_go_on;
+static PyObject *call_grant, *call_joins, *call_take, *call_go_on;
 static PyObject *call_lookup, *call_getattr;
 
 /* -- what is known ----------------------------------------------------------------------------- */
@@ -223,7 +225,7 @@ void fresh_settle(void)
     grant.held = 0;
     if (is_settled())
         return;
-    PyObject *result = CALL(call_take, told_items(), told_directories(), NUMBER(grant.pid));
+    PyObject *result = CALL(call_take, told_items(), told_directories(), NUMBER(grant.party[0]));
     if (!result)
         errno_of_failure(); /* `take` has seen to it that nothing goes on as if it had worked */
     Py_XDECREF(result);
@@ -242,11 +244,9 @@ void fresh_end(void)
 
 /* The ordinary way for a change: the store knows all that came before it, and from here on nothing
  * is known. */
-static Outcome pass_change(const Request *request)
+static Outcome pass_change(void)
 {
-    uint32_t pid = request->head->pid;
-    streak = pid == last_pid ? streak + 1 : 0;
-    last_pid = pid;
+    patience -= patience > 0;
     fresh_end();
     return NOT_OURS;
 }
@@ -262,7 +262,8 @@ static int ask_for_grant(uint32_t pid)
                 PyArg_ParseTuple(granted, "KLKL", &ino, &until_ns, &bytes, &latest_ns);
     if (given) {
         grant.held = 1;
-        grant.pid = pid;
+        grant.party[0] = pid;
+        grant.party_size = 1;
         grant.ino = ino;
         grant.until_ns = until_ns;
         grant.bytes = bytes;
@@ -274,20 +275,40 @@ static int ask_for_grant(uint32_t pid)
     return given;
 }
 
+/* Whether a process acts together with the one that the grant was given to. */
+static int is_of_party(uint32_t pid)
+{
+    for (size_t i = 0; i < grant.party_size; i++)
+        if (grant.party[i] == pid)
+            return 1;
+    if (grant.party_size == PARTY_MAX)
+        return 0;
+    PyObject *joins = CALL(call_joins, NUMBER(pid));
+    if (!joins)
+        errno_of_failure();
+    int does = joins == Py_True;
+    Py_XDECREF(joins);
+    if (does)
+        grant.party[grant.party_size++] = pid;
+    return does;
+}
+
 static int is_granted(uint32_t pid)
 {
-    return grant.held && grant.pid == pid && monotonic_ns() < grant.until_ns;
+    return grant.held && monotonic_ns() < grant.until_ns && is_of_party(pid);
 }
 
 /* Whether this process may change something without asking. */
 static int may_change(uint32_t pid)
 {
-    if (pid != last_pid || streak < STREAK)
-        return 0;
     if (is_granted(pid))
         return 1;
+    if (patience)
+        return 0;
     fresh_settle();
-    return ask_for_grant(pid);
+    int given = ask_for_grant(pid);
+    patience = given ? 0 : PATIENCE;
+    return given;
 }
 
 static int64_t stamp_ns(void)
@@ -388,11 +409,11 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     uint64_t parent = head->nodeid;
     size_t size = target ? strlen(target) : 0;
     if (!may_make(request, name))
-        return pass_change(request);
+        return pass_change();
     struct fuse_attr *place = place_for(parent);
     Fresh *item = &items[count];
     if (!place || !is_free(parent, name) || !make_space(item, size) || grant.bytes < size)
-        return pass_change(request);
+        return pass_change();
     int is_directory = S_ISDIR(mode);
     uint32_t gid = head->gid;
     if (place->mode & S_ISGID) {
@@ -427,7 +448,7 @@ static Outcome make_node(const Request *request)
 {
     const struct fuse_mknod_in *in = (const void *)request->body;
     if (!S_ISREG(in->mode))
-        return pass_change(request);
+        return pass_change();
     return make(request, (const char *)(in + 1), in->mode, NULL);
 }
 
@@ -442,7 +463,7 @@ static Outcome make_link(const Request *request)
     const char *target = request->body + strlen(request->body) + 1;
     size_t size = strlen(target);
     if (!size || size > TARGET_MOST)
-        return pass_change(request);
+        return pass_change();
     return make(request, request->body, S_IFLNK | 0777, target);
 }
 
@@ -476,7 +497,7 @@ static Outcome write_on(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     if (!is_granted(request->head->pid) || in->size > grant.bytes)
-        return pass_change(request);
+        return pass_change();
     memcpy(run + run_size, in + 1, in->size);
     run_size += in->size;
     last_write.end += in->size;
@@ -494,11 +515,11 @@ static Outcome write_bytes(const Request *request)
     Fresh *item = fresh_of(request->head->nodeid);
     uint64_t end = in->offset + in->size;
     if (!item || !is_granted(request->head->pid) || in->write_flags & FUSE_WRITE_CACHE)
-        return pass_change(request);
+        return pass_change();
     struct fuse_attr *attributes = &item->attributes;
     if (in->size > request->size - sizeof *in || in->offset > attributes->size || end > DATA_MAX ||
         in->size > grant.bytes || !S_ISREG(attributes->mode) || !make_space(item, end))
-        return pass_change(request);
+        return pass_change();
     memcpy(item->data + in->offset, in + 1, in->size);
     if (end > attributes->size)
         attributes->size = end;
@@ -552,10 +573,10 @@ static Outcome set_attributes(const Request *request)
 {
     const struct fuse_setattr_in *in = (const void *)request->body;
     if (in->valid & (FATTR_SIZE | FATTR_CTIME) || !may_change(request->head->pid))
-        return pass_change(request);
+        return pass_change();
     struct fuse_attr *attributes = attributes_to_set(request->head->nodeid);
     if (!attributes)
-        return pass_change(request);
+        return pass_change();
     set_owner(attributes, in);
     set_times(attributes, in, stamp_ns());
     return answer_known(request, attributes);
@@ -654,7 +675,7 @@ Outcome fresh_handle(const Request *request)
         fresh_settle();
         return NOT_OURS;
     default:
-        return pass_change(request);
+        return pass_change();
     }
 }
 
@@ -673,11 +694,10 @@ int fresh_bind(PyObject *owner)
 {
     grant.held = 0;
     count = 0;
-    streak = 0;
-    last_pid = 0;
+    patience = 0;
     forget_knowledge();
     run_size = 0;
-    return take_method(owner, "grant", &call_grant) && take_method(owner, "take", &call_take) &&
-           take_method(owner, "go_on", &call_go_on) &&
+    return take_method(owner, "grant", &call_grant) && take_method(owner, "joins", &call_joins) &&
+           take_method(owner, "take", &call_take) && take_method(owner, "go_on", &call_go_on) &&
            take_method(owner, "lookup", &call_lookup) && take_method(owner, "getattr", &call_getattr);
 }

@@ -55,6 +55,10 @@ class Fresh:
             return None
         return fs.store.next_numbers()[0], until_ns, BYTES, self._clock.latest_ns
 
+    def joins(self, pid: int) -> bool:
+        """Whether the process acts together with the one that has the grant."""
+        return self._guard.lasting(pid) > 0 and pid not in touching
+
     def take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
         """Put what was made under a grant into the workspace, and what became of the directories
         that were there before."""

@@ -23,7 +23,7 @@ class Guard(Protocol):
 
     def lasting(self, pid: int) -> int:
         """Until when, by the monotonic clock, changes by this process that take nothing away need
-        not be told before they happen, as long as no other process changes anything. 0: they do."""
+        not be told before they happen, as long as no other actor changes anything. 0: they do."""
 
 
 #: Threads of this process that touch files to wake whoever watches them: what they ask for changes

@@ -123,10 +123,15 @@ class AutoCheckpointer:
 
     def lasting(self, pid: int) -> int:
         """Until when `before_change` has nothing to say about this process, if it goes on, takes
-        nothing away, and no other process comes between; 0 if it may have."""
-        if pid != self._pid:
+        nothing away, and no other actor comes between; 0 if it may have."""
+        if self._pid == _NO_PID or not (pid == self._pid or self._is_last(pid)):
             return 0
         return min(self._last_ns + self._fresh_ns, self._deadline_ns)
+
+    def _is_last(self, pid: int) -> bool:
+        """Whether a process belongs to the actor that changed something last."""
+        actor, last = self._actor(pid, self._clock()), self._state.last
+        return actor is not None and last is not None and actor.key == last.key
 
     def _note_late(self, now_ns: int) -> None:
         """What `auto` does with data without a sender, once the unsaved changes have an owner."""

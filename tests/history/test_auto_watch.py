@@ -186,6 +186,24 @@ def test_the_interval_ends_the_short_way_too() -> None:
     assert [one.reason for one in due if one] == ["interval", "interval"]
 
 
+def test_who_goes_on_need_not_tell_for_a_while() -> None:
+    desk = Desk()
+    assert desk.auto.lasting(100) == 0
+    desk.change(100)
+    until_ns = desk.auto.lasting(100)
+    assert desk.now_ns < until_ns <= desk.now_ns + SECOND_NS
+    assert desk.auto.lasting(101) == until_ns  # another process of the same command
+    assert [desk.auto.lasting(pid) for pid in (200, 9, 12_345)] == [0, 0, 0]
+    desk.save()
+    assert desk.auto.lasting(100) == 0
+
+
+def test_the_interval_ends_that_too() -> None:
+    desk = Desk(Policy("interval", interval_ns=SECOND_NS // 2))
+    desk.change(100)
+    assert desk.auto.lasting(100) <= desk.now_ns + SECOND_NS // 2
+
+
 def test_the_policy_can_be_changed_while_it_works() -> None:
     desk = Desk(Policy("off"))
     desk.change(100)

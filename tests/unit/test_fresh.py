@@ -190,6 +190,27 @@ def test_another_process_comes_after_all_that_was_made(kernel: Kernel) -> None:
     assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
 
 
+def test_what_acts_together_is_one(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel.owner, "joins", lambda pid: pid == 43, raising=False)
+    kernel.front.bind(kernel.owner)
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"theirs", pid=43)
+    write(kernel, FIRST, 6, b"not", pid=44)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls] == ["grant", "lookup", "take", "write"]
+    (taken,) = giver(kernel).named("take")
+    assert taken[1][0][-1] == b"theirs"  # type: ignore[index]
+
+
+def test_where_none_is_given_a_grant_is_seldom_asked_for(kernel: Kernel) -> None:
+    giver(kernel).refusing = True
+    for number in range(8):
+        make(kernel, b"file%d" % number)
+    kernel.serve()
+    assert len(giver(kernel).named("grant")) == 2
+    assert len(giver(kernel).named("mknod")) == 8
+
+
 def test_a_removal_comes_after_all_that_was_made(kernel: Kernel) -> None:
     make(kernel, b"file")
     kernel.send(UNLINK, b"file\0", DIRECTORY)

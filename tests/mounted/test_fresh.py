@@ -1,0 +1,109 @@
+"""What was made a moment ago and is not in the store yet: nobody can tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, succeed
+from tests.support.trees import Facts, facts
+
+pytestmark = pytest.mark.needs_mount
+
+
+def make_many(top: Path, count: int) -> None:
+    """Files in directories, each with bytes, a mode and times of its own."""
+    for number in range(count):
+        place = top / f"dir{number % 7}" / f"sub{number % 3}"
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"file{number}"
+        path.write_bytes(b"%d " % number * (number % 400))
+        os.chmod(path, 0o600 + number % 64)
+        os.utime(path, ns=(number, 10**18 + number))
+        if number % 5 == 0:
+            os.symlink(f"file{number}", place / f"link{number}")
+
+
+def timed_files(known: dict[str, Facts]) -> dict[str, Facts]:
+    """Without the times that nobody set."""
+    return {
+        name: fact if fact.type == "f" else fact._replace(mtime_ns=0)
+        for name, fact in known.items()
+    }
+
+
+def test_a_tree_made_at_once_is_as_on_the_disk(mount: Path, elsewhere: Path) -> None:
+    make_many(mount, 300)
+    make_many(elsewhere, 300)
+    assert timed_files(facts(mount)) == timed_files(facts(elsewhere))
+
+
+def test_threads_that_write_at_once(mount: Path) -> None:
+    def work(number: int) -> None:
+        for step in range(60):
+            path = mount / f"thread{number}-{step}"
+            path.write_bytes(b"%d" % step * number)
+            assert path.stat().st_size == len(b"%d" % step) * number
+            if step % 3 == 0:
+                os.rename(path, mount / f"moved{number}-{step}")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert len(os.listdir(mount)) == 8 * 60
+    assert (mount / "moved7-3").read_bytes() == b"3" * 7
+
+
+def test_a_checkpoint_has_all_that_was_made_before_it(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    work = make_workspace("--auto", "off")
+    for turn in range(5):
+        top = work.path / f"turn{turn}"
+        top.mkdir()
+        make_many(top, 40)
+        log = os.open(top / "log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        for number in range(50):
+            os.write(log, b"line %d\n" % number)
+        saved = json.loads(succeed(work.cli("save", "--json", "-w", work.path)).stdout)["id"]
+        os.write(log, b"later\n")
+        os.close(log)
+        there = facts(work.path / ".checkpoints" / str(saved) / top.name)
+        here = facts(top)
+        assert (top / "log").read_bytes().endswith(b"line 49\nlater\n")
+        kept = work.path / ".checkpoints" / str(saved) / top.name / "log"
+        assert kept.read_bytes().endswith(b"line 49\n")
+        del here["log"], there["log"]
+        assert there == here
+
+
+def test_a_file_in_the_directory_of_another_group(mount: Path) -> None:
+    place = mount / "shared"
+    place.mkdir()
+    os.chown(place, -1, 12_345)
+    os.chmod(place, 0o2775)
+    for number in range(20):
+        (place / f"file{number}").touch()
+        (place / f"dir{number}").mkdir()
+    assert {entry.stat().st_gid for entry in os.scandir(place)} == {12_345}
+    assert all(entry.stat().st_mode & stat.S_ISGID for entry in os.scandir(place) if entry.is_dir())
+    assert place.stat().st_nlink == 22
+
+
+def test_what_is_made_and_synced_at_once_survives(own_mount: Workspace) -> None:
+    for number in range(30):
+        fd = os.open(own_mount.path / f"file{number}", os.O_CREAT | os.O_WRONLY)
+        os.write(fd, b"%d" % number)
+        os.write(fd, b" and more")
+        if number % 10 == 9:
+            os.fsync(fd)
+        os.close(fd)
+    own_mount.kill()
+    own_mount.mount()
+    assert len(os.listdir(own_mount.path)) == 30
+    assert (own_mount.path / "file29").read_bytes() == b"29 and more"
