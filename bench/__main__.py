@@ -113,6 +113,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         kit=kit,
         under_test=options.under_test and options.under_test.resolve(),
         base=base,
+        verbs="growth-files" in wanted_figures,
         keep=options.keep,
         tell=tell,
     )

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bench import compare
 from bench.kit import Kit, NotToBeHad
-from bench.outcome import Outcome, Sample
+from bench.outcome import Comparison, Outcome, Sample
 from bench.registry import Place, Workload
 from bench.scale import QUICK
 from bench.stats import Spread
@@ -47,12 +47,18 @@ def test_the_table_names_the_revision_and_the_change() -> None:
     for repetition in range(2):
         outcome.add("untar", "v1 (abc)", Sample(repetition, 1.0, 0.0))
         outcome.add("untar", "ckptfs", Sample(repetition, 2.0, 0.0))
+    columns = {"v1 (abc)": [0.001] * 8, "ckptfs": [0.09, *[0.0005] * 7]}
+    outcome.comparisons = [Comparison("save", "verbs", "save", "s", columns)]
     out = io.StringIO()
     compare.print_changes(Console(file=out, width=160), outcome, QUICK, {})
     assert "beside v1 (abc)" in out.getvalue()
-    line = next(each for each in out.getvalue().splitlines() if "untar" in each)
-    cells = [cell.strip() for cell in line.strip("│").split("│")]
-    assert cells[1:6] == ["1.00 s", "2.00 s", "+100 %", "2.00 to 2.00", "slower"]
+    rows = {
+        cells[0]: cells[1:6]
+        for line in out.getvalue().splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) > 5
+    }
+    assert rows["untar"] == ["1.00 s", "2.00 s", "+100 %", "2.00 to 2.00", "slower"]
+    assert rows["save"] == ["1 ms", "500 µs", "-50 %", "0.50 to 0.50", "faster"]
 
 
 def test_a_revision_that_is_not_there_is_refused(tmp_path: Path) -> None:
