@@ -14,7 +14,7 @@ from bench.figures import figures
 from bench.fuse_rivals import FUSE_RIVALS
 from bench.keepers import KEEPERS
 from bench.kit import Kit, NotToBeHad
-from bench.machine import machine_facts
+from bench.machine import machine_facts, rival_facts
 from bench.outcome import Outcome
 from bench.product import ProductFailed, compile_sources
 from bench.scale import FULL, NORMAL, QUICK, Scale
@@ -44,13 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     plan.work_dir.mkdir(parents=True, exist_ok=True)
-    facts = machine_facts(plan.work_dir)
+    facts = machine_facts(plan.work_dir, plan.kit)
     compile_sources()
     try:
         outcome, finished = run_plan(plan)
     except ProductFailed as error:
         print(f"Nothing was measured: {error}", file=sys.stderr)
         return 1
+    took_part = [each for each in plan.rivals if each not in outcome.skipped]
+    facts |= rival_facts(plan.kit, took_part)
     _show(options, plan.scale, outcome, facts)
     if not finished:
         return 130
@@ -114,6 +116,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         kit=kit,
         under_test=options.under_test and options.under_test.resolve(),
         base=base,
+        verbs="growth-files" in wanted_figures,
         keep=options.keep,
         tell=tell,
     )

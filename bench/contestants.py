@@ -108,13 +108,15 @@ def mount_points() -> list[str]:
 
 
 @contextmanager
-def mounted(workspace: Path, store: Path, *options: str) -> Iterator[int]:
+def mounted(
+    workspace: Path, store: Path, *options: str, by: product.Installation = product.HERE
+) -> Iterator[int]:
     """A mount for as long as a `with` lasts; gives the daemon's pid."""
     try:
-        product.mount(workspace, store, *options)
-        yield int(product.status(workspace)["pid"])
+        product.mount(workspace, store, *options, by=by)
+        yield int(product.status(workspace, by=by)["pid"])
     finally:
-        end_mount(workspace, store)
+        end_mount(workspace, store, by)
 
 
 def end_mount(workspace: Path, store: Path, by: product.Installation = product.HERE) -> None:

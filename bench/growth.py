@@ -58,6 +58,20 @@ def growth_checkpoints(site: Site) -> Found:
     return _found(times, "checkpoints", "ckptfs by number of checkpoints", list(places))
 
 
+def side_by_side(
+    base: Path, both: Sequence[product.Installation], repeats: int
+) -> list[Comparison]:
+    """The verbs of two revisions, in turns, with 1,000 files and a few checkpoints each."""
+    with ExitStack() as stack:
+        places = {}
+        for number, by in enumerate(both):
+            place = _workspace(base / f"verbs-{number}", 1_000, stack, by)
+            in_child(partial(_take, *place, 10), TIMEOUT_S)
+            places[by.name] = place
+        times = _rounds(places, 4 * repeats)
+    return [times.comparison(verb, "verbs", _title(verb), verb, list(places)) for verb in _VERBS]
+
+
 def _rounds(places: dict[str, tuple[Path, Path]], repeats: int) -> Times:
     times = Times()
     for repetition in range(repeats):
@@ -66,7 +80,9 @@ def _rounds(places: dict[str, tuple[Path, Path]], repeats: int) -> Times:
     return times
 
 
-def _workspace(base: Path, count: int, stack: ExitStack) -> tuple[Path, Path]:
+def _workspace(
+    base: Path, count: int, stack: ExitStack, by: product.Installation = product.HERE
+) -> tuple[Path, Path]:
     """A mounted workspace with so many files, and its store."""
     workspace, store = base / f"workspace-{count}", base / f"store-{count}"
     for number in range(count):
@@ -74,7 +90,7 @@ def _workspace(base: Path, count: int, stack: ExitStack) -> tuple[Path, Path]:
             parent = workspace / f"{number // 1_000:04}"
             parent.mkdir(parents=True)
         os.close(os.open(f"{parent}/{number:07}", os.O_CREAT | os.O_WRONLY, 0o644))
-    stack.enter_context(mounted(workspace, store, "--no-write-back", "--auto", "off"))
+    stack.enter_context(mounted(workspace, store, "--no-write-back", "--auto", "off", by=by))
     return workspace, store
 
 

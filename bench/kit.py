@@ -68,6 +68,17 @@ class Kit:
             raise NotToBeHad(self.refused.get(command, f"there is no {command} here"))
         return found
 
+    def version(self, command: str) -> str:
+        """The first line it says about itself, or nothing if it is not here."""
+        found = self._found(command)
+        if found is None:
+            return ""
+        ask = "version" if command == "restic" else "--version"
+        done = subprocess.run([found, ask], capture_output=True, text=True, check=False)
+        said = (done.stdout or done.stderr).strip().partition("\n")[0]
+        # npm says a number and no more.
+        return said if command in said.lower() else f"{command} {said}"
+
     @property
     def python(self) -> Path:
         """The interpreter of the bench's own environment, which is made when first asked for."""

@@ -3,13 +3,19 @@
 import os
 import platform
 import shutil
+import sqlite3
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.kit import Kit
 
-def machine_facts(work_dir: Path) -> dict[str, str]:
+_PROGRAMS = ("git", "tar", "grep", "ls", "gcc", "rg", "npm")
+
+
+def machine_facts(work_dir: Path, kit: Kit) -> dict[str, str]:
     """What stands on top of the table, in its order."""
     return {
         "machine": f"{_cpu_model()}, {os.cpu_count()} cores, {_memory_gb():.0f} GB",
@@ -19,9 +25,19 @@ def machine_facts(work_dir: Path) -> dict[str, str]:
         "ckptfs": f"{_package('ckptfs')} ({_revision()})",
         "python": platform.python_version(),
         "parts": ", ".join(f"{each} {_package(each)}" for each in ("pyfuse3", "lmdb", "trio")),
-        "programs": "; ".join(filter(None, map(_program, ("git", "tar", "grep", "ls", "gcc")))),
-        "fuse": _program("fusermount3") or "no fusermount3",
+        "programs": _versions(kit, _PROGRAMS) + f"; SQLite {sqlite3.sqlite_version}",
+        "fuse": kit.version("fusermount3") or "no fusermount3",
     }
+
+
+def rival_facts(kit: Kit, names: Sequence[str]) -> dict[str, str]:
+    """The versions of those who took part."""
+    found = _versions(kit, names)
+    return {"rivals": found} if found else {}
+
+
+def _versions(kit: Kit, names: Sequence[str]) -> str:
+    return "; ".join(filter(None, map(kit.version, names)))
 
 
 class Mount(NamedTuple):
@@ -74,10 +90,3 @@ def _revision() -> str:
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no revision"
-
-
-def _program(name: str) -> str:
-    if shutil.which(name) is None:
-        return ""
-    done = subprocess.run([name, "--version"], capture_output=True, text=True, check=False)
-    return (done.stdout or done.stderr).partition("\n")[0]

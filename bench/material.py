@@ -152,7 +152,7 @@ def _once(kit: Kit, name: str, make: Callable[[Path], None]) -> Path:
     if not kit.install:
         raise NotToBeHad("not in the cache, and nothing is to be fetched")
     kit.tell(f"fetching material: {name}")
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:
         make(unfinished)

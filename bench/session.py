@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from bench import contestants, material, process
+from bench import contestants, growth, material, process
 from bench.child import ChildFailed
 from bench.figures import Measure, Site
 from bench.fuse_rivals import FUSE_RIVALS, SLOW
 from bench.kit import Kit, NotToBeHad
 from bench.machine import file_system_of
 from bench.outcome import Figure, Outcome
-from bench.product import Installation, ProductFailed
+from bench.product import HERE, Installation, ProductFailed
 from bench.programs import ProgramFailed
 from bench.registry import Workload, without_missing
 from bench.runner import Run, run_workloads
@@ -44,6 +44,8 @@ class Plan:
     under_test: Path | None
     base: Installation | None
     """Another revision of ckptfs, which is the baseline then."""
+    verbs: bool
+    """Whether the verbs of the two revisions are compared too."""
     keep: bool
     tell: Callable[[str], None]
 
@@ -66,6 +68,10 @@ def run_plan(plan: Plan) -> tuple[Outcome, bool]:
             stack.callback(_ignore_signals)
             _run_rows(plan, outcome, found, needed, (pair, rivals))
             _take_figures(plan, outcome, pair[1], base)
+            if plan.base is not None and plan.verbs:
+                plan.tell("verbs")
+                both = (plan.base, HERE)
+                outcome.comparisons += growth.side_by_side(base, both, plan.scale.repeats)
     except KeyboardInterrupt:
         plan.tell("interrupted")
         return outcome, False

@@ -2,7 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.kit import DEBIAN
+from bench.material import MAKERS
 from bench.registry import (
+    REAL,
     Place,
     UnknownWorkload,
     Workload,
@@ -11,8 +14,10 @@ from bench.registry import (
     matches,
     refuse_unknown,
     with_needs,
+    without_missing,
 )
-from bench.scale import FULL, NORMAL, QUICK
+from bench.scale import FULL, NORMAL, QUICK, SMALL
+from bench.workloads import HEAVY_SCENES
 
 
 def _steps(_place: Place) -> Iterator[None]:
@@ -39,6 +44,29 @@ def test_scenes_keep_the_order() -> None:
         "tree": ["a", "c"],
         "ls": ["b"],
     }
+
+
+def test_what_lacks_something_is_left_out_with_what_needs_it() -> None:
+    clone = Workload("clone", "clone", "git", _steps, None, False, (), REAL, ("repository",))
+    gc = _workload("gc", "clone", scene="git")
+    other = _workload("other", scene="git")
+    left, skipped = without_missing([clone, gc, other], {"repository": "no network"})
+    assert left == [other]
+    assert skipped == {"clone": "no network", "gc": "it needs clone"}
+
+
+def test_everything_wanted_is_a_program_or_material() -> None:
+    known = MAKERS.keys() | DEBIAN.keys()
+    for each in all_workloads():
+        assert set(each.wants) <= known, each.name
+
+
+def test_scenes_that_take_long_are_scenes() -> None:
+    assert HEAVY_SCENES - by_scene(all_workloads()).keys() == set()
+
+
+def test_a_real_row_has_a_mark_in_any_case() -> None:
+    assert all(each.mark for each in all_workloads() if each.kind == REAL)
 
 
 def test_no_pattern_matches_everything() -> None:
@@ -68,7 +96,7 @@ def test_cold_rows_come_last_in_their_scene() -> None:
         assert cold == sorted(cold)
 
 
-@pytest.mark.parametrize("scale", [QUICK, NORMAL, FULL])
+@pytest.mark.parametrize("scale", [SMALL, QUICK, NORMAL, FULL])
 def test_every_title_can_be_written(scale: object) -> None:
     for each in all_workloads():
         assert "{" not in each.title.format(scale=scale)

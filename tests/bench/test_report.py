@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from bench.outcome import Figure, Outcome, Sample
+from bench.outcome import Comparison, Figure, Outcome, Sample
 from bench.registry import Place, Workload
 from bench.report import as_json, number_text, print_report, seconds_text
 from bench.scale import QUICK
@@ -58,7 +58,7 @@ def _row(text: str, start: str) -> list[str]:
 
 
 def test_a_row_has_medians_ratio_spread_mark_and_verdict() -> None:
-    row = _row(_printed(_outcome()), "untar 5,000 files")
+    row = _row(_printed(_outcome()), "untar 3,000 files")
     assert row[1:] == [
         *("1.00 s", "3.00 s", "500 ms", "30 MB", "3.00", "2.00 to 4.00", "2.5", "above", "")
     ]
@@ -113,3 +113,37 @@ def test_json_has_every_sample() -> None:
     assert row["ratio"] == {"median": 3.0, "low": 2.0, "high": 4.0}
     assert row["verdict"] == "above"
     assert data["rows"][1]["contestants"]["ckptfs"]["ratio"] is None
+
+
+def test_rivals_have_a_column_with_their_ratio() -> None:
+    outcome = _outcome()
+    outcome.contestants = ("ext4", "ckptfs", "bindfs")
+    outcome.add("untar", "bindfs", Sample(0, 6.0, 0.0))
+    outcome.aside = Outcome(("ext4", "juicefs"), (UNTAR,))
+    outcome.aside.add("untar", "ext4", Sample(0, 0.1, 0.0))
+    outcome.aside.add("untar", "juicefs", Sample(0, 4.0, 0.0))
+    assert _row(_printed(outcome), "untar 3,000 files")[-3:] == ["6.00", "40.00", ""]
+
+
+def test_a_rival_may_fail_without_failing_the_run() -> None:
+    outcome = _outcome()
+    outcome.contestants = ("ext4", "ckptfs", "bindfs")
+    outcome.failures["untar", "bindfs"] = "no luck"
+    assert not outcome.failed
+
+
+def test_comparisons_stand_side_by_side() -> None:
+    outcome = _outcome()
+    columns = {"ckptfs": [0.001, 0.003], "git": [0.2]}
+    outcome.comparisons = [
+        Comparison("save", "History", "save", "s", columns),
+        Comparison("size", "History", "size", "MB", {"ckptfs": [1.5]}),
+    ]
+    assert _row(_printed(outcome), "│ save")[1:] == ["2 ms", "200 ms", ""]
+    assert _row(_printed(outcome), "│ size")[1:] == ["1.5 MB", "", ""]
+
+
+def test_who_was_left_out_is_named() -> None:
+    outcome = _outcome()
+    outcome.skipped["borg"] = "not installed, and installing it needs root"
+    assert "without borg: not installed" in _printed(outcome)

@@ -55,6 +55,21 @@ def test_every_workload_is_sampled_in_every_repetition_by_everyone(run: Run) -> 
     assert all(not list(each.root.iterdir()) for each in run.contestants)
 
 
+def test_scenes_that_take_long_are_repeated_less(run: Run) -> None:
+    run.heavy_scenes = frozenset({"scene"})
+    run.scale = replace(SCALE, heavy_repeats=1)
+    run_workloads(run, [_workload("write", _write)])
+    assert len(run.outcome.of("write", "a")) == 1
+
+
+def test_rivals_sit_out_the_later_repetitions(run: Run, tmp_path: Path) -> None:
+    rival = PlainDirectory("c", tmp_path / "c")
+    rival.start()
+    run.contestants = [*run.contestants, rival]
+    run_workloads(run, [_workload("write", _write)])
+    assert [len(run.outcome.of("write", each)) for each in "abc"] == [2, 2, 1]
+
+
 def test_a_failure_stops_only_what_needs_it(run: Run) -> None:
     workloads = [
         _workload("flaky", _fail_on_b),

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.stats import Spread, paired_ratio, spread, verdict_at_least, verdict_at_most
+from bench.stats import Spread, mean_ratio, paired_ratio, spread, verdict_at_least, verdict_at_most
 
 
 def test_spread_is_the_median_and_both_ends() -> None:
@@ -34,3 +34,7 @@ def test_verdict_at_most(value: float, mark: float | None, word: str) -> None:
 )
 def test_verdict_at_least(value: float, mark: float | None, word: str) -> None:
     assert verdict_at_least(value, mark) == word
+
+
+def test_half_and_double_make_one() -> None:
+    assert mean_ratio([0.5, 2.0]) == pytest.approx(1.0)
