@@ -587,7 +587,6 @@ class Service:
 
     def owe_below(self, owed: bool = True) -> None:
         """The directory is about to fall behind the workspace. Counts with the next commit."""
-        self.fs.store.charge()
         if owed:
             self.fs.store.facts.put(_OWED_BELOW, b"1")
         else:
@@ -621,7 +620,6 @@ class Service:
 
     def mark_below(self, *, current: bool) -> None:
         """Note durably whether the directory below is as current as the store."""
-        self.fs.store.charge()
         self.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")
         self.fs.commit()
 
@@ -640,7 +638,6 @@ class Service:
         if len(known) == 2 and known[0] != inode and known[1] != name:
             Ledger(store).forget_tree(*ROOT_PLACE)
         if known != [inode, name]:
-            store.charge()
             store.facts.put(_BELOW, inode + b" " + name)
 
     def has_unsaved(self) -> bool:

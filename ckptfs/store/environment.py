@@ -24,6 +24,7 @@ from ckptfs.store.blocks import Blocks
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
+from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
@@ -67,6 +68,7 @@ class Store:
         self.path = path
         self._env = env
         self._lock_fd = lock_fd
+        self._room = Room(path)
         dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
@@ -235,6 +237,7 @@ class Store:
             self._begin()
             self.dirty = True  # so that whoever commits by the clock hears of it, too
             raise self._failure from error
+        self._room.written(self.dirty_bytes)
         self._begin()
 
     def _save_counters(self) -> None:
@@ -285,7 +288,7 @@ class Store:
         if self._copying:
             raise errors.StoreBusy(self.path)
         self.commit()
-        if self._live_pages() * self._page_size > self._disk_free():
+        if self._live_pages() * self._page_size > self._room.disk():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
         self._txn.abort()
         try:
@@ -333,7 +336,7 @@ class Store:
             raise OSError(errno.EIO, str(self._failure))
         needed = self.dirty_bytes + size + _RECORD_COST
         if needed > self._budget:
-            self._budget = self._free_bytes() - _RESERVE
+            self._look_ahead(needed)
             if needed > self._budget:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.dirty = True
@@ -342,20 +345,26 @@ class Store:
         if self._records >= self._records_max:
             self._feel_pressure()
 
+    def _look_ahead(self, needed: int) -> None:
+        """How far to go until the disk is asked again. Where a quota is near, commits stay small:
+        a disk that never writes in place needs new room even for pages that are used again."""
+        room = self._free_bytes(needed) - _RESERVE
+        stride = AHEAD - _RESERVE
+        if self._room.limited:
+            stride = _RESERVE // 4
+            self.pressed = self.pressed or self.dirty_bytes > stride
+        self._budget = min(room, needed + stride)
+
     def require(self, records: int) -> None:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
         noted when it is written."""
         needed = self.dirty_bytes + records * _RECORD_COST
-        if records and needed > self._free_bytes() - _RESERVE:
+        if records and needed > self._free_bytes(needed) - _RESERVE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _disk_free(self) -> int:
-        disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize
-
-    def _free_bytes(self) -> int:
+    def _free_bytes(self, waiting: int = 0) -> int:
         room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
-        free = min(self._disk_free(), room)
+        free = min(self._room.free(waiting), room)
         return free if free > _SCARCE else free + self.reusable_bytes()
 
     @property
@@ -378,7 +387,7 @@ class Store:
 
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
-        return self._disk_free() + self.reusable_bytes()
+        return self._room.free() + self.reusable_bytes()
 
     def size_bytes(self) -> int:
         """How much disk the store's file takes."""
