@@ -46,8 +46,7 @@ _PLAIN = (
     b"borders",
     b"authors",
 )
-_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
-TABLES = _PLAIN + _VERSIONED
+TABLES = _PLAIN + opening.VERSIONED
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 _RESERVE = 16 << 20
@@ -145,7 +144,7 @@ class Store:
             store._load()
         except (struct.error, LookupError, ValueError) as error:
             store.close(commit=False)
-            raise errors.StoreCorrupt(path, "its epochs make no sense") from error
+            raise errors.StoreCorrupt(path, "its numbers and epochs make no sense") from error
         except BaseException:
             store.close(commit=False)
             raise
@@ -173,6 +172,19 @@ class Store:
         if aside is not None:
             self.aside = view_of({fmt.ASIDE_EPOCH: aside}, fmt.ASIDE_EPOCH)
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
+        self._require_numbers()
+
+    def _require_numbers(self) -> None:
+        """A number that was given out must not be given out again, nor a checkpoint be written."""
+        following = self.next_numbers()
+        used = (self._last(b"inodes"), self._last(b"blockmap"), max(self.epochs))
+        if not self.head.writable or any(a >= b for a, b in zip(used, following, strict=True)):
+            raise ValueError("its numbers")
+
+    def _last(self, table: bytes) -> int:
+        """The highest number that the keys of a table begin with."""
+        with contextlib.closing(self._txn.cursor(self._dbs[table])) as cursor:
+            return fmt.unpack_u64(cursor.item()[0][:8]) if cursor.last() else 0
 
     @property
     def head(self) -> View:

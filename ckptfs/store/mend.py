@@ -79,7 +79,11 @@ def _drop_nonsense(store: Store) -> None:
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
             bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
             if bad or not _makes_sense(table, record):
-                table.erase(entity + suffix)
+                whole = _healed(table, record)
+                if bad or whole is None:
+                    table.erase(entity + suffix)
+                else:
+                    table.rewrite(entity + suffix, whole)
     owners: dict[int, int] = {}
     for entity, suffix, record in store.inodes.versions(b""):
         content = fmt.unpack_inode(ino_of(entity), record).content if record else NO_CONTENT
@@ -101,6 +105,14 @@ def _makes_sense(table: Versioned, record: bytes) -> bool:
     except (struct.error, IndexError, ValueError):
         return False
     return record[:1] == fmt.PRESENT
+
+
+def _healed(table: Versioned, record: bytes) -> bytes | None:
+    """What an inode's record was before one bit of it flipped, if that is all."""
+    if table.kind != b"i" or not record:
+        return None
+    whole = fmt.healed(record)
+    return whole if whole is not None and _makes_sense(table, whole) else None
 
 
 def _notice_losses(store: Store) -> None:
