@@ -13,8 +13,8 @@ import pytest
 from ckptfs import history
 from ckptfs.errors import StoreCorrupt
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
-from ckptfs.model import BLOCK_SIZE, Ino
+from ckptfs.history import compression, removal
+from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
@@ -254,3 +254,27 @@ def test_numbers_that_were_given_out_are_not_given_out_again(memory: Path, name:
     os.close(store._lock_fd)
     with pytest.raises(StoreCorrupt, match="numbers"):
         Store.open(memory / "store")
+
+
+def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Path) -> None:
+    """A bit flipped in `changes`. The checkpoint's records stay where its child sees them, others
+    are deleted as ever, and it is told."""
+    store = Store.create(memory / "store")
+    fs = Filesystem(store, Ticks())
+    made = []
+    for number in range(4):
+        put(fs, b"file", b"version %d" % number)
+        put(fs, b"other", b"version %d" % number)
+        made.append(history.seal(fs, "manual", "", 0))
+        if number == 1:
+            ino = find(fs, fs.head, b"file").ino
+            fs.setattr(fs.head, ino, Attributes(mode=0o600))
+    damaged = made[0].epoch
+    entity = fmt.inode_entity(find(fs, fs.view_of(damaged), b"other").ino)
+    store.changes.discard(damaged, b"i", entity)
+    store.changes.add(damaged, b"i", entity[:-1] + b"\x77")
+    with pytest.raises(fmt.CorruptRecord, match="lists a change"):
+        removal.delete(fs, made[:3])
+    assert get(fs, b"other", fs.view_of(made[3].epoch)) == b"version 3"
+    assert {epoch for epoch in store.epochs if epoch <= made[2].epoch} == {damaged}
+    store.close(commit=False)
