@@ -103,6 +103,8 @@ def dirent_entity(parent: Ino, name: bytes) -> bytes:
 
 
 def dirent_name(entity: bytes) -> bytes:
+    if entity[-1]:
+        raise CorruptRecord("a name is damaged")
     return entity[8:-1]
 
 

@@ -31,6 +31,8 @@ _GAPS_MAX = 1 << 20
 #: No store has given out such numbers.
 _NUMBER_MAX = 1 << 62
 _KINDS = (fmt.INLINE, fmt.INLINE_BARE, fmt.REFERENCE)
+#: Tables whose entities end in a name and a NUL.
+_NAMED = (b"d", b"l", b"x")
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
 
@@ -78,6 +80,7 @@ def _drop_nonsense(store: Store) -> None:
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
             bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
+            bad = bad or (table.kind in _NAMED and entity[-1] != 0)
             if bad or not _makes_sense(table, record):
                 whole = _healed(table, record)
                 if bad or whole is None:

@@ -278,3 +278,15 @@ def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Pat
     assert get(fs, b"other", fs.view_of(made[3].epoch)) == b"version 3"
     assert {epoch for epoch in store.epochs if epoch <= made[2].epoch} == {damaged}
     store.close(commit=False)
+
+
+def test_a_name_without_its_end(pair: Filesystem) -> None:
+    """A bit of the NUL behind it: the directory tells, and mending gives the file its name back."""
+    entity = fmt.dirent_entity(Ino(1), b"one")
+    record = pair.store.dirents.forget(pair.head, entity) or b""
+    pair.store.dirents.rewrite(entity[:-1] + b"@" + pair.head.suffix, record)
+    with pytest.raises(fmt.CorruptRecord, match="name"):
+        list(pair.entries(pair.head, Ino(1)))
+    assert check(pair.store) != []
+    assert mend(pair.store) == []
+    assert get(pair, b"one") == b"1" * 3_000
