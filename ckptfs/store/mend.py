@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import Problem, check
@@ -79,8 +79,7 @@ def _drop_nonsense(store: Store) -> None:
     for table in _versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
-            bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
-            bad = bad or (table.kind in _NAMED and entity[-1] != 0)
+            bad = bad or not _is_entity(table, entity)
             if bad or not _makes_sense(table, record):
                 whole = _healed(table, record)
                 if bad or whole is None:
@@ -92,6 +91,15 @@ def _drop_nonsense(store: Store) -> None:
         content = fmt.unpack_inode(ino_of(entity), record).content if record else NO_CONTENT
         if content != NO_CONTENT and owners.setdefault(content, ino_of(entity)) != ino_of(entity):
             store.inodes.erase(entity + suffix)
+
+
+def _is_entity(table: Versioned, entity: bytes) -> bool:
+    """Whether a key can be one that was given to the table."""
+    if len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX:
+        return False
+    if table.kind == b"b":
+        return len(entity) == 16 and fmt.block_number(entity) <= FILE_SIZE_MAX // BLOCK_SIZE
+    return table.kind not in _NAMED or entity[-1] == 0
 
 
 def _makes_sense(table: Versioned, record: bytes) -> bool:

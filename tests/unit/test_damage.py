@@ -290,3 +290,13 @@ def test_a_name_without_its_end(pair: Filesystem) -> None:
     assert check(pair.store) != []
     assert mend(pair.store) == []
     assert get(pair, b"one") == b"1" * 3_000
+
+
+def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
+    """A high bit of its number: mending does not make the file that long."""
+    entity, _ = mapping(pair, b"one", 0)
+    record = pair.store.blockmap.forget_unlisted(pair.head, entity) or b""
+    pair.store.blockmap.rewrite(entity[:8] + b"\x80" + entity[9:] + pair.head.suffix, record)
+    assert mend(pair.store) == []
+    with pytest.raises(OSError, match="'one' in the workspace"):
+        get(pair, b"one")
