@@ -8,10 +8,10 @@ ARGS ?=
 export WORKSPACE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run fmt lint types test test-deep bench check vm clean
+.PHONY: help setup setup-tests run fmt lint types test test-deep bench bench-docs bench-compare check vm clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-13s %s\n", $$1, $$2 }'
 
 setup: ## install what is missing: system packages, .venv, .venv/bin/ckptfs
 	@sh vagrant/provision.sh
@@ -41,8 +41,15 @@ test-deep: ## the tests that take minutes, atheris among them; ARGS="-k word"
 	@sh vagrant/provision.sh deep
 	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
 
-bench: setup-tests ## measure against the directory's own file system; QUICK=1, ARGS=...
+bench: setup-tests ## measure against the disk's own file system and others, 20 minutes; QUICK=1 for 3; ARGS=...
 	$(PY) -m bench $(if $(QUICK),--quick) $(ARGS)
+
+bench-docs: setup-tests ## write docs/BENCHMARKS.md and its plots from the newest result, or RESULT=file
+	$(PY) -m bench --docs $(RESULT)
+
+bench-compare: setup-tests ## the change of every row since revision BASE=rev; ARGS="--only 'git*'"
+	@test -n "$(BASE)" || { echo "Cannot compare: say with what, as in: make bench-compare BASE=HEAD~1" >&2; exit 2; }
+	$(PY) -m bench --quick --base "$(BASE)" $(ARGS)
 
 check: test ## everything that must pass before a commit
 

@@ -9,13 +9,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import history, registry, report  # noqa: F401  history registers figures
+from bench import compare, document, everyday, growth, history, registry, report, room  # noqa: F401
 from bench.figures import figures
+from bench.fuse_rivals import FUSE_RIVALS
+from bench.keepers import KEEPERS
+from bench.kit import Kit, NotToBeHad
 from bench.machine import machine_facts
 from bench.outcome import Outcome
-from bench.product import ProductFailed
+from bench.product import ProductFailed, compile_sources
 from bench.scale import FULL, NORMAL, QUICK, Scale
 from bench.session import Plan, default_cache, run_plan
+
+#: Everyone to compare with beyond the directory's own file system.
+RIVALS = (*FUSE_RIVALS, *KEEPERS)
+#: Stands for the result that was written last.
+NEWEST = Path("newest")
+_PAGE = Path(__file__).resolve().parent.parent / "docs" / "BENCHMARKS.md"
+#: Those that the marks of a quick run need.
+QUICK_RIVALS = ("git", "btrfs")
 
 # A table that is piped somewhere should not be folded to 80 columns.
 _WIDTH = 170
@@ -25,13 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.list:
         return _list()
+    if options.docs is not None:
+        return _write_docs(options.docs)
     try:
         plan = _plan(options)
-    except registry.UnknownWorkload as error:
+    except (registry.UnknownWorkload, NotToBeHad) as error:
         print(error, file=sys.stderr)
         return 2
     plan.work_dir.mkdir(parents=True, exist_ok=True)
     facts = machine_facts(plan.work_dir)
+    compile_sources()
     try:
         outcome, finished = run_plan(plan)
     except ProductFailed as error:
@@ -47,7 +61,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="smaller, about 3 minutes")
-    size.add_argument("--full", action="store_true", help="also memory with a million files")
+    size.add_argument("--full", action="store_true", help="also with a million files; takes long")
+    parser.add_argument(
+        "--rivals",
+        nargs="*",
+        choices=RIVALS,
+        metavar="NAME",
+        help=f"compare with these too, of {', '.join(RIVALS)}; all, unless it is a quick run",
+    )
+    parser.add_argument(
+        "--docs",
+        nargs="?",
+        const=NEWEST,
+        type=Path,
+        metavar="JSON",
+        help="measure nothing; write docs/BENCHMARKS.md from a result, the newest by default",
+    )
+    parser.add_argument("--base", metavar="REV", help="compare with another revision of ckptfs")
+    parser.add_argument("--offline", action="store_true", help="install and fetch nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as 'git*'")
     parser.add_argument("--list", action="store_true", help="name all workloads and figures")
     parser.add_argument("--repeat", type=int, metavar="N", help="repetitions of each workload")
@@ -69,17 +100,30 @@ def _plan(options: argparse.Namespace) -> Plan:
     chosen = [each for each in known if registry.matches(each.name, options.only)]
     scale = QUICK if options.quick else FULL if options.full else NORMAL
     cache = default_cache()
+    tell = _teller()
+    kit = Kit(cache, not options.offline, tell)
+    base = compare.build(kit, options.base) if options.base else None
+    wanted_figures = {k: v for k, v in figures.items() if registry.matches(k, options.only)}
     return Plan(
         scale=scale.repeated(options.repeat),
         chosen=chosen,
         needed=registry.with_needs(chosen, known),
-        figures={k: v for k, v in figures.items() if registry.matches(k, options.only)},
+        figures={} if base else wanted_figures,
+        rivals=() if base else chosen_rivals(options.rivals, options.quick),
         work_dir=(options.dir or cache).resolve(),
-        cache_dir=cache,
+        kit=kit,
         under_test=options.under_test and options.under_test.resolve(),
+        base=base,
         keep=options.keep,
-        tell=_teller(),
+        tell=tell,
     )
+
+
+def chosen_rivals(asked: list[str] | None, quick: bool) -> tuple[str, ...]:
+    """Those asked for, all if only `--rivals` stands there; without it all, or the quick ones."""
+    if asked is None:
+        return QUICK_RIVALS if quick else RIVALS
+    return tuple(asked) or RIVALS
 
 
 def _teller() -> Callable[[str], None]:
@@ -104,15 +148,42 @@ def _show(
     options: argparse.Namespace, scale: Scale, outcome: Outcome, facts: dict[str, str]
 ) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    report.print_report(console, outcome, scale, facts)
-    path = options.json or _default_json()
+    if options.base:
+        compare.print_changes(console, outcome, scale, facts)
+    else:
+        report.print_report(console, outcome, scale, facts)
+    path = options.json or _default_json(options)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report.as_json(outcome, scale, facts), indent=1) + "\n")
     print(f"JSON: {path}")
 
 
-def _default_json() -> Path:
-    return default_cache() / "results" / time.strftime("%Y-%m-%dT%H-%M-%S.json")
+def _write_docs(result: Path) -> int:
+    try:
+        path = _newest() if result == NEWEST else result
+        for written in document.write(document.load(path), _PAGE):
+            print(written)
+    except document.NotAResult as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _newest() -> Path:
+    found = sorted(_results().glob("*.json"))
+    if not found:
+        raise document.NotAResult(f"There is no result in {_results()} yet. Run: make bench")
+    return found[-1]
+
+
+def _results() -> Path:
+    return default_cache() / "results"
+
+
+def _default_json(options: argparse.Namespace) -> Path:
+    # A comparison of revisions is not what the page is written from.
+    kind = "comparisons" if options.base else "results"
+    return default_cache() / kind / time.strftime("%Y-%m-%dT%H-%M-%S.json")
 
 
 if __name__ == "__main__":

@@ -51,8 +51,7 @@ class PlainDirectory:
         new ones nearby: 25 µs a file become 250. Each repetition would pay for the one before it,
         and ckptfs look good for no merit of its own.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["chattr", "+T", self.root], capture_output=True, check=False)
+        make_spread(self.root)
 
     def stop(self) -> None:
         pass
@@ -61,12 +60,18 @@ class PlainDirectory:
         return True
 
 
+def make_spread(root: Path) -> None:
+    """A directory whose own directories ext4 spreads over the disk; see PlainDirectory."""
+    root.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["chattr", "+T", root], capture_output=True, check=False)
+
+
 class CkptfsMount:
     """A ckptfs workspace, new and empty, whose store lies beside it."""
 
-    name = "ckptfs"
-
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, by: product.Installation = product.HERE) -> None:
+        self.name = by.name
+        self._by = by
         self._base = base
         self._round = 0
         self.root = base
@@ -80,13 +85,13 @@ class CkptfsMount:
         self.store = self._base / f"store-{self._round}"
         self.root.mkdir(parents=True)
         # Not brought back into the directory below: that is no part of any row, and slow.
-        product.mount(self.root, self.store, "--no-write-back")
-        self.pid = int(product.status(self.root)["pid"])
+        product.mount(self.root, self.store, "--no-write-back", by=self._by)
+        self.pid = int(product.status(self.root, by=self._by)["pid"])
 
     def stop(self) -> None:
         self.pid = None
         if self._round:
-            end_mount(self.root, self.store)
+            end_mount(self.root, self.store, self._by)
 
     def is_healthy(self) -> bool:
         return self.pid is not None and process.is_alive(self.pid) and is_mounted(self.root)
@@ -112,7 +117,7 @@ def mounted(workspace: Path, store: Path, *options: str) -> Iterator[int]:
         end_mount(workspace, store)
 
 
-def end_mount(workspace: Path, store: Path) -> None:
+def end_mount(workspace: Path, store: Path, by: product.Installation = product.HERE) -> None:
     """Unmount in order if that works, by force if not, and see the daemon gone.
 
     The daemon is known by the path of its store among its arguments, a path that only this run
@@ -120,7 +125,7 @@ def end_mount(workspace: Path, store: Path) -> None:
     """
     if is_mounted(workspace):
         try:
-            product.umount(workspace)
+            product.umount(workspace, by=by)
         except product.ProductFailed:
             detach(workspace)
     kill_daemons(store, _DEATH_S)

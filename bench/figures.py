@@ -6,21 +6,24 @@ Each function takes a Site and returns its figures. Marks are those of the issue
 import os
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from bench import process, product, quiet, sources
 from bench.child import in_child
 from bench.contestants import CkptfsMount, mounted
-from bench.outcome import Figure
+from bench.kit import Kit
+from bench.outcome import Comparison, Figure
 from bench.programs import run
 from bench.scale import Scale
 
 _TIMEOUT_S = 1_800.0
 _MB = 1_000_000
-_MEMORY_MARK_MB = 250.0
+_MEMORY_MARK_MB = 150.0
+#: What top shows as 0.0.
+_IDLE_MARK_PERCENT = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,15 @@ class Site:
     base: Path
     """A directory on the same disk for whatever else a figure needs."""
     scale: Scale
+    kit: Kit
+    rivals: tuple[str, ...] = ()
+    """Who may be compared with, if it can be had."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Who could not be had, and why."""
 
 
-Measure = Callable[[Site], list[Figure]]
+Found = Sequence[Figure | Comparison]
+Measure = Callable[[Site], Found]
 figures: dict[str, Measure] = {}
 
 
@@ -54,11 +63,16 @@ def _daemon_of(site: Site) -> int:
 def idle_cpu(site: Site) -> list[Figure]:
     pid = _daemon_of(site)
     in_child(partial(quiet.settle, [site.contestant]), _TIMEOUT_S)
-    before = process.cpu_ns(pid)
-    time.sleep(site.scale.idle_seconds)
-    share = (process.cpu_ns(pid) - before) / (site.scale.idle_seconds * 1e9)
-    title = f"idle CPU over {site.scale.idle_seconds:.0f} s"
-    return [Figure("idle-cpu", title, 100 * share, "% of a core", 0.5)]
+    seconds = site.scale.idle_seconds
+    cpu_before, wake_ups_before = process.cpu_ns(pid), process.wake_ups(pid)
+    time.sleep(seconds)
+    share = (process.cpu_ns(pid) - cpu_before) / (seconds * 1e9)
+    rate = (process.wake_ups(pid) - wake_ups_before) / seconds
+    title = f"idle CPU over {seconds:.0f} s"
+    return [
+        Figure("idle-cpu", title, 100 * share, "% of a core", _IDLE_MARK_PERCENT),
+        Figure("idle-wake-ups", "wake-ups meanwhile", rate, "a second"),
+    ]
 
 
 @figure("memory")

@@ -6,6 +6,7 @@ Reads /proc only; a process that is gone raises ProcessLookupError or FileNotFou
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def memory(pid: int) -> Memory:
         if key in ("RssAnon", "RssFile", "RssShmem"):
             fields[key] = int(value.split()[0]) * 1024
     return Memory(fields["RssAnon"] + fields["RssShmem"], fields["RssFile"])
+
+
+def wake_ups(pid: int) -> int:
+    """How often its threads have gone to sleep of their own accord, and so were woken again."""
+    lines = [
+        line
+        for task in _tasks(pid)
+        for line in (task / "status").read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    ]
+    return sum(int(line.split()[1]) for line in lines)
 
 
 def is_alive(pid: int) -> bool:
@@ -90,6 +102,20 @@ def is_daemon_of(arguments: Sequence[str], below: Path) -> bool:
     if "ckptfs" not in names or "mount" not in arguments:
         return False
     return any(Path(each).is_relative_to(below) for each in arguments if each.startswith("/"))
+
+
+def last_descendant(pid: int) -> int:
+    """The last of a line of children: some file systems put a guard before themselves."""
+    children = [
+        int(each) for task in _tasks(pid) for each in (task / "children").read_text().split()
+    ]
+    return last_descendant(children[-1]) if children else pid
+
+
+def kill_session(pid: int, signum: int) -> None:
+    """Everything in the process group of one that was started as a session of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signum)
 
 
 def _tasks(pid: int) -> Iterator[Path]:

@@ -1,9 +1,11 @@
 """ckptfs as a user has it: its command line. The only module that knows how it is called."""
 
+import compileall
 import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,34 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 _TIMEOUT_S = 600.0
 
 
+@dataclass(frozen=True)
+class Installation:
+    """A revision of ckptfs that can be run: what it is called, its checkout and its Python."""
+
+    name: str
+    checkout: Path
+    python: Path
+
+
+#: The one this benchmark is part of.
+HERE = Installation("ckptfs", _CHECKOUT, Path(sys.executable))
+
+
 class ProductFailed(Exception):
     """A ckptfs command did not succeed; the text is what it said."""
 
 
-def ckptfs(*arguments: str | Path) -> str:
+def ckptfs(*arguments: str | Path, by: Installation = HERE) -> str:
     """Run one command and return its standard output.
 
     The output goes through files: a daemon that kept a pipe open would keep us waiting.
     """
-    command = [sys.executable, "-m", "ckptfs", *map(str, arguments)]
+    command = [str(by.python), "-m", "ckptfs", *map(str, arguments)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
             done = subprocess.run(
                 command,
-                cwd=_CHECKOUT,
+                cwd=by.checkout,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -47,16 +62,21 @@ def ckptfs(*arguments: str | Path) -> str:
         return out.read()
 
 
-def mount(workspace: Path, store: Path, *options: str) -> None:
-    ckptfs("mount", workspace, "--store", store, *options)
+def compile_sources() -> None:
+    """As a user has it: bytecode is there, whatever the environment of the benchmark says."""
+    compileall.compile_dir(_CHECKOUT / "ckptfs", quiet=1)
 
 
-def umount(workspace: Path) -> None:
-    ckptfs("umount", workspace)
+def mount(workspace: Path, store: Path, *options: str, by: Installation = HERE) -> None:
+    ckptfs("mount", workspace, "--store", store, *options, by=by)
 
 
-def status(workspace: Path) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(ckptfs("status", "-w", workspace, "--json"))
+def umount(workspace: Path, by: Installation = HERE) -> None:
+    ckptfs("umount", workspace, by=by)
+
+
+def status(workspace: Path, by: Installation = HERE) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(ckptfs("status", "-w", workspace, "--json", by=by))
     return answer
 
 

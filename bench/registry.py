@@ -5,7 +5,7 @@ is measured. Owns the registry and the choice of what to run; refuses to know ho
 who the contestants are, and how results are shown.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,11 +20,20 @@ class Place:
     root: Path
     scale: Scale
     repetition: int
-    tree_tar: Path
+    material: Mapping[str, Path]
+    """What the workload said it wants, by name."""
 
     def __truediv__(self, name: str) -> Path:
         return self.root / name
 
+
+#: The kinds of rows: single system calls, and what people's programs do.
+MICRO, REAL = "micro", "real"
+
+#: The mark of rows that the kernel answers alone: 1.0, and what two timings of the same differ by.
+SAME = 1.05
+#: The mark of every real row that has no closer one of its own.
+REAL_MARK = 2.5
 
 Steps = Callable[[Place], Iterator[None]]
 
@@ -35,7 +44,8 @@ class Workload:
 
     Workloads of one scene run one after the other in the same fresh directory, so that a tree is
     unpacked once and then searched, copied and removed. `needs` names the earlier workloads of
-    the scene whose result this one uses: they run even when only this one is asked for.
+    the scene whose result this one uses: they run even when only this one is asked for. `wants`
+    names programs and material from outside, without which the row is left out.
     """
 
     name: str
@@ -45,6 +55,8 @@ class Workload:
     mark: float | None
     cold: bool
     needs: tuple[str, ...]
+    kind: str = REAL
+    wants: tuple[str, ...] = ()
 
 
 class UnknownWorkload(Exception):
@@ -62,17 +74,21 @@ def workload(
     mark: float | None = None,
     cold: bool = False,
     needs: tuple[str, ...] = (),
+    kind: str = REAL,
+    wants: tuple[str, ...] = (),
 ) -> Callable[[Steps], Steps]:
     """Register a generator function as a workload; may be stacked (the same work cold and warm).
 
     `title` may use the scale, as in "create {scale.files:,} files". `mark` is the highest ratio
-    to ext4 that is good enough. `cold` has the kernel's caches dropped after the setup.
+    to ext4 that is good enough (a real row has one in any case). `cold` has the kernel's caches
+    dropped after the setup.
     """
 
     def register(steps: Steps) -> Steps:
         if name in _registry:
             raise ValueError(f"workload {name} is registered twice")
-        _registry[name] = Workload(name, title, scene, steps, mark, cold, needs)
+        bound = REAL_MARK if mark is None and kind == REAL else mark
+        _registry[name] = Workload(name, title, scene, steps, bound, cold, needs, kind, wants)
         return steps
 
     return register
@@ -113,6 +129,22 @@ def with_needs(chosen: Iterable[Workload], known: Iterable[Workload]) -> list[Wo
             wanted.add(name)
             waiting.extend(by_name[name].needs)
     return [each for each in known if each.name in wanted]
+
+
+def without_missing(
+    workloads: Iterable[Workload], missing: Mapping[str, str]
+) -> tuple[list[Workload], dict[str, str]]:
+    """Those that can run, and why each of the others cannot: something from outside is missing."""
+    left: list[Workload] = []
+    skipped: dict[str, str] = {}
+    for each in workloads:
+        lacking = [missing[want] for want in each.wants if want in missing]
+        lacking += [f"it needs {need}" for need in each.needs if need in skipped]
+        if lacking:
+            skipped[each.name] = lacking[0]
+        else:
+            left.append(each)
+    return left, skipped
 
 
 def by_scene(workloads: Iterable[Workload]) -> dict[str, list[Workload]]:

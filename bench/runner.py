@@ -5,7 +5,7 @@ Owns the order of things and the clock. Refuses to know what any workload does.
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,11 @@ Tell = Callable[[str], None]
 class Run:
     contestants: Sequence[Contestant]
     scale: Scale
-    tree_tar: Path
+    material: Mapping[str, Path]
     outcome: Outcome
     tell: Tell
+    heavy_scenes: frozenset[str] = frozenset()
+    """Scenes that take long, and are repeated less."""
     broken: set[tuple[str, str]] = field(default_factory=set)
     """(workload, contestant) without a result in the scene that runs now."""
     lost: set[str] = field(default_factory=set)
@@ -40,22 +42,31 @@ def run_workloads(run: Run, workloads: Sequence[Workload]) -> None:
     scenes = by_scene(workloads)
     for repetition in range(run.scale.repeats):
         for scene, members in scenes.items():
+            if scene in run.heavy_scenes and repetition >= run.scale.heavy_repeats:
+                continue
             run.tell(f"repetition {repetition + 1} of {run.scale.repeats}: {scene}")
             _run_scene(run, f"{scene}-{repetition}", members, repetition)
+
+
+def taking_part(run: Run, repetition: int) -> list[Contestant]:
+    """Rivals beyond the first two sit out the later repetitions: they are there for the scale of
+    things, and some are slow."""
+    return list(run.contestants[: None if repetition < run.scale.rival_repeats else 2])
 
 
 def _run_scene(run: Run, name: str, members: Sequence[Workload], repetition: int) -> None:
     run.broken.clear()
     run.lost.clear()
-    for each in run.contestants:
+    everyone = taking_part(run, repetition)
+    for each in everyone:
         _in_place(run, each, partial(_open_scene, each.root / name))
     # Who goes first changes from one repetition to the next.
-    order = list(run.contestants) if repetition % 2 == 0 else list(reversed(run.contestants))
+    order = everyone if repetition % 2 == 0 else list(reversed(everyone))
     for workload in members:
         for contestant in order:
-            place = Place(contestant.root / name, run.scale, repetition, run.tree_tar)
+            place = Place(contestant.root / name, run.scale, repetition, run.material)
             _take_sample(run, workload, contestant, place)
-    for each in run.contestants:
+    for each in everyone:
         if each.name not in run.lost:
             _in_place(run, each, partial(shutil.rmtree, each.root / name))
 
@@ -110,7 +121,8 @@ def measure(
         raise RuntimeError(f"workload {workload.name} has more than one yield")
     elapsed = time.monotonic_ns() - start
     cpu = _daemon_cpu_ns(contestant) - cpu_before
-    return Sample(place.repetition, elapsed / 1e9, cpu / 1e9, tuple(notes))
+    own = 0 if contestant.pid is None else process.memory(contestant.pid).own
+    return Sample(place.repetition, elapsed / 1e9, cpu / 1e9, own, tuple(notes))
 
 
 def _daemon_cpu_ns(contestant: Contestant) -> int:

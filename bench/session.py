@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from bench import contestants, process, sources
+from bench import contestants, material, process
 from bench.child import ChildFailed
 from bench.figures import Measure, Site
+from bench.fuse_rivals import FUSE_RIVALS, SLOW
+from bench.kit import Kit, NotToBeHad
 from bench.machine import file_system_of
-from bench.outcome import Outcome
-from bench.product import ProductFailed
+from bench.outcome import Figure, Outcome
+from bench.product import Installation, ProductFailed
 from bench.programs import ProgramFailed
-from bench.registry import Workload
+from bench.registry import Workload, without_missing
 from bench.runner import Run, run_workloads
-from bench.scale import Scale
+from bench.scale import SMALL, Scale
+from bench.workloads import HEAVY_SCENES
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,9 +37,13 @@ class Plan:
     needed: Sequence[Workload]
     """Those and the ones they build on."""
     figures: dict[str, Measure]
+    rivals: Sequence[str]
+    """Who else takes part: other file systems, and tools that keep a history."""
     work_dir: Path
-    cache_dir: Path
+    kit: Kit
     under_test: Path | None
+    base: Installation | None
+    """Another revision of ckptfs, which is the baseline then."""
     keep: bool
     tell: Callable[[str], None]
 
@@ -46,45 +53,110 @@ def run_plan(plan: Plan) -> tuple[Outcome, bool]:
     plan.work_dir.mkdir(parents=True, exist_ok=True)
     sweep(plan.work_dir, plan.tell)
     base = plan.work_dir / f"run-{os.getpid()}"
-    baseline = contestants.PlainDirectory(file_system_of(plan.work_dir), base / "plain")
-    rival = _rival(plan, base)
-    outcome = Outcome((baseline.name, rival.name), tuple(plan.chosen))
+    pair = (_baseline(plan, base), _under_test(plan, base))
+    outcome = Outcome(tuple(each.name for each in pair), tuple(plan.chosen))
     try:
         with _signals_interrupt(), _directories(plan, base), ExitStack() as stack:
-            for each in (baseline, rival):
+            found, missing = _gather(plan)
+            needed = _leave_out(plan, outcome, missing)
+            for each in pair:
                 stack.callback(each.stop)
                 each.start()
+            rivals = _start_rivals(plan, outcome, base, stack) if needed else []
             stack.callback(_ignore_signals)
-            _fill(plan, outcome, [baseline, rival], base)
+            _run_rows(plan, outcome, found, needed, (pair, rivals))
+            _take_figures(plan, outcome, pair[1], base)
     except KeyboardInterrupt:
         plan.tell("interrupted")
         return outcome, False
     return outcome, True
 
 
-def _rival(plan: Plan, base: Path) -> contestants.Contestant:
+def _baseline(plan: Plan, base: Path) -> contestants.Contestant:
+    if plan.base is not None:
+        return contestants.CkptfsMount(base / "base", plan.base)
+    return contestants.PlainDirectory(file_system_of(plan.work_dir), base / "plain")
+
+
+def _under_test(plan: Plan, base: Path) -> contestants.Contestant:
     if plan.under_test is None:
         return contestants.CkptfsMount(base)
     return contestants.PlainDirectory("under test", plan.under_test / base.name)
 
 
-def _fill(
-    plan: Plan, outcome: Outcome, everyone: Sequence[contestants.Contestant], base: Path
+def _gather(plan: Plan) -> tuple[dict[str, Path], dict[str, str]]:
+    """Everything from outside, before anything is started."""
+    plan.kit.provide(plan.rivals)
+    return material.gather(
+        (want for each in plan.needed for want in each.wants), plan.kit, plan.scale
+    )
+
+
+def _leave_out(plan: Plan, outcome: Outcome, missing: dict[str, str]) -> list[Workload]:
+    """The workloads that can be run; the outcome tells of the others."""
+    needed, skipped = without_missing(plan.needed, missing)
+    chosen = {each.name for each in plan.chosen}
+    outcome.workloads = tuple(each for each in needed if each.name in chosen)
+    outcome.skipped |= {name: why for name, why in skipped.items() if name in chosen}
+    return needed
+
+
+def _start_rivals(
+    plan: Plan, outcome: Outcome, base: Path, stack: ExitStack
+) -> list[contestants.Contestant]:
+    """The other file systems; one that cannot be had is left out with a word."""
+    started = []
+    for name in (each for each in plan.rivals if each in FUSE_RIVALS):
+        try:
+            rival = FUSE_RIVALS[name](plan.kit, base)
+            stack.callback(rival.stop)
+            rival.start()
+        except NotToBeHad as error:
+            plan.tell(f"without {name}: {error}")
+            outcome.skipped[name] = str(error)
+        else:
+            started.append(rival)
+    return started
+
+
+def _run_rows(
+    plan: Plan,
+    outcome: Outcome,
+    found: dict[str, Path],
+    needed: Sequence[Workload],
+    sides: tuple[Sequence[contestants.Contestant], Sequence[contestants.Contestant]],
 ) -> None:
-    if plan.needed:
-        plan.tell(f"source tree of {plan.scale.tree_files:,} files")
-        tar = sources.tree_tar(plan.cache_dir, plan.scale.tree_files)
-        run_workloads(Run(everyone, plan.scale, tar, outcome, plan.tell), plan.needed)
-    for rival in everyone:
-        if isinstance(rival, contestants.CkptfsMount):
-            _take_figures(plan, outcome, Site(rival, base, plan.scale))
+    """All rows by everyone; then the small ones by the slow, with the baseline beside them."""
+    pair, rivals = sides
+    quick = [each for each in rivals if each.name not in SLOW]
+    slow = [each for each in rivals if each.name in SLOW]
+    outcome.contestants = tuple(each.name for each in (*pair, *quick))
+    if needed:
+        everyone = [*pair, *quick]
+        run_workloads(Run(everyone, plan.scale, found, outcome, plan.tell, HEAVY_SCENES), needed)
+    if slow:
+        small, _ = material.gather(
+            (want for each in needed for want in each.wants), plan.kit, SMALL
+        )
+        everyone = [pair[0], *slow]
+        outcome.aside = Outcome(tuple(each.name for each in everyone), outcome.workloads)
+        run_workloads(Run(everyone, SMALL, small, outcome.aside, plan.tell), needed)
 
 
-def _take_figures(plan: Plan, outcome: Outcome, site: Site) -> None:
+def _take_figures(
+    plan: Plan, outcome: Outcome, under_test: contestants.Contestant, base: Path
+) -> None:
+    if not isinstance(under_test, contestants.CkptfsMount):
+        return
+    site = Site(under_test, base, plan.scale, plan.kit, tuple(plan.rivals), outcome.skipped)
     for name, measure in plan.figures.items():
         plan.tell(f"figure: {name}")
         try:
-            outcome.figures += measure(site)
+            for found in measure(site):
+                if isinstance(found, Figure):
+                    outcome.figures.append(found)
+                else:
+                    outcome.comparisons.append(found)
         except (ProductFailed, ChildFailed, ProgramFailed, OSError, RuntimeError) as error:
             outcome.figure_failures[name] = str(error)
 

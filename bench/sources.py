@@ -146,29 +146,3 @@ def chunks(seed: int, megabytes: int) -> list[memoryview]:
     if megabytes * step > size - (1 << 20):
         raise ValueError("too many pieces for one buffer")
     return [pool[n * step : n * step + (1 << 20)] for n in range(megabytes)]
-
-
-def write_c_project(root: Path, units: int) -> None:
-    root.mkdir()
-    objects = " ".join(f"unit{n}.o" for n in range(units))
-    (root / "all.h").write_text("".join(f"int unit{n}(int);\n" for n in range(units)))
-    for number in range(units):
-        body = "".join(_c_function(number, n) for n in range(40))
-        entry = f"int unit{number}(int x) {{ return f{number}_39(x); }}\n"
-        (root / f"unit{number}.c").write_text(
-            f'#include <stdio.h>\n#include "all.h"\n{body}{entry}'
-        )
-    calls = " + ".join(f"unit{n}(1)" for n in range(units))
-    (root / "main.c").write_text(f'#include "all.h"\nint main(void) {{ return ({calls}) & 1; }}\n')
-    (root / "Makefile").write_text(
-        f"CFLAGS = -O1\napp: main.o {objects}\n\t$(CC) -o $@ $^\n%.o: %.c all.h\n"
-        "\t$(CC) $(CFLAGS) -c -o $@ $<\n"
-    )
-
-
-def _c_function(unit: int, number: int) -> str:
-    inner = f"f{unit}_{number - 1}(x + i)" if number else "x"
-    return (
-        f"static int f{unit}_{number}(int x) {{ int s = {number};"
-        f" for (int i = 0; i < x % 7; i++) s += {inner}; return s; }}\n"
-    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ def paired_ratio(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
     if len(seconds) != len(baseline) or not seconds:
         raise ValueError("a ratio needs as many repetitions of one side as of the other")
     return spread([mine / theirs for mine, theirs in zip(seconds, baseline, strict=True)])
+
+
+def mean_ratio(ratios: Sequence[float]) -> float:
+    """The mean of ratios: half and double make one."""
+    return geometric_mean(ratios)
 
 
 def verdict_at_most(value: float, mark: float | None) -> str:

@@ -46,15 +46,16 @@ class KernelClock:
     """
 
     def __init__(self) -> None:
-        self._latest_ns = 0
+        #: No stamp is earlier than this.
+        self.latest_ns = 0
 
     def __call__(self) -> int:
-        return max(time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), self._latest_ns)
+        return max(time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), self.latest_ns)
 
     def saw(self, stamp_ns: int) -> None:
         """The kernel gave out this stamp; one that lies ahead is a user's wish, not a stamp."""
-        if self._latest_ns < stamp_ns <= time.time_ns():
-            self._latest_ns = stamp_ns
+        if self.latest_ns < stamp_ns <= time.time_ns():
+            self.latest_ns = stamp_ns
 
 
 #: The range of times that can be stored, in nanoseconds since 1970.

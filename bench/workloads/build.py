@@ -1,14 +1,29 @@
-"""A small C program and its Makefile."""
+"""What a developer waits for all day: a build, and the tests."""
 
+import shutil
 from collections.abc import Iterator
 
+from bench.material import pytest_command
 from bench.programs import run
 from bench.registry import Place, workload
-from bench.sources import write_c_project
 
 
-@workload("make", "make -j2 of {scale.c_units} C files", scene="build")
+@workload("make", "make -j2 of Brotli", scene="make", wants=("make", "c-project"))
 def make(place: Place) -> Iterator[None]:
-    write_c_project(place / "project", place.scale.c_units)
+    shutil.copytree(place.material["c-project"], place / "project")
     yield
     run("make", "-s", "-j2", "-C", place / "project")
+
+
+@workload(
+    "pytest",
+    "pytest of Jinja",
+    scene="pytest",
+    wants=("bench-python", "python-project"),
+)
+def pytest(place: Place) -> Iterator[None]:
+    project = place / "project"
+    shutil.copytree(place.material["python-project"] / "project", project)
+    command = pytest_command(place.material["bench-python"], project)
+    yield
+    run(*command)

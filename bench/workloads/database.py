@@ -31,11 +31,18 @@ def _transactions(place: Place, journal: str) -> Iterator[None]:
             connection.execute("COMMIT")
 
 
-@workload("sqlite-rollback", "SQLite, {scale.transactions:,} transactions, journal", scene="sqlite")
+@workload(
+    "sqlite-rollback",
+    "SQLite, {scale.transactions:,} transactions, journal",
+    scene="sqlite",
+    mark=2.0,
+)
 def rollback(place: Place) -> Iterator[None]:
     return _transactions(place, "delete")
 
 
-@workload("sqlite-wal", "SQLite, {scale.transactions:,} transactions, WAL", scene="sqlite")
+@workload(
+    "sqlite-wal", "SQLite, {scale.transactions:,} transactions, WAL", scene="sqlite", mark=2.0
+)
 def wal(place: Place) -> Iterator[None]:
     return _transactions(place, "wal")

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.registry import Place, workload
+from bench.registry import MICRO, SAME, Place, workload
 
 _SMALL = 1_000
 
@@ -39,7 +39,7 @@ def _shuffled(paths: list[str]) -> list[str]:
     return random.Random(1).sample(paths, len(paths))
 
 
-@workload("create", "create {scale.files:,} empty files", scene="micro")
+@workload("create", "create {scale.files:,} empty files", scene="micro", kind=MICRO)
 def create(place: Place) -> Iterator[None]:
     paths = _paths(place, "created")
     _make_parents(paths)
@@ -48,7 +48,13 @@ def create(place: Place) -> Iterator[None]:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
 
 
-@workload("stat-warm", "stat {scale.files:,} files {scale.passes} times, warm", scene="micro")
+@workload(
+    "stat-warm",
+    "stat {scale.files:,} files {scale.passes} times, warm",
+    scene="micro",
+    kind=MICRO,
+    mark=SAME,
+)
 def stat_warm(place: Place) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     for path in paths:
@@ -71,6 +77,7 @@ def _read_each(paths: list[str]) -> None:
     "open-read-close-warm",
     "open, read, close {scale.files:,} files of 1 KB {scale.passes} times, warm",
     scene="micro",
+    kind=MICRO,
 )
 def open_read_close_warm(place: Place) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
@@ -80,7 +87,23 @@ def open_read_close_warm(place: Place) -> Iterator[None]:
         _read_each(paths)
 
 
-@workload("append", "append 100 B {scale.appends:,} times to an open file", scene="micro")
+@workload(
+    "absent", "stat {scale.files:,} absent names {scale.passes} times", scene="micro", kind=MICRO
+)
+def absent(place: Place) -> Iterator[None]:
+    """As a compiler looks for headers and Python for modules: always the same wrong places."""
+    names = [f"{path}.absent" for path in _small_files(place)]
+    for name in names:
+        os.path.lexists(name)
+    yield
+    for _ in range(place.scale.passes):
+        for name in names:
+            os.path.lexists(name)
+
+
+@workload(
+    "append", "append 100 B {scale.appends:,} times to an open file", scene="micro", kind=MICRO
+)
 def append(place: Place) -> Iterator[None]:
     fd = os.open(place / "appended", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     line = b"x" * 99 + b"\n"
@@ -90,22 +113,75 @@ def append(place: Place) -> Iterator[None]:
     os.close(fd)
 
 
-@workload("synced-write", "{scale.synced_writes:,} random 4 KiB writes, each synced", scene="micro")
-def synced_write(place: Place) -> Iterator[None]:
+def _random_pages(place: Place, name: str, count: int) -> tuple[int, list[tuple[int, bytes]]]:
+    """A file of 8 MiB, open for writing, and pages with places for them in it."""
     rng = random.Random(place.repetition)
-    path = place / "synced"
+    path = place / name
     path.write_bytes(rng.randbytes(8 << 20))
-    pages = [rng.randbytes(4096) for _ in range(place.scale.synced_writes)]
-    offsets = [rng.randrange(2048) * 4096 for _ in pages]
-    fd = os.open(path, os.O_WRONLY)
+    pages = [(rng.randrange(2048) * 4096, rng.randbytes(4096)) for _ in range(count)]
+    return os.open(path, os.O_WRONLY), pages
+
+
+@workload(
+    "random-write",
+    "{scale.random_writes:,} random 4 KiB writes, and close",
+    scene="micro",
+    kind=MICRO,
+)
+def random_write(place: Place) -> Iterator[None]:
+    fd, pages = _random_pages(place, "random", place.scale.random_writes)
     yield
-    for page, offset in zip(pages, offsets, strict=True):
+    for offset, page in pages:
+        os.pwrite(fd, page, offset)
+    os.close(fd)
+
+
+@workload(
+    "synced-write",
+    "{scale.synced_writes:,} random 4 KiB writes, each synced",
+    scene="micro",
+    kind=MICRO,
+    mark=2.0,
+)
+def synced_write(place: Place) -> Iterator[None]:
+    fd, pages = _random_pages(place, "synced", place.scale.synced_writes)
+    yield
+    for offset, page in pages:
         os.pwrite(fd, page, offset)
         os.fdatasync(fd)
     os.close(fd)
 
 
-@workload("stat-cold", "stat {scale.files:,} files, cold", scene="micro", cold=True)
+@workload(
+    "rename",
+    "rename {scale.files:,} files",
+    scene="micro",
+    kind=MICRO,
+    needs=("create",),
+)
+def rename(place: Place) -> Iterator[None]:
+    paths = _paths(place, "created")
+    yield
+    for path in paths:
+        os.rename(path, f"{path}.renamed")
+
+
+@workload(
+    "unlink",
+    "unlink {scale.files:,} files",
+    scene="micro",
+    kind=MICRO,
+    needs=("create", "rename"),
+)
+def unlink(place: Place) -> Iterator[None]:
+    # Nothing is made after it: ext4 is slow to make files where many were just deleted.
+    paths = [f"{path}.renamed" for path in _paths(place, "created")]
+    yield
+    for path in paths:
+        os.unlink(path)
+
+
+@workload("stat-cold", "stat {scale.files:,} files, cold", scene="micro", kind=MICRO, cold=True)
 def stat_cold(place: Place) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     yield
@@ -117,6 +193,7 @@ def stat_cold(place: Place) -> Iterator[None]:
     "open-read-close-cold",
     "open, read, close {scale.files:,} files of 1 KB, cold",
     scene="micro",
+    kind=MICRO,
     cold=True,
 )
 def open_read_close_cold(place: Place) -> Iterator[None]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from bench.registry import Place, workload
+from bench.registry import MICRO, SAME, Place, workload
 from bench.sources import chunks
 
 _CHUNK = 1 << 20
@@ -26,6 +26,7 @@ def _read_all(fd: int, buffer: bytearray) -> int:
     "stream-write",
     "write {scale.stream_mb} MB in 1 MiB pieces, and close",
     scene="stream",
+    kind=MICRO,
     mark=1.5,
 )
 def stream_write(place: Place) -> Iterator[None]:
@@ -40,6 +41,7 @@ def stream_write(place: Place) -> Iterator[None]:
     "stream-write-fsync",
     "write {scale.stream_mb} MB in 1 MiB pieces, and fsync",
     scene="stream",
+    kind=MICRO,
     mark=1.5,
 )
 def stream_write_fsync(place: Place) -> Iterator[None]:
@@ -66,13 +68,15 @@ workload(
     "stream-read-warm",
     "read {scale.stream_mb} MB in 1 MiB pieces, warm",
     scene="stream",
-    mark=1.5,
+    kind=MICRO,
+    mark=SAME,
     needs=("stream-write",),
 )(_stream_read)
 workload(
     "stream-read-cold",
     "read {scale.stream_mb} MB in 1 MiB pieces, cold",
     scene="stream",
+    kind=MICRO,
     mark=1.5,
     cold=True,
     needs=("stream-write",),

@@ -14,11 +14,11 @@ def _warm(path: Path) -> None:
             pass
 
 
-@workload("untar", "untar {scale.tree_files:,} files", scene="tree", mark=2.5)
+@workload("untar", "untar {scale.tree_files:,} files", scene="tree", wants=("tree",))
 def untar(place: Place) -> Iterator[None]:
-    _warm(place.tree_tar)
+    _warm(place.material["tree"])
     yield
-    run("tar", "xf", place.tree_tar, "-C", place.root)
+    run("tar", "xf", place.material["tree"], "-C", place.root)
 
 
 def _find(place: Place) -> Iterator[None]:
@@ -43,14 +43,31 @@ def _grep(place: Place) -> Iterator[None]:
 workload("grep-warm", "grep -r, warm", scene="tree", mark=1.5, needs=("untar",))(_grep)
 
 
-@workload("cp", "cp -a of the tree", scene="tree", mark=2.5, needs=("untar",))
+def _ripgrep(place: Place) -> Iterator[None]:
+    command = (place.material["rg"], "-uu", "NoSuchWordAnywhere", place / "tree")
+    run(*command, expect=1)
+    yield
+    run(*command, expect=1)
+
+
+workload("rg-warm", "ripgrep, warm", scene="tree", needs=("untar",), wants=("rg",))(_ripgrep)
+
+
+@workload("cp", "cp -a of the tree", scene="tree", needs=("untar",))
 def copy(place: Place) -> Iterator[None]:
     run("grep", "-r", "NoSuchWordAnywhere", place / "tree", expect=1)
     yield
     run("cp", "-a", place / "tree", place / "copy")
 
 
-@workload("git-add", "git add -A", scene="tree", mark=2.5, needs=("untar",))
+@workload("rsync", "rsync -a of the tree", scene="tree", needs=("untar",), wants=("rsync",))
+def rsync(place: Place) -> Iterator[None]:
+    run("grep", "-r", "NoSuchWordAnywhere", place / "tree", expect=1)
+    yield
+    run("rsync", "-a", f"{place / 'tree'}/", place / "synced")
+
+
+@workload("git-add", "git add -A", scene="tree", needs=("untar",))
 def git_add(place: Place) -> Iterator[None]:
     # Beside the tree, so that the rows which walk the tree do the same work before and after.
     run(*GIT, "init", "-q", "--separate-git-dir", place / "git", place / "tree")
@@ -73,7 +90,7 @@ workload("git-status-warm", "git status, warm", scene="tree", mark=1.5, needs=("
 )
 
 
-@workload("rm", "rm -rf of the copy", scene="tree", mark=2.5, needs=("untar", "cp"))
+@workload("rm", "rm -rf of the copy", scene="tree", needs=("untar", "cp"))
 def remove(place: Place) -> Iterator[None]:
     # Nothing is made after it: ext4 is slow to make files where many were just deleted.
     run("find", place / "copy", "-size", "+1000k")

@@ -29,7 +29,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _run(words)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # or whoever started us closed it
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         _silence_stdout()

@@ -67,6 +67,12 @@ class AutoSave:
         """What comes next is this process's doing."""
         self._signer.sign(pid)
 
+    def lasting(self, pid: int) -> int:
+        """Until when nothing is due before a change by this process."""
+        if self._service.fs.head is not self._head:
+            return 0
+        return self._checkpointer.lasting(pid)
+
     def rest(self) -> None:
         """Changes have come to rest for a moment."""
         due = self._checkpointer.tick()

@@ -210,18 +210,22 @@ def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffe
     """Map a block to these bytes; return by how much the file's allocation grew."""
     store = fs.store
     entity = block_entity(inode.content, number)
-    length = len(data)
-    if length <= INLINE_MAX:
-        record = pack_inline(data)
-    else:
-        record = pack_reference(length, store.blocks.add(data))
+    record = record_of(fs, data)
     if inode.content_epoch == view.epoch:
         replaced = store.blockmap.put_unlisted(view, entity, record)
         inherited = None
     else:
         replaced = store.blockmap.put(view, entity, record)
         inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
-    return length - _release(fs, replaced) - _length(inherited)
+    return len(data) - _release(fs, replaced) - _length(inherited)
+
+
+def record_of(fs: Filesystem, data: Buffer) -> bytes:
+    """The block-map record of these bytes. What is too long for one is stored as a block."""
+    length = len(data)
+    if length <= INLINE_MAX:
+        return pack_inline(data)
+    return pack_reference(length, fs.store.blocks.add(data))
 
 
 def _length(record: bytes | None) -> int:

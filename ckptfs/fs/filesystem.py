@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ckptfs.fs import content, copies, inodes, names, renames, xattrs
+from ckptfs.fs import arrival, content, copies, inodes, names, renames, xattrs
 from ckptfs.fs.authorship import Authorship
+from ckptfs.fs.bulk import Bulk
 from ckptfs.fs.content import Gathered
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
@@ -29,6 +30,8 @@ class Filesystem:
         self.signing = self.authorship.unsigned
         #: The blocks that short writes are filling, one a file.
         self.gathered: dict[Ino, Gathered] = {}
+        #: New entries by the thousand, on their way into the transaction.
+        self.bulk = Bulk(self)
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
         #: Inodes that lost their last name and may still be in use.
@@ -91,6 +94,7 @@ class Filesystem:
     def settle(self) -> None:
         """Put every acknowledged change into the transaction."""
         content.settle_all(self)
+        self.bulk.settle()
         for view in {self.head, *self.limbo.values()}:
             inodes.settle(self, view)
         if self.store.aside is not None:
@@ -115,6 +119,8 @@ class Filesystem:
     unlink = names.unlink
     rmdir = names.rmdir
     rename = renames.rename
+    arrive = arrival.arrive
+    dress = arrival.dress
 
     getattr = inodes.getattr
     setattr = inodes.setattr

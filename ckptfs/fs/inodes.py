@@ -66,9 +66,9 @@ def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
 
 def settle(fs: Filesystem, view: View) -> None:
     """Put every changed inode into the transaction."""
-    put = fs.store.inodes.put
-    for ino, inode in view.unsettled.items():
-        put(view, inode_entity(ino), pack_inode(inode))
+    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.unsettled.items()]
+    records.sort()
+    fs.store.inodes.put_all(view, records)
     view.unsettled.clear()
 
 

@@ -17,75 +17,7 @@
  * Everything runs with the interpreter's lock held, but for the wait for the next request.
  */
 
-#define PY_SSIZE_T_CLEAN
-#define _GNU_SOURCE
-#include <Python.h>
-
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/fuse.h>
-#include <poll.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-
-/* As in `nodes`: the low 40 bits of a node id are the inode number, the last slot is
- * `.checkpoints`. */
-#define INO_BITS 40
-#define LIVE_END (1ULL << INO_BITS)
-#define HISTORY (((1ULL << 22) - 1) << INO_BITS)
-#define HISTORY_ROOT (HISTORY | 1)
-
-/* As in `entries`: how long the kernel may believe what it is told, in seconds. */
-#define FOREVER (86400ULL * 365)
-
-#define STAT_BLOCK 512
-#define IO_SIZE 65536
-#define NS 1000000000LL
-
-#ifndef FOPEN_NOFLUSH
-#define FOPEN_NOFLUSH (1 << 5) /* in the headers since Linux 5.16; an older kernel overlooks it */
-#endif
-
-/* A write of a mebibyte, the largest request, and its head. */
-#define REQUEST_MAX (WRITE_MAX + (1 << 16))
-
-/* How many names a request has at most. */
-#define NAMES_MAX 2
-
-/* The fields of `model.Inode` that stat shows, by position. */
-enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
-
-/* What `serve` returns. */
-enum { LEFT, TURN };
-
-/* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
- * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
- * cleared here, when the kernel says so. */
-#define NEEDED                                                                                     \
-    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
-     FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WANTED                                                                                     \
-    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
-     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WRITE_MAX (1 << 20)
-#define PAGES_MAX (WRITE_MAX / 4096)
-#define BACKGROUND_MAX 64
-
-/* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
-typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
-
-typedef struct {
-    const struct fuse_in_header *head;
-    const char *body;
-    size_t size;
-} Request;
+#include "_front.h"
 
 static int device = -1;
 static char *buffer;
@@ -180,7 +112,7 @@ static void forget_everything(void)
 /* -- answers ---------------------------------------------------------------------------------- */
 
 /* Whether the one who asked took the answer. */
-static int send_answer(const Request *request, int error, const void *body, size_t size)
+int send_answer(const Request *request, int error, const void *body, size_t size)
 {
     struct fuse_out_header head = {
         .len = sizeof head + size,
@@ -191,13 +123,13 @@ static int send_answer(const Request *request, int error, const void *body, size
     return writev(device, parts, size ? 2 : 1) > 0;
 }
 
-static Outcome answer(const Request *request, const void *body, size_t size)
+Outcome answer(const Request *request, const void *body, size_t size)
 {
     send_answer(request, 0, body, size);
     return ANSWERED;
 }
 
-static Outcome answer_error(const Request *request, int error)
+Outcome answer_error(const Request *request, int error)
 {
     send_answer(request, error, NULL, 0);
     return ANSWERED;
@@ -222,7 +154,7 @@ static int64_t field(PyObject *inode, int index)
     return PyLong_AsLongLong(PyTuple_GET_ITEM(inode, index));
 }
 
-static void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns)
+void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns)
 {
     int before = time_ns % NS < 0; /* C rounds towards zero */
     *seconds = (uint64_t)(time_ns / NS - before);
@@ -230,7 +162,7 @@ static void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns)
 }
 
 /* Returns 0 if what Python returned is no inode; an exception is set then. */
-static int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base)
+int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base)
 {
     if (!PyTuple_Check(inode) || PyTuple_GET_SIZE(inode) <= CTIME) {
         PyErr_SetString(PyExc_TypeError, "an inode was expected");
@@ -266,6 +198,7 @@ static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t ba
     memset(entry, 0, sizeof *entry);
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
+    fresh_note_directory(&entry->attr);
     entry->nodeid = entry->attr.ino;
     entry->generation = generation_of(inode, entry->nodeid);
     entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
@@ -281,9 +214,38 @@ static Outcome answer_entry(const Request *request, PyObject *inode)
         return FAILED;
     int filled = fill_entry(&entry, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
-    if (filled && send_answer(request, 0, &entry, sizeof entry))
+    if (!filled)
+        return FAILED;
+    if (send_answer(request, 0, &entry, sizeof entry))
         remember(entry.nodeid);
-    return filled ? ANSWERED : FAILED;
+    return ANSWERED;
+}
+
+Outcome answer_new_entry(const Request *request, const struct fuse_attr *attributes)
+{
+    struct fuse_entry_out entry = {
+        .nodeid = attributes->ino,
+        .attr = *attributes,
+        .attr_valid = FOREVER,
+        .entry_valid = FOREVER,
+    };
+    if (send_answer(request, 0, &entry, sizeof entry))
+        remember(entry.nodeid);
+    return ANSWERED;
+}
+
+Outcome answer_absent(const Request *request)
+{
+    /* Node 0 and a time: the kernel remembers that the name is not there. */
+    uint64_t valid = request->head->nodeid < HISTORY ? FOREVER : 0;
+    struct fuse_entry_out absent = {.entry_valid = valid};
+    return answer(request, &absent, sizeof absent);
+}
+
+Outcome answer_known(const Request *request, const struct fuse_attr *attributes)
+{
+    struct fuse_attr_out out = {.attr = *attributes, .attr_valid = FOREVER};
+    return answer(request, &out, sizeof out);
 }
 
 static Outcome answer_attributes(const Request *request, PyObject *inode)
@@ -294,7 +256,10 @@ static Outcome answer_attributes(const Request *request, PyObject *inode)
     int filled = fill_attributes(&out.attr, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
     out.attr_valid = out.attr.ino < HISTORY ? FOREVER : 0;
-    return filled ? answer(request, &out, sizeof out) : FAILED;
+    if (!filled)
+        return FAILED;
+    fresh_note_directory(&out.attr);
+    return answer(request, &out, sizeof out);
 }
 
 /* The bytes of an object, whatever it is, without a copy. */
@@ -313,7 +278,7 @@ static Outcome answer_bytes(const Request *request, PyObject *result)
 }
 
 /* The errno for the exception that is set; it is told in the log if nobody expected it. */
-static int errno_of_failure(void)
+int errno_of_failure(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -332,11 +297,7 @@ static int errno_of_failure(void)
 
 /* -- calls ------------------------------------------------------------------------------------ */
 
-#define NUMBER(value) PyLong_FromUnsignedLongLong(value)
-
-/* Calls with arguments that are all new references, and lets go of them. There is a free place
- * before the first, which a method puts its object into. */
-static PyObject *call(PyObject *method, size_t count, PyObject **arguments)
+PyObject *call(PyObject *method, size_t count, PyObject **arguments)
 {
     PyObject *result = NULL;
     size_t made = 0;
@@ -349,10 +310,6 @@ static PyObject *call(PyObject *method, size_t count, PyObject **arguments)
     return result;
 }
 
-#define CALL(method, ...) \
-    call(method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
-         (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
-
 /* -- names ------------------------------------------------------------------------------------ */
 
 static Outcome do_lookup(const Request *request)
@@ -362,9 +319,8 @@ static Outcome do_lookup(const Request *request)
     if (inode != Py_None)
         return answer_entry(request, inode);
     Py_DECREF(inode);
-    /* Node 0 and a time: the kernel remembers that the name is not there. */
-    struct fuse_entry_out absent = {.entry_valid = parent < HISTORY ? FOREVER : 0};
-    return answer(request, &absent, sizeof absent);
+    fresh_note_absent(request);
+    return answer_absent(request);
 }
 
 static Outcome do_getattr(const Request *request)
@@ -501,7 +457,7 @@ static PyObject *optional(int wanted, int64_t value)
     return wanted ? PyLong_FromLongLong(value) : Py_NewRef(Py_None);
 }
 
-static int64_t join_time(uint64_t seconds, uint32_t nanoseconds)
+int64_t join_time(uint64_t seconds, uint32_t nanoseconds)
 {
     __int128 joined = (__int128)(int64_t)seconds * NS + nanoseconds;
     return joined > INT64_MAX ? INT64_MAX : joined < INT64_MIN ? INT64_MIN : (int64_t)joined;
@@ -527,19 +483,8 @@ static Outcome do_setattr(const Request *request)
 
 static Outcome do_create(const Request *request)
 {
-    const struct fuse_create_in *in = (const void *)request->body;
-    struct {
-        struct fuse_entry_out entry;
-        struct fuse_open_out opened;
-    } out = {.opened.open_flags = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH};
-    PyObject *inode = make_node(request, (const char *)(in + 1), in->mode, 0);
-    if (!inode)
-        return FAILED;
-    int filled = fill_entry(&out.entry, inode, base_of(request->head->nodeid));
-    Py_DECREF(inode);
-    if (filled && send_answer(request, 0, &out, sizeof out))
-        remember(out.entry.nodeid);
-    return filled ? ANSWERED : FAILED;
+    /* A file is made, and needs not be opened: ENOSYS tells the kernel to ask for the first only. */
+    return answer_error(request, ENOSYS);
 }
 
 static Outcome do_open(const Request *request)
@@ -576,6 +521,8 @@ static Outcome do_write(const Request *request)
     if (!result)
         return FAILED;
     Py_DECREF(result);
+    if (pid)
+        fresh_note_write(request);
     return answer(request, &out, sizeof out);
 }
 
@@ -756,7 +703,7 @@ static const struct {
     [FUSE_READDIR] = {do_readdir, sizeof(struct fuse_read_in)},
     [FUSE_RELEASEDIR] = {do_release, 0},
     [FUSE_FSYNCDIR] = {do_fsync, 0},
-    [FUSE_CREATE] = {do_create, sizeof(struct fuse_create_in)},
+    [FUSE_CREATE] = {do_create, 0},
     [FUSE_INTERRUPT] = {do_interrupt, 0},
     [FUSE_IOCTL] = {do_ioctl, 0},
     [FUSE_BATCH_FORGET] = {do_batch_forget, sizeof(struct fuse_batch_forget_in)},
@@ -776,43 +723,49 @@ static Outcome handle_request(size_t size)
     if (request.size < HANDLERS[head->opcode].least)
         return answer_error(&request, EIO);
     memset(buffer + size, 0, NAMES_MAX);
-    Outcome outcome = HANDLERS[head->opcode].handle(&request);
+    Outcome outcome = fresh_handle(&request);
+    if (outcome == NOT_OURS)
+        outcome = HANDLERS[head->opcode].handle(&request);
     if (outcome == FAILED)
         answer_error(&request, errno_of_failure());
     return outcome;
 }
 
-static int64_t monotonic_ns(void)
+int64_t monotonic_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * NS + now.tv_nsec;
 }
 
-/* Whether a request came before it is somebody else's turn. A client that got its answer mostly asks
- * again at once, and to wake up costs both sides more than to look for a while. */
-static int wait_for_request(int64_t spin_until, int64_t turn)
+/* Reads the next request, if there is one before ``until``: a client that got its answer mostly asks
+ * again at once, and to wake up costs both sides more than to look for a while. Other threads, which
+ * tell the kernel what changed, come in between. */
+static ssize_t look_for_request(int64_t until)
 {
-    struct pollfd wanted = {device, POLLIN, 0};
-    int found = poll(&wanted, 1, 0);
-    if (found > 0)
-        return 1;
+    ssize_t size;
     Py_BEGIN_ALLOW_THREADS
-    int64_t now = 0;
-    do {
-        found = poll(&wanted, 1, 0);
-        now = monotonic_ns();
-    } while (found <= 0 && now < spin_until);
-    if (found <= 0 && now < turn) {
-        struct timespec left = {(turn - now) / NS, (turn - now) % NS};
-        found = ppoll(&wanted, 1, &left, NULL);
-    }
+    do
+        size = read(device, buffer, REQUEST_MAX);
+    while (size < 0 && errno == EAGAIN && monotonic_ns() < until);
     Py_END_ALLOW_THREADS
-    return found > 0;
+    return size;
 }
 
-/* A request that is taken back after it was seen must not leave the reader waiting: nobody else
- * would get a turn until the next one. */
+/* Sleeps until a request comes or it is somebody else's turn. */
+static void wait_for_request(int64_t turn)
+{
+    struct pollfd wanted = {device, POLLIN, 0};
+    int64_t now = monotonic_ns();
+    if (now >= turn)
+        return;
+    struct timespec left = {(turn - now) / NS, (turn - now) % NS};
+    Py_BEGIN_ALLOW_THREADS
+    ppoll(&wanted, 1, &left, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+/* A read that finds nothing must not wait: nobody else would get a turn until the next request. */
 static void watch(int descriptor)
 {
     if (descriptor == device)
@@ -828,6 +781,31 @@ PyDoc_STRVAR(serve_doc,
              "Answer requests until one comes that is left to libfuse (LEFT), or the monotonic\n"
              "clock is past turn_ns (TURN).");
 
+/* Answers what comes; returns what `serve` does. */
+static int answer_requests(int64_t spin_ns, int64_t turn_ns)
+{
+    for (;;) {
+        int64_t now = monotonic_ns();
+        if (now > turn_ns)
+            return TURN;
+        ssize_t size = look_for_request(now + spin_ns);
+        if (size < 0 && errno == EAGAIN) {
+            fresh_settle(); /* while there is time */
+            wait_for_request(turn_ns);
+            continue;
+        }
+        if (size < 0 && (errno == ENOENT || errno == EINTR))
+            continue; /* taken back by the one who asked */
+        requests++;
+        if (size < 0)
+            return LEFT; /* the end of the mount: libfuse meets it, too */
+        if (handle_request((size_t)size) == NOT_OURS) {
+            waiting = (size_t)size;
+            return LEFT;
+        }
+    }
+}
+
 static PyObject *serve(PyObject *module, PyObject *args)
 {
     int descriptor;
@@ -835,27 +813,9 @@ static PyObject *serve(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iLL", &descriptor, &spin_ns, &turn_ns))
         return NULL;
     watch(descriptor);
-    for (;;) {
-        int64_t now = monotonic_ns();
-        if (now > turn_ns)
-            return PyLong_FromLong(TURN);
-        if (!wait_for_request(now + spin_ns, turn_ns))
-            return PyLong_FromLong(TURN);
-        ssize_t size;
-        /* Other threads tell the kernel what changed, and must come in between. */
-        Py_BEGIN_ALLOW_THREADS
-        size = read(device, buffer, REQUEST_MAX);
-        Py_END_ALLOW_THREADS
-        if (size < 0 && (errno == ENOENT || errno == EINTR || errno == EAGAIN))
-            continue; /* taken back by the one who asked */
-        requests++;
-        if (size < 0)
-            return PyLong_FromLong(LEFT); /* the end of the mount: libfuse meets it, too */
-        if (handle_request((size_t)size) == NOT_OURS) {
-            waiting = (size_t)size;
-            return PyLong_FromLong(LEFT);
-        }
-    }
+    int outcome = answer_requests(spin_ns, turn_ns);
+    fresh_end();
+    return PyLong_FromLong(outcome);
 }
 
 /* -- between pyfuse3 and libfuse -------------------------------------------------------------- */
@@ -933,6 +893,8 @@ static PyObject *bind(PyObject *module, PyObject *owner)
         PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");
         return NULL;
     }
+    if (!fresh_bind(owner))
+        return NULL;
     device = -1;
     waiting = 0;
     hooked = 0;

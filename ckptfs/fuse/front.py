@@ -46,6 +46,8 @@ class Bound:
         self.generations = fs.generations
         self.sync = fs.commit
         self.errno_of = errno_of
+        fresh = requests.fresh()
+        self.grant, self.take, self.go_on = fresh.grant, fresh.take, fresh.go_on
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
             " read write forget entries"

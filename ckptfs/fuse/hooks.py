@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+_FOREVER = 1 << 62
+
 #: Tells whether what a change takes away is in no checkpoint.
 Loss = Callable[[], bool]
 
@@ -18,6 +20,10 @@ class Guard(Protocol):
     def sign(self, pid: int) -> None:
         """What comes next is this process's doing, and no reason for a checkpoint: times that the
         kernel tells behind the data."""
+
+    def lasting(self, pid: int) -> int:
+        """Until when, by the monotonic clock, changes by this process that take nothing away need
+        not be told before they happen, as long as no other process changes anything. 0: they do."""
 
 
 #: Threads of this process that touch files to wake whoever watches them: what they ask for changes
@@ -33,6 +39,9 @@ class _Unguarded:
 
     def sign(self, pid: int) -> None:
         pass
+
+    def lasting(self, pid: int) -> int:
+        return _FOREVER
 
 
 unguarded: Guard = _Unguarded()

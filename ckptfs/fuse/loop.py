@@ -29,6 +29,8 @@ from types import ModuleType
 import pyfuse3
 import trio
 
+from ckptfs.fuse.latency import ROW, Latency
+
 #: How long to look for the next request without sleeping.
 SPIN_NS = 50_000
 #: Other tasks get their turn at least this often; until then requests are waited for in poll(2).
@@ -94,10 +96,16 @@ class FreeLock:
 class RequestWaiter:
     """Waits for the FUSE descriptor, and lets the front, if there is one, answer what it can."""
 
-    def __init__(self, turn: Callable[[], None], front: ModuleType | None = None) -> None:
+    def __init__(
+        self,
+        turn: Callable[[], None],
+        front: ModuleType | None = None,
+        latency: Latency | None = None,
+    ) -> None:
         self._passed = 0
         self._turn = turn
         self._front = front
+        self._latency = latency
         self._poller = select.poll()
         self._poll = self._poller.poll
         self._fd = -1
@@ -143,6 +151,8 @@ class RequestWaiter:
         while not left:
             self._turn()
             if quiet:
+                if self._latency is not None:
+                    self._latency.relax()
                 await trio.lowlevel.wait_readable(fd)
             else:
                 await trio.lowlevel.checkpoint()
@@ -151,7 +161,10 @@ class RequestWaiter:
             self._turn_ns = monotonic_ns()
             before = self.requests()
             left = self._is_left(fd)
-            quiet = self.requests() == before
+            came = self.requests() - before
+            quiet = not came
+            if came >= ROW and self._latency is not None:
+                self._latency.hold()
 
     def _watch(self, fd: int) -> None:
         if self._fd >= 0:
@@ -176,12 +189,14 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
     )
 
 
-def install(turn: Callable[[], None], front: ModuleType | None = None) -> Callable[[], int]:
+def install(
+    turn: Callable[[], None], front: ModuleType | None, latency: Latency
+) -> Callable[[], int]:
     """Put the stand-in into pyfuse3; return a function that tells how many requests came.
 
-    ``turn`` is called whenever the requests pause, and every millisecond when they do not.
+    ``turn`` is called whenever the requests pause, and every two milliseconds when they do not.
     """
-    waiter = RequestWaiter(turn, front)
+    waiter = RequestWaiter(turn, front, latency)
     pyfuse3.trio = stand_in(waiter)  # type: ignore[attr-defined]
     _installed.append(waiter)
     return waiter.requests

@@ -17,6 +17,7 @@ from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir
+from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, Loss, touching
 from ckptfs.fuse.listings import Listings
@@ -30,9 +31,6 @@ from ckptfs.store.blocks import Buffer
 #: that is remembered.
 _WRITING_NS = 60 * 1_000_000_000
 _WRITERS_MAX = 4096
-
-#: How much may wait for a commit; it is held in memory until then.
-DIRTY_BYTES_MAX = 64 << 20
 
 
 def _tag_name(tag: str) -> bytes:
@@ -217,6 +215,10 @@ class Requests:
             self._guard.sign(pid)
         view, ino, _ = self.at(node)
         return fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
+
+    def fresh(self) -> Fresh:
+        """What may be answered before it is in the store."""
+        return Fresh(self._fs, self._clock, self._guard, self._note_writer)
 
     def _note_writer(self, node: int, pid: int) -> bool:
         """A process makes, cuts or writes to a file. Whether it did none of that to it before."""

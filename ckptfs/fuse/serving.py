@@ -23,6 +23,7 @@ from ckptfs.fuse import front, loop
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
+from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
 from ckptfs.model import Ino, KernelClock
@@ -65,7 +66,8 @@ async def serve(
             _go_by_handles(fs)
 
     committer = Committer(fs, committed, met)
-    committer.requests = loop.install(committer.turn, compiled)
+    latency = Latency()
+    committer.requests = loop.install(committer.turn, compiled, latency)
     clock = fs.clock = KernelClock()
     operations = Operations(fs, options, clock, history, guard)
     if compiled is not None:
@@ -91,6 +93,7 @@ async def serve(
     finally:
         fs.keep_unlinked = False
         _go_by_handles(fs)
+        latency.close()
         pyfuse3.close(unmount=True)
         fs.commit()
 

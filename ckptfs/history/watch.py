@@ -121,6 +121,13 @@ class AutoCheckpointer:
             return None
         return self._long_way(pid, actor, destroying, now_ns, loses)
 
+    def lasting(self, pid: int) -> int:
+        """Until when `before_change` has nothing to say about this process, if it goes on, takes
+        nothing away, and no other process comes between; 0 if it may have."""
+        if pid != self._pid:
+            return 0
+        return min(self._last_ns + self._fresh_ns, self._deadline_ns)
+
     def _note_late(self, now_ns: int) -> None:
         """What `auto` does with data without a sender, once the unsaved changes have an owner."""
         self._late_ns = now_ns

@@ -243,6 +243,7 @@ class Store:
             return
         self._save_counters()
         try:
+            self.below.settle()
             self._txn.commit()
         except lmdb.Error as error:
             self._failure = opening.commit_failed(self.path, error)
@@ -366,6 +367,25 @@ class Store:
             stride = _RESERVE // 4
             self.pressed = self.pressed or self.dirty_bytes > stride
         self._budget = min(room, needed + stride)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more could be written in any case."""
+        if self._failure is not None or self.pressed:
+            return False
+        needed = self.dirty_bytes + size
+        if needed > self._budget:
+            self._look_ahead(needed)
+        return needed <= self._budget
+
+    def fail(self, error: BaseException) -> None:
+        """Something that was acknowledged could not be written: as after a failed commit, nothing
+        more is."""
+        self._failure = opening.commit_failed(self.path, error)
+        self.dirty = True
+
+    def note_bytes(self, size: int) -> None:
+        """Note bytes for which there was room; their records are noted one by one."""
+        self.dirty_bytes += size
 
     def require(self, records: int) -> None:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is

@@ -32,24 +32,45 @@ class Facts:
         return self._table.walk(prefix)
 
 
+#: How many records of the ledger wait in memory before they go into the transaction.
+_WAITING_MAX = 4096
+
+
 class Below:
-    """The ledger's table: what stood under a name in the directory below, by directory and name."""
+    """The ledger's table: what stood under a name in the directory below, by directory and name.
+
+    A first scan writes a record for every file, so they go into the transaction together, in the
+    order of their keys; the store sees to it before a commit."""
 
     def __init__(self, table: Plain, note: Callable[[], None]) -> None:
         self._table = table
         self._note = note
+        self._waiting: dict[bytes, bytes] = {}
 
     def get(self, directory: Ino, name: bytes) -> bytes | None:
-        return self._table.get(fmt.pack_u64(directory) + name)
+        key = fmt.pack_u64(directory) + name
+        waiting = self._waiting.get(key)
+        return self._table.get(key) if waiting is None else waiting
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
         self._note()
-        self._table.put(fmt.pack_u64(directory) + name, value)
+        self._waiting[fmt.pack_u64(directory) + name] = value
+        if len(self._waiting) >= _WAITING_MAX:
+            self.settle()
 
     def delete(self, directory: Ino, name: bytes) -> None:
         self._note()
-        self._table.delete(fmt.pack_u64(directory) + name)
+        key = fmt.pack_u64(directory) + name
+        self._waiting.pop(key, None)
+        self._table.delete(key)
+
+    def settle(self) -> None:
+        """Put everything that waits into the transaction."""
+        if self._waiting:
+            self._table.put_all(sorted(self._waiting.items()))
+            self._waiting.clear()
 
     def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
+        self.settle()
         for key, value in self._table.walk(fmt.pack_u64(directory)):
             yield key[8:], value

@@ -7,7 +7,7 @@ view. `Plain` tables are ordinary keys and values. Neither knows what an entity 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
@@ -41,6 +41,10 @@ class Plain:
     def put(self, key: bytes, value: bytes) -> None:
         self._txn.put(key, value, db=self._db)
 
+    def put_all(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put many records. In the order of their keys each costs a third of a `put`."""
+        _put_all(self._txn, self._db, records)
+
     def add(self, key: bytes, value: bytes) -> bool:
         """Store the value unless the key is there already; say whether it was stored."""
         return self._txn.put(key, value, overwrite=False, db=self._db)
@@ -60,6 +64,11 @@ class Plain:
 
         The caller may write, and commit, between two of them."""
         return _walk(self, prefix, after)
+
+
+def _put_all(txn: Transaction, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
+    with contextlib.closing(txn.cursor(db)) as cursor:
+        cursor.putmulti(records)
 
 
 def _walk(
@@ -99,6 +108,10 @@ class Changes:
 
     def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
         self._table.put(pack_u32(epoch) + kind + entity, b"")
+
+    def add_all(self, epoch: Epoch, kind: bytes, entities: Iterable[bytes]) -> None:
+        prefix = pack_u32(epoch) + kind
+        self._table.put_all((prefix + entity, b"") for entity in entities)
 
     def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
         self._table.delete(pack_u32(epoch) + kind + entity)
@@ -190,6 +203,15 @@ class Versioned:
     def put_unlisted(self, view: View, entity: bytes, value: bytes) -> bytes | None:
         """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
         return self._txn.replace(entity + view.suffix, value, db=self._db)
+
+    def put_all(self, view: View, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """`put` of many records, by entity; quick in the order of the entities."""
+        self.put_all_unlisted(view, records)
+        self._changes.add_all(view.epoch, self.kind, (entity for entity, _ in records))
+
+    def put_all_unlisted(self, view: View, records: Iterable[tuple[bytes, bytes]]) -> None:
+        suffix = view.suffix
+        _put_all(self._txn, self._db, ((entity + suffix, value) for entity, value in records))
 
     def drop(self, view: View, entity: bytes) -> bytes | None:
         """Make the entity absent in the view; return the record its own epoch had written."""

@@ -19,6 +19,8 @@ from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that took a file's place must not make us wait for its writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Without leaving a trace in the access time; not everyone may.
+_DIRECTORY_QUIETLY, _FILE_QUIETLY = _DIRECTORY | os.O_NOATIME, _FILE | os.O_NOATIME
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _USER = "user."
@@ -61,26 +63,24 @@ def look_into(fd: int) -> os.stat_result:
     return tame(os.fstat(fd))
 
 
-def _open_quietly(name: bytes, flags: int, dir_fd: int) -> int:
-    """Open without leaving a trace in the access time, where we may."""
-    try:
-        return os.open(name, flags | os.O_NOATIME, dir_fd=dir_fd)
-    except PermissionError:
-        return os.open(name, flags, dir_fd=dir_fd)
-
-
 def open_directory(dir_fd: int, name: bytes) -> int:
-    return _open_quietly(name, _DIRECTORY, dir_fd)
+    try:
+        return os.open(name, _DIRECTORY_QUIETLY, dir_fd=dir_fd)
+    except PermissionError:
+        return os.open(name, _DIRECTORY, dir_fd=dir_fd)
 
 
 def open_file(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
     """A regular file for reading, and its attributes."""
-    fd = _open_quietly(name, _FILE, dir_fd)
-    seen = look_into(fd)
+    try:
+        fd = os.open(name, _FILE_QUIETLY, dir_fd=dir_fd)
+    except PermissionError:
+        fd = os.open(name, _FILE, dir_fd=dir_fd)
+    seen = os.fstat(fd)
     if not stat.S_ISREG(seen.st_mode):
         os.close(fd)
         raise OSError(errno.ESTALE, "it changed while it was looked at")
-    return fd, seen
+    return fd, tame(seen)
 
 
 def target_of(dir_fd: int, name: bytes) -> bytes:
@@ -89,6 +89,18 @@ def target_of(dir_fd: int, name: bytes) -> bytes:
 
 def names_in(fd: int) -> list[bytes]:
     return [os.fsencode(name) for name in os.listdir(fd)]
+
+
+def entries_in(fd: int) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
+    """(name, entry) of an open directory, each name once. A file system may list one twice that
+    was deleted and made again meanwhile, as editors do."""
+    listed: set[bytes] = set()
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            if name not in listed:
+                listed.add(name)
+                yield name, entry
 
 
 def user_xattrs(fd: int) -> dict[bytes, bytes]:

@@ -23,16 +23,22 @@ from ckptfs.sync.ledger import DIGEST_SIZE
 
 Buffer = bytes | bytearray | memoryview
 
-#: Called behind every block that was written, so that a long copy can be committed on the way.
+#: Called behind every piece that was written, so that a long copy can be committed on the way.
 Pause = Callable[[], None]
 
-#: How much of a large file is read at once.
+#: How much of a large file is read at once. Always into the same memory: fresh memory for every
+#: piece takes the kernel as long as the reading.
 _CHUNK = 16 * BLOCK_SIZE
 _ZEROS = bytes(BLOCK_SIZE)
 
 
 def _is_zero(data: Buffer) -> bool:
-    return not data or (not data[0] and data == _ZEROS[: len(data)])
+    return not data or (not data[0] and _is_same(data, _ZEROS[: len(data)]))
+
+
+def _is_same(one: Buffer, other: Buffer) -> bool:
+    # As bytes: a memoryview is compared element by element, eighty times slower.
+    return bytes(one) == bytes(other)
 
 
 class Digest:
@@ -80,6 +86,18 @@ def read_exactly(fd: int, offset: int, size: int) -> bytes:
     return data
 
 
+def read_into(fd: int, offset: int, room: memoryview) -> int:
+    """Fill ``room`` from ``offset``; return how much of it, less than all only where the file
+    ends."""
+    filled = 0
+    while filled < len(room):
+        more = os.preadv(fd, [room[filled:]], offset + filled)
+        if not more:
+            break
+        filled += more
+    return filled
+
+
 def is_sparse(seen: os.stat_result) -> bool:
     return seen.st_blocks * 512 < seen.st_size
 
@@ -109,17 +127,29 @@ def _seek(fd: int, offset: int, whence: int) -> int | None:
         raise
 
 
-def blocks_below(fd: int, seen: os.stat_result) -> Iterator[tuple[int, Buffer]]:
-    """(number, bytes) of the blocks of a file below, holes left out. A file that shrinks while it
-    is read just ends."""
+def chunks_below(fd: int, seen: os.stat_result) -> Iterator[tuple[int, memoryview]]:
+    """(offset, bytes) of a file below, many blocks at a time, holes left out. A file that shrinks
+    while it is read just ends. All come in the same memory: to ask for the next ends the last."""
+    room = memoryview(bytearray(min(_CHUNK, seen.st_size)))
     for start, end in data_ranges(fd, seen):
         while start < end:
-            chunk = memoryview(read_exactly(fd, start, min(_CHUNK, end - start)))
+            chunk = room[: read_into(fd, start, room[: end - start])]
             if not chunk:
                 return
-            for position in range(0, len(chunk), BLOCK_SIZE):
-                yield (start + position) // BLOCK_SIZE, chunk[position : position + BLOCK_SIZE]
+            yield start, chunk
             start += len(chunk)
+
+
+def blocks_of(start: int, chunk: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """(number, bytes) of the blocks in a chunk of a file."""
+    for position in range(0, len(chunk), BLOCK_SIZE):
+        yield (start + position) // BLOCK_SIZE, chunk[position : position + BLOCK_SIZE]
+
+
+def blocks_below(fd: int, seen: os.stat_result) -> Iterator[tuple[int, memoryview]]:
+    """(number, bytes) of the blocks of a file below, as `chunks_below`."""
+    for start, chunk in chunks_below(fd, seen):
+        yield from blocks_of(start, chunk)
 
 
 def digest_below(fd: int, seen: os.stat_result) -> bytes:
@@ -163,10 +193,11 @@ def copy_in(
     where the file ends in a hole: the last write gives it otherwise."""
     digest = Digest(seen.st_size)
     end = 0
-    for number, data in blocks_below(fd, seen):
-        digest.add(number, data)
-        fs.write(view, inode.ino, number * BLOCK_SIZE, data)
-        end = number * BLOCK_SIZE + len(data)
+    for start, chunk in chunks_below(fd, seen):
+        for number, data in blocks_of(start, chunk):
+            digest.add(number, data)
+        fs.write(view, inode.ino, start, chunk)
+        end = start + len(chunk)
         pause()
     if end != seen.st_size:
         fs.setattr(view, inode.ino, Attributes(size=seen.st_size))
@@ -186,7 +217,7 @@ def update_in(
     digest = Digest(seen.st_size)
     for number, data in blocks_below(fd, seen):
         digest.add(number, data)
-        if fs.read(view, inode.ino, number * BLOCK_SIZE, len(data)) != data:
+        if not _is_same(fs.read(view, inode.ino, number * BLOCK_SIZE, len(data)), data):
             fs.write(view, inode.ino, number * BLOCK_SIZE, data)
             changed = True
             pause()

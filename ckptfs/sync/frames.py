@@ -45,15 +45,18 @@ class Frame:
         *,
         old: Record | None = None,
         made: Inode | None = None,
+        empty: bool = False,
     ) -> None:
+        """``made`` is its inode if this pass has made it; ``empty`` says that neither the store
+        nor the ledger has anything in it."""
         self.parent = parent
         self.name = name
         #: Under which directory inode the ledger has its entries.
         self.key = key
         self.seen = seen
         self.old = old
-        #: Made by this pass: neither the store nor the ledger knows anything in it.
-        self.fresh = made is not None
+        #: Neither the store nor the ledger knew anything in it when this pass came to it.
+        self.fresh = made is not None or empty
         #: Made by a pass that did not come to its end.
         self.unfinished = old is not None and old.stored_ctime_ns == UNFINISHED
         #: The directory of the store that stands for it, once someone asked.
@@ -114,6 +117,8 @@ class Scene:
 
     def place(self, frame: Frame) -> Ino:
         """The store's directory; made again, with those above it, if the store deleted it."""
+        if frame.place is not None:
+            return frame.place
         missing: list[Frame] = []
         above: Frame | None = frame
         while above is not None and above.find(self.intake) is None:

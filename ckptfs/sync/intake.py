@@ -16,7 +16,6 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.sync import below, content
-from ckptfs.sync.bulk import place
 from ckptfs.sync.leaf import Leaf, special_digest
 from ckptfs.sync.ledger import Record
 from ckptfs.sync.results import Tally
@@ -54,6 +53,7 @@ class Intake:
     # -- looking ----------------------------------------------------------------------------------
 
     def find(self, parent: Ino, name: bytes) -> Inode | None:
+        self.fs.bulk.settle()
         try:
             return self.fs.lookup(self.view, parent, name)
         except OSError as error:
@@ -143,7 +143,7 @@ class Intake:
     def _place(self, leaf: Leaf, parent: Ino, name: bytes) -> Inode:
         """What most files are: small, with one name, in a new directory."""
         data = leaf.read_small()
-        inode = place(self.fs, self.view, parent, name, leaf.seen, data)
+        inode = self.fs.bulk.place(self.view, parent, name, leaf.seen, data)
         self.tally.bytes += len(data)
         if leaf.xattrs:
             self.set_xattrs(inode, leaf.xattrs)
@@ -181,9 +181,14 @@ class Intake:
         if data:
             self.fs.write(self.view, inode.ino, 0, data)
 
-    def make_directory(self, parent: Ino, name: bytes, seen: os.stat_result) -> Inode:
-        """A new directory; its times are set when it is filled."""
+    def make_directory(
+        self, parent: Ino, name: bytes, seen: os.stat_result, *, fresh: bool = False
+    ) -> Inode:
+        """A new directory; its attributes are set when it is filled (`dress_filled`). ``fresh`` as
+        for `add`."""
         fs, view = self.fs, self.view
+        if fresh:
+            return fs.bulk.place_directory(view, parent, name, seen)
         inode = fs.mkdir(view, parent, name, seen.st_mode, seen.st_uid, seen.st_gid)
         if inode.gid != seen.st_gid or inode.mode != seen.st_mode:
             wanted = Attributes(mode=seen.st_mode, uid=seen.st_uid, gid=seen.st_gid)
@@ -241,6 +246,13 @@ class Intake:
             return self.fs.getattr(self.view, inode.ino)
         self.touch(inode)
         return self.fs.setattr(self.view, inode.ino, wanted)
+
+    def dress_filled(self, inode: Inode, seen: os.stat_result, xattrs: dict[bytes, bytes]) -> Inode:
+        """A directory that this pass made, or found empty, and has filled."""
+        self.set_xattrs(inode, xattrs)
+        if not xattrs and agrees(seen, inode) and seen.st_atime_ns == inode.atime_ns:
+            return inode
+        return self.dress(inode, attributes_of(seen))
 
     def merge_xattrs(
         self, inode: Inode, xattrs: dict[bytes, bytes], record: Record, *, store_same: bool

@@ -16,7 +16,17 @@ from ckptfs.sync import below, content
 class Leaf:
     """Use as a context manager: what was opened is closed at the end."""
 
-    __slots__ = ("_digest", "_fd", "_xattrs", "dir_fd", "name", "read_ns", "seen", "target")
+    __slots__ = (
+        "_data",
+        "_digest",
+        "_fd",
+        "_xattrs",
+        "dir_fd",
+        "name",
+        "read_ns",
+        "seen",
+        "target",
+    )
 
     def __init__(self, dir_fd: int, name: bytes, seen: os.stat_result | None = None) -> None:
         """Without ``seen`` it must be a regular file, and is opened to see it."""
@@ -25,6 +35,8 @@ class Leaf:
         self.target = b""
         self._fd = -1
         self._digest = b""
+        #: The content of a small file, once it was read.
+        self._data: bytes | None = None
         self._xattrs: dict[bytes, bytes] | None = None
         #: When the entry was looked at: its content is at least as new.
         self.read_ns = time.time_ns()
@@ -69,15 +81,17 @@ class Leaf:
         return self.seen.st_dev, self.seen.st_ino
 
     def read_small(self) -> bytes:
-        """The whole of a file that fits one block, which also gives its digest."""
-        data = content.read_exactly(self._fd, 0, self.seen.st_size)
-        self._digest = content.digest_of_one(data)
-        return data
+        """The whole of a file that fits one block; the digest is then that of what was read."""
+        self._digest = b""
+        self._data = content.read_exactly(self._fd, 0, self.seen.st_size)
+        return self._data
 
     @property
     def digest(self) -> bytes:
         if not self._digest:
-            if self.is_file:
+            if self._data is not None:
+                self._digest = content.digest_of_one(self._data)
+            elif self.is_file:
                 self._digest = content.digest_below(self._fd, self.seen)
             else:
                 self._digest = special_digest(self.seen.st_mode, self.seen.st_rdev, self.target)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import stat
 from functools import partial
 
-from ckptfs.model import Inode
+from ckptfs.model import Attributes, Inode
 from ckptfs.sync.decide import Action, Side, decide
 from ckptfs.sync.frames import Frame, Scene
-from ckptfs.sync.intake import agrees, merged
+from ckptfs.sync.intake import agrees, attributes_of, merged
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.ledger import Record, agreement, half_done, seen_again
 
@@ -34,6 +34,13 @@ def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
         if inode is not None and inode.ino == record.ino:
             scene.intake.join_group(leaf.seen, inode)
         _note_unchanged(scene, frame, leaf, record)
+
+
+def take_new(scene: Scene, frame: Frame, leaf: Leaf) -> None:
+    """`take` in a directory that is itself new: neither the store nor the ledger has the name."""
+    if not leaf.is_small:
+        scene.intake.half_done = partial(_note_half, scene, frame, leaf)
+    _add(scene, frame, leaf)
 
 
 def _below_side(leaf: Leaf, record: Record | None) -> Side:
@@ -119,7 +126,10 @@ def _update(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
         changed, taken = _rewrite(scene, frame, leaf, inode)
         if intake.merge_xattrs(taken, leaf.xattrs, record, store_same=True):
             changed = True
-        wanted = merged(leaf.seen, record, taken, store_same=True, take_mtime=changed)
+        if record.is_half_done:
+            wanted: Attributes | None = attributes_of(leaf.seen)
+        else:
+            wanted = merged(leaf.seen, record, taken, store_same=True, take_mtime=changed)
         taken = intake.dress(taken, wanted)
         changed = changed or wanted is not None
     _note_link(scene, frame, leaf, taken, clean=taken.nlink == 1 or _is_same(scene, leaf, taken))

@@ -72,6 +72,11 @@ class Record(NamedTuple):
     def is_dir(self) -> bool:
         return stat.S_ISDIR(self.mode)
 
+    @property
+    def is_half_done(self) -> bool:
+        """Whether the content, and then the attributes, were still coming in."""
+        return self.ctime_ns == NEVER
+
     def is_of(self, inode: Inode) -> bool:
         """Whether the inode is still what it was at the agreement."""
         return (

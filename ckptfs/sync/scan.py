@@ -18,7 +18,7 @@ from ckptfs.sync import below, leaves, moves
 from ckptfs.sync.below import count_entries, descend, tame
 from ckptfs.sync.content import digest_of_xattrs
 from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
-from ckptfs.sync.intake import Intake, agrees, attributes_of, merged
+from ckptfs.sync.intake import Intake, agrees, merged
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.ledger import (
     NEVER,
@@ -52,7 +52,10 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         moves.recover(fs, ledger, down.root_fd)
         scene = Scene(Intake(fs, tally), ledger, down, tally)
         scene.interrupted = moves.was_interrupted(fs)
-        _walk(scene)
+        try:
+            _walk(scene)
+        finally:
+            fs.bulk.settle()  # also if it failed: others will look for what came in
         _note_links(scene)
         moves.end(fs)
         fs.commit()
@@ -66,7 +69,12 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
 
 def _walk(scene: Scene) -> None:
     root = Frame(
-        None, b"", ROOT_INO, below.look_into(scene.down.fd), old=scene.ledger.get(*ROOT_PLACE)
+        None,
+        b"",
+        ROOT_INO,
+        below.look_into(scene.down.fd),
+        old=scene.ledger.get(*ROOT_PLACE),
+        empty=_is_nothing_known(scene),
     )
     traverse(
         root,
@@ -77,34 +85,39 @@ def _walk(scene: Scene) -> None:
     )
 
 
+def _is_nothing_known(scene: Scene) -> bool:
+    """Whether neither the store nor the ledger has anything in the root."""
+    view = scene.intake.view
+    alone = view.inodes == 1 and view.aside is None and not scene.interrupted
+    return alone and not scene.ledger.children(ROOT_INO)
+
+
 def _list(scene: Scene, frame: Frame) -> None:
     """Look at every entry of a directory: files are done with at once, directories wait."""
     known = {} if frame.fresh else scene.ledger.children(frame.key)
     tally = scene.tally
     try:
-        with os.scandir(scene.down.fd) as entries:
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                value = known.pop(name, None)
-                if frame.fresh and entry.is_file(follow_symlinks=False):
-                    _take_new_file(scene, frame, name)
-                    continue
-                try:
-                    seen = tame(entry.stat(follow_symlinks=False))
-                except FileNotFoundError:
-                    # Gone since it was listed.
-                    if value is not None:
-                        known[name] = value
-                    continue
-                if stat.S_ISDIR(seen.st_mode):
-                    frame.waiting.append((name, seen, value))
-                elif value is not None and value[:SIGNATURE_SIZE] == signature(seen):
-                    tally.unchanged += 1
-                    if seen.st_nlink > 1:
-                        _remember_link(scene, frame, name, seen, value)
-                else:
-                    _take(scene, frame, name, seen, value)
-                tally.step()
+        for name, entry in below.entries_in(scene.down.fd):
+            value = known.pop(name, None)
+            if frame.fresh and entry.is_file(follow_symlinks=False):
+                _take_new_file(scene, frame, name)
+                continue
+            try:
+                seen = tame(entry.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                # Gone since it was listed.
+                if value is not None:
+                    known[name] = value
+                continue
+            if stat.S_ISDIR(seen.st_mode):
+                frame.waiting.append((name, seen, value))
+            elif value is not None and value[:SIGNATURE_SIZE] == signature(seen):
+                tally.unchanged += 1
+                if seen.st_nlink > 1:
+                    _remember_link(scene, frame, name, seen, value)
+            else:
+                _take(scene, frame, name, seen, value)
+            tally.step()
     except OSError as error:
         if is_fatal(error):
             raise
@@ -128,12 +141,11 @@ def _remember_link(
 def _take_new_file(scene: Scene, frame: Frame, name: bytes) -> None:
     """A file in a directory that is itself new: nothing is known of it, so one look is enough."""
     scene.tally.step()
-    if name.startswith(TEMP_PREFIX):
-        _pass_over(scene, frame, name)
+    if _pass_over(scene, frame, name):
         return
     try:
         with Leaf(scene.down.fd, name) as leaf:
-            leaves.take(scene, frame, leaf, None)
+            leaves.take_new(scene, frame, leaf)
     except OSError as error:
         _skip(scene, name, error)
     scene.intake.commit_if_large()
@@ -234,7 +246,8 @@ def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) ->
 def _make(
     scene: Scene, frame: Frame, name: bytes, stored_name: bytes, seen: os.stat_result
 ) -> Inode:
-    made = scene.intake.make_directory(scene.place(frame), stored_name, seen)
+    place = scene.place(frame)
+    made = scene.intake.make_directory(place, stored_name, seen, fresh=frame.fresh)
     scene.ledger.put(frame.key, name, agreement(seen, made, finished=False))
     scene.tally.added += 1
     return made
@@ -276,8 +289,7 @@ def _dress_new(
     intake = scene.intake
     own_root = frame.parent is None and not scene.interrupted
     if frame.fresh or frame.unfinished or own_root:
-        intake.set_xattrs(inode, xattrs)
-        return intake.dress(inode, attributes_of(frame.seen)), True
+        return intake.dress_filled(inode, frame.seen, xattrs), True
     return inode, agrees(frame.seen, inode) and intake.xattrs(inode) == xattrs
 
 

@@ -18,7 +18,7 @@ from ckptfs.store import View
 from ckptfs.sync import below, lay
 from ckptfs.sync.below import Descent, count_entries, descend, tame
 from ckptfs.sync.frames import TEMP_PREFIX
-from ckptfs.sync.intake import Intake, agrees, attributes_of
+from ckptfs.sync.intake import Intake, agrees
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.results import ExportResult, ImportResult, Tally, Watcher, is_fatal, reason_of
 from ckptfs.sync.scan import RESERVED
@@ -44,6 +44,7 @@ def import_tree(
             _Import(Intake(fs, tally), down, tally).run(into)
     finally:
         os.close(fd)
+        fs.bulk.settle()  # also if it failed: others will look for what came in
     fs.commit()
     return tally.result()
 
@@ -89,16 +90,14 @@ class _Import:
 
     def _list(self, frame: _Filled) -> None:
         try:
-            with os.scandir(self.down.fd) as entries:
-                for entry in entries:
-                    self._look(frame, entry)
+            for name, entry in below.entries_in(self.down.fd):
+                self._look(frame, name, entry)
         except OSError as error:
             if is_fatal(error):
                 raise
             self.tally.skip(self.down.path(), error)
 
-    def _look(self, frame: _Filled, entry: os.DirEntry[str]) -> None:
-        name = os.fsencode(entry.name)
+    def _look(self, frame: _Filled, name: bytes, entry: os.DirEntry[str]) -> None:
         self.tally.step()
         if self._pass_over(frame, name):
             return
@@ -185,15 +184,15 @@ class _Import:
 
     def _make(self, frame: _Filled, name: bytes, seen: os.stat_result) -> Inode:
         self.tally.added += 1
-        return self.intake.make_directory(frame.place, name, seen)
+        return self.intake.make_directory(frame.place, name, seen, fresh=frame.fresh)
 
     def _finish(self, frame: _Filled) -> None:
         """A directory that the import filled takes the attributes too; one that had content of its
         own keeps what it has."""
         if frame.fresh:
             inode = self.intake.fs.getattr(self.intake.view, frame.place)
-            self.intake.set_xattrs(inode, below.user_xattrs(self.down.fd))
-            self.intake.dress(inode, attributes_of(frame.seen))
+            xattrs = below.user_xattrs(self.down.fd)
+            self.intake.dress_filled(inode, frame.seen, xattrs)
 
 
 # -- export ----------------------------------------------------------------------------------------

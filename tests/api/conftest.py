@@ -11,6 +11,8 @@ from ckptfs import CheckpointConfig, CheckpointService
 from tests.support.mounting import ckptfs as run_cli
 from tests.support.mounting import is_mounted, scratch, succeed
 
+PLAIN = CheckpointConfig(mount=False)
+
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -36,7 +38,7 @@ def work(base: Path) -> Path:
 @pytest.fixture
 def plain(work: Path) -> Iterator[CheckpointService]:
     """A service on a plain directory; its store is whole at the end."""
-    with CheckpointService(work, config=CheckpointConfig(mount=False)) as service:
+    with CheckpointService(work, config=PLAIN) as service:
         yield service
         assert service.check() == []
 

@@ -23,7 +23,7 @@ def _outcome() -> Outcome:
     outcome = Outcome(("ext4", "ckptfs"), (UNTAR, STAT))
     for repetition, (plain, ours) in enumerate([(1.0, 2.0), (1.0, 3.0), (1.0, 4.0)]):
         outcome.add("untar", "ext4", Sample(repetition, plain, 0.0))
-        outcome.add("untar", "ckptfs", Sample(repetition, ours, 0.5))
+        outcome.add("untar", "ckptfs", Sample(repetition, ours, 0.5, 30_000_000))
     return outcome
 
 
@@ -59,7 +59,9 @@ def _row(text: str, start: str) -> list[str]:
 
 def test_a_row_has_medians_ratio_spread_mark_and_verdict() -> None:
     row = _row(_printed(_outcome()), "untar 5,000 files")
-    assert row[1:] == ["1.00 s", "3.00 s", "500 ms", "3.00", "2.00 to 4.00", "2.5", "above", ""]
+    assert row[1:] == [
+        *("1.00 s", "3.00 s", "500 ms", "30 MB", "3.00", "2.00 to 4.00", "2.5", "above", "")
+    ]
 
 
 def test_facts_stand_on_top_as_they_are() -> None:
@@ -89,7 +91,7 @@ def test_a_failed_row_says_so_and_why() -> None:
 def test_notes_are_shown_once() -> None:
     outcome = _outcome()
     for repetition in range(3):
-        outcome.add("stat-cold", "ext4", Sample(repetition, 1.0, 0.0, ("not cold",)))
+        outcome.add("stat-cold", "ext4", Sample(repetition, 1.0, 0.0, 0, ("not cold",)))
     assert _row(_printed(outcome), "stat, cold")[-1] == "not cold"
 
 

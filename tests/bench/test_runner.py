@@ -44,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     pair = [PlainDirectory("a", tmp_path / "a"), PlainDirectory("b", tmp_path / "b")]
     for each in pair:
         each.start()
-    return Run(pair, SCALE, tmp_path / "no.tar", Outcome(("a", "b"), ()), lambda _message: None)
+    return Run(pair, SCALE, {}, Outcome(("a", "b"), ()), lambda _message: None)
 
 
 def test_every_workload_is_sampled_in_every_repetition_by_everyone(run: Run) -> None:

@@ -156,6 +156,26 @@ def play(seed: int, here: Path, oracle: Path) -> None:
     assert timeless(facts(here)) == timeless(facts(oracle))
 
 
+def play_at_once(seed: int, here: Path, oracle: Path) -> None:
+    """The same, with nothing between two calls: what was made a moment ago is not in the store yet
+    when the next request is about it."""
+    script = Script(seed)
+    steps = [script.step() for _ in range(STEPS)]
+    expected = [outcome(call, oracle) for _, call in steps]
+    got = [outcome(call, here) for _, call in steps]
+    for number, (wanted, found) in enumerate(zip(expected, got, strict=True)):
+        done = [words for words, _ in steps[max(0, number - 30) : number + 1]]
+        assert found == wanted, "\n".join([*done, str(wanted)[:60], f"but here: {str(found)[:60]}"])
+    assert timeless(facts(here)) == timeless(facts(oracle))
+
+
+@pytest.mark.parametrize("seed", range(200, 220))
+def test_the_same_calls_at_once_give_the_same_answers(
+    mount: Path, elsewhere: Path, seed: int
+) -> None:
+    play_at_once(seed, mount, elsewhere)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_same_calls_give_the_same_answers(mount: Path, elsewhere: Path, seed: int) -> None:
     play(seed, mount, elsewhere)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.sync import intake
-from tests.support.trees import Link, Same, facts
+from ckptfs.sync import content, intake
+from tests.support.trees import File, Link, Same, facts
 from tests.sync.interruption import dying_at
 from tests.sync.pair import Pair
 
@@ -131,6 +131,7 @@ def test_in_the_middle_of_a_large_file(
 ) -> None:
     """A large file is committed in parts; a scan that dies between them goes on with it."""
     monkeypatch.setattr(intake, "COMMIT_BYTES", 2 * BLOCK_SIZE)
+    monkeypatch.setattr(content, "_CHUNK", BLOCK_SIZE)
     for step in (1, 2, 3, 4):
         root = memory_path / str(step)
         root.mkdir()
@@ -151,18 +152,34 @@ def test_in_the_middle_of_a_large_file(
         pair.close()
 
 
+def test_between_the_content_of_a_large_file_and_its_attributes(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "COMMIT_BYTES", 2 * BLOCK_SIZE)
+    pair = Pair(memory_path)
+    pair.plant({"dir": {"large": File(os.urandom(3 * BLOCK_SIZE), mode=0o4750, mtime_ns=77)}})
+    with dying_at(1, done=True) as steps:
+        pair.scan()
+    assert steps.count == 1
+    pair.reopen()
+    assert pair.inode("dir/large").size == 3 * BLOCK_SIZE
+    assert pair.scan().modified == 1
+    pair.assert_equal()
+    pair.close()
+
+
 def test_a_file_that_cannot_be_read_to_its_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.plant({"f": os.urandom(20 * BLOCK_SIZE)})
     pair.scan()
     pair.plant({"f": os.urandom(20 * BLOCK_SIZE), "g": os.urandom(20 * BLOCK_SIZE)})
-    pread = os.pread
+    preadv = os.preadv
 
-    def failing(fd: int, size: int, offset: int) -> bytes:
+    def failing(fd: int, room: list[memoryview], offset: int) -> int:
         if offset >= 16 * BLOCK_SIZE:
             raise OSError(errno.EIO, "bad disk")
-        return pread(fd, size, offset)
+        return preadv(fd, room, offset)
 
-    monkeypatch.setattr(os, "pread", failing)
+    monkeypatch.setattr(os, "preadv", failing)
     result = pair.scan()
     assert {item.path for item in result.skipped} == {b"f", b"g"}
     assert not pair.exists("g")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from ckptfs.model import BLOCK_SIZE, TIME_MAX_NS
+from ckptfs.sync import import_tree
 from tests.support.trees import Directory, Fifo, File, Link, Same
 from tests.sync.pair import Pair
 
@@ -326,3 +330,51 @@ def test_times_that_64_bits_of_nanoseconds_cannot_hold(pair: Pair, name: str) ->
     assert not pair.scan().changed
     assert not pair.write_back().changed
     assert os.lstat(pair.below / name).st_mtime_ns == kept
+
+
+def test_a_name_that_is_listed_twice_comes_in_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Btrfs does that with a file that an editor deletes and makes again meanwhile."""
+    pair.plant({"f": "x", "dir": {"g": "y"}})
+    scandir = os.scandir
+
+    @contextmanager
+    def twice(fd: int) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(fd) as entries:
+            yield list(entries) * 2
+
+    monkeypatch.setattr(os, "scandir", twice)
+    assert pair.scan().added == 3
+    monkeypatch.undo()
+    pair.assert_equal()
+
+
+def test_files_of_a_new_root_keep_out_of_the_reserved_name(pair: Pair) -> None:
+    pair.plant({".checkpoints": "a file", "f": "x"})
+    result = pair.scan()
+    assert result.added == 1 and [item.path for item in result.skipped] == [b".checkpoints"]
+    assert pair.exists("f") and not pair.exists(".checkpoints")
+
+
+@pytest.mark.parametrize("verb", ["scan", "import"])
+def test_what_came_in_before_a_failure_is_there(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    pair.plant({name: name for name in "abc"})
+    pread, count = os.pread, 0
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    with pytest.raises(OSError, match="Too many open files"):
+        pair.scan() if verb == "scan" else import_tree(pair.fs, pair.below)
+    monkeypatch.undo()
+    assert sum(pair.exists(name) for name in "abc") == 2
+    pair.fs.commit()
+    pair.check()

@@ -9,79 +9,21 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 
 from ckptfs.fuse import front
-from ckptfs.model import Inode
-
-LOOKUP, FORGET, UNLINK, RENAME, WRITE, BATCH_FORGET, STATFS = 1, 2, 10, 12, 16, 42, 17
-HEAD = struct.Struct("=IIQQIIIHH")
-ANSWER = struct.Struct("=IiQ")
-
-
-class Owner:
-    """Takes the place of the requests, and keeps what it is called with."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[object, ...]] = []
-        self.failing: set[int] = set()
-        self.generations: dict[int, int] = {}
-        self.limbo: dict[int, None] = {}
-        self.unlinked = {1000}
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *values: self.calls.append((name, *values))
-
-    def lookup(self, parent: int, name: bytes) -> Inode:
-        number = int(name)
-        return Inode(number, 0o100644, 1, *[0] * 11, 1, b"", b"")  # type: ignore[arg-type, call-arg]
-
-    def forget(self, node: int) -> None:
-        self.calls.append(("forget", node))
-        if node in self.failing:
-            raise OSError(errno.EIO, "damaged")
-
-    def errno_of(self, error: BaseException) -> int:
-        self.calls.append(("failed", str(error)))
-        return errno.ENOSPC
-
-
-class Kernel:
-    """The other end of the socket."""
-
-    def __init__(self, compiled: ModuleType) -> None:
-        self.front = compiled
-        self.owner = Owner()
-        self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.theirs = theirs.detach()
-        self.ours.setblocking(False)
-        compiled.bind(self.owner)
-
-    def ask(self, opcode: int, body: bytes, node: int = 1) -> int:
-        """Send a request; return what `serve` does."""
-        size = HEAD.size + len(body)
-        self.ours.send(HEAD.pack(size, opcode, 7, node, 0, 0, 42, 0, 0) + body)
-        outcome: int = self.front.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000)
-        return outcome
-
-    def error(self) -> int:
-        """The errno that was answered."""
-        _, error, unique = ANSWER.unpack_from(self.ours.recv(1 << 16))
-        assert unique == 7
-        return -int(error)
-
-    def is_silent(self) -> bool:
-        try:
-            self.ours.recv(1 << 16)
-        except BlockingIOError:
-            return True
-        return False
-
-    def close(self) -> None:
-        self.ours.close()
-        os.close(self.theirs)
+from tests.support.kernel import (
+    BATCH_FORGET,
+    FORGET,
+    HEAD,
+    LOOKUP,
+    RENAME,
+    STATFS,
+    UNLINK,
+    WRITE,
+    Kernel,
+)
 
 
 @pytest.fixture

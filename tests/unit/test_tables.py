@@ -36,6 +36,15 @@ def test_plain_values(store: Store) -> None:
     assert table.get(b"key") is None
 
 
+def test_many_plain_values_at_once(store: Store) -> None:
+    table = store.orphans
+    table.put(b"b", b"old")
+    table.put_all([(b"c", b""), (b"a", b"1"), (b"b", b"2")])
+    assert list(table.walk()) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"")]
+    table.put_all([])
+    assert table.count() == 3
+
+
 def test_a_plain_walk_stays_within_its_prefix(store: Store) -> None:
     for key in (b"a", b"b", b"b1", b"b2", b"b\xff\xff", b"c"):
         store.orphans.put(key, key)
@@ -175,6 +184,18 @@ def test_changes_list_each_entity_once_by_kind(store: Store) -> None:
     assert list(store.changes.walk(second.epoch)) == []
     store.xattrs.put(second, b"z\0", b"")
     assert len(list(store.changes.epochs())) == 2
+
+
+def test_many_records_at_once_are_seen_and_listed_like_single_ones(store: Store) -> None:
+    first, table = store.head, store.xattrs
+    table.put(first, b"b\0", b"old")
+    table.put_all(first, [(b"a\0", b"1"), (b"b\0", b"2")])
+    table.put_all_unlisted(first, [(b"c\0", b"3")])
+    assert list(table.walk(first, b"")) == [(b"a\0", b"1"), (b"b\0", b"2"), (b"c\0", b"3")]
+    assert list(store.changes.walk(first.epoch, b"x")) == [b"a\0", b"b\0"]
+    second = _child(store, first)
+    table.put_all(second, [(b"a\0", GONE)])
+    assert table.get(second, b"a\0") is None and table.get(first, b"a\0") == b"1"
 
 
 def test_changes_of_many_entities_may_be_taken_back_while_walking(store: Store) -> None:

@@ -1,0 +1,32 @@
+"""Installing what others wrote: pip and npm, from what was fetched before."""
+
+import shutil
+from collections.abc import Iterator
+
+from bench.material import NPM_OPTIONS
+from bench.programs import run
+from bench.registry import Place, workload
+
+
+@workload(
+    "pip-install",
+    "pip install of {scale.wheels_text}",
+    scene="pip",
+    wants=("wheels", "bench-python"),
+)
+def pip_install(place: Place) -> Iterator[None]:
+    python, wheels = place.material["bench-python"], place.material["wheels"]
+    run(python, "-m", "venv", "--without-pip", place / "venv")
+    pip = (python, "-m", "pip", "--python", place / "venv")
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-index", "--find-links", wheels)
+    yield
+    run(*pip, "install", *quiet, *place.scale.wheels)
+
+
+@workload("npm-install", "npm install of a front end", scene="npm", wants=("npm", "front-end"))
+def npm_install(place: Place) -> Iterator[None]:
+    front_end = place.material["front-end"]
+    shutil.copytree(front_end / "project", place / "project")
+    cache = ("--cache", front_end / "cache", "--prefix", place / "project")
+    yield
+    run("npm", "install", "--offline", *NPM_OPTIONS, *cache)

@@ -1,0 +1,99 @@
+"""Arrival: files, directories and links that come whole, several at once.
+
+For whoever has gathered what a series of small operations would have done one after the other, and
+has made sure of what they would have checked: that the names are free, that their directories are
+there, and that there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ckptfs.fs import content, inodes
+from ckptfs.model import NO_CONTENT, Ino, Inode
+from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
+
+if TYPE_CHECKING:
+    from ckptfs.fs.filesystem import Filesystem
+    from ckptfs.store import View
+
+
+#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most
+#: one block, or the target of a link.
+Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
+
+#: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
+#: now, how many subdirectories arrived in it, and whether somebody changed more than its entries.
+Dressed = tuple[Ino, int, int, int, int, int, int, int, int]
+
+#: An entity and its record.
+Record = tuple[bytes, bytes]
+
+_LINK = 0o120000
+_FORMAT = 0o170000
+
+
+def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
+    """Put them into the workspace. Their directories' times are the
+    caller's business."""
+    entries: list[Record] = []
+    blocks: list[Record] = []
+    for fields in arrivals:
+        inode = _inode(fs, view, blocks, *fields)
+        inodes.save(fs, view, inode)
+        entries.append((dirent_entity(inode.parent, inode.name), pack_u64(inode.ino)))
+    view.inodes += len(entries)
+    fs.store.dirents.put_all(view, sorted(entries))
+    fs.store.blockmap.put_all_unlisted(view, blocks)
+
+
+def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
+    """Give a directory what it has got while things arrived in it."""
+    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, dressed = directory
+    inode = inodes.load(fs, view, ino)
+    inode = inode._replace(
+        mode=mode,
+        nlink=inode.nlink + subdirs,
+        uid=uid,
+        gid=gid,
+        atime_ns=atime_ns,
+        mtime_ns=mtime_ns,
+        ctime_ns=ctime_ns,
+    )
+    (inodes.save if dressed else inodes.keep)(fs, view, inode)
+
+
+def _inode(
+    fs: Filesystem,
+    view: View,
+    blocks: list[Record],
+    ino: Ino,
+    mode: int,
+    nlink: int,
+    uid: int,
+    gid: int,
+    rdev: int,
+    size: int,
+    atime_ns: int,
+    mtime_ns: int,
+    ctime_ns: int,
+    btime_ns: int,
+    parent: Ino,
+    name: bytes,
+    data: bytes,
+) -> Inode:
+    number, epoch, allocated, target = NO_CONTENT, NO_EPOCH, 0, b""
+    if mode & _FORMAT == _LINK:
+        target = data
+    elif data:
+        number, epoch, allocated = fs.store.new_content(), view.epoch, size
+        blocks.append((block_entity(number, 0), content.record_of(fs, data)))
+    return tuple.__new__(
+        Inode,
+        (
+            *(ino, mode, nlink, uid, gid, rdev, size, allocated),
+            *(atime_ns, mtime_ns, ctime_ns, btime_ns),
+            *(number, epoch, parent, name, target),
+        ),
+    )

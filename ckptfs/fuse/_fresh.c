@@ -1,0 +1,683 @@
+/* What is fresh: files, directories and links that were made a moment ago, and are not in the store
+ * yet.
+ *
+ * A program that makes a file makes it, writes it, and sets its times, its owner and its mode: half a
+ * dozen requests, each of which would change the same records. Here they meet in memory, are answered
+ * at once, and go into the store together: by the next turn of the loop at the latest, which is two
+ * milliseconds, and before any request that could tell the difference. So nothing outside of `serve`
+ * ever has to know of them.
+ *
+ * In the same way, writes that go on where the last one ended are put together to a *run*, as long as
+ * nothing else is asked for.
+ *
+ * It is done only under a *grant* from `fuse/fresh.py`: for one process, of which no change needs to
+ * be told before it happens, for a time, for numbers that nobody else gives out meanwhile, and for
+ * bytes that the disk is known to have. Then nothing can fail any more when they are handed over.
+ */
+
+#include "_front.h"
+
+#define FRESH_MAX 128
+#define DIRECTORIES_MAX 64
+/* One block: of a larger file the rest goes the ordinary way. */
+#define DATA_MAX 65536
+#define NAME_MOST 255
+#define TARGET_MOST 4095
+/* So many changes by one process in a row before a grant is asked for. */
+#define STREAK 2
+
+static const char HISTORY_NAME[] = ".checkpoints";
+
+typedef struct {
+    struct fuse_attr attributes;
+    int64_t btime_ns;
+    uint64_t parent;
+    char name[NAME_MOST + 1];
+    /* Of a file its bytes, of a link its target. */
+    char *data;
+    size_t room;
+} Fresh;
+
+/* A directory in the store whose attributes are known. */
+typedef struct {
+    struct fuse_attr attributes; /* as they are now */
+    int subdirectories;          /* made in it since */
+    int changed;                 /* in any way that the store has not heard of */
+    int dressed;                 /* by a program, not only by what was made in it */
+} Directory;
+
+static Fresh items[FRESH_MAX];
+static size_t count;
+static Directory directories[DIRECTORIES_MAX];
+static size_t directories_count;
+
+static struct {
+    int held;
+    uint32_t pid;
+    int64_t until_ns;
+    uint64_t ino; /* of the first item; they are numbered in order */
+    uint64_t bytes;
+    int64_t latest_ns; /* no stamp is earlier than this */
+} grant;
+
+/* The process that changed something last, and how often in a row. */
+static uint32_t last_pid;
+static unsigned streak;
+
+/* The name that was looked for last and is not there; none if its directory is 0. */
+static uint64_t absent_parent;
+static char absent_name[NAME_MOST + 1];
+
+/* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
+static struct {
+    uint64_t node;
+    uint64_t end;
+    uint32_t pid;
+} last_write;
+
+/* What was written behind that and is not in the store yet: the last bytes before its end. */
+static char run[DATA_MAX];
+static size_t run_size;
+
+static PyObject *call_grant, *call_take, *call_go_on;
+static PyObject *call_lookup, *call_getattr;
+
+/* -- what is known ----------------------------------------------------------------------------- */
+
+static Fresh *fresh_of(uint64_t node)
+{
+    return count && node >= grant.ino && node - grant.ino < count ? &items[node - grant.ino] : NULL;
+}
+
+static Fresh *fresh_named(uint64_t parent, const char *name)
+{
+    for (size_t i = count; i-- > 0;)
+        if (items[i].parent == parent && !strcmp(items[i].name, name))
+            return &items[i];
+    return NULL;
+}
+
+static Directory *directory_of(uint64_t node)
+{
+    for (size_t i = directories_count; i-- > 0;)
+        if (directories[i].attributes.ino == node)
+            return &directories[i];
+    return NULL;
+}
+
+/* The name was found absent, and nothing has changed since. */
+static int is_absent(uint64_t parent, const char *name)
+{
+    return absent_parent == parent && !strcmp(absent_name, name);
+}
+
+void fresh_note_absent(const Request *request)
+{
+    size_t length = strlen(request->body);
+    absent_parent = 0;
+    if (request->head->nodeid < LIVE_END && length <= NAME_MOST) {
+        absent_parent = request->head->nodeid;
+        memcpy(absent_name, request->body, length + 1);
+    }
+}
+
+void fresh_note_directory(struct fuse_attr *attributes)
+{
+    if (attributes->ino >= LIVE_END || !S_ISDIR(attributes->mode))
+        return;
+    Directory *place = directory_of(attributes->ino);
+    if (place && place->changed) {
+        *attributes = place->attributes;
+        return;
+    }
+    if (!place) {
+        if (directories_count == DIRECTORIES_MAX)
+            return;
+        place = &directories[directories_count++];
+    }
+    *place = (Directory){.attributes = *attributes};
+}
+
+static void forget_knowledge(void)
+{
+    directories_count = 0;
+    absent_parent = 0;
+    last_write.node = 0;
+}
+
+/* -- handing over ------------------------------------------------------------------------------ */
+
+static PyObject *told_item(const Fresh *item)
+{
+    const struct fuse_attr *a = &item->attributes;
+    return Py_BuildValue("(KIIIIIKLLLLKyy#)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
+                         a->gid, a->rdev, (unsigned long long)a->size,
+                         (long long)join_time(a->atime, a->atimensec),
+                         (long long)join_time(a->mtime, a->mtimensec),
+                         (long long)join_time(a->ctime, a->ctimensec), (long long)item->btime_ns,
+                         (unsigned long long)item->parent, item->name, item->data ? item->data : "",
+                         (Py_ssize_t)(S_ISDIR(a->mode) ? 0 : a->size));
+}
+
+static PyObject *told_directory(const Directory *directory)
+{
+    const struct fuse_attr *a = &directory->attributes;
+    return Py_BuildValue("(KIIILLLii)", (unsigned long long)a->ino, a->mode, a->uid, a->gid,
+                         (long long)join_time(a->atime, a->atimensec),
+                         (long long)join_time(a->mtime, a->mtimensec),
+                         (long long)join_time(a->ctime, a->ctimensec), directory->subdirectories,
+                         directory->dressed);
+}
+
+static PyObject *told_items(void)
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *item = told_item(&items[i]);
+        if (!item)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+    }
+    return list;
+}
+
+static PyObject *told_directories(void)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < directories_count; i++) {
+        if (!directories[i].changed)
+            continue;
+        PyObject *item = told_directory(&directories[i]);
+        if (!item || PyList_Append(list, item))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static void settle_run(void)
+{
+    if (!run_size)
+        return;
+    PyObject *result =
+        CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
+             PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
+    if (!result)
+        errno_of_failure(); /* as with `take` */
+    Py_XDECREF(result);
+    run_size = 0;
+}
+
+static int is_settled(void)
+{
+    for (size_t i = 0; i < directories_count; i++)
+        if (directories[i].changed)
+            return 0;
+    return !count;
+}
+
+void fresh_settle(void)
+{
+    settle_run();
+    grant.held = 0;
+    if (is_settled())
+        return;
+    PyObject *result = CALL(call_take, told_items(), told_directories(), NUMBER(grant.pid));
+    if (!result)
+        errno_of_failure(); /* `take` has seen to it that nothing goes on as if it had worked */
+    Py_XDECREF(result);
+    count = 0;
+    for (size_t i = 0; i < directories_count; i++) {
+        directories[i].changed = directories[i].dressed = 0;
+        directories[i].subdirectories = 0;
+    }
+}
+
+void fresh_end(void)
+{
+    fresh_settle();
+    forget_knowledge();
+}
+
+/* The ordinary way for a change: the store knows all that came before it, and from here on nothing
+ * is known. */
+static Outcome pass_change(const Request *request)
+{
+    uint32_t pid = request->head->pid;
+    streak = pid == last_pid ? streak + 1 : 0;
+    last_pid = pid;
+    fresh_end();
+    return NOT_OURS;
+}
+
+/* -- making ------------------------------------------------------------------------------------ */
+
+static int ask_for_grant(uint32_t pid)
+{
+    unsigned long long ino, bytes;
+    long long until_ns, latest_ns;
+    PyObject *granted = CALL(call_grant, NUMBER(pid));
+    int given = granted && granted != Py_None &&
+                PyArg_ParseTuple(granted, "KLKL", &ino, &until_ns, &bytes, &latest_ns);
+    if (given) {
+        grant.held = 1;
+        grant.pid = pid;
+        grant.ino = ino;
+        grant.until_ns = until_ns;
+        grant.bytes = bytes;
+        grant.latest_ns = latest_ns;
+    } else if (PyErr_Occurred()) {
+        errno_of_failure();
+    }
+    Py_XDECREF(granted);
+    return given;
+}
+
+static int is_granted(uint32_t pid)
+{
+    return grant.held && grant.pid == pid && monotonic_ns() < grant.until_ns;
+}
+
+/* Whether this process may change something without asking. */
+static int may_change(uint32_t pid)
+{
+    if (pid != last_pid || streak < STREAK)
+        return 0;
+    if (is_granted(pid))
+        return 1;
+    fresh_settle();
+    return ask_for_grant(pid);
+}
+
+static int64_t stamp_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    int64_t now_ns = now.tv_sec * NS + now.tv_nsec;
+    return now_ns > grant.latest_ns ? now_ns : grant.latest_ns;
+}
+
+static void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
+{
+    set_time(&attributes->mtime, &attributes->mtimensec, now_ns);
+    set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
+}
+
+/* The attributes of the directory that something is to be made in; NULL if nothing can be. */
+static struct fuse_attr *place_for(uint64_t parent)
+{
+    Fresh *fresh = fresh_of(parent);
+    if (fresh)
+        return S_ISDIR(fresh->attributes.mode) ? &fresh->attributes : NULL;
+    Directory *directory = directory_of(parent);
+    if (!directory) {
+        struct fuse_attr attributes;
+        PyObject *inode = CALL(call_getattr, NUMBER(parent));
+        int filled = inode && fill_attributes(&attributes, inode, 0);
+        Py_XDECREF(inode);
+        PyErr_Clear(); /* the ordinary way meets it, too */
+        if (!filled)
+            return NULL;
+        fresh_note_directory(&attributes);
+        directory = directory_of(parent);
+    }
+    return directory && directory->attributes.nlink ? &directory->attributes : NULL;
+}
+
+static int is_free(uint64_t parent, const char *name)
+{
+    if (fresh_named(parent, name))
+        return 0;
+    if (is_absent(parent, name) || fresh_of(parent))
+        return 1;
+    PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
+    int is_free = found == Py_None;
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return is_free;
+}
+
+static int can_be_named(uint64_t parent, const char *name)
+{
+    size_t length = strlen(name);
+    if (!length || length > NAME_MOST || !strcmp(name, ".") || !strcmp(name, ".."))
+        return 0;
+    return parent != FUSE_ROOT_ID || strcmp(name, HISTORY_NAME);
+}
+
+static void note_entry(uint64_t parent, struct fuse_attr *attributes, int is_directory,
+                       int64_t now_ns)
+{
+    stamp_change(attributes, now_ns);
+    attributes->nlink += (uint32_t)is_directory;
+    Directory *directory = directory_of(parent);
+    if (directory) {
+        directory->changed = 1;
+        directory->subdirectories += is_directory;
+    }
+}
+
+static int make_space(Fresh *item, size_t size)
+{
+    if (size <= item->room)
+        return 1;
+    size_t room = size < 4096 ? 4096 : DATA_MAX;
+    char *data = realloc(item->data, room);
+    if (!data)
+        return 0;
+    item->data = data;
+    item->room = room;
+    return 1;
+}
+
+/* Whether this process may make something here without asking. */
+static int may_make(const Request *request, const char *name)
+{
+    const struct fuse_in_header *head = request->head;
+    if (head->nodeid >= LIVE_END || !can_be_named(head->nodeid, name))
+        return 0;
+    if (count == FRESH_MAX)
+        fresh_settle();
+    return may_change(head->pid);
+}
+
+static Outcome make(const Request *request, const char *name, uint32_t mode, const char *target)
+{
+    const struct fuse_in_header *head = request->head;
+    uint64_t parent = head->nodeid;
+    size_t size = target ? strlen(target) : 0;
+    if (!may_make(request, name))
+        return pass_change(request);
+    struct fuse_attr *place = place_for(parent);
+    Fresh *item = &items[count];
+    if (!place || !is_free(parent, name) || !make_space(item, size) || grant.bytes < size)
+        return pass_change(request);
+    int is_directory = S_ISDIR(mode);
+    uint32_t gid = head->gid;
+    if (place->mode & S_ISGID) {
+        gid = place->gid;
+        mode |= is_directory ? S_ISGID : 0;
+    }
+    int64_t now_ns = stamp_ns();
+    item->parent = parent;
+    item->btime_ns = now_ns;
+    strcpy(item->name, name);
+    if (size)
+        memcpy(item->data, target, size);
+    item->attributes = (struct fuse_attr){
+        .ino = grant.ino + count,
+        .mode = mode,
+        .nlink = is_directory ? 2 : 1,
+        .uid = head->uid,
+        .gid = gid,
+        .size = size,
+        .blksize = IO_SIZE,
+    };
+    set_time(&item->attributes.atime, &item->attributes.atimensec, now_ns);
+    stamp_change(&item->attributes, now_ns);
+    count++;
+    grant.bytes -= size;
+    absent_parent = 0;
+    note_entry(parent, place, is_directory, now_ns);
+    return answer_new_entry(request, &item->attributes);
+}
+
+static Outcome make_node(const Request *request)
+{
+    const struct fuse_mknod_in *in = (const void *)request->body;
+    if (!S_ISREG(in->mode))
+        return pass_change(request);
+    return make(request, (const char *)(in + 1), in->mode, NULL);
+}
+
+static Outcome make_directory(const Request *request)
+{
+    const struct fuse_mkdir_in *in = (const void *)request->body;
+    return make(request, (const char *)(in + 1), S_IFDIR | (in->mode & 07777), NULL);
+}
+
+static Outcome make_link(const Request *request)
+{
+    const char *target = request->body + strlen(request->body) + 1;
+    size_t size = strlen(target);
+    if (!size || size > TARGET_MOST)
+        return pass_change(request);
+    return make(request, request->body, S_IFLNK | 0777, target);
+}
+
+/* -- changing ---------------------------------------------------------------------------------- */
+
+static uint32_t set_id_bits(uint32_t mode)
+{
+    return (mode & S_ISUID) | (mode & S_IXGRP ? mode & S_ISGID : 0);
+}
+
+void fresh_note_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    last_write.node = request->head->nodeid;
+    last_write.end = in->offset + in->size;
+    last_write.pid = request->head->pid;
+}
+
+/* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
+ * store has seen then that the block can be written to. */
+static int goes_on(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
+    return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
+           in->offset == last_write.end && in->size && in->size <= room &&
+           in->size <= request->size - sizeof *in && !in->write_flags;
+}
+
+static Outcome write_on(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    if (!is_granted(request->head->pid) || in->size > grant.bytes)
+        return pass_change(request);
+    memcpy(run + run_size, in + 1, in->size);
+    run_size += in->size;
+    last_write.end += in->size;
+    grant.bytes -= in->size;
+    struct fuse_write_out out = {.size = in->size};
+    return answer(request, &out, sizeof out);
+}
+
+static Outcome write_bytes(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    if (goes_on(request) && may_change(request->head->pid))
+        return write_on(request);
+    settle_run();
+    Fresh *item = fresh_of(request->head->nodeid);
+    uint64_t end = in->offset + in->size;
+    if (!item || !is_granted(request->head->pid) || in->write_flags & FUSE_WRITE_CACHE)
+        return pass_change(request);
+    struct fuse_attr *attributes = &item->attributes;
+    if (in->size > request->size - sizeof *in || in->offset > attributes->size || end > DATA_MAX ||
+        in->size > grant.bytes || !S_ISREG(attributes->mode) || !make_space(item, end))
+        return pass_change(request);
+    memcpy(item->data + in->offset, in + 1, in->size);
+    if (end > attributes->size)
+        attributes->size = end;
+    grant.bytes -= in->size;
+    attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
+    if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
+        attributes->mode &= ~set_id_bits(attributes->mode);
+    stamp_change(attributes, stamp_ns());
+    struct fuse_write_out out = {.size = in->size};
+    return answer(request, &out, sizeof out);
+}
+
+static void set_owner(struct fuse_attr *attributes, const struct fuse_setattr_in *in)
+{
+    if (in->valid & FATTR_UID)
+        attributes->uid = in->uid;
+    if (in->valid & FATTR_GID)
+        attributes->gid = in->gid;
+    if (in->valid & FATTR_MODE)
+        attributes->mode = (attributes->mode & S_IFMT) | (in->mode & 07777);
+    else if (in->valid & (FATTR_UID | FATTR_GID) && !S_ISDIR(attributes->mode))
+        attributes->mode &= ~set_id_bits(attributes->mode);
+}
+
+static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in *in,
+                      int64_t now_ns)
+{
+    if (in->valid & (FATTR_ATIME | FATTR_ATIME_NOW))
+        set_time(&attributes->atime, &attributes->atimensec,
+                 in->valid & FATTR_ATIME_NOW ? now_ns : join_time(in->atime, in->atimensec));
+    if (in->valid & (FATTR_MTIME | FATTR_MTIME_NOW))
+        set_time(&attributes->mtime, &attributes->mtimensec,
+                 in->valid & FATTR_MTIME_NOW ? now_ns : join_time(in->mtime, in->mtimensec));
+    set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
+}
+
+/* The attributes of something that is fresh, or of a directory that is known; NULL of others. */
+static struct fuse_attr *attributes_to_set(uint64_t node)
+{
+    Fresh *item = fresh_of(node);
+    if (item)
+        return &item->attributes;
+    Directory *directory = directory_of(node);
+    if (!directory)
+        return NULL;
+    directory->changed = directory->dressed = 1;
+    return &directory->attributes;
+}
+
+static Outcome set_attributes(const Request *request)
+{
+    const struct fuse_setattr_in *in = (const void *)request->body;
+    if (in->valid & (FATTR_SIZE | FATTR_CTIME) || !may_change(request->head->pid))
+        return pass_change(request);
+    struct fuse_attr *attributes = attributes_to_set(request->head->nodeid);
+    if (!attributes)
+        return pass_change(request);
+    set_owner(attributes, in);
+    set_times(attributes, in, stamp_ns());
+    return answer_known(request, attributes);
+}
+
+/* -- looking ----------------------------------------------------------------------------------- */
+
+static Outcome look_up(const Request *request)
+{
+    uint64_t parent = request->head->nodeid;
+    Fresh *item = fresh_named(parent, request->body);
+    if (item)
+        return answer_new_entry(request, &item->attributes);
+    /* What is in a fresh directory is fresh, too. */
+    return fresh_of(parent) ? answer_absent(request) : NOT_OURS;
+}
+
+static Outcome get_attributes(const Request *request)
+{
+    Fresh *item = fresh_of(request->head->nodeid);
+    if (item)
+        return answer_known(request, &item->attributes);
+    Directory *directory = directory_of(request->head->nodeid);
+    return directory ? answer_known(request, &directory->attributes) : NOT_OURS;
+}
+
+static Outcome read_bytes(const Request *request)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    Fresh *item = fresh_of(request->head->nodeid);
+    if (!item)
+        return NOT_OURS;
+    uint64_t size = item->attributes.size;
+    if (in->offset >= size)
+        return answer(request, NULL, 0);
+    uint64_t left = size - in->offset;
+    return answer(request, item->data + in->offset, left < in->size ? left : in->size);
+}
+
+static Outcome read_link(const Request *request)
+{
+    Fresh *item = fresh_of(request->head->nodeid);
+    return item ? answer(request, item->data, item->attributes.size) : NOT_OURS;
+}
+
+/* What is fresh is in directories that are fresh or have changed. */
+static Outcome list_entries(const Request *request)
+{
+    Directory *directory = directory_of(request->head->nodeid);
+    if (fresh_of(request->head->nodeid) || (directory && directory->changed))
+        fresh_settle();
+    return NOT_OURS;
+}
+
+Outcome fresh_handle(const Request *request)
+{
+    if (request->head->opcode != FUSE_WRITE && last_write.node) {
+        settle_run();
+        last_write.node = 0;
+    }
+    switch (request->head->opcode) {
+    case FUSE_LOOKUP:
+        return look_up(request);
+    case FUSE_GETATTR:
+        return get_attributes(request);
+    case FUSE_READ:
+        return read_bytes(request);
+    case FUSE_READLINK:
+        return read_link(request);
+    case FUSE_MKNOD:
+        return make_node(request);
+    case FUSE_MKDIR:
+        return make_directory(request);
+    case FUSE_SYMLINK:
+        return make_link(request);
+    case FUSE_WRITE:
+        return write_bytes(request);
+    case FUSE_SETATTR:
+        return set_attributes(request);
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+    case FUSE_OPEN:
+    case FUSE_OPENDIR:
+    case FUSE_RELEASE:
+    case FUSE_RELEASEDIR:
+    case FUSE_CREATE:
+    case FUSE_FLUSH:
+    case FUSE_IOCTL:
+        return NOT_OURS; /* says nothing about what is in the store */
+    case FUSE_READDIR:
+    case FUSE_READDIRPLUS:
+        return list_entries(request);
+    case FUSE_FSYNC:
+    case FUSE_FSYNCDIR:
+        fresh_settle();
+        return NOT_OURS;
+    default:
+        return pass_change(request);
+    }
+}
+
+/* -- the beginning ----------------------------------------------------------------------------- */
+
+static int take_method(PyObject *owner, const char *name, PyObject **place)
+{
+    PyObject *found = PyObject_GetAttrString(owner, name);
+    if (!found)
+        return 0;
+    Py_XSETREF(*place, found);
+    return 1;
+}
+
+int fresh_bind(PyObject *owner)
+{
+    grant.held = 0;
+    count = 0;
+    streak = 0;
+    last_pid = 0;
+    forget_knowledge();
+    run_size = 0;
+    return take_method(owner, "grant", &call_grant) && take_method(owner, "take", &call_take) &&
+           take_method(owner, "go_on", &call_go_on) &&
+           take_method(owner, "lookup", &call_lookup) && take_method(owner, "getattr", &call_getattr);
+}

@@ -1,0 +1,140 @@
+/* What the parts of the compiled front share: `_front.c` has the loop and the ordinary way of a
+ * request, `_fresh.c` what is answered before it is put into the store. */
+
+#ifndef CKPTFS_FRONT_H
+#define CKPTFS_FRONT_H
+
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+/* As in `nodes`: the low 40 bits of a node id are the inode number, the last slot is
+ * `.checkpoints`. */
+#define INO_BITS 40
+#define LIVE_END (1ULL << INO_BITS)
+#define HISTORY (((1ULL << 22) - 1) << INO_BITS)
+#define HISTORY_ROOT (HISTORY | 1)
+
+/* As in `entries`: how long the kernel may believe what it is told, in seconds. */
+#define FOREVER (86400ULL * 365)
+
+#define STAT_BLOCK 512
+#define IO_SIZE 65536
+#define NS 1000000000LL
+
+#ifndef FOPEN_NOFLUSH
+#define FOPEN_NOFLUSH (1 << 5) /* in the headers since Linux 5.16; an older kernel overlooks it */
+#endif
+
+/* A write of a mebibyte, the largest request, and its head. */
+#define REQUEST_MAX (WRITE_MAX + (1 << 16))
+
+/* How many names a request has at most. */
+#define NAMES_MAX 2
+
+/* The fields of `model.Inode` that stat shows, by position. */
+enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
+
+/* What `serve` returns. */
+enum { LEFT, TURN };
+
+/* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
+ * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
+ * cleared here, when the kernel says so. */
+#define NEEDED                                                                                     \
+    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
+     FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
+#define WANTED                                                                                     \
+    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
+     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
+#define WRITE_MAX (1 << 20)
+#define PAGES_MAX (WRITE_MAX / 4096)
+#define BACKGROUND_MAX 64
+
+/* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
+typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
+
+typedef struct {
+    const struct fuse_in_header *head;
+    const char *body;
+    size_t size;
+} Request;
+
+#pragma GCC visibility push(hidden)
+
+/* -- answers (_front.c) ------------------------------------------------------------------------ */
+
+/* Whether the one who asked took the answer. */
+int send_answer(const Request *request, int error, const void *body, size_t size);
+Outcome answer(const Request *request, const void *body, size_t size);
+Outcome answer_error(const Request *request, int error);
+
+/* What stands under a name, and that nothing does. */
+Outcome answer_new_entry(const Request *request, const struct fuse_attr *attributes);
+Outcome answer_absent(const Request *request);
+/* The attributes of a node. */
+Outcome answer_known(const Request *request, const struct fuse_attr *attributes);
+
+/* Returns 0 if what Python returned is no inode; an exception is set then. */
+int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base);
+
+void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns);
+int64_t join_time(uint64_t seconds, uint32_t nanoseconds);
+int64_t monotonic_ns(void);
+
+/* The errno for the exception that is set; it is told in the log if nobody expected it. */
+int errno_of_failure(void);
+
+/* -- calls (_front.c) -------------------------------------------------------------------------- */
+
+#define NUMBER(value) PyLong_FromUnsignedLongLong(value)
+
+/* Calls with arguments that are all new references, and lets go of them. There is a free place
+ * before the first, which a method puts its object into. */
+PyObject *call(PyObject *method, size_t count, PyObject **arguments);
+
+#define CALL(method, ...) \
+    call(method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
+         (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
+
+/* -- what is fresh (_fresh.c) ------------------------------------------------------------------ */
+
+/* Whose methods to call. Returns 0 with an exception set if one is missing. */
+int fresh_bind(PyObject *owner);
+
+/* Answers the request if that can be done without the store, which then hears of it later. Else
+ * sees to it that the store knows all that the request may depend on. */
+Outcome fresh_handle(const Request *request);
+
+/* Told of a name that is not there, right after that was answered. */
+void fresh_note_absent(const Request *request);
+
+/* Told of attributes that are about to be answered; puts in what the store has not heard of yet. */
+void fresh_note_directory(struct fuse_attr *attributes);
+
+/* Told of a write(2) that the store has taken. */
+void fresh_note_write(const Request *request);
+
+/* Hands everything over to the store. */
+void fresh_settle(void);
+
+/* The same, and forgets all that is known: somebody else may change anything from here on. */
+void fresh_end(void);
+
+#pragma GCC visibility pop
+
+#endif

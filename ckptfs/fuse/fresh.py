@@ -1,0 +1,90 @@
+"""What the compiled front may answer before it is in the store, and how it gets there.
+
+`_fresh.c` says what is done with that. Here is what it needs from the file system: a *grant*, under
+which a process may make files, directories and links without asking, and `take`, which puts them
+into the workspace. Between a grant and the next `take` nobody else changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ckptfs.fs import Filesystem
+from ckptfs.fs.arrival import Arrival, Dressed
+from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.model import Ino, KernelClock
+
+#: How much may wait for a commit; it is held in memory until then.
+DIRTY_BYTES_MAX = 64 << 20
+#: How many bytes of files one grant is for.
+BYTES = 2 << 20
+#: What must be free beyond those: the records of as many files as the front holds at once.
+_RECORDS = 1 << 20
+
+#: Number of the first new inode, end by the monotonic clock, bytes, earliest stamp.
+Grant = tuple[int, int, int, int]
+
+
+class Fresh:
+    """``wrote`` is told of every file that a process made."""
+
+    def __init__(
+        self,
+        fs: Filesystem,
+        clock: KernelClock,
+        guard: Guard,
+        wrote: Callable[[int, int], object],
+    ) -> None:
+        self._fs = fs
+        self._clock = clock
+        self._guard = guard
+        self._wrote = wrote
+
+    def grant(self, pid: int) -> Grant | None:
+        """For how long and for how much this process need not ask, or None. Not where some names
+        are kept out of history, since each would have to be judged, nor while something lives on
+        that a restore took away, since it would have to be told apart."""
+        fs = self._fs
+        if fs.head.aside is not None or fs.limbo or pid in touching:
+            return None
+        if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+            fs.commit()
+        until_ns = self._guard.lasting(pid)
+        if not until_ns or not fs.store.has_room(BYTES + _RECORDS):
+            return None
+        return fs.store.next_numbers()[0], until_ns, BYTES, self._clock.latest_ns
+
+    def take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
+        """Put what was made under a grant into the workspace, and what became of the directories
+        that were there before."""
+        with self._promised():
+            self._take(arrivals, directories, pid)
+
+    def go_on(self, node: int, offset: int, data: bytes, pid: int) -> None:
+        """Write on where the process's last write to a file ended."""
+        with self._promised():
+            self._guard(pid, None)
+            self._fs.write(self._fs.head, Ino(node), offset, data)
+
+    @contextmanager
+    def _promised(self) -> Iterator[None]:
+        """It was acknowledged: better to stop than to go on without it."""
+        try:
+            yield
+        except BaseException as error:
+            self._fs.store.fail(error)
+            raise
+
+    def _take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
+        fs = self._fs
+        self._guard(pid, None)
+        view = fs.head
+        if arrivals:
+            fs.store.skip_numbers(arrivals[-1][0], 0)
+            fs.store.note_bytes(sum(len(arrival[-1]) for arrival in arrivals))
+            fs.arrive(view, arrivals)
+        for directory in directories:
+            fs.dress(view, directory)
+        for arrival in arrivals:
+            self._wrote(arrival[0], pid)

@@ -1,0 +1,5 @@
+"""Every verb of a workspace, once."""
+
+from ckptfs.service.service import Service
+
+__all__ = ["Service"]

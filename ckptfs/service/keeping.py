@@ -1,0 +1,101 @@
+"""Keeping: which checkpoints stay, what they are called, and the settings that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ckptfs import config, history
+from ckptfs.errors import CheckpointPinned
+from ckptfs.history import Checkpoint, excluded, removal, tags, upkeep
+from ckptfs.history import settings as settings_file
+from ckptfs.history.retention import Decision
+from ckptfs.history.settings import Settings
+
+if TYPE_CHECKING:
+    from ckptfs.service.service import Service
+
+#: The setting that lets checkpoints expire by themselves.
+_AUTOMATIC = "retention.automatic"
+
+
+def delete(service: Service, doomed: Sequence[Checkpoint]) -> None:
+    """Delete checkpoints and free what only they held."""
+    removal.delete(service.fs, doomed)
+    service.fs.commit()
+
+
+def delete_named(service: Service, names: Sequence[str]) -> list[Checkpoint]:
+    """Delete the checkpoints that are named; all of them, or none if one is pinned."""
+    doomed = list({found.id: found for found in map(service.find, names)}.values())
+    for checkpoint in doomed:
+        if checkpoint.pinned:
+            raise CheckpointPinned(checkpoint.id)
+    service.delete(doomed)
+    return doomed
+
+
+def keep_newest(service: Service, most: int) -> list[int]:
+    """Delete the oldest checkpoints beyond so many, other than tagged and pinned ones and those
+    that `undo` and `redo` go to. Returns the numbers of what went."""
+    store = service.fs.store
+    entries = (history.undoable(store), history.redoable(store))
+    needed = {entry.before for entry in entries if entry is not None}
+    found = service.checkpoints()
+    excess = max(0, len(found) - max(most, 1))
+    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
+    doomed = free[:excess]
+    if doomed:
+        service.delete(doomed)
+    return [item.id for item in doomed]
+
+
+def tag(service: Service, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
+    """Give a checkpoint a tag; with an empty one, take its tag away."""
+    store, found = service.fs.store, service.find(checkpoint)
+    changed = tags.set_tag(store, found, tag, move=move) if tag else tags.remove_tag(store, found)
+    service.fs.commit()
+    return changed
+
+
+def pin(service: Service, names: Sequence[str], *, pinned: bool = True) -> list[Checkpoint]:
+    """Keep checkpoints from expiring and from being deleted, or no longer."""
+    found = [service.find(name) for name in names]
+    changed = [tags.set_pinned(service.fs.store, item, pinned=pinned) for item in found]
+    service.fs.commit()
+    return changed
+
+
+def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
+    """Let checkpoints expire; say for each one whether it stays and why."""
+    policy = service.settings().retention
+    return upkeep.decide(service.fs, policy) if dry_run else upkeep.prune(service.fs, policy)
+
+
+def expire(service: Service) -> list[Decision]:
+    """The same by itself, if the settings want it; what is hidden has yet to be freed."""
+    chosen = service.settings()
+    return upkeep.expire(service.fs, chosen.retention) if chosen.value(_AUTOMATIC) else []
+
+
+def settings(service: Service) -> Settings:
+    """What holds for this workspace: its own settings over the user's."""
+    return settings_file.load([config.settings_file(), service.fs.store.path / settings_file.FILE])
+
+
+def exclude(service: Service) -> tuple[str, ...]:
+    """Let the exclude patterns of the settings hold, for what is there already, too."""
+    patterns = service.settings().exclude
+    touched = excluded.apply(service.fs, patterns)
+    service.fs.commit()
+    service.unannounced.append(touched)
+    return patterns
+
+
+def add_excluded(service: Service, patterns: Sequence[str]) -> None:
+    """Add patterns to the workspace's own; the next `exclude` lets them hold."""
+    known = service.settings().exclude
+    new = [pattern for pattern in patterns if pattern not in known]
+    text = settings_file.patterns_text([*known, *new])
+    if new:
+        settings_file.store(service.fs.store.path / settings_file.FILE, "exclude.patterns", text)

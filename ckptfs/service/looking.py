@@ -1,0 +1,95 @@
+"""Looking: what there is, and what differs. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptfs import history
+from ckptfs.history import Checkpoint, difference, listing, log, references, tally
+from ckptfs.history.diff import Counts
+from ckptfs.history.difference import Difference
+from ckptfs.history.listing import Listed
+from ckptfs.history.log import Version
+from ckptfs.model import Epoch
+from ckptfs.service.refusals import given, paths_known
+from ckptfs.store import View
+
+if TYPE_CHECKING:
+    from ckptfs.service.service import Service
+
+
+class Figures(NamedTuple):
+    """What `status` says about a store."""
+
+    checkpoints: int
+    store_bytes: int
+    inodes: int
+    #: Paths added, modified and deleted since the last checkpoint; None if they are very many.
+    unsaved: dict[str, int] | None
+
+
+def figures(service: Service) -> Figures:
+    store = service.fs.store
+    inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
+    counts = tally.unsaved(service.fs)
+    unsaved = None if counts is None else counts._asdict()
+    return Figures(len(history.checkpoints(store)), store.size_bytes(), inodes, unsaved)
+
+
+def find(service: Service, checkpoint: str) -> Checkpoint:
+    """The checkpoint that a reference names."""
+    return references.resolve_checkpoint(service.fs.store, checkpoint, service.fs.clock())
+
+
+def view(service: Service, checkpoint: str | None) -> View:
+    """The tree of a checkpoint, or of now when none is named."""
+    if checkpoint is None:
+        return service.fs.head
+    return service.fs.view_of(service.find(checkpoint).epoch)
+
+
+def checkpoints(service: Service) -> list[Checkpoint]:
+    """All checkpoints, oldest first."""
+    return history.checkpoints(service.fs.store)
+
+
+def listed(
+    service: Service, *, limit: int | None = None, since: str = "", path: bytes | None = None
+) -> Listed:
+    """The newest checkpoints: some or all, from a moment on, or in which a path changed."""
+    with paths_known("list changes of", "neither the workspace nor any checkpoint has it"):
+        return listing.listed(service.fs, limit=limit, since=since, path=path)
+
+
+def counts(service: Service, wanted: Sequence[Checkpoint]) -> list[Counts]:
+    """How much each checkpoint changed against the one it came from."""
+    return tally.tallies(service.fs, wanted)
+
+
+def diff(
+    service: Service, older: str, newer: str, patterns: Sequence[bytes] | None = None
+) -> Difference:
+    """What differs between two references; empty ones are the last checkpoint and now."""
+    wanted = given(patterns, "compare")
+    with paths_known("compare", "neither side has it"):
+        return difference.between(service.fs, older, newer, wanted)
+
+
+def show(service: Service, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Difference:
+    """What a checkpoint changed."""
+    wanted = given(patterns, "show")
+    found = references.resolve_checkpoint(service.fs.store, checkpoint, service.fs.clock())
+    with paths_known("show", f"checkpoint {found.id} does not have it"):
+        return difference.of_checkpoint(service.fs, found, wanted)
+
+
+def contents(service: Service, view: int, paths: Sequence[bytes], limit: int) -> list[bytes | None]:
+    """The bytes of files at one end of a difference; None for what is larger or no file."""
+    return difference.contents(service.fs, Epoch(view), paths, limit)
+
+
+def path_log(service: Service, path: bytes) -> list[Version]:
+    """Every checkpoint in which a path differs from the one before, newest first."""
+    with paths_known("show", "no checkpoint has it"):
+        return log.history_of(service.fs, path)

@@ -1,0 +1,116 @@
+"""The store itself: its bytes, its health, copies of it, and what is removed from it for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptfs.errors import SettingInvalid
+from ckptfs.history import compression, damage, removal, settings, tally
+from ckptfs.history import purge as purging
+from ckptfs.history.damage import Affected
+from ckptfs.history.purge import Doomed, Purged
+from ckptfs.history.space import Space, measure
+from ckptfs.service.refusals import paths_known
+from ckptfs.store import Problem
+from ckptfs.store import check as problems_of
+from ckptfs.store.blocks import LOST
+from ckptfs.store.check import Progress as CheckProgress
+
+if TYPE_CHECKING:
+    from ckptfs.service.service import Service
+
+
+class Backup(NamedTuple):
+    """Where a copy of the store is, and how large."""
+
+    dest: str
+    bytes: int
+
+
+def space(service: Service) -> Space:
+    """Whose bytes the store has. Reads the whole block map."""
+    return measure(service.fs)
+
+
+def compact(service: Service) -> tuple[int, int]:
+    """Compress what is not yet, and give free room back to the disk; the size of the store's
+    file before and after."""
+    removal.reap(service.fs)
+    if service.compresses():
+        compression.compress(service.fs)
+        compression.gather(service.fs)
+        compression.repack(service.fs)
+    service.fs.commit()
+    before = service.fs.store.size_bytes()
+    service.fs.store.compact()
+    return before, service.fs.store.size_bytes()
+
+
+def compresses(service: Service) -> bool:
+    """Whether blocks at rest are to be compressed."""
+    return bool(service.settings().value("store.compress"))
+
+
+def may_compress(service: Service) -> bool:
+    """The same for one who does something else and has no use for a complaint."""
+    try:
+        return service.compresses()
+    except SettingInvalid:
+        return False
+
+
+def plan_purge(service: Service, patterns: Sequence[bytes]) -> Doomed:
+    """What `purge` would take away."""
+    return purging.find(service.fs, _to_purge(service, patterns))
+
+
+def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
+    """Remove files from the workspace and every checkpoint, and their bytes from the store."""
+    purged = purging.purge(service.fs, _to_purge(service, patterns))
+    if purged.doomed.inodes:
+        tally.forget(service.fs.store)
+        service.compact()
+        service.unannounced.append(purged.touched)
+    return purged
+
+
+def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
+    reason = "neither the workspace nor any checkpoint has it"
+    with paths_known("purge", reason, named=b", ".join(patterns)):
+        return purging.meant(service.fs, patterns)
+
+
+def check(
+    service: Service, *, deep: bool = True, progress: CheckProgress | None = None
+) -> list[Problem]:
+    """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
+    bytes of all blocks."""
+    service.fs.commit()
+    faults = [Problem("pages", fault) for fault in service.fs.store.page_faults()]
+    # LMDB might not survive the look at damaged pages.
+    return faults or problems_of(service.fs.store, deep=deep, progress=progress)
+
+
+def affected(service: Service, problems: Sequence[Problem] = ()) -> list[Affected]:
+    """The files that damaged blocks belong to; without problems, those that a repair could not
+    save all of."""
+    keys = {bytes.fromhex(item.block) for item in problems if item.block}
+    return damage.affected(service.fs, keys if problems else {LOST})
+
+
+def backup(service: Service, dest: Path) -> Backup:
+    """Copy the store, as it is now, into another that is a store of its own."""
+    service.fs.commit()
+    return service.copy(dest)
+
+
+def copy(service: Service, dest: Path) -> Backup:
+    """The copying itself, of what was committed: a daemon does it in a thread beside."""
+    store = service.fs.store
+    store.backup(dest)
+    own = store.path / settings.FILE
+    if own.exists():
+        (dest / settings.FILE).write_bytes(own.read_bytes())
+    return Backup(str(dest), (dest / "data.mdb").stat().st_size)

@@ -1,0 +1,151 @@
+"""Plain directories: import and export, and the directory of the workspace itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptfs import sync
+from ckptfs.errors import WorkspaceNotEmpty
+from ckptfs.model import ROOT_INO
+from ckptfs.sync import SyncResult
+from ckptfs.sync.ledger import ROOT_PLACE, Ledger
+from ckptfs.sync.results import Watcher
+
+if TYPE_CHECKING:
+    from ckptfs.service.service import Service
+
+#: Which directory the ledger is about: its inode number and path.
+_BELOW = b"below"
+#: Whether the directory below was brought up to date when the workspace was last let go.
+_CURRENT_BELOW = b"current_below"
+#: Set while the workspace of a directory that is not mounted was changed and its directory was not
+#: yet: whoever opens the store next has to write back.
+_OWED_BELOW = b"owed_below"
+
+
+def is_empty(service: Service) -> bool:
+    """Whether the workspace has no files at all."""
+    return not any(True for _ in service.fs.entries(service.fs.head, ROOT_INO))
+
+
+def import_tree(
+    service: Service, source: Path, progress: Watcher | None = None, *, merge: bool = False
+) -> SyncResult:
+    """Fill the workspace from another directory, which is only read.
+
+    With ``merge`` it may have content already, and is saved before anything is overwritten.
+    """
+    if not service.is_empty():
+        if not merge:
+            raise WorkspaceNotEmpty(service.fs.store.path)
+        if service.has_unsaved():
+            service.save(f"before import from {source}")
+    service.exclude()
+    result = sync.import_tree(service.fs, source, progress=progress)
+    service.save(f"import from {source}")
+    return result
+
+
+def export(
+    service: Service, dest: Path, checkpoint: str | None = None, progress: Watcher | None = None
+) -> SyncResult:
+    """Write a checkpoint, or the tree of now, into an absent or empty directory."""
+    view = service.view(checkpoint)
+    service.fs.settle()
+    return sync.export_tree(service.fs, view, dest, progress=progress)
+
+
+def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+    """Bring in what changed in the directory below, without a checkpoint of its own."""
+    service.exclude()
+    result = sync.scan(service.fs, dir_fd, progress=progress)
+    service.fs.commit()
+    return result
+
+
+def catch_up(service: Service, dir_fd: int) -> None:
+    """Take in what changed in a directory that is not mounted, and finish what a process that
+    was killed still owed to it."""
+    service.take_in(dir_fd)
+    if service.owes_below():
+        service.write_back(dir_fd)
+
+
+def owes_below(service: Service) -> bool:
+    """Whether a process was killed between changing the workspace and its directory."""
+    return service.fs.store.facts.get(_OWED_BELOW) is not None
+
+
+def owe_below(service: Service, owed: bool = True) -> None:
+    """The directory is about to fall behind the workspace. Counts with the next commit."""
+    if owed:
+        service.fs.store.facts.put(_OWED_BELOW, b"1")
+    else:
+        service.fs.store.facts.delete(_OWED_BELOW)
+
+
+def settle_in(service: Service, dir_fd: int, path: Path, *, keep_first: bool = True) -> None:
+    """Take a directory that stays unmounted for the workspace. Its first state becomes a
+    checkpoint, unless the caller is about to take one."""
+    if keep_first and not service.checkpoints():
+        service.bring_in(dir_fd, path)
+    else:
+        _meet(service, dir_fd, path)
+        service.catch_up(dir_fd)
+
+
+def bring_in(
+    service: Service, dir_fd: int, path: Path, progress: Watcher | None = None
+) -> SyncResult:
+    """Take over what the directory below holds; what changed there becomes a checkpoint.
+
+    The state that the store had before is sealed first, so that a change made from outside
+    never stands in the same checkpoint as one made inside.
+    """
+    _meet(service, dir_fd, path)
+    first = not service.checkpoints()
+    if not first and service.has_unsaved():
+        service.save("as it was unmounted", "mount")
+    result = service.take_in(dir_fd, progress)
+    if first:
+        service.save("first mount", "mount")
+    elif result.changed and service.has_unsaved():
+        service.save("changed while unmounted", "offline")
+    return result
+
+
+def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+    """Bring the directory below up to date with the workspace."""
+    service.fs.commit()
+    result = sync.write_back(service.fs, dir_fd, progress=progress)
+    if not result.skipped:
+        service.owe_below(False)
+    service.mark_below(current=True)
+    return result
+
+
+def mark_below(service: Service, *, current: bool) -> None:
+    """Note durably whether the directory below is as current as the store."""
+    service.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")
+    service.fs.commit()
+
+
+def below_is_current(service: Service) -> bool:
+    return service.fs.store.facts.get(_CURRENT_BELOW) != b"0"
+
+
+def _meet(service: Service, dir_fd: int, path: Path) -> None:
+    """Start afresh with a directory that is neither where nor what the last one was.
+
+    Compared with the ledger of another directory, everything would look deleted. Without
+    one nothing does: what both have is compared, and what only one has is kept.
+    """
+    store = service.fs.store
+    inode, name = b"%d" % os.fstat(dir_fd).st_ino, os.fsencode(path)
+    known = (store.facts.get(_BELOW) or b"").split(b" ", 1)
+    if len(known) == 2 and known[0] != inode and known[1] != name:
+        Ledger(store).forget_tree(*ROOT_PLACE)
+    if known != [inode, name]:
+        store.facts.put(_BELOW, inode + b" " + name)

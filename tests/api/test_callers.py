@@ -1,0 +1,70 @@
+"""Many threads and processes at one workspace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from ckptfs import CheckpointService
+from ckptfs.errors import DaemonGone, StoreInUse
+from tests.support.mounting import ckptfs, succeed
+
+
+def test_threads_of_one_process(plain: CheckpointService) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(
+            threads.map(lambda n: plain.save(str(n), allow_empty=True).id, range(16), timeout=60)
+        )
+    assert len(set(made)) == 16
+
+
+def test_processes_take_turns(plain: CheckpointService, work: Path) -> None:
+    code = (
+        "import sys; from ckptfs import CheckpointService\n"
+        f"s = CheckpointService({str(work)!r})\n"
+        "for n in range(5): s.save('x', allow_empty=True)"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [process.wait(120) for process in running] == [0] * 4
+    assert len(plain.list()) == 21
+
+
+def test_callers_outlast_mounts_and_unmounts(plain: CheckpointService, work: Path) -> None:
+    """While a workspace is mounted and unmounted, whoever asks waits and asks who is there then.
+    Only a request that is under way when the daemon ends is lost, and that is told."""
+    done = threading.Event()
+    saved: list[str] = []
+
+    def save_on() -> None:
+        while not done.wait(0.2):  # or nobody would find a moment to mount
+            with suppress(DaemonGone):
+                saved.append(plain.save(f"{len(saved)}", allow_empty=True).id)
+
+    with ThreadPoolExecutor(2) as threads:
+        callers = [threads.submit(save_on) for _ in range(2)]
+        for _ in range(2):
+            succeed(mount_again(work))
+            succeed(ckptfs("umount", work))
+        done.set()
+        for caller in callers:
+            caller.result(60)
+    assert len(set(saved)) == len(saved) > 5
+
+
+def mount_again(work: Path) -> subprocess.CompletedProcess[str]:
+    """Mount, though others have the store now and then."""
+    for _ in range(200):
+        tried = ckptfs("mount", work)
+        if tried.returncode != StoreInUse.exit_code:
+            break
+    return tried
+
+
+def test_a_hundred_callers_of_a_daemon(mounted: CheckpointService) -> None:
+    with ThreadPoolExecutor(100) as threads:
+        made = list(threads.map(lambda n: mounted.save(str(n), allow_empty=True).id, range(100)))
+    assert len(set(made)) == 100

@@ -1,0 +1,82 @@
+"""Trees, settings, tasks, lists, and errors that are told once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ckptfs import CheckpointEvent, CheckpointService
+from ckptfs.errors import (
+    CkptfsError,
+    OverlappingTrees,
+    SettingInvalid,
+    SourceMissing,
+    StateInvalid,
+    TagInvalid,
+)
+from tests.api.conftest import PLAIN
+
+
+def test_errors_are_ours_and_told_once(plain: CheckpointService, base: Path) -> None:
+    heard: list[CheckpointEvent] = []
+    plain.on("error", heard.append)
+    (base / "file").write_text("in the way")
+    with pytest.raises(CkptfsError):
+        plain.export(base / "file/below")
+    with pytest.raises(TagInvalid):
+        plain.save("x", tag="two\nlines")
+    with pytest.raises(StateInvalid):
+        plain.save("x", state={"": 1})
+    kinds = [event.data["kind"] for event in heard]
+    assert kinds[1:] == ["tag-invalid", "state-invalid"] and len(kinds) == 3
+
+
+def test_trees_that_overlap_are_refused(mounted: CheckpointService, work: Path, base: Path) -> None:
+    for overlapping in (work / "inside", base, mounted.workspace.store / "inside"):
+        with pytest.raises(OverlappingTrees):
+            mounted.export(overlapping)
+        with pytest.raises((OverlappingTrees, SourceMissing)):
+            mounted.import_from(overlapping)
+
+
+def test_trees_in_and_out(plain: CheckpointService, work: Path, base: Path) -> None:
+    (base / "source").mkdir()
+    (base / "source/a").write_text("a")
+    plain.import_from(base / "source")
+    plain.export(base / "copy")
+    plain.backup(base / "backup")
+    assert (base / "copy/a").read_text() == "a"
+    (base / "other").mkdir()
+    with CheckpointService(base / "other", base / "backup", PLAIN) as other:
+        assert [item.id for item in other.list()][-2:] == [x.id for x in plain.list()][-2:]
+
+
+def test_settings(plain: CheckpointService, work: Path) -> None:
+    assert plain.settings()["retention.keep_all"] == "1h"
+    plain.configure("retention.keep_all", "2h")
+    assert plain.settings()["retention.keep_all"] == "2h"
+    plain.configure("retention.keep_all", None)
+    assert plain.settings()["retention.keep_all"] == "1h"
+    with pytest.raises(SettingInvalid):
+        plain.configure("retention.keep_all", "for ever")
+
+
+def test_tasks(plain: CheckpointService, work: Path) -> None:
+    plain.start_task("one")
+    (work / "a").write_text("a")
+    plain.finish_task("did it")
+    (work / "b").write_text("b")
+    assert [item["name"] for item in plain.tasks()] == ["one"]
+    plain.revert_task("one")
+    assert os.listdir(work) == ["b"]
+
+
+def test_some_checkpoints(plain: CheckpointService, work: Path) -> None:
+    for name in ("a", "b"):
+        (work / name).write_text(name)
+        plain.save(name)
+    assert [item.message for item in plain.list(2)] == ["b", "a"]
+    assert [item.message for item in plain.list(path="a")] == ["a"]
+    assert plain.list(since="1 minute ago") == plain.list()

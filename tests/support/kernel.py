@@ -1,0 +1,93 @@
+"""The other end of the compiled front: a socket in place of the kernel, and somebody in place of
+the requests."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from types import ModuleType
+
+from ckptfs.model import Inode
+
+LOOKUP, FORGET, GETATTR, SETATTR, SYMLINK, MKNOD, MKDIR = 1, 2, 3, 4, 6, 8, 9
+UNLINK, RENAME, READ, WRITE, STATFS, BATCH_FORGET = 10, 12, 15, 16, 17, 42
+HEAD = struct.Struct("=IIQQIIIHH")
+ANSWER = struct.Struct("=IiQ")
+
+
+class Owner:
+    """Takes the place of the requests, and keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.failing: set[int] = set()
+        self.generations: dict[int, int] = {}
+        self.limbo: dict[int, None] = {}
+        self.unlinked = {1000}
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *values: self.calls.append((name, *values))
+
+    def lookup(self, parent: int, name: bytes) -> Inode:
+        number = int(name)
+        return Inode(number, 0o100644, 1, *[0] * 11, 1, b"", b"")  # type: ignore[arg-type, call-arg]
+
+    def forget(self, node: int) -> None:
+        self.calls.append(("forget", node))
+        if node in self.failing:
+            raise OSError(errno.EIO, "damaged")
+
+    def errno_of(self, error: BaseException) -> int:
+        self.calls.append(("failed", str(error)))
+        return errno.ENOSPC
+
+
+class Kernel:
+    """The other end of the socket."""
+
+    def __init__(self, compiled: ModuleType, owner: Owner | None = None) -> None:
+        self.front = compiled
+        self.owner = owner or Owner()
+        self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.theirs = theirs.detach()
+        self.ours.setblocking(False)
+        compiled.bind(self.owner)
+
+    def send(self, opcode: int, body: bytes, node: int = 1, pid: int = 42) -> None:
+        """Ask for something that `serve` has not been told of yet."""
+        size = HEAD.size + len(body)
+        self.ours.send(HEAD.pack(size, opcode, 7, node, 0, 0, pid, 0, 0) + body)
+
+    def ask(self, opcode: int, body: bytes, node: int = 1) -> int:
+        """Send a request; return what `serve` does."""
+        self.send(opcode, body, node)
+        return self.serve()
+
+    def serve(self) -> int:
+        outcome: int = self.front.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000)
+        return outcome
+
+    def error(self) -> int:
+        """The errno that was answered."""
+        return self.answer()[0]
+
+    def answer(self) -> tuple[int, bytes]:
+        """The errno that was answered, and what came with it."""
+        data = self.ours.recv(1 << 16)
+        _, error, unique = ANSWER.unpack_from(data)
+        assert unique == 7
+        return -int(error), data[ANSWER.size :]
+
+    def is_silent(self) -> bool:
+        try:
+            self.ours.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        return False
+
+    def close(self) -> None:
+        self.ours.close()
+        os.close(self.theirs)

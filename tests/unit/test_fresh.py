@@ -1,0 +1,306 @@
+"""What is fresh, with a socket in place of the kernel: several requests are read in one turn of the
+loop, and `take` tells what was handed over, and when."""
+
+from __future__ import annotations
+
+import errno
+import stat
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ckptfs.fuse import front
+from ckptfs.model import Inode
+from tests.support.kernel import (
+    GETATTR,
+    LOOKUP,
+    MKDIR,
+    MKNOD,
+    READ,
+    SETATTR,
+    SYMLINK,
+    UNLINK,
+    WRITE,
+    Kernel,
+    Owner,
+)
+
+DIRECTORY, FIRST = 50, 1000
+MODE, UID, GID, SIZE, ATIME, MTIME = 1, 2, 4, 8, 16, 32
+
+
+class Giver(Owner):
+    """Gives grants, and says of every name that it is absent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 1 << 20
+        self.seconds = 100
+        self.mode = stat.S_IFDIR | 0o755
+        self.refusing = False
+
+    def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
+        self.calls.append(("lookup", parent, name))
+
+    def getattr(self, node: int) -> Inode:
+        return self._inode(node, self.mode)
+
+    def mknod(self, parent: int, name: bytes, mode: int, *_: object) -> Inode:
+        self.calls.append(("mknod", parent, name))
+        return self._inode(77, mode)
+
+    def _inode(self, node: int, mode: int) -> Inode:
+        return Inode(node, mode, 2, 0, 9, *[0] * 9, 1, b"", b"")  # type: ignore[arg-type, call-arg]
+
+    def grant(self, pid: int) -> tuple[int, int, int, int] | None:
+        self.calls.append(("grant", pid))
+        if self.refusing:
+            return None
+        return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
+
+    def take(self, arrivals: list[tuple[object, ...]], directories: object, pid: int) -> None:
+        self.calls.append(("take", arrivals, directories, pid))
+
+    def named(self, name: str) -> list[tuple[object, ...]]:
+        return [call for call in self.calls if call[0] == name]
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    compiled = front.load()
+    if compiled is None:
+        pytest.skip("the front was not built")
+    found = Kernel(compiled, Giver())
+    for number in range(3):  # a process that goes on
+        make(found, b"before%d" % number)
+        found.serve()
+        assert found.error() == 0
+    found.owner.calls.clear()
+    yield found
+    found.close()
+
+
+def giver(kernel: Kernel) -> Giver:
+    assert isinstance(kernel.owner, Giver)
+    return kernel.owner
+
+
+def make(kernel: Kernel, name: bytes, node: int = DIRECTORY, pid: int = 42) -> None:
+    body = struct.pack("=IIII", stat.S_IFREG | 0o600, 0, 0, 0) + name + b"\0"
+    kernel.send(MKNOD, body, node, pid)
+
+
+def make_directory(kernel: Kernel, name: bytes, node: int = DIRECTORY) -> None:
+    kernel.send(MKDIR, struct.pack("=II", 0o755, 0) + name + b"\0", node)
+
+
+def write(kernel: Kernel, node: int, offset: int, data: bytes, pid: int = 42) -> None:
+    kernel.send(WRITE, struct.pack("=QQIIQII", 0, offset, len(data), 0, 0, 0, 0) + data, node, pid)
+
+
+def set_attributes(kernel: Kernel, node: int, valid: int, **values: int) -> None:
+    fields = ["size", "owner", "atime", "mtime", "ctime"]
+    times = [values.get(field, 0) for field in fields]
+    body = struct.pack("=IIQ", valid, 0, 0) + struct.pack("=5Q3I", *times, 0, 0, 0)
+    body += struct.pack("=IIIII", values.get("mode", 0), 0, values.get("uid", 0), 0, 0)
+    kernel.send(SETATTR, body, node)
+
+
+def test_a_file_is_handed_over_once_with_all_it_has(kernel: Kernel) -> None:
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"hello ")
+    write(kernel, FIRST, 6, b"world")
+    set_attributes(kernel, FIRST, MODE | UID, mode=0o644, uid=5)
+    set_attributes(kernel, FIRST, MTIME, mtime=17)
+    kernel.serve()
+    assert [kernel.error() for _ in range(5)] == [0] * 5
+    (taken,) = giver(kernel).named("take")
+    ((ino, mode, nlink, uid, gid, _, size, _, mtime, *_, parent, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    assert (ino, mode, nlink, uid, gid) == (FIRST, stat.S_IFREG | 0o644, 1, 5, 0)
+    assert (size, mtime, parent, name, data) == (11, 17 * 10**9, DIRECTORY, b"file", b"hello world")
+    assert giver(kernel).named("mknod") == []
+
+
+def test_what_is_fresh_is_found_and_read(kernel: Kernel) -> None:
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"content")
+    kernel.send(LOOKUP, b"file\0", DIRECTORY)
+    kernel.send(READ, struct.pack("=QQIIQII", 0, 3, 100, 0, 0, 0, 0), FIRST)
+    kernel.send(GETATTR, bytes(16), FIRST)
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    (node,) = struct.unpack_from("=Q", kernel.answer()[1])
+    assert node == FIRST
+    assert kernel.answer()[1] == b"tent"
+    (ino, size) = struct.unpack_from("=QQ", kernel.answer()[1], 16)
+    assert (ino, size) == (FIRST, 7)
+    assert kernel.front.knows(FIRST)
+
+
+def test_a_fresh_directory_is_known_to_be_empty(kernel: Kernel) -> None:
+    make_directory(kernel, b"dir")
+    kernel.send(LOOKUP, b"absent\0", FIRST)
+    make(kernel, b"inner", FIRST)
+    kernel.serve()
+    assert kernel.error() == 0
+    error, entry = kernel.answer()
+    assert (error, struct.unpack_from("=Q", entry)[0]) == (0, 0)
+    assert kernel.error() == 0
+    assert giver(kernel).named("lookup") == [("lookup", DIRECTORY, b"dir")]
+    (taken,) = giver(kernel).named("take")
+    assert [arrival[-3:-1] for arrival in taken[1]] == [(DIRECTORY, b"dir"), (FIRST, b"inner")]  # type: ignore[attr-defined]
+
+
+def test_directories_hear_of_their_entries(kernel: Kernel) -> None:
+    make_directory(kernel, b"dir")
+    make(kernel, b"file")
+    kernel.send(GETATTR, bytes(16), DIRECTORY)
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    nlink = struct.unpack_from("=I", kernel.answer()[1], 16 + 64)[0]
+    assert nlink == 3
+    (taken,) = giver(kernel).named("take")
+    ((ino, *_, subdirectories, dressed),) = taken[2]  # type: ignore[misc, attr-defined]
+    assert (ino, subdirectories, dressed) == (DIRECTORY, 1, 0)
+
+
+def test_a_name_is_taken_once(kernel: Kernel) -> None:
+    make(kernel, b"file")
+    make(kernel, b"file")
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    # The second one asks the store, which knows of the first by then.
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "mknod"]
+
+
+@pytest.mark.parametrize("name", [b".checkpoints", b"x" * 256, b".", b""])
+def test_names_that_mean_something_go_the_ordinary_way(kernel: Kernel, name: bytes) -> None:
+    make(kernel, name, node=1)
+    kernel.serve()
+    assert giver(kernel).named("take") == []
+    assert len(giver(kernel).named("mknod")) == 1
+
+
+def test_another_process_comes_after_all_that_was_made(kernel: Kernel) -> None:
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"theirs", pid=43)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+
+
+def test_a_removal_comes_after_all_that_was_made(kernel: Kernel) -> None:
+    make(kernel, b"file")
+    kernel.send(UNLINK, b"file\0", DIRECTORY)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "unlink"]
+
+
+def test_without_a_grant_everything_goes_the_ordinary_way(kernel: Kernel) -> None:
+    giver(kernel).refusing = True
+    make(kernel, b"file")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls] == ["grant", "mknod"]
+
+
+def test_a_grant_ends_with_its_time(kernel: Kernel) -> None:
+    giver(kernel).seconds = 0
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"data")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+
+
+def test_a_grant_ends_with_its_bytes(kernel: Kernel) -> None:
+    giver(kernel).bytes = 3
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"data")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+
+
+@pytest.mark.parametrize("offset, size", [(1, 1), (0, 65_537), (65_000, 1_000)])
+def test_holes_and_large_files_are_left_to_the_store(
+    kernel: Kernel, offset: int, size: int
+) -> None:
+    make(kernel, b"file")
+    write(kernel, FIRST, offset, b"x" * size)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+
+
+def test_writes_that_go_on_are_put_together(kernel: Kernel) -> None:
+    for number in range(5):
+        write(kernel, 77, number * 3, b"abc")
+    kernel.send(GETATTR, bytes(16), 77)
+    kernel.serve()
+    assert [kernel.error() for _ in range(6)] == [0] * 6
+    named = [call[0] for call in giver(kernel).calls]
+    assert named == ["write", "grant", "go_on"]
+    assert giver(kernel).named("go_on") == [("go_on", 77, 3, b"abc" * 4, 42)]
+
+
+@pytest.mark.parametrize("node, offset, pid", [(78, 9, 42), (77, 10, 42), (77, 8, 42), (77, 9, 43)])
+def test_writes_that_do_not_go_on_are_not(kernel: Kernel, node: int, offset: int, pid: int) -> None:
+    for number in range(3):
+        write(kernel, 77, number * 3, b"abc")
+    write(kernel, node, offset, b"abc", pid)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["go_on", "write"]
+
+
+def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
+    for offset in (65_530, 65_533, 65_536, 65_539):
+        write(kernel, 77, offset, b"abc")
+    kernel.serve()
+    calls = [call for call in giver(kernel).calls if call[0] != "grant"]
+    assert [call[:3] for call in calls] == [
+        ("write", 77, 65_530),
+        ("go_on", 77, 65_533),
+        ("write", 77, 65_536),
+        ("go_on", 77, 65_539),
+    ]
+
+
+def test_many_are_handed_over_in_portions(kernel: Kernel) -> None:
+    for number in range(130):
+        make(kernel, b"file%d" % number)
+        if number % 20 == 19:
+            kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000)
+    kernel.serve()
+    taken = giver(kernel).named("take")
+    assert sum(len(call[1]) for call in taken) == 130  # type: ignore[arg-type]
+
+
+def test_a_link_is_made_with_its_target(kernel: Kernel) -> None:
+    kernel.send(SYMLINK, b"link\0target\0", DIRECTORY)
+    kernel.serve()
+    (taken,) = giver(kernel).named("take")
+    ((_, mode, *_, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    assert (stat.S_ISLNK(mode), name, data) == (True, b"link", b"target")
+
+
+def test_a_set_gid_directory_hands_its_group_down(kernel: Kernel) -> None:
+    giver(kernel).mode |= stat.S_ISGID
+    make(kernel, b"file")
+    make_directory(kernel, b"dir")
+    kernel.serve()
+    (taken,) = giver(kernel).named("take")
+    file, directory = taken[1]  # type: ignore[misc]
+    assert (file[4], directory[4]) == (9, 9)  # type: ignore[index]
+    assert directory[1] & stat.S_ISGID  # type: ignore[index]
+
+
+def test_what_cannot_be_handed_over_is_told(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(*_: object) -> None:
+        raise OSError(errno.EIO, "no more")
+
+    monkeypatch.setattr(kernel.owner, "take", take, raising=False)
+    kernel.front.bind(kernel.owner)
+    for number in range(4):
+        make(kernel, b"file%d" % number)
+    kernel.serve()
+    assert ("failed", "[Errno 5] no more") in kernel.owner.calls
