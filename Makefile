@@ -37,7 +37,8 @@ types: setup-tests ## mypy, strict
 test: lint types ## set up, then lint, types and the default suite, mounted tests included; ARGS="-k word"
 	$(PY) -m pytest $(ARGS)
 
-test-deep: setup-tests ## the tests that take minutes; ARGS="-k word"
+test-deep: ## the tests that take minutes, atheris among them; ARGS="-k word"
+	@sh vagrant/provision.sh deep
 	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
 
 bench: setup-tests ## measure against the disk's own file system and others, 20 minutes; QUICK=1 for 3; ARGS=...

@@ -3,6 +3,7 @@
 #
 #     vagrant/provision.sh          what running ckptfs needs        (`make setup`, and the Vagrant VM)
 #     vagrant/provision.sh tests    and what its test suite needs    (`make setup-tests`)
+#     vagrant/provision.sh deep     and what the long tests need     (`make test-deep`)
 #
 # It owns the system packages and the virtual environment. It refuses to know what a workspace is.
 # It asks for what is needed (a command, a header), never for a package, so that a Python from pyenv
@@ -220,12 +221,14 @@ fingerprint() {
 # Every distribution that the package asks for is there; the names are in pyproject.toml only.
 all_installed() {
     "$venv/bin/python" - "$mode" <<'PYTHON' 2>/dev/null
-import re, sys
+import sys
 from importlib.metadata import distribution
+from pip._vendor.packaging.requirements import Requirement
 
-for wanted in distribution("ckptfs").requires or []:
-    if "extra ==" not in wanted or sys.argv[1] == "tests":
-        distribution(re.match(r"[\w.-]+", wanted).group())
+extras = {"run": [""], "tests": ["dev"], "deep": ["dev", "fuzz"]}[sys.argv[1]]
+for wanted in map(Requirement, distribution("ckptfs").requires or []):
+    if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras):
+        distribution(wanted.name)
 PYTHON
 }
 
@@ -254,7 +257,11 @@ build_venv() {
         say "Creating .venv with $("$python" --version) ($(command -v "$python"))"
         "$python" -m venv --clear "$venv" || die "Cannot create $venv (the reason stands above)."
     fi
-    if [ "$mode" = tests ]; then what="${root}[dev]"; else what=$root; fi
+    case $mode in
+    run) what=$root ;;
+    tests) what="${root}[dev]" ;;
+    deep) what="${root}[dev,fuzz]" ;;
+    esac
     say "Installing ckptfs into .venv (the first time pyfuse3 is compiled: about a minute)"
     rm -f "$(stamp_of "$mode")"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$what" >&2 ||
@@ -271,8 +278,8 @@ compile_sources() { "$venv/bin/python" -m compileall -q "$root/ckptfs" || say "G
 main() {
     case $mode in
     run) tools= ;;
-    tests) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc" ;; # what the mounted tests drive
-    *) die "usage: provision.sh [run|tests]" ;;
+    tests | deep) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc" ;; # what the mounted tests drive
+    *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # shellcheck disable=SC2086  # a list of words
     if is_current; then

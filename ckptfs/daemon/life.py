@@ -199,9 +199,8 @@ def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
     existed, new = path.exists(), not (path / "data.mdb").exists()
-    # A daemon that died may have died of its store: then every page is looked at first.
-    died = runtime.left_behind(plan.workspace)
-    store = Store.create(path) if new else Store.open(path, doubt=died is not None)
+    # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
+    store = Store.create(path) if new else Store.open(path, doubt=True)
     try:
         yield store
     except BaseException:

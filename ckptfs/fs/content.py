@@ -23,6 +23,7 @@ from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     INLINE_MAX,
     NO_EPOCH,
+    CorruptRecord,
     Mapping,
     block_entity,
     block_number,
@@ -196,7 +197,10 @@ def find_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Mapping
 
 def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
     if mapping.key:
-        return fs.store.blocks.read(mapping.key)
+        data = fs.store.blocks.read(mapping.key)
+        if len(data) != mapping.length:
+            raise CorruptBlock(errno.EIO, "a record of the block map is damaged")
+        return data
     if not mapping.is_whole:
         raise CorruptBlock(errno.EIO, "bytes in the block map are damaged")
     return mapping.inline
@@ -325,9 +329,9 @@ def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer
     try:
         if first == last:
             start = first * BLOCK_SIZE
-            return _piece(fs, find_block(fs, view, inode, first), offset - start, end - start)
+            return _piece(fs, view, inode, first, offset - start, end - start)
         return b"".join(_pieces(fs, view, inode, offset, end))
-    except CorruptBlock as error:
+    except (CorruptBlock, CorruptRecord) as error:
         raise CorruptBlock(errno.EIO, _whereabouts(fs, view, inode, error)) from error
 
 
@@ -352,17 +356,20 @@ def _pieces(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> 
     while offset < end:
         number, start = divmod(offset, BLOCK_SIZE)
         stop = min(BLOCK_SIZE, start + end - offset)
-        yield _piece(fs, find_block(fs, view, inode, number), start, stop)
+        yield _piece(fs, view, inode, number, start, stop)
         offset += stop - start
 
 
-def _piece(fs: Filesystem, mapping: Mapping | None, start: int, stop: int) -> Buffer:
+def _piece(fs: Filesystem, view: View, inode: Inode, number: int, start: int, stop: int) -> Buffer:
     """Bytes ``start`` to ``stop`` of a block; a hole and what a short block lacks are zeros."""
-    if mapping is None:
-        return _ZEROS[: stop - start]
-    piece = block_bytes(fs, mapping)[start:stop]
+    mapping = find_block(fs, view, inode, number)
+    piece = block_bytes(fs, mapping)[start:stop] if mapping else b""
     missing = stop - start - len(piece)
-    return b"".join((piece, _ZEROS[:missing])) if missing else piece
+    if not missing:
+        return piece
+    if inode.allocated >= inode.size:
+        raise CorruptBlock(errno.EIO, "a file without holes has one: its block map is damaged")
+    return b"".join((piece, _ZEROS[:missing]))
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ from ckptfs.fs.exclusion import home_for, home_of, note_border
 from ckptfs.model import LINK_MAX, NAME_MAX, TARGET_MAX, Ino, Inode
 from ckptfs.store.format import (
     PRESENT,
+    CorruptRecord,
     dirent_entity,
     dirent_name,
     link_entity,
@@ -66,7 +67,17 @@ def seek(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode | None:
     if ino is None:
         inodes.load_dir(fs, view, parent)
         return None
-    return inodes.getattr(fs, view, ino)
+    inode = inodes.getattr(fs, view, ino)
+    if inode.name != name or inode.parent != parent:
+        _require_link(fs, view, inode, parent, name)
+    return inode
+
+
+def _require_link(fs: Filesystem, view: View, inode: Inode, parent: Ino, name: bytes) -> None:
+    """An entry and its inode tell of each other. Where the inode names another place, this one must
+    be listed as a further link; or what the entry leads to is not what was stored under it."""
+    if fs.store.links.get(view, link_entity(inode.ino, parent, name)) is None:
+        raise CorruptRecord(f"the entry {os.fsdecode(name)!r} leads to inode {inode.ino}")
 
 
 def lookup(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
@@ -89,12 +100,19 @@ def entries(
     start = prefix + after + b"\x01" if after else prefix
     for entity, record in fs.store.dirents.walk(view, prefix, start):
         child = Ino(unpack_u64(record))
+        name = dirent_name(entity)
         try:
-            yield dirent_name(entity), inodes.getattr(fs, view, child)
+            inode = inodes.getattr(fs, view, child)
         except OSError as error:
-            # Removed since the walk read ahead.
-            if error.errno != errno.ESTALE:
+            # Removed since the walk read ahead, or it never led there.
+            if error.errno != errno.ESTALE or find(fs, view, ino, name) == child:
                 raise
+            continue
+        if inode.name != name or inode.parent != ino:
+            if find(fs, view, ino, name) != child:
+                continue
+            _require_link(fs, view, inode, ino, name)
+        yield name, inode
 
 
 def readlink(fs: Filesystem, view: View, ino: Ino) -> bytes:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import hand_over
@@ -27,7 +27,14 @@ from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.restore import leave_limbo
 from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import GONE, pack_u64, unpack_inode, unpack_mapping, unpack_u64
+from ckptfs.store.format import (
+    GONE,
+    CorruptRecord,
+    pack_u64,
+    unpack_inode,
+    unpack_mapping,
+    unpack_u64,
+)
 from ckptfs.store.tables import Versioned
 from ckptfs.store.views import ancestors_of
 
@@ -68,21 +75,29 @@ class Reaper:
         self._fs = fs
         self._work: Iterator[None] = iter(())
         self._subject: tuple[Epoch, Epoch | None] | None = None
+        #: Epochs whose records are damaged: they stay, so that nothing they alone have is lost.
+        self._stuck: dict[Epoch, CorruptRecord] = {}
 
     def step(self, budget_s: float | None = None) -> bool:
-        """Work for about so long, or until a commit is due; say whether nothing is left to do."""
+        """Work for about so long, or until a commit is due; say whether nothing is left to do.
+        What is damaged is left alone, and told when everything else is done."""
         self._fs.settle()
         leave_limbo(self._fs)
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store
-        while (subject := _next_subject(store)) is not None:
+        while (subject := _next_subject(store, self._stuck)) is not None:
             if subject != self._subject:
                 self._subject = subject
                 self._work = _removal(store, *subject)
-            for done, _ in enumerate(self._work, 1):
-                if done % _STRIDE == 0 and _is_due(store, deadline):
-                    return False
+            try:
+                for done, _ in enumerate(self._work, 1):
+                    if done % _STRIDE == 0 and _is_due(store, deadline):
+                        return False
+            except CorruptRecord as error:
+                self._stuck[subject[0]] = error
             self._subject = None
+        for damage in self._stuck.values():
+            raise damage
         return True
 
 
@@ -92,13 +107,17 @@ def _is_due(store: Store, deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _next_subject(store: Store) -> tuple[Epoch, Epoch | None] | None:
+def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch | None] | None:
     """The hidden epoch to remove next and its only child, if it has one.
 
     The newest first: in a row of hidden epochs each record then moves once, past the whole row.
     """
     children = Counter(record.parent for record in store.epochs.values())
-    ready = [epoch for epoch in store.epochs if is_hidden(store, epoch) and children[epoch] < 2]
+    ready = [
+        epoch
+        for epoch in store.epochs
+        if is_hidden(store, epoch) and children[epoch] < 2 and epoch not in stuck
+    ]
     if not ready:
         return None
     epoch = max(ready)
@@ -116,7 +135,11 @@ def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     # By the invariants above none of these is left; what is unknown is kept, never lost.
     tables |= {table.kind: table for table in (store.blockmap, store.xattrs)}
     for key in store.changes.walk(epoch):
-        yield from _hand_over(store, gone, tables[key[:1]], key[1:], heir, wanted=True)
+        if key[:1] in tables:
+            yield from _hand_over(store, gone, tables[key[:1]], key[1:], heir, wanted=True)
+    if next(store.changes.walk(epoch), None) is not None:
+        # Then there is also a record that is not listed, and who sees it must go on seeing it.
+        raise CorruptRecord(f"epoch {epoch} lists a change of which it has no record")
     hand_over(store, epoch, child)
     store.remove_epoch(epoch)
 

@@ -304,15 +304,18 @@ def _tell_apart(
 ) -> list[tuple[Ino, bytes]]:
     """Make the files that differ new generations of themselves; return all their names.
 
-    Of one that the old head did not have the kernel knows nothing, unless it is ``nameless``.
+    Of one that the old head did not have the kernel knows nothing, unless it is ``nameless``. What
+    it does not know needs no new generation either; only, not every mount is told what it knows.
     """
     named: list[tuple[Ino, bytes]] = []
+    is_told = fs.is_used != fs.is_held
     for ino in differing:
         if ino not in nameless and fs.store.inodes.get(old, pack_u64(ino)) is None:
             continue
         inode = inode_in(fs.store, fs.head, ino)
         if inode is not None and inode.is_file and inode.nlink:
-            fs.generations[ino] = fs.generations.get(ino, 0) + 1
+            if not is_told or fs.is_used(ino):
+                fs.generations[ino] = fs.generations.get(ino, 0) + 1
             named += fs.places_of(fs.head.bare, inode)
     return named
 

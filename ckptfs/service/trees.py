@@ -80,7 +80,6 @@ def owes_below(service: Service) -> bool:
 
 def owe_below(service: Service, owed: bool = True) -> None:
     """The directory is about to fall behind the workspace. Counts with the next commit."""
-    service.fs.store.charge()
     if owed:
         service.fs.store.facts.put(_OWED_BELOW, b"1")
     else:
@@ -129,7 +128,6 @@ def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -
 
 def mark_below(service: Service, *, current: bool) -> None:
     """Note durably whether the directory below is as current as the store."""
-    service.fs.store.charge()
     service.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")
     service.fs.commit()
 
@@ -150,5 +148,4 @@ def _meet(service: Service, dir_fd: int, path: Path) -> None:
     if len(known) == 2 and known[0] != inode and known[1] != name:
         Ledger(store).forget_tree(*ROOT_PLACE)
     if known != [inode, name]:
-        store.charge()
         store.facts.put(_BELOW, inode + b" " + name)

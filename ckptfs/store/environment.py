@@ -24,6 +24,7 @@ from ckptfs.store.blocks import Blocks
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
+from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.tables import Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
@@ -45,8 +46,7 @@ _PLAIN = (
     b"borders",
     b"authors",
 )
-_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
-TABLES = _PLAIN + _VERSIONED
+TABLES = _PLAIN + opening.VERSIONED
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 _RESERVE = 16 << 20
@@ -67,6 +67,7 @@ class Store:
         self.path = path
         self._env = env
         self._lock_fd = lock_fd
+        self._room = Room(path)
         dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
@@ -143,7 +144,7 @@ class Store:
             store._load()
         except (struct.error, LookupError, ValueError) as error:
             store.close(commit=False)
-            raise errors.StoreCorrupt(path, "its epochs make no sense") from error
+            raise errors.StoreCorrupt(path, "its numbers and epochs make no sense") from error
         except BaseException:
             store.close(commit=False)
             raise
@@ -171,6 +172,19 @@ class Store:
         if aside is not None:
             self.aside = view_of({fmt.ASIDE_EPOCH: aside}, fmt.ASIDE_EPOCH)
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
+        self._require_numbers()
+
+    def _require_numbers(self) -> None:
+        """A number that was given out must not be given out again, nor a checkpoint be written."""
+        following = self.next_numbers()
+        used = (self._last(b"inodes"), self._last(b"blockmap"), max(self.epochs))
+        if not self.head.writable or any(a >= b for a, b in zip(used, following, strict=True)):
+            raise ValueError("its numbers")
+
+    def _last(self, table: bytes) -> int:
+        """The highest number that the keys of a table begin with."""
+        with contextlib.closing(self._txn.cursor(self._dbs[table])) as cursor:
+            return fmt.unpack_u64(cursor.item()[0][:8]) if cursor.last() else 0
 
     @property
     def head(self) -> View:
@@ -236,6 +250,7 @@ class Store:
             self._begin()
             self.dirty = True  # so that whoever commits by the clock hears of it, too
             raise self._failure from error
+        self._room.written(self.dirty_bytes)
         self._begin()
 
     def _save_counters(self) -> None:
@@ -286,7 +301,7 @@ class Store:
         if self._copying:
             raise errors.StoreBusy(self.path)
         self.commit()
-        if self._live_pages() * self._page_size > self._disk_free():
+        if self._live_pages() * self._page_size > self._room.disk():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
         self._txn.abort()
         try:
@@ -334,7 +349,7 @@ class Store:
             raise OSError(errno.EIO, str(self._failure))
         needed = self.dirty_bytes + size + _RECORD_COST
         if needed > self._budget:
-            self._budget = self._free_bytes() - _RESERVE
+            self._look_ahead(needed)
             if needed > self._budget:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.dirty = True
@@ -343,13 +358,23 @@ class Store:
         if self._records >= self._records_max:
             self._feel_pressure()
 
+    def _look_ahead(self, needed: int) -> None:
+        """How far to go until the disk is asked again. Where a quota is near, commits stay small:
+        a disk that never writes in place needs new room even for pages that are used again."""
+        room = self._free_bytes(needed) - _RESERVE
+        stride = AHEAD - _RESERVE
+        if self._room.limited:
+            stride = _RESERVE // 4
+            self.pressed = self.pressed or self.dirty_bytes > stride
+        self._budget = min(room, needed + stride)
+
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more could be written in any case."""
         if self._failure is not None or self.pressed:
             return False
         needed = self.dirty_bytes + size
         if needed > self._budget:
-            self._budget = self._free_bytes() - _RESERVE
+            self._look_ahead(needed)
         return needed <= self._budget
 
     def fail(self, error: BaseException) -> None:
@@ -366,16 +391,12 @@ class Store:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
         noted when it is written."""
         needed = self.dirty_bytes + records * _RECORD_COST
-        if records and needed > self._free_bytes() - _RESERVE:
+        if records and needed > self._free_bytes(needed) - _RESERVE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _disk_free(self) -> int:
-        disk = os.statvfs(self.path)
-        return disk.f_bavail * disk.f_frsize
-
-    def _free_bytes(self) -> int:
+    def _free_bytes(self, waiting: int = 0) -> int:
         room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
-        free = min(self._disk_free(), room)
+        free = min(self._room.free(waiting), room)
         return free if free > _SCARCE else free + self.reusable_bytes()
 
     @property
@@ -398,7 +419,7 @@ class Store:
 
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
-        return self._disk_free() + self.reusable_bytes()
+        return self._room.free() + self.reusable_bytes()
 
     def size_bytes(self) -> int:
         """How much disk the store's file takes."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import struct
+from errno import EIO
 from typing import Any, NamedTuple
 
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64_digest, xxh32_digest
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
@@ -35,12 +36,51 @@ pack_u32 = _U32_BE.pack
 pack_u64 = _U64_BE.pack
 
 
+class CorruptRecord(OSError, ValueError):
+    """A record that is not what was stored: whoever needs it gets EIO."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(EIO, words)
+
+
 def unpack_u32(data: bytes) -> int:
-    return int(_U32_BE.unpack(data)[0])
+    try:
+        return int(_U32_BE.unpack(data)[0])
+    except struct.error as error:
+        raise CorruptRecord("a number of the store is damaged") from error
 
 
 def unpack_u64(data: bytes) -> int:
-    return int(_U64_BE.unpack(data)[0])
+    try:
+        return int(_U64_BE.unpack(data)[0])
+    except struct.error as error:
+        raise CorruptRecord("a number of the store is damaged") from error
+
+
+# Inodes and epochs end in a digest of what is before it, so that nobody takes a bit that flipped on
+# disk for a size or a mode. A bit that is free in every such record says that it is there: those
+# of stores that were made before it was so have none.
+_SUM = 4
+
+
+def _summed(record: bytes) -> bytes:
+    return record + xxh32_digest(record)
+
+
+def _is_whole(record: bytes) -> bool:
+    return xxh32_digest(record[:-_SUM]) == record[-_SUM:]
+
+
+def healed(record: bytes) -> bytes | None:
+    """What a record was before one bit of it flipped: its digest tells. None if more is wrong, or
+    it never had a digest."""
+    tried = bytearray(record)
+    for bit in range(8 * len(record)):
+        tried[bit // 8] ^= 1 << bit % 8
+        if _is_whole(bytes(tried)):
+            return bytes(tried)
+        tried[bit // 8] ^= 1 << bit % 8
+    return None
 
 
 def suffix_of(epoch: Epoch) -> bytes:
@@ -63,6 +103,8 @@ def dirent_entity(parent: Ino, name: bytes) -> bytes:
 
 
 def dirent_name(entity: bytes) -> bytes:
+    if entity[-1]:
+        raise CorruptRecord("a name is damaged")
     return entity[8:-1]
 
 
@@ -93,14 +135,17 @@ def block_number(entity: bytes) -> int:
 
 # mode, nlink, uid, gid | rdev, size, allocated | atime, mtime, ctime, btime |
 # content, content_epoch, parent: the fields of `Inode` between its number and its name, in order.
-# Then the length of the name, the name, and a link's target.
+# Then the length of the name, the name, a link's target, and the digest.
 _INODE = struct.Struct("<4I3Q4qQIQB")
 _NAME = Inode._fields.index("name")
+#: In the mode of a record that has its digest.
+_INODE_SUMMED = 1 << 31
 
 
 def pack_inode(inode: Inode) -> bytes:
     name = inode.name
-    return _INODE.pack(*inode[1:_NAME], len(name)) + name + inode.target
+    mode = inode.mode | _INODE_SUMMED
+    return _summed(_INODE.pack(mode, *inode[2:_NAME], len(name)) + name + inode.target)
 
 
 _NO_LINKS = bytes(4)
@@ -112,9 +157,25 @@ def has_links(data: bytes) -> bool:
 
 
 def unpack_inode(ino: Ino, data: bytes) -> Inode:
-    *fields, name_length = _INODE.unpack_from(data)
+    try:
+        mode, *fields, name_length = _INODE.unpack_from(data)
+    except struct.error as error:
+        raise CorruptRecord(f"the record of inode {ino} is too short") from error
     end = _INODE.size + name_length
-    return tuple.__new__(Inode, (ino, *fields, data[_INODE.size : end], data[end:]))
+    name = data[_INODE.size : end]
+    if mode < _INODE_SUMMED:
+        return _unsummed(tuple.__new__(Inode, (ino, mode, *fields, name, data[end:])))
+    if not _is_whole(data):
+        raise CorruptRecord(f"the record of inode {ino} is damaged")
+    mode ^= _INODE_SUMMED
+    return tuple.__new__(Inode, (ino, mode, *fields, name, data[end:-_SUM]))
+
+
+def _unsummed(inode: Inode) -> Inode:
+    """The inode of an early record, unless the bit that told of its digest was lost."""
+    if len(inode.target) != (inode.size if inode.is_link else 0):
+        raise CorruptRecord(f"the record of inode {inode.ino} is damaged")
+    return inode
 
 
 #: A tombstone: the entity is absent from this epoch on (a hole, in the block map).
@@ -165,6 +226,8 @@ def unpack_mapping(record: bytes) -> Mapping:
         return Mapping(len(record) - start, b"", record[start:], record[1:start])
     if record[0] == _BARE_TAG:
         return Mapping(len(record) - 1, b"", record[1:])
+    if record[0] != REFERENCE[0] or len(record) != _REFERENCE.size:
+        raise CorruptRecord("a record of the block map is damaged")
     _, length, key = _REFERENCE.unpack(record)
     return Mapping(length, key, b"")
 
@@ -243,14 +306,23 @@ class EpochRecord(NamedTuple):
 
 
 _EPOCH = struct.Struct("<IBQ")
+#: Beside `sealed`, in a record that has its digest.
+_EPOCH_SUMMED = 0x80
 
 
 def pack_epoch(record: EpochRecord) -> bytes:
     info = json.dumps(record.info, separators=(",", ":")).encode() if record.info else b""
-    return _EPOCH.pack(record.parent, record.sealed, record.inodes) + info
+    return _summed(_EPOCH.pack(record.parent, record.sealed | _EPOCH_SUMMED, record.inodes) + info)
 
 
 def unpack_epoch(data: bytes) -> EpochRecord:
-    parent, sealed, inodes = _EPOCH.unpack_from(data)
+    parent, flags, inodes = _EPOCH.unpack_from(data)
     tail = data[_EPOCH.size :]
-    return EpochRecord(Epoch(parent), bool(sealed), inodes, json.loads(tail) if tail else {})
+    if flags & _EPOCH_SUMMED:
+        if not _is_whole(data):
+            raise CorruptRecord("the record of an epoch is damaged")
+        tail = tail[:-_SUM]
+    info = json.loads(tail) if tail else {}
+    if not isinstance(info, dict):
+        raise CorruptRecord("the record of an epoch is damaged")
+    return EpochRecord(Epoch(parent), bool(flags & 1), inodes, info)

@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import Problem, check
@@ -31,6 +31,8 @@ _GAPS_MAX = 1 << 20
 #: No store has given out such numbers.
 _NUMBER_MAX = 1 << 62
 _KINDS = (fmt.INLINE, fmt.INLINE_BARE, fmt.REFERENCE)
+#: Tables whose entities end in a name and a NUL.
+_NAMED = (b"d", b"l", b"x")
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
 
@@ -77,14 +79,27 @@ def _drop_nonsense(store: Store) -> None:
     for table in _versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
-            bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
+            bad = bad or not _is_entity(table, entity)
             if bad or not _makes_sense(table, record):
-                table.erase(entity + suffix)
+                whole = _healed(table, record)
+                if bad or whole is None:
+                    table.erase(entity + suffix)
+                else:
+                    table.rewrite(entity + suffix, whole)
     owners: dict[int, int] = {}
     for entity, suffix, record in store.inodes.versions(b""):
         content = fmt.unpack_inode(ino_of(entity), record).content if record else NO_CONTENT
         if content != NO_CONTENT and owners.setdefault(content, ino_of(entity)) != ino_of(entity):
             store.inodes.erase(entity + suffix)
+
+
+def _is_entity(table: Versioned, entity: bytes) -> bool:
+    """Whether a key can be one that was given to the table."""
+    if len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX:
+        return False
+    if table.kind == b"b":
+        return len(entity) == 16 and fmt.block_number(entity) <= FILE_SIZE_MAX // BLOCK_SIZE
+    return table.kind not in _NAMED or entity[-1] == 0
 
 
 def _makes_sense(table: Versioned, record: bytes) -> bool:
@@ -101,6 +116,14 @@ def _makes_sense(table: Versioned, record: bytes) -> bool:
     except (struct.error, IndexError, ValueError):
         return False
     return record[:1] == fmt.PRESENT
+
+
+def _healed(table: Versioned, record: bytes) -> bytes | None:
+    """What an inode's record was before one bit of it flipped, if that is all."""
+    if table.kind != b"i" or not record:
+        return None
+    whole = fmt.healed(record)
+    return whole if whole is not None and _makes_sense(table, whole) else None
 
 
 def _notice_losses(store: Store) -> None:

@@ -11,12 +11,14 @@ import fcntl
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
 
 from ckptfs import errors
-from ckptfs.store.format import unpack_u32
+from ckptfs.model import Epoch
+from ckptfs.store.format import SUFFIX_SIZE, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
 DATA_FILE = "data.mdb"
@@ -27,6 +29,9 @@ _LMDB_LOCK_FILE = "lock.mdb"
 #: The table in which the version of the format stands, and where.
 META = b"meta"
 FORMAT = b"format"
+EPOCHS = b"epochs"
+#: The tables whose keys end in an epoch.
+VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 
 #: How an LMDB file begins: the header of its first page, then this.
 _MAGIC_AT = 16
@@ -125,13 +130,34 @@ def _require_lmdb(path: Path) -> None:
 def require_pages(path: Path, *, only_if_short: bool = False) -> None:
     """Refuse a file that LMDB would not survive: it takes the numbers in its pages for granted, and
     a page behind the end of a file that was cut short ends the process."""
+    epochs = _Epochs()
     with contextlib.closing(Pages(path / DATA_FILE)) as pages:
         if only_if_short and not pages.is_short():
             return
-        faults = pages.faults()
+        faults = pages.faults(epochs.meet) or epochs.faults()
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise errors.StoreCorrupt(path, f"{faults[0]}{more}")
+
+
+class _Epochs:
+    """The epochs of a file, and those of which it has records: a key in which a bit flipped would
+    hide a record, and an older one would show in its place."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._met: set[bytes] = set()
+
+    def meet(self, table: bytes, keys: Iterator[bytes]) -> None:
+        tails = {key[-SUFFIX_SIZE:] for key in keys}
+        if table in VERSIONED:
+            self._met |= tails
+        elif table == EPOCHS:
+            self._known = tails
+
+    def faults(self) -> list[str]:
+        known = {suffix_of(Epoch(unpack_u32(key))) for key in self._known}
+        return [f"there are records of the lost epoch {tail.hex()}" for tail in self._met - known]
 
 
 def _foreign_files(path: Path) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,19 +29,68 @@ _TREE = struct.Struct("=IHHQQQQQ")
 _META_TAIL = struct.Struct("=QQ")
 _NODE = struct.Struct("=HHHH")
 _BIG, _SUBTREE = 1, 2
+#: What a record may be whose table is no table of tables.
+_PLAIN_KINDS = (0, _BIG)
+#: The flags of the tree of free pages: its keys are numbers of transactions; and, of a file that
+#: was made by a compaction, that it was made without a directory of its own.
+_FREE_FLAGS = (0x8, 0x4008)
 _NO_PAGE = 2**64 - 1
 #: LMDB's cursors go no deeper.
 _DEPTH_MAX = 32
+
+#: Is given each table and its keys, and goes through all of them.
+Look = Callable[[bytes, Iterator[bytes]], None]
+
+
+def _pass_by(table: bytes, keys: Iterator[bytes]) -> None:
+    deque(keys, maxlen=0)
+
+
+class Tree(NamedTuple):
+    """What is told of a tree where it is named: its kind, its size, its first page."""
+
+    #: Of the tree of free pages: the size of a page. Otherwise of no meaning here.
+    pad: int
+    flags: int
+    depth: int
+    branches: int
+    leaves: int
+    overflow: int
+    entries: int
+    root: int
+
+    @property
+    def measure(self) -> Measure:
+        return (self.depth, self.branches, self.leaves, self.overflow, self.entries)
+
+
+#: Depth, branch pages, leaf pages, overflow pages, records.
+Measure = tuple[int, int, int, int, int]
 
 
 class Meta(NamedTuple):
     """One of the two pages that say what is current."""
 
+    number: int
     page_size: int
-    free_root: int
-    main_root: int
+    free: Tree
+    main: Tree
     last_page: int
     transaction: int
+
+
+class _Way(NamedTuple):
+    """A page on the way to records, how deep it lies, and the keys between which it leads: from
+    ``low`` on, and before ``high``. None where there is no such border."""
+
+    page: int
+    depth: int
+    low: bytes | None
+    high: bytes | None
+
+    def leads_past(self, key: bytes) -> bool:
+        low, high = self.low, self.high
+        return (low is not None and key < low) or (high is not None and key >= high)
 
 
 class BrokenPage(ValueError):
@@ -57,7 +108,7 @@ class Pages:
         #: What was found to be wrong.
         self.broken: list[str] = []
         self._seen: set[int] = set()
-        #: Whether large values are left unread: they are most of the file, and have no structure.
+        #: Whether values are left unread: they are most of the file, and have no structure.
         self._blank = False
 
     def close(self) -> None:
@@ -69,16 +120,16 @@ class Pages:
         try:
             at = size + _HEADER.size
             magic, version, _, _ = _META_HEAD.unpack_from(self._data, at)
-            free = _TREE.unpack_from(self._data, at + _META_HEAD.size)
-            main = _TREE.unpack_from(self._data, at + _META_HEAD.size + _TREE.size)
+            free = Tree(*_TREE.unpack_from(self._data, at + _META_HEAD.size))
+            main = Tree(*_TREE.unpack_from(self._data, at + _META_HEAD.size + _TREE.size))
             last, transaction = _META_TAIL.unpack_from(
                 self._data, at + _META_HEAD.size + 2 * _TREE.size
             )
         except struct.error:
             return None
-        if magic != _MAGIC or version not in _VERSIONS or free[0] not in _PAGE_SIZES:
+        if magic != _MAGIC or version not in _VERSIONS or free.pad not in _PAGE_SIZES:
             return None
-        return Meta(free[0], free[7], main[7], last, transaction)
+        return Meta(number, free.pad, free, main, last, transaction)
 
     def _page_size(self) -> int:
         first = self._meta(0)
@@ -95,18 +146,33 @@ class Pages:
 
     # -- the whole structure ----------------------------------------------------------------------
 
-    def faults(self) -> list[str]:
+    def faults(self, look: Look = _pass_by) -> list[str]:
         """Everything that is wrong with the current state's structure; empty when nothing is."""
-        if not self.metas:
-            return ["neither of the pages that say what is current can be read"]
+        if len(self.metas) < 2:
+            return ["one of the two pages that say what is current cannot be read"]
         meta = self.metas[0]
-        for _ in self.tables(meta, deep=True):
-            pass
-        free = list(self._records(meta, meta.free_root, self.broken))
+        self.broken += self._meta_faults()
+        for table, records in self.tables(meta):
+            self._blank = True
+            look(table, (key for key, _ in records))
+            self._blank = False
+        free = list(self._records(meta, meta.free, self.broken))
         used = set(self._seen)
         for key, value in free:
             self._free_list(meta, key, value, used)
+        if not self.broken and len(used) != meta.last_page + 1:
+            lost = meta.last_page + 1 - len(used)
+            self.broken.append(f"{lost} pages are neither in use nor free")
         return self.broken
+
+    def _meta_faults(self) -> Iterator[str]:
+        """Commits take turns in writing the two pages, and number themselves."""
+        newer, older = self.metas
+        turns = all(meta.transaction % 2 == meta.number for meta in self.metas)
+        if newer.transaction and not (turns and newer.transaction == older.transaction + 1):
+            yield "the two pages that say what is current do not follow each other"
+        if newer.free.flags not in _FREE_FLAGS or newer.main.flags:
+            yield "the page that says what is current makes no sense"
 
     def _free_list(self, meta: Meta, key: bytes, value: bytes, used: set[int]) -> None:
         """A page that is free must not be in use: LMDB would write over it."""
@@ -120,61 +186,112 @@ class Pages:
                 self.broken.append(f"page {number} is listed as free and is not")
             used.add(number)
 
-    def tables(
-        self, meta: Meta, *, deep: bool = False
-    ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
+    def tables(self, meta: Meta) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
         """(name, its records) of each table, as far as they can be read."""
         self._seen = {0, 1}
-        for name, value in self._records(meta, meta.main_root, self.broken):
-            if len(value) != _TREE.size:
+        for name, value in self._records(meta, meta.main, self.broken, kinds=(_SUBTREE,)):
+            if len(value) != _TREE.size or (tree := Tree(*_TREE.unpack(value))).flags:
                 self.broken.append(f"the root of table {name!r} makes no sense")
                 continue
-            root = _TREE.unpack(value)[7]
-            records = self._records(meta, root, self.broken)
-            if deep:
-                self._blank = True
-                for _ in records:
-                    pass
-                self._blank = False
-            yield name, records
+            yield name, self._records(meta, tree, self.broken)
 
-    def _records(self, meta: Meta, root: int, broken: list[str]) -> Iterator[tuple[bytes, bytes]]:
+    def _records(
+        self, meta: Meta, tree: Tree, broken: list[str], kinds: tuple[int, ...] = _PLAIN_KINDS
+    ) -> Iterator[tuple[bytes, bytes]]:
         """The records of a tree in order; what cannot be read is left out and told."""
-        if root == _NO_PAGE:
-            return
-        pending = [(root, 1)]
-        last: bytes | None = None
-        leaves = 0
+        # Numbers of transactions, the keys of the free pages, are not in the order of their bytes.
+        first = _Way(tree.root, 1, None if tree is meta.free else b"", None)
+        pending = [] if tree.root == _NO_PAGE else [first]
+        deepest = branches = leaves = entries = overflow = 0
         while pending:
-            number, depth = pending.pop()
+            way = pending.pop()
             try:
-                flags, nodes = self._nodes(meta, number)
-                if flags & _BRANCH:
-                    if depth >= _DEPTH_MAX:
-                        raise BrokenPage(f"page {number} lies too deep")
-                    below = [_child(self._data, at) for at, _ in nodes]
-                    pending += [(child, depth + 1) for child in reversed(below)]
+                kind, page, nodes = self._nodes(meta, way.page)
+                if kind == _BRANCH:
+                    pending += self._below(way, page, nodes)
+                    branches += 1
                     continue
-                if leaves not in (0, depth):
-                    raise BrokenPage(f"page {number} lies {depth} deep, others {leaves}")
-                leaves = depth
+                if deepest not in (0, way.depth):
+                    raise BrokenPage(f"page {way.page} lies {way.depth} deep, others {deepest}")
             except BrokenPage as error:
                 broken.append(str(error))
                 continue
-            for at, end in nodes:
-                try:
-                    key, value = self._record(meta, number, at, end)
-                except BrokenPage as error:
-                    broken.append(str(error))
-                    continue
-                if last is not None and key <= last and root != meta.free_root:
-                    broken.append(f"page {number} has its keys out of order")
-                    continue
-                last = key
+            deepest = way.depth
+            leaves += 1
+            keys = _sound_keys(way, page, nodes) if self._blank and kinds is _PLAIN_KINDS else None
+            if keys is not None:
+                entries += len(keys)
+                for key in keys:
+                    yield key, b""
+                continue
+            for key, value, more in self._leaf(meta, way, page, nodes, kinds, broken):
+                entries += 1
+                overflow += more
                 yield key, value
+        if not broken and tree.measure != (deepest, branches, leaves, overflow, entries):
+            broken.append("a tree is not of the size that is told where it is named")
 
-    def _nodes(self, meta: Meta, number: int) -> tuple[int, list[tuple[int, int]]]:
-        """The flags of a page and where each of its nodes is, with the page's end."""
+    def _below(self, way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[_Way]:
+        """The ways on from a branch, the first last, each with the keys between which it leads."""
+        if way.depth >= _DEPTH_MAX:
+            raise BrokenPage(f"page {way.page} lies too deep")
+        children: list[int] = []
+        borders: list[bytes | None] = []
+        filled = 0
+        for at in nodes:
+            low, high, flags, key_length = _NODE.unpack_from(page, at)
+            children.append(low | high << 16 | flags << 32)
+            borders.append(page[at + _NODE.size : at + _NODE.size + key_length])
+            filled += _NODE.size + key_length + key_length % 2
+        _require_filled(way.page, page, nodes, filled)
+        if way.low is None:
+            borders = [None] * len(nodes)
+        borders[0] = way.low  # the first key of a branch has no meaning
+        borders.append(way.high)
+        pairs = list(pairwise(borders))
+        if any(a is not None and b is not None and a >= b for a, b in pairs):
+            raise BrokenPage(f"page {way.page} has its keys out of order")
+        ways = [
+            _Way(child, way.depth + 1, *pair) for child, pair in zip(children, pairs, strict=True)
+        ]
+        return ways[::-1]
+
+    def _leaf(
+        self,
+        meta: Meta,
+        way: _Way,
+        page: bytes,
+        nodes: tuple[int, ...],
+        kinds: tuple[int, ...],
+        broken: list[str],
+    ) -> Iterator[tuple[bytes, bytes, int]]:
+        """Key, value and pages of each record of a leaf. One that lies outside of the borders is
+        whole: it is the page above that is not."""
+        ordered = way.low is not None
+        first: bytes | None = None
+        last, filled = b"", 0
+        for at in nodes:
+            try:
+                key, value, more, length = self._record(meta, way.page, page, at, kinds)
+                filled += length + (length & 1)
+                if ordered and key <= last:
+                    raise BrokenPage(f"page {way.page} has its keys out of order")
+            except BrokenPage as error:
+                broken.append(str(error))
+                continue
+            last = key
+            if first is None:
+                first = key
+            yield key, value, more
+        if first is not None and (way.leads_past(first) or way.leads_past(last)):
+            broken.append(f"page {way.page} has a key that belongs elsewhere")
+        try:
+            _require_filled(way.page, page, nodes, filled)
+        except BrokenPage as error:
+            broken.append(str(error))
+
+    def _nodes(self, meta: Meta, number: int) -> tuple[int, bytes, tuple[int, ...]]:
+        """The kind of a page, the page, and where in it each of its nodes is."""
         at, flags, lower, upper = self._page(meta, number)
         kind = flags & ~_DIRTY
         if kind not in (_BRANCH, _LEAF):
@@ -185,10 +302,11 @@ class Pages:
         count = (lower - _HEADER.size) // 2
         if count < (2 if kind == _BRANCH else 1):
             raise BrokenPage(f"page {number} is too empty")
-        offsets = struct.unpack_from(f"={count}H", self._data, at + _HEADER.size)
-        if min(offsets) < upper or max(offsets) > size - _NODE.size:
+        page = self._data[at : at + size]
+        offsets = struct.unpack_from(f"={count}H", page, _HEADER.size)
+        if min(offsets) != upper or max(offsets) > size - _NODE.size:
             raise BrokenPage(f"page {number} has a node outside of itself")
-        return kind, [(at + offset, at + size) for offset in offsets]
+        return kind, page, offsets
 
     def _page(self, meta: Meta, number: int) -> tuple[int, int, int, int]:
         at = number * meta.page_size
@@ -202,24 +320,31 @@ class Pages:
         self._seen.add(number)
         return at, flags, lower, upper
 
-    def _record(self, meta: Meta, number: int, at: int, end: int) -> tuple[bytes, bytes]:
-        low, high, flags, key_length = _NODE.unpack_from(self._data, at)
+    def _record(
+        self, meta: Meta, number: int, page: bytes, at: int, kinds: tuple[int, ...]
+    ) -> tuple[bytes, bytes, int, int]:
+        """The key and the value of a node, how many pages of its own the value has, and how long
+        the node is."""
+        low, high, flags, key_length = _NODE.unpack_from(page, at)
         size = low | high << 16
         start = at + _NODE.size
         value_at = start + key_length
         big = flags & _BIG
-        if value_at + (8 if big else size) > end or flags & ~(_BIG | _SUBTREE) or not key_length:
+        stop = value_at + (8 if big else size)
+        if stop > len(page) or flags not in kinds or not key_length:
             raise BrokenPage(f"page {number} has a record that makes no sense")
-        key = self._data[start:value_at]
+        key = page[start:value_at]
         if not big:
-            return key, self._data[value_at : value_at + size]
-        (first,) = struct.unpack_from("=Q", self._data, value_at)
-        return key, self._overflow(meta, first, size)
+            return key, b"" if self._blank else page[value_at:stop], 0, stop - at
+        (first,) = struct.unpack_from("=Q", page, value_at)
+        value, count = self._overflow(meta, first, size)
+        return key, value, count, stop - at
 
-    def _overflow(self, meta: Meta, number: int, size: int) -> bytes:
+    def _overflow(self, meta: Meta, number: int, size: int) -> tuple[bytes, int]:
         at, flags, low, high = self._page(meta, number)
         count = low | high << 16
-        if flags & ~_DIRTY != _OVERFLOW or count * meta.page_size < _HEADER.size + size:
+        wanted = -(-(_HEADER.size + size) // meta.page_size)
+        if flags & ~_DIRTY != _OVERFLOW or count != wanted:
             raise BrokenPage(f"page {number} does not hold the record it is to hold")
         if (number + count) * meta.page_size > len(self._data):
             raise BrokenPage(f"page {number} is behind the end of the file")
@@ -228,11 +353,30 @@ class Pages:
             raise BrokenPage(f"page {number} is used twice")
         self._seen |= others
         if self._blank:
-            return b""
-        return self._data[at + _HEADER.size : at + _HEADER.size + size]
+            return b"", count
+        return self._data[at + _HEADER.size : at + _HEADER.size + size], count
 
 
-def _child(data: mmap.mmap, at: int) -> int:
-    """The page that a node of a branch leads to."""
-    low, high, flags, _ = _NODE.unpack_from(data, at)
-    return int(low | high << 16 | flags << 32)
+def _sound_keys(way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[bytes] | None:
+    """The keys of a leaf that has nothing wrong and no large records, which most are: in half the
+    time. None for others, which are worth a closer look."""
+    size, filled = len(page), min(nodes)
+    keys: list[bytes] = []
+    for at in nodes:
+        length, high, flags, key_length = _NODE.unpack_from(page, at)
+        start = at + _NODE.size
+        stop = start + key_length
+        if flags or high or not key_length or stop + length > size:
+            return None
+        keys.append(page[start:stop])
+        filled += stop + length - at + (key_length + length) % 2
+    in_order = way.low is None or (sorted(keys) == keys and len(set(keys)) == len(keys))
+    if filled != size or not in_order or way.leads_past(keys[0]) or way.leads_past(keys[-1]):
+        return None
+    return keys
+
+
+def _require_filled(number: int, page: bytes, nodes: tuple[int, ...], filled: int) -> None:
+    """Nodes lie one beside the other up to the end of their page."""
+    if min(nodes) + filled != len(page):
+        raise BrokenPage(f"page {number} has nodes of the wrong size")

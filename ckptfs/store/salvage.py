@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs.model import Epoch, Ino
 from ckptfs.store import format as fmt
-from ckptfs.store.opening import FORMAT, META
+from ckptfs.store.opening import FORMAT, META, VERSIONED
 from ckptfs.store.pages import Meta, Pages
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 #: Tables without which there are no files to save.
 _NEEDED = frozenset({b"inodes", b"dirents", b"blockmap", b"blocks"})
-_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 #: Records in a transaction of the copy.
 _BATCH = 1_000
 _MAP_SIZE = 1 << 40
@@ -127,7 +126,7 @@ def _epochs(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> dict[Epoch, fm
     found: dict[Epoch, fmt.EpochRecord] = {}
     for key, value in txn.cursor(dbs[b"epochs"]):
         with contextlib.suppress(struct.error, ValueError):
-            found[Epoch(fmt.unpack_u32(bytes(key)))] = fmt.unpack_epoch(bytes(value))
+            found[Epoch(fmt.unpack_u32(bytes(key)))] = _epoch(bytes(value))
     last = max(_number(txn, dbs, b"next_epoch"), *found, 1)
     wanted = {epoch for epoch in _epochs_of_records(txn, dbs) if 0 < epoch < last}
     wanted |= {record.parent for record in found.values() if 0 < record.parent < last}
@@ -141,10 +140,21 @@ def _epochs(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> dict[Epoch, fm
     return found
 
 
+def _epoch(value: bytes) -> fmt.EpochRecord:
+    """The epoch in a record, also if one bit of it flipped."""
+    try:
+        return fmt.unpack_epoch(value)
+    except fmt.CorruptRecord:
+        whole = fmt.healed(value)
+        if whole is None:
+            raise
+        return fmt.unpack_epoch(whole)
+
+
 def _epochs_of_records(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> set[Epoch]:
     suffixes = {
         bytes(key)[-fmt.SUFFIX_SIZE :]
-        for name in _VERSIONED
+        for name in VERSIONED
         for key in txn.cursor(dbs[name]).iternext(values=False)
     }
     return {fmt.epoch_of(suffix) for suffix in suffixes if len(suffix) == fmt.SUFFIX_SIZE}

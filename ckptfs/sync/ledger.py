@@ -199,9 +199,9 @@ def seen_again(
 
 
 def decode(value: bytes) -> Record | None:
-    """The record, or None for one of an unknown version: no known agreement is the safe reading,
-    since then nothing is deleted, and nothing overwritten without comparing."""
-    if not value or value[0] & ~_DOUBT != _VERSION:
+    """The record, or None for one of an unknown version or cut short: no known agreement is the
+    safe reading, since then nothing is deleted, and nothing overwritten without comparing."""
+    if len(value) < _BODY.size or value[0] & ~_DOUBT != _VERSION:
         return None
     _, mode, uid, gid, below_ino, size, mtime, ctime, ino, stored_ctime, content = (
         _BODY.unpack_from(value)

@@ -19,6 +19,7 @@ from tests.support.trees import fsync
 pytestmark = [pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse"), pytest.mark.timeout(0)]
 
 GIB = 1 << 30
+MILLION = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -129,20 +130,25 @@ def test_a_thousand_checkpoints(made: Workspace) -> None:
 
 @pytest.mark.deep
 def test_a_directory_of_a_million_entries() -> None:
-    """A million files, all in one directory: made, counted, found, saved, restored, removed."""
+    """A million files, all in one directory: made, counted, found, saved, removed, restored.
+
+    Three to four minutes on a quiet machine with two CPUs: two for the million creations, at the
+    price of a FUSE request each, one for the check of the store at the end."""
     with workspace("--no-write-back") as made:
+        made.patience = 900
         top = made.path / "many"
         top.mkdir()
         before = _memory(made)
-        for number in range(1_000_000):
+        for number in range(MILLION):
             os.close(os.open(top / f"entry {number}", os.O_WRONLY | os.O_CREAT))
         fsync(top)
-        assert sum(1 for _ in os.scandir(top)) == 1_000_000
+        assert sum(1 for _ in os.scandir(top)) == MILLION
         assert (top / "entry 765432").exists() and not (top / "entry 1000000").exists()
         with Client(Place(made.path, made.store)) as client:
             saved = client.call("save", {"message": "x"})
-            for number in range(0, 1_000_000, 2):
+            for number in range(0, MILLION, 10):
                 os.unlink(top / f"entry {number}")
+            assert sum(1 for _ in os.scandir(top)) == MILLION * 9 // 10
             client.call("restore", {"checkpoint": str(saved["id"])})
-        assert sum(1 for _ in os.scandir(top)) == 1_000_000
+        assert sum(1 for _ in os.scandir(top)) == MILLION
         assert _memory(made) - before < 500 << 20

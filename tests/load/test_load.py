@@ -2,14 +2,17 @@
 
     make test-deep ARGS="tests/load -s"          prints the report
     CKPTFS_LOAD_SECONDS=600 ...                  for longer
+    CKPTFS_LOAD_REPORT=DIR ...                   where load.svg and load.json are written to
 
 What is asked: no error that a native file system would not give, no request without an answer, no
-growth of memory or descriptors. How long requests took is told, not judged: machines differ.
+growth of memory or descriptors. How long requests took is told and drawn, not judged: machines
+differ.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import random
@@ -18,12 +21,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from ckptfs.config import Workspace as Place
 from ckptfs.control.client import Client
+from tests.load.report import Report, Sample, Told, sample
 from tests.support.mounting import HAVE_FUSE, Workspace, workspace
 
 pytestmark = [
@@ -33,19 +38,14 @@ pytestmark = [
 
 WRITERS, READERS = 8, 4
 SAVE_EVERY, RESTORE_EVERY, PRUNE_EVERY = 0.2, 4.0, 7.0
+#: After the load, until memory is looked at for the last time.
+SETTLE_S = 5.0
 #: A restore takes files and directories away like any other process could.
 NATIVE = {errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
 
 
 #: What is open in a checkpoint that is deleted is stale from then on.
 GONE = {f"ESTALE by {name} in history" for name in ("read", "list", "stat")}
-
-
-class Told(NamedTuple):
-    """What one process went through: seconds of each call by name, errors by errno."""
-
-    calls: dict[str, list[float]]
-    errors: Counter[str]
 
 
 class Load:
@@ -133,24 +133,11 @@ def _run(kind: str, top: Path, seed: int, until: float, out: Queue[Told]) -> Non
     out.put(Told(dict(load.told.calls), load.told.errors))
 
 
-class Sample(NamedTuple):
-    anonymous_kb: int
-    resident_kb: int
-    descriptors: int
-
-
-def _sample(pid: int) -> Sample:
-    fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-    )
-    size = [int(fields[name].split()[0]) for name in ("RssAnon", "VmRSS")]
-    return Sample(*size, len(os.listdir(f"/proc/{pid}/fd")))
-
-
 def _history(made: Workspace, until: float, samples: list[Sample]) -> Counter[str]:
     """Checkpoints, restores and pruning, from here, with a look at the daemon each time."""
     done: Counter[str] = Counter()
     rng = random.Random(0)
+    began = time.monotonic()
     next_restore = time.monotonic() + RESTORE_EVERY
     next_prune = time.monotonic() + PRUNE_EVERY
     with Client(Place(made.path, made.store)) as client:
@@ -168,48 +155,19 @@ def _history(made: Workspace, until: float, samples: list[Sample]) -> Counter[st
                 client.call("delete", {"checkpoints": [str(n) for n in sorted(old)[:-40]] or ["0"]})
                 client.call("prune", {})
                 done["prune"] += 1
-            samples.append(_sample(made.pid or 0))
+            samples.append(sample(made.pid or 0, time.monotonic() - began))
             time.sleep(max(0.0, SAVE_EVERY - (time.monotonic() - now)))
     return done
 
 
-def _line(values: list[int]) -> str:
-    """Values as a line of bars, the highest of each stretch."""
-    width = max(1, len(values) // 60)
-    tops = [max(values[at : at + width]) for at in range(0, len(values), width)]
-    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * value // (max(tops) + 1))] for value in tops)
-
-
-def report(told: list[Told], done: Counter[str], samples: list[Sample], seconds: float) -> str:
-    calls: dict[str, list[float]] = defaultdict(list)
-    errors: Counter[str] = Counter()
-    for one in told:
-        errors.update(one.errors)
-        for name, times in one.calls.items():
-            calls[name] += times
-    lines = [f"{seconds:.0f} s, {WRITERS} writers, {READERS} readers, {dict(done)}"]
-    lines.append(f"{'call':<8} {'count':>9} {'median':>9} {'p99':>9} {'slowest':>9}  (ms)")
-    for name, times in sorted(calls.items()):
-        times.sort()
-        figures = (times[len(times) // 2], times[int(len(times) * 0.99)], times[-1])
-        lines.append(
-            f"{name:<8} {len(times):>9,} " + " ".join(f"{1e3 * value:>9.2f}" for value in figures)
-        )
-    lines.append(f"errors: {dict(errors)}")
-    for name in Sample._fields:
-        values = [getattr(sample, name) for sample in samples]
-        lines.append(f"{name:<13} {values[0]:>8,} .. {values[-1]:>8,}  {_line(values)}")
-    return "\n".join(lines)
-
-
 def _settle(made: Workspace) -> None:
     """Time for the daemon to free what it may."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         time.sleep(0.5)
 
 
-def _load(made: Workspace, seconds: float) -> str:
+def _load(made: Workspace, seconds: float, where: Path) -> None:
     context = multiprocessing.get_context("fork")
     out: Queue[Told] = context.Queue()
     until = time.monotonic() + seconds
@@ -227,25 +185,67 @@ def _load(made: Workspace, seconds: float) -> str:
         process.join(30)
         assert process.exitcode == 0
     _settle(made)
-    samples.append(_sample(made.pid or 0))
-    text = report(told, done, samples, seconds)
-    print("\n" + text)
-    foreign = {name for one in told for name in one.errors} - GONE
+    samples.append(sample(made.pid or 0, samples[-1].seconds + SETTLE_S))
+    report = Report.of(told, done, samples, seconds)
+    picture = report.write(Path(os.environ.get("CKPTFS_LOAD_REPORT", where)))
+    print(f"\n{report.text()}\n{picture}")
+    _judge(report)
+
+
+def _judge(report: Report) -> None:
+    text, samples = report.text(), report.samples
+    foreign = set(report.errors) - GONE
     assert foreign <= {errno.errorcode[number] for number in NATIVE}, text
     # After the first third it has met everything there is to meet.
     warm = samples[len(samples) // 3]
     assert samples[-1].descriptors <= warm.descriptors + 3, text
     assert samples[-1].anonymous_kb <= 1.5 * warm.anonymous_kb + 50_000, text
-    return text
 
 
 @pytest.mark.deep
-def test_a_mixed_load() -> None:
+def test_a_mixed_load(tmp_path: Path) -> None:
     with workspace("--no-write-back") as made:
-        _load(made, float(os.environ.get("CKPTFS_LOAD_SECONDS", "120")))
+        _load(made, float(os.environ.get("CKPTFS_LOAD_SECONDS", "120")), tmp_path)
 
 
-def test_a_mixed_load_for_a_moment() -> None:
+def test_a_mixed_load_for_a_moment(tmp_path: Path) -> None:
     """So that the long one does not rot."""
     with workspace("--no-write-back") as made:
-        _load(made, 6)
+        _load(made, 6, tmp_path)
+
+
+def _grown(samples: list[Sample]) -> Report:
+    return Report.of([Told({"read": [0.001] * 300}, Counter())], Counter(), samples, 60)
+
+
+@pytest.mark.parametrize("field", ["anonymous_kb", "descriptors"])
+def test_growth_is_not_passed_over(field: str) -> None:
+    """The judge itself: with every save 700 KiB are lost, or a descriptor."""
+    steady = [Sample(0.2 * n, 60_000, 90_000, 20) for n in range(300)]
+    _judge(_grown(steady))
+    leak = {"anonymous_kb": 700, "descriptors": 1}[field]
+    leaking = [
+        one._replace(**{field: getattr(one, field) + n * leak}) for n, one in enumerate(steady)
+    ]
+    with pytest.raises(AssertionError):
+        _judge(_grown(leaking))
+
+
+def test_a_foreign_error_is_not_passed_over() -> None:
+    report = _grown([Sample(0.2 * n, 60_000, 90_000, 20) for n in range(300)])
+    with pytest.raises(AssertionError):
+        _judge(report._replace(errors=Counter({"EIO by read": 1})))
+
+
+def test_the_slowest_hundredth_is_told(tmp_path: Path) -> None:
+    times = [0.001] * 990 + [0.1] * 9 + [1.1]
+    report = Report.of(
+        [Told({"read": times}, Counter())], Counter(), [Sample(0, 1, 1, 1), Sample(1, 2, 2, 2)], 1
+    )
+    found = report.latencies["read"]
+    assert (found.count, found.median, found.slowest) == (1_000, 1.0, 1_100.0)
+    assert found.p99 == 1.0 and abs(found.tail - 200) < 0.01
+    picture = report.write(tmp_path / "report")
+    root = ElementTree.fromstring(picture.read_text())
+    assert root.tag.endswith("svg") and "200.00 ms" in picture.read_text()
+    assert json.loads((tmp_path / "report/load.json").read_text())["samples"][1]["descriptors"] == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.errnos import fails
 from tests.support.mounting import Workspace, is_mounted, scratch, succeed
 from tests.support.trees import fsync, plant, tree
 
@@ -87,6 +88,19 @@ def test_what_was_synced_before_the_disk_ran_full_survives_a_kill(cramped: OnSma
     cramped.kill()
     cramped.mount()
     assert (cramped.path / "kept").read_text() == "precious"
+
+
+def test_a_full_workspace_can_be_unmounted_and_mounted(cramped: OnSmallDisk) -> None:
+    plant(cramped.path, {"kept": "precious"})
+    assert fill(cramped.path / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    with fails(errno.ENOSPC), open(cramped.path / "to the brim", "ab", buffering=0) as file:
+        while True:
+            file.write(os.urandom(4096))
+            os.fsync(file.fileno())
+    names = os.listdir(cramped.path)
+    cramped.remount()
+    assert (cramped.path / "kept").read_text() == "precious"
+    assert os.listdir(cramped.path) == names
 
 
 @pytest.mark.parametrize("verb", ["delete", "prune"])

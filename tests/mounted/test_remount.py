@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from tests.support.trees import (
     stats,
     tree,
 )
-from tests.support.waiting import wait_for_exit
+from tests.support.waiting import wait_for_exit, wait_until
 
 EVERYTHING: Tree = {
     "file": File("content", mode=0o640, mtime_ns=1_234_567_890_123_456_789),
@@ -191,6 +192,33 @@ def test_a_half_written_tree_is_the_truth_of_one_moment(own_mount: Workspace) ->
     own_mount.mount()
     names = sorted(os.listdir(own_mount.path))
     assert names == [f"{number:04}" for number in range(len(names))]
+
+
+@pytest.mark.needs_mount
+def test_what_is_old_enough_survives_a_kill_unasked(own_mount: Workspace) -> None:
+    """Nobody syncs, and requests never pause: a commit comes every second all the same. It is given
+    two more, since the machine may be busy."""
+    made: list[float] = []
+    while not made or made[-1] - made[0] < 5:
+        (own_mount.path / f"{len(made):06}").write_text("x")
+        made.append(time.monotonic())
+    own_mount.kill()
+    killed = time.monotonic()
+    own_mount.mount()
+    old = sum(1 for at in made if at < killed - 3)
+    assert old > 100
+    assert len(os.listdir(own_mount.path)) >= old
+
+
+@pytest.mark.needs_mount
+def test_what_is_left_alone_for_a_moment_survives_a_kill(own_mount: Workspace) -> None:
+    data = own_mount.store / "data.mdb"
+    before = data.stat().st_mtime_ns
+    (own_mount.path / "file").write_text("x")
+    wait_until(lambda: data.stat().st_mtime_ns != before, "the daemon commits")
+    own_mount.kill()
+    own_mount.mount()
+    assert (own_mount.path / "file").read_text() == "x"
 
 
 @pytest.mark.needs_mount

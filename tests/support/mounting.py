@@ -110,13 +110,15 @@ class Workspace:
         self.options = options
         #: Keeps the tests out of the data directory of whoever runs them.
         self.env = _private_directories(base)
+        #: How many seconds a command may take.
+        self.patience = 60.0
         #: The daemon's process, between `mount` and `umount` or `kill`.
         self.pid: int | None = None
         self._log: Path | None = None
         self._log_read = 0
 
     def cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return ckptfs(*arguments, env=self.env)
+        return ckptfs(*arguments, env=self.env, timeout=self.patience)
 
     def mount(self, *options: str) -> subprocess.CompletedProcess[str]:
         """Mount, with the options of the workspace and some more, and see that it is there."""

@@ -192,3 +192,9 @@ def test_a_link_swapped_in_leads_nowhere(
     monkeypatch.undo()
     pair.scan()
     pair.assert_equal()
+
+
+def test_a_record_that_was_cut_short_is_no_agreement() -> None:
+    """Found by fuzzing. Without one, nothing is deleted and nothing overwritten unseen."""
+    for length in range(60):
+        assert decode(b"\x01" + bytes(length)) is None

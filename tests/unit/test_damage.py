@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from ckptfs import history
+from ckptfs.errors import StoreCorrupt
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
-from ckptfs.model import BLOCK_SIZE
+from ckptfs.history import compression, removal
+from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
+from ckptfs.store.mend import mend
 from tests.direct import Ticks, find, get, mkdir, put
 
 DATA = os.urandom(3 * BLOCK_SIZE)
@@ -166,3 +168,135 @@ def test_a_directory_gets_its_attributes_back(memory: Path) -> None:
     fs.commit()
     assert check(store) == []
     store.close()
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(memory: Path) -> Iterator[Filesystem]:
+    """Two small files, of which one has a second name, and a directory."""
+    store = Store.create(memory / "store")
+    fs = Filesystem(store, Ticks())
+    put(fs, b"one", b"1" * 3_000)
+    put(fs, b"two", b"2" * 3_000)
+    fs.link(fs.head, find(fs, fs.head, b"two").ino, 1, b"second")
+    mkdir(fs, b"dir")
+    fs.commit()
+    yield fs
+    store.close(commit=False)
+
+
+def test_an_entry_that_leads_to_another_file(pair: Filesystem) -> None:
+    """Nobody gets the bytes of the one under the name of the other."""
+    two = find(pair, pair.head, b"two").ino
+    entity = fmt.dirent_entity(Ino(1), b"one")
+    pair.store.dirents.put(pair.head, entity, fmt.pack_u64(two))
+    with pytest.raises(fmt.CorruptRecord, match="one") as caught:
+        pair.lookup(pair.head, Ino(1), b"one")
+    assert caught.value.errno == errno.EIO
+    with pytest.raises(fmt.CorruptRecord, match="one"):
+        list(pair.entries(pair.head, Ino(1)))
+    assert get(pair, b"second") == get(pair, b"two") == b"2" * 3_000
+
+
+def test_an_entry_that_leads_nowhere(pair: Filesystem) -> None:
+    """It is not taken for one that was removed while the directory is listed."""
+    pair.store.dirents.put(pair.head, fmt.dirent_entity(Ino(1), b"one"), fmt.pack_u64(999))
+    with pytest.raises(OSError, match="Stale"):
+        list(pair.entries(pair.head, Ino(1)))
+
+
+def test_a_flipped_bit_of_an_inode(pair: Filesystem) -> None:
+    """It is an error, `check` tells, and mending puts the bit right."""
+    store = pair.store
+    inode = find(pair, pair.head, b"one")
+    key = fmt.inode_entity(inode.ino) + pair.head.suffix
+    record = bytearray(fmt.pack_inode(inode))
+    record[20] ^= 1  # its size
+    store.inodes.rewrite(key, bytes(record))
+    with pytest.raises(fmt.CorruptRecord, match=f"inode {inode.ino}"):
+        find(pair, pair.head, b"one")
+    assert get(pair, b"two") == b"2" * 3_000
+    assert check(store) != []
+    assert mend(store) == []
+    assert find(pair, pair.head, b"one") == inode
+    assert get(pair, b"one") == b"1" * 3_000
+
+
+def test_a_hole_in_a_file_without_holes(pair: Filesystem) -> None:
+    """A record of the block map is gone: that is no reason to read zeros."""
+    inode = find(pair, pair.head, b"one")
+    pair.store.blockmap.forget_unlisted(pair.head, fmt.block_entity(inode.content, 0))
+    with pytest.raises(OSError, match="'one' in the workspace") as caught:
+        pair.read(pair.head, inode.ino, 0, 10)
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_record_of_the_block_map_with_another_length(pair: Filesystem) -> None:
+    entity, found = mapping(pair, b"one", 0)
+    record = fmt.pack_reference(found.length ^ 64, found.key)
+    pair.store.blockmap.put_unlisted(pair.head, entity, record)
+    with pytest.raises(OSError, match="'one' in the workspace"):
+        get(pair, b"one")
+
+
+@pytest.mark.parametrize("name", [b"next_ino", b"next_content", b"next_epoch", b"head"])
+def test_numbers_that_were_given_out_are_not_given_out_again(memory: Path, name: bytes) -> None:
+    store = Store.create(memory / "store")
+    fs = Filesystem(store, Ticks())
+    put(fs, b"one", b"1")
+    history.seal(fs, "manual", "", 0)
+    fs.commit()
+    store._meta.put(name, fmt.pack_u64(1))
+    store._txn.commit()
+    store._env.close()
+    os.close(store._lock_fd)
+    with pytest.raises(StoreCorrupt, match="numbers"):
+        Store.open(memory / "store")
+
+
+def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Path) -> None:
+    """A bit flipped in `changes`. The checkpoint's records stay where its child sees them, others
+    are deleted as ever, and it is told."""
+    store = Store.create(memory / "store")
+    fs = Filesystem(store, Ticks())
+    made = []
+    for number in range(4):
+        put(fs, b"file", b"version %d" % number)
+        put(fs, b"other", b"version %d" % number)
+        made.append(history.seal(fs, "manual", "", 0))
+        if number == 1:
+            ino = find(fs, fs.head, b"file").ino
+            fs.setattr(fs.head, ino, Attributes(mode=0o600))
+    damaged = made[0].epoch
+    entity = fmt.inode_entity(find(fs, fs.view_of(damaged), b"other").ino)
+    store.changes.discard(damaged, b"i", entity)
+    store.changes.add(damaged, b"i", entity[:-1] + b"\x77")
+    with pytest.raises(fmt.CorruptRecord, match="lists a change"):
+        removal.delete(fs, made[:3])
+    assert get(fs, b"other", fs.view_of(made[3].epoch)) == b"version 3"
+    assert {epoch for epoch in store.epochs if epoch <= made[2].epoch} == {damaged}
+    store.close(commit=False)
+
+
+def test_a_name_without_its_end(pair: Filesystem) -> None:
+    """A bit of the NUL behind it: the directory tells, and mending gives the file its name back."""
+    entity = fmt.dirent_entity(Ino(1), b"one")
+    record = pair.store.dirents.forget(pair.head, entity) or b""
+    pair.store.dirents.rewrite(entity[:-1] + b"@" + pair.head.suffix, record)
+    with pytest.raises(fmt.CorruptRecord, match="name"):
+        list(pair.entries(pair.head, Ino(1)))
+    assert check(pair.store) != []
+    assert mend(pair.store) == []
+    assert get(pair, b"one") == b"1" * 3_000
+
+
+def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
+    """A high bit of its number: mending does not make the file that long."""
+    entity, _ = mapping(pair, b"one", 0)
+    record = pair.store.blockmap.forget_unlisted(pair.head, entity) or b""
+    pair.store.blockmap.rewrite(entity[:8] + b"\x80" + entity[9:] + pair.head.suffix, record)
+    assert mend(pair.store) == []
+    with pytest.raises(OSError, match="'one' in the workspace"):
+        get(pair, b"one")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
@@ -17,7 +19,7 @@ EPOCHS = st.integers(1, fmt.EPOCH_MAX).map(Epoch)
 INODES = st.builds(
     Inode,
     ino=U64,
-    mode=U32,
+    mode=st.integers(0, 2**16 - 1),
     nlink=U32,
     uid=U32,
     gid=U32,
@@ -41,6 +43,52 @@ def test_an_inode_comes_back(inode: Inode) -> None:
     packed = fmt.pack_inode(inode)
     assert fmt.unpack_inode(inode.ino, packed) == inode
     assert packed != fmt.GONE
+
+
+@settings(max_examples=30)
+@given(INODES, st.data())
+def test_a_flipped_bit_of_an_inode_is_noticed_and_can_be_put_right(
+    inode: Inode, data: st.DataObject
+) -> None:
+    packed = fmt.pack_inode(inode)
+    flipped = _flip(packed, data.draw(st.integers(0, 8 * len(packed) - 1)))
+    with pytest.raises(fmt.CorruptRecord):
+        fmt.unpack_inode(inode.ino, flipped)
+    assert fmt.healed(flipped) == packed
+
+
+@pytest.mark.parametrize("info", [{}, {"id": 7, "message": "x"}])
+def test_a_flipped_bit_of_an_epoch_is_noticed_and_can_be_put_right(info: dict[str, object]) -> None:
+    packed = fmt.pack_epoch(fmt.EpochRecord(Epoch(3), True, 12, info))
+    for bit in range(8 * len(packed)):
+        flipped = _flip(packed, bit)
+        with pytest.raises(ValueError):  # noqa: PT011 -- of JSON, or CorruptRecord
+            fmt.unpack_epoch(flipped)
+        assert fmt.healed(flipped) == packed
+
+
+def _flip(record: bytes, bit: int) -> bytes:
+    flipped = bytearray(record)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def test_records_from_before_they_had_a_digest_are_read() -> None:
+    numbers = struct.pack("<4I3Q4qQIQB", 0o100644, 1, 0, 0, 0, 5, 5, 1, 2, 3, 4, 9, 1, 1, 4)
+    inode = fmt.unpack_inode(Ino(7), numbers + b"name")
+    assert (inode.mode, inode.size, inode.name, inode.target) == (0o100644, 5, b"name", b"")
+    assert fmt.unpack_inode(Ino(7), fmt.pack_inode(inode)) == inode
+    link = struct.pack("<4I3Q4qQIQB", 0o120777, 1, 0, 0, 0, 2, 0, 1, 2, 3, 4, 0, 0, 1, 1) + b"nto"
+    assert fmt.unpack_inode(Ino(7), link).target == b"to"
+    epoch = struct.pack("<IBQ", 1, 1, 5)
+    assert fmt.unpack_epoch(epoch) == fmt.EpochRecord(Epoch(1), True, 5, {})
+    assert fmt.unpack_epoch(epoch + b'{"id":3}').info == {"id": 3}
+
+
+@pytest.mark.parametrize("record", [b"", b"x", b"B" + bytes(19), b"C" + bytes(20)])
+def test_what_is_no_record_of_the_block_map_is_refused(record: bytes) -> None:
+    with pytest.raises((fmt.CorruptRecord, IndexError)):
+        fmt.unpack_mapping(record)
 
 
 @given(U32, U64)
