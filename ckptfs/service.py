@@ -44,6 +44,7 @@ from ckptfs.history import (
     purge,
     references,
     removal,
+    resting,
     selective,
     settings,
     space,
@@ -400,9 +401,11 @@ class Service:
         file before and after."""
         removal.reap(self.fs)
         if self.compresses():
+            resting.wake(self.fs)
             compression.compress(self.fs)
             compression.gather(self.fs)
             compression.repack(self.fs)
+            resting.lay(self.fs)
         self.fs.commit()
         before = self.fs.store.size_bytes()
         self.fs.store.compact()

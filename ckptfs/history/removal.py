@@ -27,7 +27,14 @@ from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.restore import leave_limbo
 from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import GONE, pack_u64, unpack_inode, unpack_mapping, unpack_u64
+from ckptfs.store.format import (
+    GONE,
+    NO_EPOCH,
+    pack_u64,
+    unpack_inode,
+    unpack_mapping,
+    unpack_u64,
+)
 from ckptfs.store.tables import Versioned
 from ckptfs.store.views import ancestors_of
 
@@ -108,6 +115,9 @@ def _next_subject(store: Store) -> tuple[Epoch, Epoch | None] | None:
 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     """Remove one epoch, yielding after each entity."""
+    if epoch == store.anchor:
+        # The child sees the same, and nothing of what it takes over is at rest (ckptfs.store.rest).
+        store.anchor = NO_EPOCH if child is None else child
     heir = _Nobody() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)
     for entity in store.changes.walk(epoch, store.inodes.kind):

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from ckptfs.model import Epoch
     from ckptfs.store.plain_lmdb import Cursor, Database, Transaction
+    from ckptfs.store.rest import Rest
     from ckptfs.store.views import View
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
 _BATCH = 256
+#: What is at rest of `changes`; of the versioned tables it is their own kind.
+CHANGES_KIND = b"c"
 
 
 class Plain:
@@ -55,6 +60,19 @@ class Plain:
     def count(self) -> int:
         return self._txn.stat(self._db)["entries"]
 
+    def floor(self, key: bytes) -> bytes | None:
+        """The last key up to this one."""
+        with contextlib.closing(self._txn.cursor(self._db)) as cursor:
+            if cursor.set_range(key):
+                return cursor.key() if cursor.key() == key or cursor.prev() else None
+            return cursor.key() if cursor.last() else None
+
+    def ceiling(self, key: bytes) -> bytes | None:
+        """The first key from this one on."""
+        with contextlib.closing(self._txn.cursor(self._db)) as cursor:
+            found = cursor.set_range(key) if key else cursor.first()
+            return cursor.key() if found else None
+
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Records whose key begins with ``prefix``, in order, from the first behind ``after``.
 
@@ -63,12 +81,20 @@ class Plain:
 
 
 def _walk(
-    table: Plain | Versioned, prefix: bytes, after: bytes = b""
+    table: Plain | Versioned,
+    prefix: bytes,
+    after: bytes = b"",
+    resting: Resting | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
+    """With ``resting`` also what of that kind is at rest."""
     start = after + b"\0" if after else prefix
     while True:
         # The transaction of now: a commit may have come between.
         batch = _batch(table._txn, table._db, prefix, start)
+        if resting is not None and resting.rest.used:
+            # Looked for anew each time: between two batches records may go from one to the other.
+            more = resting.rest.batch(resting.kind, prefix, start, _BATCH)
+            batch = sorted({*batch, *more})[:_BATCH]
         yield from batch
         if len(batch) < _BATCH:
             return
@@ -91,34 +117,62 @@ def _batch(
     return found
 
 
+class Resting(NamedTuple):
+    """Where a table's records are that are at rest, and of which kind they are there."""
+
+    rest: Rest
+    kind: bytes
+
+
 class Changes:
     """Which entities each epoch wrote: (epoch, kind, entity) -> nothing."""
 
-    def __init__(self, table: Plain) -> None:
+    def __init__(self, table: Plain, rest: Rest) -> None:
         self._table = table
+        self._resting = Resting(rest, CHANGES_KIND)
+        rest.know(CHANGES_KIND, self)
 
     def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
         self._table.put(pack_u32(epoch) + kind + entity, b"")
 
     def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
-        self._table.delete(pack_u32(epoch) + kind + entity)
+        key = pack_u32(epoch) + kind + entity
+        rest = self._resting.rest
+        if not self._table.delete(key) and rest.used and rest.wake_key(CHANGES_KIND, key):
+            self._table.delete(key)
+
+    def rewrite(self, key: bytes, value: bytes) -> None:
+        """Put a record by its whole key."""
+        self._table.put(key, value)
+
+    def erase(self, key: bytes) -> None:
+        """Remove a record by its whole key."""
+        self._table.delete(key)
+
+    def stands(self, key: bytes) -> bool:
+        """Whether a record is in the table itself, by its whole key."""
+        return self._table.get(key) is not None
 
     def clear(self) -> None:
-        """Forget everything, to have it listed anew."""
+        """Forget everything that is not at rest, to have it listed anew."""
         for key, _ in self._table.walk():
             self._table.delete(key)
+
+    def keys(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
+        """The whole keys under a prefix, from the first behind ``after``."""
+        return (key for key, _ in _walk(self._table, prefix, after, self._resting))
 
     def walk(self, epoch: Epoch, kind: bytes = b"", prefix: bytes = b"") -> Iterator[bytes]:
         """Entities the epoch wrote, without their kind when ``kind`` is given."""
         cut = SUFFIX_SIZE + len(kind)
-        for key, _ in self._table.walk(pack_u32(epoch) + kind + prefix):
+        for key in self.keys(pack_u32(epoch) + kind + prefix):
             yield key[cut:]
 
     def epochs(self) -> Iterator[bytes]:
         """The packed number of every epoch that lists a change."""
         prefix = b""
         while True:
-            key, _ = next(self._table.walk(after=prefix), (b"", b""))
+            key = next(self.keys(after=prefix), b"")
             if not key:
                 return
             yield key[:SUFFIX_SIZE]
@@ -129,10 +183,13 @@ class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
 
-    def __init__(self, db: Database, kind: bytes, changes: Changes) -> None:
+    def __init__(self, db: Database, kind: bytes, changes: Changes, rest: Rest) -> None:
         self._db = db
         self.kind = kind
         self._changes = changes
+        self._rest = rest
+        self._resting = Resting(rest, kind)
+        rest.know(kind, self)
         self._txn: Transaction
         self._cursor: Cursor
 
@@ -146,6 +203,8 @@ class Versioned:
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
+        if self._rest.used and self._rest.concerns(view):
+            return self._newest(entity, view.seen)
         cursor = self._cursor
         if not cursor.set_range(entity + view.first):
             return None
@@ -161,13 +220,34 @@ class Versioned:
 
     def own(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view's own epoch wrote (GONE if it says so), or None."""
-        return self._txn.get(entity + view.suffix, db=self._db)
+        own = self._txn.get(entity + view.suffix, db=self._db)
+        if own is None and self._rest.used and not view.writable:
+            return self._rest.get(self.kind, entity + view.suffix)
+        return own
+
+    def _newest(self, entity: bytes, seen: Set[bytes]) -> bytes | None:
+        """The newest of those versions, wherever it is."""
+        found = [*self._standing(entity), *self._rest.versions(self.kind, entity)]
+        _, record = min((version for version in found if version[0] in seen), default=(b"", GONE))
+        return record or None
+
+    def _standing(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(suffix, record) of each version of an entity that is not at rest."""
+        more = self._cursor.set_range(entity)
+        while more:
+            key, value = self._cursor.item()
+            if key[:-SUFFIX_SIZE] != entity:
+                return
+            yield key[-SUFFIX_SIZE:], value
+            more = self._cursor.next()
 
     def inherited(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view would see had its own epoch not written one."""
         inherited = view.inherited
         if not inherited:
             return None
+        if self._rest.used and self._rest.concerns(view):
+            return self._newest(entity, inherited)
         cursor = self._cursor
         if not cursor.set_range(entity + view.suffix):
             return None
@@ -189,6 +269,8 @@ class Versioned:
 
     def put_unlisted(self, view: View, entity: bytes, value: bytes) -> bytes | None:
         """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         return self._txn.replace(entity + view.suffix, value, db=self._db)
 
     def drop(self, view: View, entity: bytes) -> bytes | None:
@@ -199,6 +281,8 @@ class Versioned:
 
     def forget(self, view: View, entity: bytes) -> bytes | None:
         """Take back what the view's own epoch wrote about the entity, as if it never had."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         own = self._txn.pop(entity + view.suffix, db=self._db)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
@@ -206,6 +290,8 @@ class Versioned:
 
     def forget_unlisted(self, view: View, entity: bytes) -> bytes | None:
         """`forget` for a record that `put_unlisted` wrote."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         return self._txn.pop(entity + view.suffix, db=self._db)
 
     def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -214,11 +300,24 @@ class Versioned:
         ``start`` is the first entity wanted. The caller may write between two records.
         """
         start = start or prefix
+        if self._rest.used and self._rest.concerns(view):
+            yield from self._walk_deeper(view, prefix, start)
+            return
         while True:
             batch, start = self._batch(view, prefix, start)
             yield from batch
             if not start:
                 return
+
+    def _walk_deeper(
+        self, view: View, prefix: bytes, start: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        last = b""
+        for entity, suffix, record in self.versions(prefix, start):
+            if entity != last and suffix in view.seen:
+                last = entity
+                if record:
+                    yield entity, record
 
     def _batch(
         self, view: View, prefix: bytes, start: bytes
@@ -245,14 +344,21 @@ class Versioned:
         return found, b""
 
     def rewrite(self, key: bytes, value: bytes) -> None:
-        """Put a record behind the back of `changes`, by its whole key: for repairs."""
+        """Put a record behind the back of `changes`, by its whole key: for repairs, and for what
+        comes from rest."""
         self._txn.put(key, value, db=self._db)
 
     def erase(self, key: bytes) -> None:
-        """Remove a record behind the back of `changes`, by its whole key: for repairs."""
+        """Remove a record behind the back of `changes`, by its whole key: for repairs, and for what
+        goes to rest."""
         self._txn.delete(key, db=self._db)
 
-    def versions(self, prefix: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(entity, suffix, record) of every version under ``prefix``, whoever may see it."""
-        for key, value in _walk(self, prefix):
+    def stands(self, key: bytes) -> bool:
+        """Whether a record is in the table itself, by its whole key."""
+        return self._txn.get(key, db=self._db) is not None
+
+    def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(entity, suffix, record) of every version under ``prefix``, whoever may see it, and
+        wherever it is; from the entity ``start`` on."""
+        for key, value in _walk(self, prefix, start, self._resting):
             yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value
