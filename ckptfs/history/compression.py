@@ -103,6 +103,7 @@ def repack(fs: Filesystem) -> None:
     The caller commits."""
     fs.settle()
     store = fs.store
+    store.upgrade()
     blocks = store.blocks
     full = blocks.full_packs(PACK_MAX // 2)
     packing = _Packing(store, PACK_MAX)

@@ -18,7 +18,7 @@ from ckptfs.model import NO_CONTENT, Epoch, Ino
 from ckptfs.store import Store, View
 from ckptfs.store.chunks import Record
 from ckptfs.store.format import NO_EPOCH, pack_u32, pack_u64, suffix_of, unpack_inode
-from ckptfs.store.tables import CHANGES_KIND, Versioned
+from ckptfs.store.tables import ByEpoch, Versioned
 
 #: Bytes of records in a chunk. Half of it takes a sixth more room; a whole one is decoded, with all
 #: its records, in half a millisecond.
@@ -60,14 +60,10 @@ def is_in_the_way(fs: Filesystem) -> bool:
 
 def _lay_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
     store = fs.store
-    for kind, entities in (
-        (CHANGES_KIND, _changes(store, sight)),
-        (store.dirents.kind, sight.unseen(store.dirents)),
-        (store.blockmap.kind, sight.unseen(store.blockmap)),
-        (store.links.kind, sight.unseen(store.links)),
-        (store.xattrs.kind, sight.unseen(store.xattrs)),
-        (store.inodes.kind, sight.unseen(store.inodes)),
-    ):
+    versioned = (store.dirents, store.blockmap, store.links, store.xattrs, store.inodes)
+    unseen = [(table.kind, sight.unseen(table)) for table in versioned]
+    lists = [(table.kind, _of_sealed(table, sight)) for table in store.by_epoch]
+    for kind, entities in (*lists, *unseen):
         for chunk in _chunks(entities, chunk_bytes):
             store.charge(chunk_bytes)
             store.rest.lay(kind, chunk)
@@ -89,11 +85,11 @@ def _chunks(entities: Iterator[list[Record]], chunk_bytes: int) -> Iterator[list
         yield chunk
 
 
-def _changes(store: Store, sight: _Sight) -> Iterator[list[Record]]:
-    """What sealed epochs list, each for itself."""
+def _of_sealed(table: ByEpoch, sight: _Sight) -> Iterator[list[Record]]:
+    """The records of sealed epochs, each for itself."""
     for epoch in sorted(sight.sealed):
-        for key in store.changes.keys(pack_u32(epoch)):
-            yield [(key, b"")]
+        for record in table.walk(pack_u32(epoch)):
+            yield [record]
 
 
 class _Sight:

@@ -14,7 +14,6 @@ from errno import EIO
 
 from xxhash import xxh3_128_digest
 
-from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import codec
 from ckptfs.store.format import (
     BLOCK_HEADER,
@@ -204,7 +203,9 @@ class Blocks:
         """Put blocks, together no longer than a pack, into one that is compressed as a whole: what
         they have in common is kept once, and the borders of pages cost nothing. However they were
         kept before, they need no other block then."""
-        members = [(key, bytes(self.read(key))) for key in dict.fromkeys(keys) if self.is_whole(key)]
+        members = [
+            (key, bytes(self.read(key))) for key in dict.fromkeys(keys) if self.is_whole(key)
+        ]
         if len(members) < 2:
             for key, data in members:
                 self._squeeze_alone(key, data)

@@ -9,7 +9,6 @@ it small.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -42,12 +41,18 @@ def pack_chunk(records: Sequence[Record]) -> bytes:
     rows, tails = [_COUNT.pack(len(records))], []
     last = b""
     for key, value in records:
-        shared = min(len(os.path.commonprefix((last, key))), _SHARED_MAX)
+        shared = _shared(last, key)
         rows.append(_ROW.pack(shared, len(key) - shared, len(value)))
         tails.append(key[shared:])
         last = key
     data = b"".join((*rows, *tails, *(value for _, value in records)))
     return _LAYOUT + codec.compress_chunk(data)
+
+
+def _shared(last: bytes, key: bytes) -> int:
+    """How many bytes two keys have in common at their beginnings."""
+    length = min(len(last), len(key), _SHARED_MAX)
+    return next((at for at in range(length) if last[at] != key[at]), length)
 
 
 def unpack_chunk(data: bytes) -> Chunk:

@@ -25,7 +25,7 @@ from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.rest import Rest
-from ckptfs.store.tables import Changes, Plain, Versioned
+from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ _PLAIN = (
     b"authors",
     b"rest",
 )
-_VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
-TABLES = _PLAIN + _VERSIONED
+TABLES = (*_PLAIN, *fmt.VERSIONED.values())
 
 #: Where the anchor stands among the counters.
 _ANCHOR = b"anchor"
@@ -77,10 +76,15 @@ class Store:
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
         self.rest = Rest(plain[b"rest"], self.note)
-        self.changes = Changes(plain[b"changes"], self.rest)
+        #: Those of the two whose records may be at rest, too, besides the versioned ones.
+        self.by_epoch = (
+            ByEpoch(plain[b"changes"], b"c", self.rest),
+            ByEpoch(plain[b"authors"], b"a", self.rest),
+        )
+        changes, self.authors = self.by_epoch
+        self.changes = Changes(changes)
         self.orphans = plain[b"orphans"]
         self.borders = plain[b"borders"]
-        self.authors = plain[b"authors"]
         #: The view of what is kept out of history, once there is such a thing.
         self.aside: View | None = None
         self.facts = Facts(plain[b"facts"], self.note)

@@ -55,6 +55,18 @@ def epoch_of(suffix: bytes) -> Epoch:
     return Epoch(unpack_u32(suffix) ^ _EPOCH_MASK)
 
 
+#: The versioned tables by the letters that stand for them in keys.
+VERSIONED = {
+    b"i": b"inodes",
+    b"d": b"dirents",
+    b"l": b"links",
+    b"b": b"blockmap",
+    b"x": b"xattrs",
+}
+#: All tables whose records may be at rest.
+MAY_REST = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
+
+
 # A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
 _BATCH = 256
-#: What is at rest of `changes`; of the versioned tables it is their own kind.
-CHANGES_KIND = b"c"
 
 
 class Plain:
@@ -124,55 +122,74 @@ class Resting(NamedTuple):
     kind: bytes
 
 
-class Changes:
-    """Which entities each epoch wrote: (epoch, kind, entity) -> nothing."""
+class ByEpoch:
+    """Keys that begin with an epoch, and values; those of sealed epochs may be at rest."""
 
-    def __init__(self, table: Plain, rest: Rest) -> None:
+    def __init__(self, table: Plain, kind: bytes, rest: Rest) -> None:
         self._table = table
-        self._resting = Resting(rest, CHANGES_KIND)
-        rest.know(CHANGES_KIND, self)
+        self.kind = kind
+        self._rest = rest
+        self._resting = Resting(rest, kind)
+        rest.know(kind, self)
 
-    def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
-        self._table.put(pack_u32(epoch) + kind + entity, b"")
+    def add(self, key: bytes, value: bytes = b"") -> None:
+        """Put a record that is not there yet."""
+        self._table.put(key, value)
 
-    def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
-        key = pack_u32(epoch) + kind + entity
-        rest = self._resting.rest
-        if not self._table.delete(key) and rest.used and rest.wake_key(CHANGES_KIND, key):
+    def put(self, key: bytes, value: bytes) -> None:
+        if self._rest.used:
+            self._rest.wake_key(self.kind, key)
+        self._table.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        found = self._table.delete(key)
+        if not found and self._rest.used and self._rest.wake_key(self.kind, key):
             self._table.delete(key)
 
+    def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
+        return _walk(self._table, prefix, after, self._resting)
+
+    # -- by their whole keys, without a look at what is at rest -----------------------------------
+
     def rewrite(self, key: bytes, value: bytes) -> None:
-        """Put a record by its whole key."""
         self._table.put(key, value)
 
     def erase(self, key: bytes) -> None:
-        """Remove a record by its whole key."""
         self._table.delete(key)
 
     def stands(self, key: bytes) -> bool:
-        """Whether a record is in the table itself, by its whole key."""
         return self._table.get(key) is not None
 
+
+class Changes:
+    """Which entities each epoch wrote: (epoch, kind, entity) -> nothing."""
+
+    def __init__(self, table: ByEpoch) -> None:
+        self._table = table
+
+    def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
+        self._table.add(pack_u32(epoch) + kind + entity)
+
+    def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
+        self._table.delete(pack_u32(epoch) + kind + entity)
+
     def clear(self) -> None:
-        """Forget everything that is not at rest, to have it listed anew."""
+        """Forget everything, to have it listed anew."""
         for key, _ in self._table.walk():
             self._table.delete(key)
-
-    def keys(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[bytes]:
-        """The whole keys under a prefix, from the first behind ``after``."""
-        return (key for key, _ in _walk(self._table, prefix, after, self._resting))
 
     def walk(self, epoch: Epoch, kind: bytes = b"", prefix: bytes = b"") -> Iterator[bytes]:
         """Entities the epoch wrote, without their kind when ``kind`` is given."""
         cut = SUFFIX_SIZE + len(kind)
-        for key in self.keys(pack_u32(epoch) + kind + prefix):
+        for key, _ in self._table.walk(pack_u32(epoch) + kind + prefix):
             yield key[cut:]
 
     def epochs(self) -> Iterator[bytes]:
         """The packed number of every epoch that lists a change."""
         prefix = b""
         while True:
-            key = next(self.keys(after=prefix), b"")
+            key, _ = next(self._table.walk(after=prefix), (b"", b""))
             if not key:
                 return
             yield key[:SUFFIX_SIZE]

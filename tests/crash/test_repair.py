@@ -20,7 +20,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
+from ckptfs.history import compression, resting
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
 from ckptfs.store.pages import Pages
@@ -49,6 +49,8 @@ def made() -> Iterator[tuple[Path, dict[int, Tree]]]:
                 shown[checkpoint.id] = tree(fs, fs.view_of(checkpoint.epoch))
             if number == 1:
                 compression.compress(fs)
+            if number == 2:
+                resting.lay(fs, chunk_bytes=500)
             fs.commit()
         shown[-1] = tree(fs, fs.head)
         assert check(store) == []
@@ -189,7 +191,7 @@ def _ask(path: Path, shown: dict[int, Tree], *, any_version: bool) -> None:
             assert not wrong, (number, wrong[:3])
         assert -1 in views
         saved = tree(fs, fs.head, bad=[])
-        assert len(saved) > 20
+        assert len(saved) > 15
     finally:
         store.close()
     with Pages_of(path) as pages:
