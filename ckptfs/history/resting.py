@@ -20,9 +20,10 @@ from ckptfs.store.chunks import Record
 from ckptfs.store.format import NO_EPOCH, pack_u32, pack_u64, suffix_of, unpack_inode
 from ckptfs.store.tables import ByEpoch, Versioned
 
-#: Bytes of records in a chunk. Half of it takes a sixth more room; a whole one is decoded, with all
-#: its records, in half a millisecond.
-CHUNK_BYTES = 128 << 10
+#: A chunk has about so many bytes of records, or so many of them. Half of it takes a tenth more
+#: room. A whole one is decoded in 2 ms, and is back in its table in 10.
+CHUNK_BYTES = 256 << 10
+_CHUNK_RECORDS = 4_000
 
 
 def lay(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -78,7 +79,7 @@ def _chunks(entities: Iterator[list[Record]], chunk_bytes: int) -> Iterator[list
     for records in entities:
         chunk += records
         size += sum(len(key) + len(value) for key, value in records)
-        if size >= chunk_bytes:
+        if size >= chunk_bytes or len(chunk) >= _CHUNK_RECORDS:
             yield chunk
             chunk, size = [], 0
     if chunk:

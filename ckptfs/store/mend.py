@@ -30,6 +30,8 @@ _GAPS_MAX = 1 << 20
 
 #: No store has given out such numbers.
 _NUMBER_MAX = 1 << 62
+#: No file is longer.
+_SIZE_MAX = 2**63 - 1
 _KINDS = (fmt.INLINE, fmt.INLINE_BARE, fmt.REFERENCE)
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
@@ -78,13 +80,18 @@ def _drop_nonsense(store: Store) -> None:
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
             bad = bad or len(entity) < _ENTITY_MIN[table.kind] or ino_of(entity) > _NUMBER_MAX
-            if bad or not _makes_sense(table, record):
+            if bad or _is_far(table, entity) or not _makes_sense(table, record):
                 table.erase(entity + suffix)
     owners: dict[int, int] = {}
     for entity, suffix, record in store.inodes.versions(b""):
         content = fmt.unpack_inode(ino_of(entity), record).content if record else NO_CONTENT
         if content != NO_CONTENT and owners.setdefault(content, ino_of(entity)) != ino_of(entity):
             store.inodes.erase(entity + suffix)
+
+
+def _is_far(table: Versioned, entity: bytes) -> bool:
+    """Whether a block lies where no file can reach."""
+    return table.kind == b"b" and fmt.block_number(entity) >= _SIZE_MAX // BLOCK_SIZE
 
 
 def _makes_sense(table: Versioned, record: bytes) -> bool:

@@ -29,7 +29,7 @@ from ckptfs.store.tables import Plain
 from ckptfs.store.views import View
 
 #: Decoded chunks that are kept at hand.
-_DECODED_MAX = 32
+_DECODED_MAX = 16
 #: Behind all versions of an entity.
 _LAST = b"\xff" * SUFFIX_SIZE
 

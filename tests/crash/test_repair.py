@@ -23,6 +23,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import compression, resting
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
+from ckptfs.store.format import block_entity, pack_inline
 from ckptfs.store.pages import Pages
 from ckptfs.store.repair import faults, repair
 from tests.direct import Ticks, find, join, mkdir, put
@@ -220,6 +221,20 @@ def test_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None])
 def test_much_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]) -> None:
     for seed in range(3, 100):
         _trial(made, damage, seed)
+
+
+def test_a_block_where_no_file_can_reach(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    fs = Filesystem(store, Ticks())
+    put(fs, b"file", b"text")
+    fs.settle()
+    content = find(fs, fs.head, b"file").content
+    store.blockmap.put(fs.head, block_entity(content, 2**60), pack_inline(b"nonsense"))
+    store.close()
+    assert repair(tmp_path / "store").left == []
+    store = Store.open(tmp_path / "store")
+    assert find(Filesystem(store, Ticks()), store.head, b"file").size == 4
+    store.close()
 
 
 def test_repairing_what_is_whole_changes_nothing(made: tuple[Path, dict[int, Tree]]) -> None:
