@@ -12,6 +12,7 @@ import itertools
 import operator
 import time
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
@@ -138,9 +139,16 @@ class _Packing:
         self._total += length
 
     def finish(self) -> None:
-        self._blocks.pack(self._waiting)
+        self._blocks.pack(self._waiting, for_good=self._size > BLOCK_SIZE)
         self._packed.update(self._waiting)
         self._waiting, self._total = {}, 0
+
+
+class _Stored(NamedTuple):
+    key: bytes
+    length: int
+    number: int
+    is_live: bool
 
 
 def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
@@ -148,25 +156,34 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
     entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
     for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
         stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
-        several = len({number for _, _, number in stored}) < len({key for key, _, _ in stored})
-        for key, length, _ in stored:
-            # What does not get smaller stays as it is, and so does what is large and was never
-            # changed: read here and there, it would have to be decoded with all of its pack.
-            if length <= PACKED_MAX or (several and store.blocks.is_compressed(key)):
-                yield key, length
+        several = len({block.number for block in stored}) < len({block.key for block in stored})
+        for block in stored:
+            # What is large stays as it is if the workspace has it and there is little to gain: read
+            # here and there, it would have to be decoded with all of its pack.
+            gains = several and store.blocks.is_compressed(block.key)
+            if block.length <= PACKED_MAX or gains or not block.is_live:
+                yield block.key, block.length
 
 
-def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """(key, length, block number) of what checkpoints have of these inodes, newest first."""
-    open_epochs = {store.head.suffix, *([store.aside.suffix] if store.aside else [])}
+def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[_Stored]:
+    """The blocks that checkpoints have of these inodes, newest first."""
+    head = store.head.bare
+    open_epochs = {head.suffix, *([store.aside.suffix] if store.aside else [])}
     for ino in inodes:
-        records = [record for _, _, record in store.inodes.versions(ino) if record]
-        for content in dict.fromkeys(unpack_inode(Ino(0), record).content for record in records):
+        now = _content(store.inodes.get(head, ino))
+        records = (record for _, _, record in store.inodes.versions(ino) if record)
+        for content in dict.fromkeys(map(_content, records)):
             versions = store.blockmap.versions(pack_u64(content)) if content else ()
             for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
                 mapping = unpack_mapping(record) if record else None
                 if mapping is not None and mapping.key and suffix not in open_epochs:
-                    yield mapping.key, mapping.length, block_number(entity)
+                    is_live = content == now and store.blockmap.get(head, entity) == record
+                    number = block_number(entity)
+                    yield _Stored(mapping.key, mapping.length, number, is_live)
+
+
+def _content(record: bytes | None) -> ContentId:
+    return NO_CONTENT if record is None else unpack_inode(Ino(0), record).content
 
 
 def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:

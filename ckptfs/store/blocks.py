@@ -199,10 +199,10 @@ class Blocks:
             key = record[_BASE]
         return []
 
-    def pack(self, keys: Iterable[bytes]) -> None:
+    def pack(self, keys: Iterable[bytes], *, for_good: bool = False) -> None:
         """Put blocks, together no longer than a pack, into one that is compressed as a whole: what
-        they have in common is kept once, and the borders of pages cost nothing. However they were
-        kept before, they need no other block then."""
+        they have in common is kept once, and the borders of pages cost nothing: ``for_good`` that
+        is reason enough. However they were kept before, they need no other block then."""
         members = [
             (key, bytes(self.read(key))) for key in dict.fromkeys(keys) if self.is_whole(key)
         ]
@@ -211,7 +211,7 @@ class Blocks:
                 self._squeeze_alone(key, data)
             return
         whole = b"".join(data for _, data in members)
-        frame = codec.compress_pack(whole)
+        frame = codec.compress_pack(whole) if for_good else codec.compress(whole, codec.LEVEL_SMALL)
         pack = None if frame is None else self._add_pack(whole, frame, len(members))
         if pack is None:
             return

@@ -53,11 +53,11 @@ def compress(data: bytes, level: int = LEVEL_QUICK) -> bytes | None:
     return frame if len(frame) <= len(data) - len(data) // _WORTH else None
 
 
-def compress_pack(data: bytes) -> bytes | None:
-    """The same for many blocks together, which are written once and for long."""
-    frame = compress(data, _LEVEL_PACK)
-    if frame is not None and len(frame) * _VERSIONS < len(data):
-        return compress(data, _LEVEL_VERSIONS)
+def compress_pack(data: bytes) -> bytes:
+    """Many blocks together as a zstd frame, which is written once and for long."""
+    frame = _compressor(_LEVEL_PACK).compress(data)
+    if len(frame) * _VERSIONS < len(data):
+        return _compressor(_LEVEL_VERSIONS).compress(data)
     return frame
 
 
