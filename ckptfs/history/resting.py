@@ -32,7 +32,8 @@ def lay(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
     fs.settle()
     store = fs.store
     parent = store.epochs[store.head.epoch].parent
-    if parent == NO_EPOCH:
+    # What could not be woken stays as it is: chunks do not overlap.
+    if parent == NO_EPOCH or store.rest.used:
         return
     store.upgrade()
     store.anchor = store.head.epoch
@@ -41,14 +42,18 @@ def lay(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
 
 
 def wake(fs: Filesystem, budget_s: float | None = None) -> bool:
-    """Bring records back for about so long; say whether none is at rest any more."""
+    """Bring records back for about so long; say whether that is all, or all that there is room
+    for."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
-    rest = fs.store.rest
-    while rest.used and not rest.wake_some():
-        if fs.store.dirty_bytes > COMMIT_BYTES:
-            fs.commit()
-        if deadline is not None and time.monotonic() >= deadline:
-            return False
+    store = fs.store
+    with room_permitting():
+        while store.rest.used:
+            store.charge(CHUNK_BYTES)
+            store.rest.wake_some()
+            if store.dirty_bytes > COMMIT_BYTES or store.pressed:
+                fs.commit()
+            if deadline is not None and time.monotonic() >= deadline:
+                return not store.rest.used
     return True
 
 

@@ -220,7 +220,9 @@ class Versioned:
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
-        if self._rest.used and self._rest.concerns(view):
+        rest = self._rest
+        # The head's answer comes first: this is asked for every request.
+        if rest.used and rest.anchor not in view.seen and rest.concerns(view):
             return self._newest(entity, view.seen)
         cursor = self._cursor
         if not cursor.set_range(entity + view.first):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, purge, removal, resting, restore, seal
-from ckptfs.store import check
+from ckptfs.store import Store, check
 from ckptfs.store.format import GONE, pack_u64
 from tests.direct import Node, crashed, get, reopened, shown
 from tests.history.edits import Edits
@@ -152,6 +153,29 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
     work.store = work.fs.store
     assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == [
         b"%d" % version for version in range(5)
+    ]
+
+
+def test_where_there_is_no_room_everything_stays_as_it_is(work: Edits) -> None:
+    for version in range(5):
+        work.put("a", b"%d" % version)
+        save(work)
+    resting.lay(work.fs)
+    work.fs.commit()
+    records = resting_records(work)
+    path, size = work.store.path, work.store.size_bytes()
+    work.store.close()
+    work.store = Store.open(path, map_size=size + (16 << 20))
+    work.fs = Filesystem(work.store, work.fs.clock)
+    assert resting.wake(work.fs)
+    resting.lay(work.fs)
+    assert resting_records(work) == records
+    # To delete takes no room that is asked for.
+    removal.delete(work.fs, checkpoints(work.store)[:2])
+    assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == [
+        b"2",
+        b"3",
+        b"4",
     ]
 
 
