@@ -20,7 +20,7 @@ from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
-from ckptfs.history import Checkpoint
+from ckptfs.history import Checkpoint, resting
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import Policy
 from ckptfs.history.compression import Compressor
@@ -126,6 +126,7 @@ class Housekeeping:
                 self._auto.rest()
                 self._expire()
                 await self._free()
+                await self._wake()
                 self._service.fs.commit()
 
     async def compress(self) -> None:
@@ -180,4 +181,10 @@ class Housekeeping:
         history.leave_limbo(self._service.fs)
         reaper = Reaper(self._service.fs)
         while not reaper.step(_STEP_S):
+            await trio.lowlevel.checkpoint()
+
+    async def _wake(self) -> None:
+        """Bring back the records that a restored workspace would look for at rest."""
+        fs = self._service.fs
+        while resting.is_in_the_way(fs) and not resting.wake(fs, _STEP_S):
             await trio.lowlevel.checkpoint()

@@ -8,16 +8,20 @@ are encoded is the store's business.
 
 from __future__ import annotations
 
-import errno
+import itertools
+import operator
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
+from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
+from ckptfs.store.blocks import PACKED_MAX
 from ckptfs.store.format import (
+    PACK_MAX,
     block_entity,
     block_number,
     dirent_entity,
@@ -32,8 +36,6 @@ from ckptfs.store.format import (
 _DONE = b"compressed"
 #: Fewer bytes than this are not worth the two records that lead to them elsewhere.
 _INLINE_STAYS = 128
-#: What was encoded is committed after so many bytes: until then its old pages are not free.
-_COMMIT_BYTES = 16 << 20
 
 
 class Compressor:
@@ -50,13 +52,13 @@ class Compressor:
         """Work for about so long; say whether nothing is left to do. Commits now and then."""
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store
-        with _room_permitting():
+        with room_permitting():
             while (epoch := self._next_epoch()) is not None:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
                 for size in self._work:
                     store.charge(size)
-                    if store.dirty_bytes > _COMMIT_BYTES:
+                    if store.dirty_bytes > COMMIT_BYTES:
                         self._fs.commit()
                     if deadline is not None and time.monotonic() >= deadline:
                         return False
@@ -73,16 +75,6 @@ class Compressor:
         return min(ready, default=None)
 
 
-@contextmanager
-def _room_permitting() -> Iterator[None]:
-    """It takes room before it gives room: where there is none, blocks stay as they are."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-
-
 def compress(fs: Filesystem) -> None:
     """Compress all that checkpoints have, however long it takes. The caller commits."""
     Compressor(fs).step()
@@ -94,52 +86,104 @@ def gather(fs: Filesystem) -> None:
     fs.settle()
     store = fs.store
     packing = _Packing(store)
-    with _room_permitting():
+    with room_permitting():
         for checkpoint in checkpoints(store):
             for key, base in _put_aside(store, checkpoint.epoch):
                 length = store.blocks.encode(key, base)
                 if length:
                     packing.add(key, length)
                 store.charge(length)
-                if store.dirty_bytes > _COMMIT_BYTES:
+                if store.dirty_bytes > COMMIT_BYTES:
                     fs.commit()
     packing.finish()
 
 
 def repack(fs: Filesystem) -> None:
-    """Put together again what stands in packs that are not half full. The caller commits."""
+    """Put all versions of a file together, and those of its neighbours, into packs that are large:
+    of what they have in common nearly nothing is left. Packs that are half full stay as they are.
+    The caller commits."""
+    fs.settle()
     store = fs.store
-    poor = store.blocks.small_packs()
-    if len(poor) < 2:
-        return
-    packing = _Packing(store)
-    for _, _, record in store.blockmap.versions(b""):
-        key = unpack_mapping(record).key if record else b""
-        if key and store.blocks.pack_of(key) in poor and store.blocks.is_whole(key):
-            packing.add(key, store.blocks.unpack(key))
-            store.charge(BLOCK_SIZE)
-            if store.dirty_bytes > _COMMIT_BYTES:
+    store.upgrade()
+    blocks = store.blocks
+    full = blocks.full_packs(PACK_MAX // 2)
+    packing = _Packing(store, PACK_MAX)
+    with room_permitting():
+        for key, length in _by_name(store):
+            if packing.has(key) or blocks.pack_of(key) in full:
+                continue
+            store.charge(length)
+            packing.add(key, length)
+            if store.dirty_bytes > COMMIT_BYTES:
                 fs.commit()
     packing.finish()
 
 
 class _Packing:
-    """Gathers small blocks until they fill a pack."""
+    """Gathers blocks until they fill a pack."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, size: int = BLOCK_SIZE) -> None:
         self._blocks = store.blocks
-        self._waiting: list[bytes] = []
+        self._size = size
+        self._waiting: dict[bytes, None] = {}
+        self._packed: set[bytes] = set()
         self._total = 0
 
+    def has(self, key: bytes) -> bool:
+        return key in self._waiting or key in self._packed
+
     def add(self, key: bytes, length: int) -> None:
-        if self._total + length > BLOCK_SIZE:
+        if self._total + length > self._size:
             self.finish()
-        self._waiting.append(key)
+        self._waiting[key] = None
         self._total += length
 
     def finish(self) -> None:
-        self._blocks.pack(self._waiting)
-        self._waiting, self._total = [], 0
+        self._blocks.pack(self._waiting, for_good=self._size > BLOCK_SIZE)
+        self._packed.update(self._waiting)
+        self._waiting, self._total = {}, 0
+
+
+class _Stored(NamedTuple):
+    key: bytes
+    length: int
+    number: int
+    is_live: bool
+
+
+def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
+    """(key, length) of the blocks that are worth packing, name by name, newest first."""
+    entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
+    for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
+        stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
+        several = len({block.number for block in stored}) < len({block.key for block in stored})
+        for block in stored:
+            # What is large stays as it is if the workspace has it and there is little to gain: read
+            # here and there, it would have to be decoded with all of its pack.
+            gains = several and store.blocks.is_compressed(block.key)
+            if block.length <= PACKED_MAX or gains or not block.is_live:
+                yield block.key, block.length
+
+
+def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[_Stored]:
+    """The blocks that checkpoints have of these inodes, newest first."""
+    head = store.head.bare
+    open_epochs = {head.suffix, *([store.aside.suffix] if store.aside else [])}
+    for ino in inodes:
+        now = _content(store.inodes.get(head, ino))
+        records = (record for _, _, record in store.inodes.versions(ino) if record)
+        for content in dict.fromkeys(map(_content, records)):
+            versions = store.blockmap.versions(pack_u64(content)) if content else ()
+            for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
+                mapping = unpack_mapping(record) if record else None
+                if mapping is not None and mapping.key and suffix not in open_epochs:
+                    is_live = content == now and store.blockmap.get(head, entity) == record
+                    number = block_number(entity)
+                    yield _Stored(mapping.key, mapping.length, number, is_live)
+
+
+def _content(record: bytes | None) -> ContentId:
+    return NO_CONTENT if record is None else unpack_inode(Ino(0), record).content
 
 
 def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:

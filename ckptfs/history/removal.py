@@ -29,6 +29,7 @@ from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
     GONE,
+    NO_EPOCH,
     CorruptRecord,
     pack_u64,
     unpack_inode,
@@ -127,6 +128,9 @@ def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch 
 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     """Remove one epoch, yielding after each entity."""
+    if epoch == store.anchor:
+        # The child sees the same, and nothing of what it takes over is at rest (ckptfs.store.rest).
+        store.anchor = NO_EPOCH if child is None else child
     heir = _Nobody() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)
     for entity in store.changes.walk(epoch, store.inodes.kind):

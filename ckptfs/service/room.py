@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.errors import SettingInvalid
-from ckptfs.history import compression, damage, removal, settings, tally
+from ckptfs.history import compression, damage, removal, resting, settings, tally
 from ckptfs.history import purge as purging
 from ckptfs.history.damage import Affected
 from ckptfs.history.purge import Doomed, Purged
@@ -39,9 +39,11 @@ def compact(service: Service) -> tuple[int, int]:
     file before and after."""
     removal.reap(service.fs)
     if service.compresses():
+        resting.wake(service.fs)
         compression.compress(service.fs)
         compression.gather(service.fs)
         compression.repack(service.fs)
+        resting.lay(service.fs)
     service.fs.commit()
     before = service.fs.store.size_bytes()
     service.fs.store.compact()

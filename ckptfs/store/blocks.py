@@ -14,7 +14,6 @@ from errno import EIO
 
 from xxhash import xxh3_128_digest
 
-from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import codec
 from ckptfs.store.format import (
     BLOCK_HEADER,
@@ -45,9 +44,10 @@ _DELTA_WORTH = 4
 #: Differences of differences: so many at most lead to the whole bytes. A step takes 20 to 50 µs.
 _WAY_MAX = 16
 #: Blocks up to this length are put together.
-_SMALL = 20_000
-#: Readers ask for a block piece by piece: so many that were decoded are kept at hand.
-_DECODED_MAX = 16
+PACKED_MAX = 20_000
+#: Readers ask for a block piece by piece, and for the blocks of a pack one after the other: so many
+#: bytes that were decoded are kept at hand.
+_DECODED_MAX = 16 << 20
 
 _HEADERS = tuple(block_header(CODEC_RAW, seed) for seed in range(SEEDS))
 
@@ -70,6 +70,7 @@ class Blocks:
         self.digest: Digest = xxh3_128_digest
         #: By key, which is a digest of the bytes: what is here cannot be out of date.
         self._decoded: dict[bytes, bytes] = {}
+        self._decoded_bytes = 0
 
     def add(self, data: Buffer) -> bytes:
         """Store the bytes, or count one more use of them; return the block's key."""
@@ -109,12 +110,26 @@ class Blocks:
             data = self._decode(key, record)
             if self.digest(data, record[1]) != key:
                 raise CorruptBlock(EIO, f"block {key.hex()} is damaged")
-            if record[0] == CODEC_SLICE:
-                return memoryview(data)
-            if len(self._decoded) == _DECODED_MAX:
-                del self._decoded[next(iter(self._decoded))]
-            self._decoded[key] = data
+            if record[0] != CODEC_SLICE:
+                self._remember(key, data)
         return memoryview(data)
+
+    def _remember(self, key: bytes, data: bytes) -> None:
+        self._decoded[key] = data
+        self._decoded_bytes += len(data)
+        while self._decoded_bytes > _DECODED_MAX:
+            self._decoded_bytes -= len(self._decoded.pop(next(iter(self._decoded))))
+
+    def forget_decoded(self) -> None:
+        """Keep nothing at hand: what is on disk is read anew."""
+        self._decoded.clear()
+        self._decoded_bytes = 0
+
+    def _slice(self, record: bytes) -> bytes:
+        offset, length = unpack_slice(record[_BASE.stop :])
+        # Without a look at the pack's record where its bytes are at hand: that is long.
+        pack = self._decoded.get(record[_BASE]) or self.read(record[_BASE])
+        return bytes(pack[offset : offset + length])
 
     def _decode(self, key: bytes, record: bytes) -> bytes:
         codec_number = record[0]
@@ -122,8 +137,7 @@ class Blocks:
             if codec_number == CODEC_ZSTD:
                 return codec.decompress(record[BLOCK_HEADER:])
             if codec_number == CODEC_SLICE:
-                offset, length = unpack_slice(record[_BASE.stop :])
-                return bytes(self.read(record[_BASE])[offset : offset + length])
+                return self._slice(record)
             if codec_number == CODEC_DELTA:
                 base = bytes(self.read(record[_BASE]))
                 return codec.decompress_against(record[_BASE.stop :], base)
@@ -148,7 +162,7 @@ class Blocks:
         data = record[BLOCK_HEADER:]
         if base is not None and self._encode_difference(key, data, record[1], base):
             return 0
-        if len(data) <= _SMALL:
+        if len(data) <= PACKED_MAX:
             return len(data)
         self._squeeze(key, data, record[1], codec.LEVEL_QUICK)
         return 0
@@ -185,32 +199,53 @@ class Blocks:
             key = record[_BASE]
         return []
 
-    def pack(self, keys: Iterable[bytes]) -> None:
-        """Put small blocks, together no longer than one block, into one that is compressed as a
-        whole: what they have in common is kept once, and the borders of pages cost nothing."""
-        once = dict.fromkeys(keys)
-        members = [(key, record) for key in once if (record := self._blocks.get(key))]
-        members = [(key, record) for key, record in members if record[:1] == _RAW]
-        members = [(key, record) for key, record in members if self.is_whole(key)]
+    def pack(self, keys: Iterable[bytes], *, for_good: bool = False) -> None:
+        """Put blocks, together no longer than a pack, into one that is compressed as a whole: what
+        they have in common is kept once, and the borders of pages cost nothing: ``for_good`` that
+        is reason enough. However they were kept before, they need no other block then."""
+        members = [
+            (key, bytes(self.read(key))) for key in dict.fromkeys(keys) if self.is_whole(key)
+        ]
         if len(members) < 2:
-            for key, record in members:
-                self._squeeze(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
+            for key, data in members:
+                self._squeeze_alone(key, data)
             return
-        whole = b"".join(record[BLOCK_HEADER:] for _, record in members)
-        pack = self.add(whole)
-        codec_number, seed = self._record(pack)[:BLOCK_HEADER]
-        # One that was there before, and is told by others, may be told by a member: that is a ring.
-        fresh = codec_number == CODEC_RAW
-        if not fresh or not self._squeeze(pack, whole, seed, codec.LEVEL_SMALL):
-            self.release(pack)
+        whole = b"".join(data for _, data in members)
+        frame = codec.compress_pack(whole) if for_good else codec.compress(whole, codec.LEVEL_SMALL)
+        pack = None if frame is None else self._add_pack(whole, frame, len(members))
+        if pack is None:
             return
-        self._count(pack, self.uses(pack) + len(members) - 1)
         offset = 0
-        for key, record in members:
-            length = len(record) - BLOCK_HEADER
-            header = block_header(CODEC_SLICE, record[1])
-            self._rewrite(key, header + pack + pack_slice(offset, length))
-            offset += length
+        for key, data in members:
+            self._put_in_place(key, CODEC_SLICE, pack + pack_slice(offset, len(data)))
+            offset += len(data)
+
+    def _squeeze_alone(self, key: bytes, data: bytes) -> None:
+        record = self._record(key)
+        if record[:1] == _RAW:
+            self._squeeze(key, data, record[1], codec.LEVEL_SMALL)
+
+    def _add_pack(self, whole: bytes, frame: bytes, uses: int) -> bytes | None:
+        """Store a pack that is used so often; its key."""
+        for seed in range(SEEDS):
+            key = self.digest(whole, seed)
+            if self._blocks.add(key, block_header(CODEC_ZSTD, seed) + frame):
+                self._count(key, uses)
+                return key
+            if self._holds(key, whole):
+                # One that is told by others may be told by a member: that would be a ring.
+                if self._record(key)[:1] in _BASED:
+                    return None
+                self._count(key, self.uses(key) + uses)
+                return key
+        return None
+
+    def _put_in_place(self, key: bytes, codec_number: int, rest: bytes) -> None:
+        """Keep a block in another way, which counts what it needs already."""
+        record = self._record(key)
+        self._rewrite(key, block_header(codec_number, record[1]) + rest)
+        if record[:1] in _BASED:
+            self.release(record[_BASE])
 
     def detach(self, bases: Collection[bytes]) -> None:
         """Keep every block that is told by one of these for itself, so that they can go."""
@@ -220,13 +255,18 @@ class Blocks:
             record = self._record(key)
             self._squeeze(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
 
-    def small_packs(self) -> set[bytes]:
-        """Packs that are less than half full: they were made of little, or most of it is gone."""
+    def full_packs(self, length: int) -> set[bytes]:
+        """Packs of which so many bytes are in use."""
         filled: Counter[bytes] = Counter()
-        for key, record in self._blocks.walk():
-            if record[:1] == _BASED[1] and self.is_whole(key):
+        for _, record in self._blocks.walk():
+            if record[:1] == _BASED[1]:
                 filled[record[_BASE]] += unpack_slice(record[_BASE.stop :])[1]
-        return {pack for pack, length in filled.items() if length < BLOCK_SIZE // 2}
+        return {pack for pack, used in filled.items() if used >= length}
+
+    def is_compressed(self, key: bytes) -> bool:
+        """Whether a block takes less room than its bytes."""
+        record = self._blocks.get(key)
+        return record is not None and record[:1] != _RAW
 
     def unpack(self, key: bytes) -> int:
         """Keep a block that is told by another for itself again, as it is; return its length."""
@@ -295,6 +335,12 @@ class Blocks:
         yield from found.items()
 
     # -- for `check` and repairs -------------------------------------------------------------------
+
+    def by_pack(self) -> tuple[set[bytes], list[bytes]]:
+        """The keys of packs, and of all blocks, those of a pack one after the other: so each pack
+        is decoded once."""
+        packs = {key: self.pack_of(key) or b"" for key in self.keys()}
+        return set(packs.values()) - {b""}, sorted(packs, key=lambda key: (packs[key], key))
 
     def keys(self) -> Iterator[bytes]:
         for key, _ in self._blocks.walk():

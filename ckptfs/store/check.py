@@ -50,7 +50,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     """
     problems: list[Problem] = []
     looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in looks:
+    for look in (_chunks, _at_rest, *looks):
         problems += _told(look, store)
     if deep:
         problems += _told(_blocks, store, progress)
@@ -201,6 +201,54 @@ def _changes(store: Store) -> Iterator[Problem]:
             yield Problem("changes", f"the lost epoch {fmt.unpack_u32(prefix)} is listed")
 
 
+def _chunks(store: Store) -> Iterator[Problem]:
+    """Chunks can be read, their keys are in order, also from one to the next, no entity is in two
+    of them, and nothing in them stands in its table as well or is of an epoch that is open."""
+    tables = {table.kind: table for table in _versioned(store)}
+    open_epochs = {epoch for epoch, record in store.epochs.items() if not record.sealed}
+    last = (b"", b"")
+    for kind, first, chunk in store.rest.chunks():
+        here = [(kind, key) for key in chunk.keys]
+        if not here or first != chunk.keys[0] or [last, *here] != sorted({last, *here}):
+            yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
+        table = tables.get(kind)
+        for key in chunk.keys if table is not None else ():
+            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.ASIDE_EPOCH}:
+                yield Problem("rest", f"{kind.decode()}:{key.hex()} rests, and is of an open epoch")
+        if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
+            yield Problem("rest", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
+        last = here[-1] if here else last
+    for key in store.rest.doubles():
+        yield Problem("rest", f"{key.hex()} is at rest and in its table")
+
+
+def _entity(key: tuple[bytes, bytes]) -> bytes:
+    return key[1][: -fmt.SUFFIX_SIZE]
+
+
+def _at_rest(store: Store) -> Iterator[Problem]:
+    """Nothing that the anchor sees is at rest, but for tombstones and the blocks of contents that
+    it has not."""
+    anchor = store.epochs.get(store.anchor)
+    if anchor is None:
+        return
+    view = store.view(store.anchor).bare
+    contents = {
+        fmt.pack_u64(fmt.unpack_inode(Ino(0), record).content)
+        for _, record in store.inodes.walk(view, b"")
+    }
+    for table in _versioned(store):
+        last = b""
+        for entity, suffix, record in table.versions(b""):
+            if entity == last or suffix not in view.seen:
+                continue
+            last = entity
+            if not record or (table is store.blockmap and entity[:8] not in contents):
+                continue
+            if store.rest.get(table.kind, entity + suffix) is not None:
+                yield Problem("rest", f"{_show(table, entity)} rests, and the head needs it")
+
+
 def _block_uses(store: Store) -> Iterator[Problem]:
     """Every block is counted as often as block-map records and other blocks name it."""
     used: Counter[bytes] = Counter()
@@ -221,18 +269,19 @@ def _block_uses(store: Store) -> Iterator[Problem]:
 
 
 def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
-    """Every block is named by the digest of its bytes and not longer than a block, and block-map
-    records say how long it is."""
+    """Every block is named by the digest of its bytes and not longer than a block, or than a pack
+    if it is one, and block-map records say how long it is."""
     blocks = store.blocks
     lengths: dict[bytes, int] = {}
     count = blocks.count()
-    for number, key in enumerate(blocks.keys()):
+    packs, order = blocks.by_pack()
+    for number, key in enumerate(order):
         if not blocks.is_whole(key):
             message = f"the bytes of block {key.hex()} do not match its digest"
             yield Problem("blocks", message, key.hex())
         else:
             lengths[key] = len(blocks.read(key))
-            if lengths[key] > BLOCK_SIZE:
+            if lengths[key] > (fmt.PACK_MAX if key in packs else BLOCK_SIZE):
                 yield Problem("blocks", f"block {key.hex()} is longer than a block")
         if progress is not None and not number % _STRIDE:
             progress("blocks", number, count)

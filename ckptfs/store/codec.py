@@ -9,6 +9,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from ckptfs.model import BLOCK_SIZE
+from ckptfs.store.format import PACK_MAX
+
 if TYPE_CHECKING:
     import zstandard
 
@@ -16,10 +19,14 @@ if TYPE_CHECKING:
 #: 35. One that is written for good may take the time.
 LEVEL_QUICK = 3
 LEVEL_SMALL = 6
+#: Packs: 35 MB/s of source. Level 19 makes them another 9 % smaller at a tenth of the speed; only
+#: of versions of the same files, where there is little to search for, it is nearly as fast.
+_LEVEL_PACK = 12
+_LEVEL_VERSIONS = 19
+#: What shrinks so many times at the level of packs is versions of the same.
+_VERSIONS = 8
 #: What compression must save, of the bytes as they are, to be worth the time of every reader.
 _WORTH = 8
-#: No block is longer, whatever a damaged frame says of itself.
-_LENGTH_MAX = 65_536
 
 
 class FrameError(Exception):
@@ -46,8 +53,23 @@ def compress(data: bytes, level: int = LEVEL_QUICK) -> bytes | None:
     return frame if len(frame) <= len(data) - len(data) // _WORTH else None
 
 
-def decompress(frame: bytes) -> bytes:
-    return _unpacked(_decompressor(), frame)
+def compress_pack(data: bytes) -> bytes:
+    """Many blocks together as a zstd frame, which is written once and for long."""
+    frame = _compressor(_LEVEL_PACK).compress(data)
+    if len(frame) * _VERSIONS < len(data):
+        return _compressor(_LEVEL_VERSIONS).compress(data)
+    return frame
+
+
+def compress_chunk(data: bytes) -> bytes:
+    """Records as a zstd frame that knows whether it is whole."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=_LEVEL_VERSIONS, write_checksum=True).compress(data)
+
+
+def decompress(frame: bytes, length_max: int = PACK_MAX) -> bytes:
+    return _unpacked(_decompressor(), frame, length_max)
 
 
 def compress_against(data: bytes, base: bytes) -> bytes:
@@ -63,16 +85,16 @@ def decompress_against(frame: bytes, base: bytes) -> bytes:
     import zstandard
 
     reader = zstandard.ZstdDecompressor(dict_data=_as_dictionary(base))
-    return _unpacked(reader, frame)
+    return _unpacked(reader, frame, BLOCK_SIZE)
 
 
-def _unpacked(reader: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
+def _unpacked(reader: zstandard.ZstdDecompressor, frame: bytes, length_max: int) -> bytes:
     import zstandard
 
     try:
-        # Asked before any room is made for it.
-        if not 0 <= zstandard.frame_content_size(frame) <= _LENGTH_MAX:
-            raise FrameError("it is not the frame of a block")
+        # Asked before any room is made for it, whatever a damaged frame says of itself.
+        if not 0 <= zstandard.frame_content_size(frame) <= length_max:
+            raise FrameError("it is longer than it may be, or no frame")
         return reader.decompress(frame)
     except zstandard.ZstdError as error:
         raise FrameError(str(error)) from error

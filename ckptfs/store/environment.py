@@ -24,8 +24,9 @@ from ckptfs.store.blocks import Blocks
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
+from ckptfs.store.rest import Rest
 from ckptfs.store.room import AHEAD, Room
-from ckptfs.store.tables import Changes, Plain, Versioned
+from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
 if TYPE_CHECKING:
@@ -45,8 +46,12 @@ _PLAIN = (
     b"below",
     b"borders",
     b"authors",
+    b"rest",
 )
-TABLES = _PLAIN + opening.VERSIONED
+TABLES = (*_PLAIN, *fmt.VERSIONED.values())
+
+#: Where the anchor stands among the counters.
+_ANCHOR = b"anchor"
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 _RESERVE = 16 << 20
@@ -72,20 +77,26 @@ class Store:
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
-        self.changes = Changes(plain[b"changes"])
+        self.rest = Rest(plain[b"rest"], self.note)
+        #: Those of the two whose records may be at rest, too, besides the versioned ones.
+        self.by_epoch = (
+            ByEpoch(plain[b"changes"], b"c", self.rest),
+            ByEpoch(plain[b"authors"], b"a", self.rest),
+        )
+        changes, self.authors = self.by_epoch
+        self.changes = Changes(changes)
         self.orphans = plain[b"orphans"]
         self.borders = plain[b"borders"]
-        self.authors = plain[b"authors"]
         #: The view of what is kept out of history, once there is such a thing.
         self.aside: View | None = None
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"])
-        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes)
-        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes)
-        self.links = Versioned(dbs[b"links"], b"l", self.changes)
-        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes)
-        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes)
+        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.rest)
+        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.rest)
+        self.links = Versioned(dbs[b"links"], b"l", self.changes, self.rest)
+        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.rest)
+        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.rest)
         self._dbs = dbs
         self._tables: tuple[Plain | Versioned, ...] = (
             *plain.values(),
@@ -100,8 +111,9 @@ class Store:
         #: Backups under way, in other threads.
         self._copying = 0
         self._begin()
+        self.rest.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
-        self.xattrs_used = self._txn.stat(dbs[b"xattrs"])["entries"] > 0
+        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
 
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
@@ -131,7 +143,7 @@ class Store:
         lock_fd = opening.take_lock(path) if in_use else None
         try:
             version = opening.require_store(path)
-            if version != fmt.FORMAT_VERSION:
+            if version not in fmt.FORMATS_READ:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             if doubt:
                 opening.require_pages(path)
@@ -172,19 +184,22 @@ class Store:
         if aside is not None:
             self.aside = view_of({fmt.ASIDE_EPOCH: aside}, fmt.ASIDE_EPOCH)
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
+        anchor = Epoch(fmt.unpack_u64(self._meta.get(_ANCHOR) or bytes(8)))
+        self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
         following = self.next_numbers()
-        used = (self._last(b"inodes"), self._last(b"blockmap"), max(self.epochs))
+        used = (self._last(b"i"), self._last(b"b"), max(self.epochs))
         if not self.head.writable or any(a >= b for a, b in zip(used, following, strict=True)):
             raise ValueError("its numbers")
 
-    def _last(self, table: bytes) -> int:
-        """The highest number that the keys of a table begin with."""
-        with contextlib.closing(self._txn.cursor(self._dbs[table])) as cursor:
-            return fmt.unpack_u64(cursor.item()[0][:8]) if cursor.last() else 0
+    def _last(self, kind: bytes) -> int:
+        """The highest number that the keys of a table begin with, or a chunk of what rests."""
+        with contextlib.closing(self._txn.cursor(self._dbs[fmt.VERSIONED[kind]])) as cursor:
+            standing = cursor.item()[0] if cursor.last() else bytes(8)
+        return fmt.unpack_u64(max(standing, self.rest.last(kind))[:8])
 
     @property
     def head(self) -> View:
@@ -209,6 +224,22 @@ class Store:
         self.dirty = True
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
         self._epochs.put(fmt.pack_u32(fmt.ASIDE_EPOCH), fmt.pack_epoch(record))
+
+    def upgrade(self) -> None:
+        """From here on the store may have what the first format does not know."""
+        self.dirty = True
+        self._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
+
+    @property
+    def anchor(self) -> Epoch:
+        """The epoch of whose view nothing is at rest (ckptfs.store.rest), if there is one."""
+        return fmt.epoch_of(self.rest.anchor) if self.rest.anchor else fmt.NO_EPOCH
+
+    @anchor.setter
+    def anchor(self, epoch: Epoch) -> None:
+        self.dirty = True
+        self.rest.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
+        self._meta.put(_ANCHOR, fmt.pack_u64(epoch))
 
     def _counter(self, key: bytes) -> int:
         value = self._meta.get(key)

@@ -18,7 +18,11 @@ from xxhash import xxh3_64_digest, xxh32_digest
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
-FORMAT_VERSION = 1
+#: What a store is that this release makes, or has compacted.
+FORMAT_VERSION = 2
+#: A store of the first format is one of the second that has neither large packs nor records at
+#: rest: it is read as it is, and named anew when it gets such.
+FORMATS_READ = frozenset({1, 2})
 
 SUFFIX_SIZE = 4
 _EPOCH_MASK = 0xFFFF_FFFF
@@ -89,6 +93,18 @@ def suffix_of(epoch: Epoch) -> bytes:
 
 def epoch_of(suffix: bytes) -> Epoch:
     return Epoch(unpack_u32(suffix) ^ _EPOCH_MASK)
+
+
+#: The versioned tables by the letters that stand for them in keys.
+VERSIONED = {
+    b"i": b"inodes",
+    b"d": b"dirents",
+    b"l": b"links",
+    b"b": b"blockmap",
+    b"x": b"xattrs",
+}
+#: All tables whose records may be at rest.
+MAY_REST = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
 
 
 # A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.
@@ -243,6 +259,8 @@ CODEC_DELTA = 2
 #: The key of another block, then where in it the bytes stand: offset and length.
 CODEC_SLICE = 3
 SEEDS = 256
+#: A pack, of which codec 3 has slices, is no longer than this. It is decoded as a whole, in 0.6 ms.
+PACK_MAX = 2 << 20
 
 
 _SLICE = struct.Struct("<II")

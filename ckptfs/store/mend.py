@@ -149,9 +149,11 @@ def _unknown(table: Versioned, view: View, entity: bytes) -> bytes:
 def _give_up_blocks(store: Store) -> None:
     """Blocks that are damaged go; what names them says from then on that its bytes are lost."""
     blocks = store.blocks
-    lengths = {key: len(blocks.read(key)) for key in blocks.keys() if blocks.is_whole(key)}
-    for key in list(blocks.keys()):
-        if key not in lengths or lengths[key] > BLOCK_SIZE:
+    packs, order = blocks.by_pack()
+    lengths = {key: len(blocks.read(key)) for key in order if blocks.is_whole(key)}
+    for key in order:
+        length_max = fmt.PACK_MAX if key in packs else BLOCK_SIZE
+        if key not in lengths or lengths[key] > length_max:
             blocks.erase(key)
             lengths.pop(key, None)
     for entity, suffix, record in store.blockmap.versions(b""):

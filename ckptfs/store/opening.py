@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store.format import SUFFIX_SIZE, suffix_of, unpack_u32
+from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
 DATA_FILE = "data.mdb"
@@ -31,7 +31,6 @@ META = b"meta"
 FORMAT = b"format"
 EPOCHS = b"epochs"
 #: The tables whose keys end in an epoch.
-VERSIONED = (b"inodes", b"dirents", b"links", b"blockmap", b"xattrs")
 
 #: How an LMDB file begins: the header of its first page, then this.
 _MAGIC_AT = 16
@@ -150,7 +149,7 @@ class _Epochs:
 
     def meet(self, table: bytes, keys: Iterator[bytes]) -> None:
         tails = {key[-SUFFIX_SIZE:] for key in keys}
-        if table in VERSIONED:
+        if table in VERSIONED.values():
             self._met |= tails
         elif table == EPOCHS:
             self._known = tails

@@ -18,7 +18,8 @@ import lmdb
 
 from ckptfs.model import Epoch, Ino
 from ckptfs.store import format as fmt
-from ckptfs.store.opening import FORMAT, META, VERSIONED
+from ckptfs.store.chunks import ChunkError, unpack_chunk
+from ckptfs.store.opening import FORMAT, META
 from ckptfs.store.pages import Meta, Pages
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
+            lost = list(_wake(env, dbs))
             _complete(env, dbs)
             env.sync(True)
-        return list(pages.broken)
+        return [*pages.broken, *lost]
 
 
 def _readable_state(pages: Pages) -> Meta | None:
@@ -77,6 +79,23 @@ def _put(env: lmdb.Environment, db: Database, batch: list[tuple[bytes, bytes]]) 
         for key, value in batch:
             if 0 < len(key) <= env.max_key_size():
                 txn.put(key, value, db=db)
+
+
+def _wake(env: lmdb.Environment, dbs: dict[bytes, Database]) -> Iterator[str]:
+    """Bring the records at rest back to their tables, since what is mended is looked for there; say
+    which could not be read."""
+    with env.begin(write=True) as txn:
+        for name, data in list(txn.cursor(dbs[b"rest"])):
+            table = dbs.get(fmt.MAY_REST.get(bytes(name)[:1], b""))
+            try:
+                chunk = unpack_chunk(bytes(data))
+            except ChunkError as error:
+                yield f"records at rest cannot be read: {error}"
+                continue
+            for key, value in zip(*chunk, strict=True):
+                if table is not None and 0 < len(key) <= env.max_key_size():
+                    txn.put(key, value, overwrite=False, db=table)
+        txn.drop(dbs[b"rest"], delete=False)
 
 
 # -- what a store must have to open ----------------------------------------------------------------
@@ -154,7 +173,7 @@ def _epoch(value: bytes) -> fmt.EpochRecord:
 def _epochs_of_records(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> set[Epoch]:
     suffixes = {
         bytes(key)[-fmt.SUFFIX_SIZE :]
-        for name in VERSIONED
+        for name in fmt.VERSIONED.values()
         for key in txn.cursor(dbs[name]).iternext(values=False)
     }
     return {fmt.epoch_of(suffix) for suffix in suffixes if len(suffix) == fmt.SUFFIX_SIZE}

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from ckptfs.model import Epoch
     from ckptfs.store.plain_lmdb import Cursor, Database, Transaction
+    from ckptfs.store.rest import Rest
     from ckptfs.store.views import View
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
@@ -59,6 +62,19 @@ class Plain:
     def count(self) -> int:
         return self._txn.stat(self._db)["entries"]
 
+    def floor(self, key: bytes) -> bytes | None:
+        """The last key up to this one."""
+        with contextlib.closing(self._txn.cursor(self._db)) as cursor:
+            if cursor.set_range(key):
+                return cursor.key() if cursor.key() == key or cursor.prev() else None
+            return cursor.key() if cursor.last() else None
+
+    def ceiling(self, key: bytes) -> bytes | None:
+        """The first key from this one on."""
+        with contextlib.closing(self._txn.cursor(self._db)) as cursor:
+            found = cursor.set_range(key) if key else cursor.first()
+            return cursor.key() if found else None
+
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Records whose key begins with ``prefix``, in order, from the first behind ``after``.
 
@@ -72,12 +88,20 @@ def _put_all(txn: Transaction, db: Database, records: Iterable[tuple[bytes, byte
 
 
 def _walk(
-    table: Plain | Versioned, prefix: bytes, after: bytes = b""
+    table: Plain | Versioned,
+    prefix: bytes,
+    after: bytes = b"",
+    resting: Resting | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
+    """With ``resting`` also what of that kind is at rest."""
     start = after + b"\0" if after else prefix
     while True:
         # The transaction of now: a commit may have come between.
         batch = _batch(table._txn, table._db, prefix, start)
+        if resting is not None and resting.rest.used:
+            # Looked for anew each time: between two batches records may go from one to the other.
+            more = resting.rest.batch(resting.kind, prefix, start, _BATCH)
+            batch = sorted({*batch, *more})[:_BATCH]
         yield from batch
         if len(batch) < _BATCH:
             return
@@ -100,18 +124,69 @@ def _batch(
     return found
 
 
+class Resting(NamedTuple):
+    """Where a table's records are that are at rest, and of which kind they are there."""
+
+    rest: Rest
+    kind: bytes
+
+
+class ByEpoch:
+    """Keys that begin with an epoch, and values; those of sealed epochs may be at rest."""
+
+    def __init__(self, table: Plain, kind: bytes, rest: Rest) -> None:
+        self._table = table
+        self.kind = kind
+        self._rest = rest
+        self._resting = Resting(rest, kind)
+        rest.know(kind, self)
+
+    def add(self, key: bytes, value: bytes = b"") -> None:
+        """Put a record that is not there yet."""
+        self._table.put(key, value)
+
+    def add_all(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """The same for many."""
+        self._table.put_all(records)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if self._rest.used:
+            self._rest.wake_key(self.kind, key)
+        self._table.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        found = self._table.delete(key)
+        if not found and self._rest.used and self._rest.wake_key(self.kind, key):
+            self._table.delete(key)
+
+    def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
+        return _walk(self._table, prefix, after, self._resting)
+
+    # -- by their whole keys, without a look at what is at rest -----------------------------------
+
+    def rewrite(self, key: bytes, value: bytes) -> None:
+        self._table.put(key, value)
+
+    def erase(self, key: bytes) -> None:
+        self._table.delete(key)
+
+    def stands(self, key: bytes) -> bool:
+        return self._table.get(key) is not None
+
+
 class Changes:
     """Which entities each epoch wrote: (epoch, kind, entity) -> nothing."""
 
-    def __init__(self, table: Plain) -> None:
+    def __init__(self, table: ByEpoch) -> None:
         self._table = table
 
     def add(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
-        self._table.put(pack_u32(epoch) + kind + entity, b"")
+        self._table.add(pack_u32(epoch) + kind + entity)
 
     def add_all(self, epoch: Epoch, kind: bytes, entities: Iterable[bytes]) -> None:
         prefix = pack_u32(epoch) + kind
-        self._table.put_all((prefix + entity, b"") for entity in entities)
+        self._table.add_all((prefix + entity, b"") for entity in entities)
 
     def discard(self, epoch: Epoch, kind: bytes, entity: bytes) -> None:
         self._table.delete(pack_u32(epoch) + kind + entity)
@@ -142,10 +217,13 @@ class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
 
-    def __init__(self, db: Database, kind: bytes, changes: Changes) -> None:
+    def __init__(self, db: Database, kind: bytes, changes: Changes, rest: Rest) -> None:
         self._db = db
         self.kind = kind
         self._changes = changes
+        self._rest = rest
+        self._resting = Resting(rest, kind)
+        rest.know(kind, self)
         self._txn: Transaction
         self._cursor: Cursor
 
@@ -159,6 +237,10 @@ class Versioned:
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
+        rest = self._rest
+        # The head's answer comes first: this is asked for every request.
+        if rest.used and rest.anchor not in view.seen and rest.concerns(view):
+            return self._newest(entity, view.seen)
         cursor = self._cursor
         if not cursor.set_range(entity + view.first):
             return None
@@ -174,13 +256,34 @@ class Versioned:
 
     def own(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view's own epoch wrote (GONE if it says so), or None."""
-        return self._txn.get(entity + view.suffix, db=self._db)
+        own = self._txn.get(entity + view.suffix, db=self._db)
+        if own is None and self._rest.used and not view.writable:
+            return self._rest.get(self.kind, entity + view.suffix)
+        return own
+
+    def _newest(self, entity: bytes, seen: Set[bytes]) -> bytes | None:
+        """The newest of those versions, wherever it is."""
+        found = [*self._standing(entity), *self._rest.versions(self.kind, entity)]
+        _, record = min((version for version in found if version[0] in seen), default=(b"", GONE))
+        return record or None
+
+    def _standing(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(suffix, record) of each version of an entity that is not at rest."""
+        more = self._cursor.set_range(entity)
+        while more:
+            key, value = self._cursor.item()
+            if key[:-SUFFIX_SIZE] != entity:
+                return
+            yield key[-SUFFIX_SIZE:], value
+            more = self._cursor.next()
 
     def inherited(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view would see had its own epoch not written one."""
         inherited = view.inherited
         if not inherited:
             return None
+        if self._rest.used and self._rest.concerns(view):
+            return self._newest(entity, inherited)
         cursor = self._cursor
         if not cursor.set_range(entity + view.suffix):
             return None
@@ -202,6 +305,8 @@ class Versioned:
 
     def put_unlisted(self, view: View, entity: bytes, value: bytes) -> bytes | None:
         """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         return self._txn.replace(entity + view.suffix, value, db=self._db)
 
     def put_all(self, view: View, records: Sequence[tuple[bytes, bytes]]) -> None:
@@ -221,6 +326,8 @@ class Versioned:
 
     def forget(self, view: View, entity: bytes) -> bytes | None:
         """Take back what the view's own epoch wrote about the entity, as if it never had."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         own = self._txn.pop(entity + view.suffix, db=self._db)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
@@ -228,6 +335,8 @@ class Versioned:
 
     def forget_unlisted(self, view: View, entity: bytes) -> bytes | None:
         """`forget` for a record that `put_unlisted` wrote."""
+        if self._rest.used and not view.writable:
+            self._rest.wake(self.kind, entity)
         return self._txn.pop(entity + view.suffix, db=self._db)
 
     def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -236,11 +345,24 @@ class Versioned:
         ``start`` is the first entity wanted. The caller may write between two records.
         """
         start = start or prefix
+        if self._rest.used and self._rest.concerns(view):
+            yield from self._walk_deeper(view, prefix, start)
+            return
         while True:
             batch, start = self._batch(view, prefix, start)
             yield from batch
             if not start:
                 return
+
+    def _walk_deeper(
+        self, view: View, prefix: bytes, start: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        last = b""
+        for entity, suffix, record in self.versions(prefix, start):
+            if entity != last and suffix in view.seen:
+                last = entity
+                if record:
+                    yield entity, record
 
     def _batch(
         self, view: View, prefix: bytes, start: bytes
@@ -267,14 +389,21 @@ class Versioned:
         return found, b""
 
     def rewrite(self, key: bytes, value: bytes) -> None:
-        """Put a record behind the back of `changes`, by its whole key: for repairs."""
+        """Put a record behind the back of `changes`, by its whole key: for repairs, and for what
+        comes from rest."""
         self._txn.put(key, value, db=self._db)
 
     def erase(self, key: bytes) -> None:
-        """Remove a record behind the back of `changes`, by its whole key: for repairs."""
+        """Remove a record behind the back of `changes`, by its whole key: for repairs, and for what
+        goes to rest."""
         self._txn.delete(key, db=self._db)
 
-    def versions(self, prefix: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(entity, suffix, record) of every version under ``prefix``, whoever may see it."""
-        for key, value in _walk(self, prefix):
+    def stands(self, key: bytes) -> bool:
+        """Whether a record is in the table itself, by its whole key."""
+        return self._txn.get(key, db=self._db) is not None
+
+    def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(entity, suffix, record) of every version under ``prefix``, whoever may see it, and
+        wherever it is; from the entity ``start`` on."""
+        for key, value in _walk(self, prefix, start, self._resting):
             yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value

@@ -20,9 +20,10 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
+from ckptfs.history import compression, resting
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
+from ckptfs.store.format import block_entity, pack_inline
 from ckptfs.store.pages import Pages
 from ckptfs.store.repair import faults, repair
 from tests.direct import Ticks, find, join, mkdir, put
@@ -49,6 +50,8 @@ def made() -> Iterator[tuple[Path, dict[int, Tree]]]:
                 shown[checkpoint.id] = tree(fs, fs.view_of(checkpoint.epoch))
             if number == 1:
                 compression.compress(fs)
+            if number == 2:
+                resting.lay(fs, chunk_bytes=500)
             fs.commit()
         shown[-1] = tree(fs, fs.head)
         assert check(store) == []
@@ -189,7 +192,7 @@ def _ask(path: Path, shown: dict[int, Tree], *, any_version: bool) -> None:
             assert not wrong, (number, wrong[:3])
         assert -1 in views
         saved = tree(fs, fs.head, bad=[])
-        assert len(saved) > 20
+        assert len(saved) > 15
     finally:
         store.close()
     with Pages_of(path) as pages:
@@ -218,6 +221,20 @@ def test_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None])
 def test_much_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]) -> None:
     for seed in range(3, 100):
         _trial(made, damage, seed)
+
+
+def test_a_block_where_no_file_can_reach(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    fs = Filesystem(store, Ticks())
+    put(fs, b"file", b"text")
+    fs.settle()
+    content = find(fs, fs.head, b"file").content
+    store.blockmap.put(fs.head, block_entity(content, 2**60), pack_inline(b"nonsense"))
+    store.close()
+    assert repair(tmp_path / "store").left == []
+    store = Store.open(tmp_path / "store")
+    assert find(Filesystem(store, Ticks()), store.head, b"file").size == 4
+    store.close()
 
 
 def test_repairing_what_is_whole_changes_nothing(made: tuple[Path, dict[int, Tree]]) -> None:

@@ -11,10 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
+from ckptfs.history import checkpoints, compression, purge, removal, resting, restore, seal
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock
-from ckptfs.store.format import CODEC_DELTA, CODEC_RAW, CODEC_SLICE, CODEC_ZSTD, unpack_mapping
+from ckptfs.store.format import (
+    CODEC_DELTA,
+    CODEC_RAW,
+    CODEC_SLICE,
+    CODEC_ZSTD,
+    PACK_MAX,
+    unpack_mapping,
+)
 from tests.direct import get, reopened, shown
 from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
@@ -57,7 +65,7 @@ def compress(work: Edits) -> None:
     views = [fs.view_of(c.epoch) for c in checkpoints(work.store)] + [fs.head]
     before = [shown(fs, view) for view in views]
     compression.compress(fs)
-    work.store.blocks._decoded.clear()
+    work.store.blocks.forget_decoded()
     assert [shown(fs, view) for view in views] == before
     assert check(work.store) == []
 
@@ -67,7 +75,7 @@ def gather(work: Edits) -> None:
     views = [work.fs.view_of(c.epoch) for c in checkpoints(work.store)] + [work.fs.head]
     before = [shown(work.fs, view) for view in views]
     compression.gather(work.fs)
-    work.store.blocks._decoded.clear()
+    work.store.blocks.forget_decoded()
     assert [shown(work.fs, view) for view in views] == before
     assert check(work.store) == []
 
@@ -216,11 +224,100 @@ def test_packs_that_are_not_full_are_put_together(work: Edits) -> None:
     assert codecs(work).count(CODEC_ZSTD) == 20
     before = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     compression.repack(work.fs)
-    work.store.blocks._decoded.clear()
-    assert codecs(work).count(CODEC_ZSTD) == 3
+    work.store.blocks.forget_decoded()
+    assert codecs(work).count(CODEC_ZSTD) == 1
     assert [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == before
     compression.repack(work.fs)
-    assert codecs(work).count(CODEC_ZSTD) == 3
+    assert codecs(work).count(CODEC_ZSTD) == 1
+
+
+def record_bytes(work: Edits) -> int:
+    return sum(len(record) for _, record in work.store.blocks._blocks.walk())
+
+
+def repack(work: Edits) -> None:
+    """Whatever can be seen must be as before."""
+    fs = work.fs
+    views = [fs.view_of(c.epoch) for c in checkpoints(work.store)] + [fs.head]
+    before = [shown(fs, view) for view in views]
+    compression.repack(fs)
+    work.store.blocks.forget_decoded()
+    assert [shown(fs, view) for view in views] == before
+    assert check(work.store) == []
+
+
+def test_all_versions_of_a_file_are_in_one_pack(work: Edits) -> None:
+    for number in range(10):
+        work.put("file", text(1)[: 1_000 * number] + b"EDIT%d" % number + text(1)[1_000 * number :])
+        work.put("other", text(2) + b"%d" % number)
+        save(work)
+    compress(work)
+    with_differences = record_bytes(work)
+    repack(work)
+    # The differences and what they were taken from, in one.
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 20
+    assert record_bytes(work) < with_differences
+    for number in range(10, 15):
+        work.put("file", text(1) + b"%d" % number)
+        save(work)
+    compress(work)
+    repack(work)
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 25
+    removal.delete(work.fs, checkpoints(work.store)[:-1])
+    assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 2
+
+
+def test_a_pack_that_is_full_stays(work: Edits) -> None:
+    for number in range(100):
+        work.put("file", text(1) + b"%d" % number)
+        save(work)
+    compress(work)
+    repack(work)
+    full = work.store.blocks.full_packs(PACK_MAX // 2)
+    assert len(full) == 2
+    work.put("file", text(1))
+    save(work)
+    compress(work)
+    repack(work)
+    assert work.store.blocks.full_packs(PACK_MAX // 2) == full
+
+
+def test_what_does_not_compress_is_packed_once_only_history_has_it(work: Edits) -> None:
+    work.put("gone", os.urandom(2 * BLOCK_SIZE))
+    work.put("kept", os.urandom(2 * BLOCK_SIZE))
+    save(work)
+    work.remove("gone")
+    save(work)
+    compress(work)
+    repack(work)
+    assert codecs(work) == [CODEC_RAW] * 2 + [CODEC_ZSTD] + [CODEC_SLICE] * 2
+
+
+def test_what_is_large_and_never_changed_stays_for_itself(work: Edits) -> None:
+    """It may be read here and there."""
+    work.put("large", text(1, 300_000))
+    work.put("small", text(2, 3_000))
+    work.put("small too", text(3, 3_000))
+    save(work)
+    compress(work)
+    before = codecs(work)
+    repack(work)
+    assert codecs(work) == before
+    assert before.count(CODEC_SLICE) == 2
+
+
+def test_purged_bytes_do_not_live_on_in_a_large_pack(work: Edits) -> None:
+    for version in range(5):
+        for number in range(5):
+            work.put(f"{number}", b"secret %d %d" % (number, version) + text(number))
+        save(work)
+    compress(work)
+    repack(work)
+    purge.purge(work.fs, [b"3"])
+    blocks = work.store.blocks
+    assert not any(b"secret 3" in bytes(blocks.read(key)) for key in blocks.keys())
+    repack(work)
+    assert get(work.fs, b"4") == b"secret 4 4" + text(4)
 
 
 def test_a_version_of_a_file_in_a_pack(work: Edits) -> None:
@@ -336,7 +433,7 @@ def test_a_damaged_frame_is_an_error_of_the_disk(work: Edits) -> None:
     blocks = work.store.blocks
     (key,) = blocks.keys()
     record = blocks._record(key)
-    blocks._decoded.clear()
+    blocks.forget_decoded()
     blocks._blocks.put(key, record[:100] + b"damage" + record[106:])
     with pytest.raises(CorruptBlock):
         blocks.read(key)
@@ -400,9 +497,10 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
         elif what == "compress":
             compress(work)
             gather(work)
-            compression.repack(work.fs)
+            repack(work)
+            resting.lay(work.fs)
     compress(work)
-    compression.repack(work.fs)
+    repack(work)
     compress(work)
     removal.delete(work.fs, checkpoints(work.store))
     work.fs.commit()

@@ -16,7 +16,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs.exclusion import entries_aside
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded, purge
+from ckptfs.history import excluded, purge, resting
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
 from ckptfs.service import Service
@@ -59,7 +59,7 @@ class Life:
             *(self.put, self.put, self.put, self.mkdir, self.mkdir, self.move, self.move),
             *(self.exchange, self.link, self.remove, self.save, self.restore, self.restore_paths),
             *(self.patterns, self.undo, self.expire, self.reopen, self.utime, self.purge),
-            *(self.hold, self.hold, self.drop),
+            *(self.hold, self.hold, self.drop, self.lay, self.lay),
         )
         chosen = self.chance.choice(steps)
         try:
@@ -190,6 +190,14 @@ class Life:
         self.work.fs = reopened(self.work.fs)
         self.work.store = self.work.fs.store
         assert self.tree() == before, self.said
+
+    def lay(self) -> None:
+        """Lay to rest what only history sees."""
+        self.say("lay")
+        before = self.tree()
+        resting.lay(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
+        assert self.tree() == before, self.said
+        self.check_checkpoints()
 
     # -- looking ----------------------------------------------------------------------------------
 

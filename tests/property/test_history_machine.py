@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint, removal
+from ckptfs.history import Checkpoint, removal, resting
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from tests.direct import crashed, find, join, place, reopened
@@ -321,6 +321,14 @@ class HistoryMachine(RuleBasedStateMachine):
             raise AssertionError("a checkpoint was changed")
 
     # -- the store's life -------------------------------------------------------------------------
+
+    @rule(chunk_bytes=st.sampled_from([1, 200, resting.CHUNK_BYTES]))
+    def lay_to_rest(self, chunk_bytes: int) -> None:
+        resting.lay(self.fs, chunk_bytes)
+
+    @rule()
+    def wake_a_little(self) -> None:
+        resting.wake(self.fs, 0)
 
     def _remember_commit(self) -> None:
         self.fs.commit()

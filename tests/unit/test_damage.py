@@ -51,7 +51,7 @@ def flip(fs: Filesystem, path: bytes, number: int) -> None:
     record = bytearray(table.get(key) or b"")
     record[len(record) // 2] ^= 4
     table.put(key, bytes(record))
-    fs.store.blocks._decoded.clear()
+    fs.store.blocks.forget_decoded()
 
 
 def test_a_flipped_bit_is_an_error_that_names_the_file(fs: Filesystem) -> None:
@@ -112,11 +112,13 @@ def test_a_damaged_compressed_block(memory: Path, at: int) -> None:
     table = store.blocks._blocks
     good = {key: bytes(store.blocks.read(key)) for key in store.blocks.keys()}
     for key in good:
-        before = table.get(key) or b""
+        before = table.get(key)
+        if before is None:
+            continue  # a pack whose members were put into another one
         damaged = bytearray(before)
         damaged[at] ^= 0x10
         table.put(key, bytes(damaged))
-        store.blocks._decoded.clear()
+        store.blocks.forget_decoded()
         for other, data in good.items():
             if store.blocks.is_whole(other):
                 assert store.blocks.read(other) == data

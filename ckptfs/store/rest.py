@@ -1,0 +1,181 @@
+"""Records at rest: what only history sees, in compressed chunks beside the tables.
+
+A record that the head has no use for moves from its table into a chunk with its neighbours, which
+takes a tenth of the room. It is found there by whoever looks at history, and moves back as soon as
+history is to be changed. Two rules make that sound and keep it from costing the head anything:
+
+- Nothing that the view of the *anchor* sees is at rest; the anchor is the epoch that was the head
+  when the records were laid to rest, or the one that took its place. So a view that descends from
+  it finds everything in the tables and never looks here.
+- An entity is in one chunk with all its versions that are at rest, a chunk moves back as a whole,
+  and it does before anything is written to a sealed epoch about one of its entities. So a tombstone
+  never stays behind while what it hides comes back, and what is taken out of an epoch uncovers
+  nothing that is at rest.
+
+Which records rest is decided by `ckptfs.history.resting`. Does not know what
+records mean.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from errno import EIO
+from typing import Protocol
+
+from ckptfs.store.chunks import Chunk, ChunkError, Record, pack_chunk, unpack_chunk
+from ckptfs.store.format import ASIDE_EPOCH, SUFFIX_SIZE
+from ckptfs.store.tables import Plain
+from ckptfs.store.views import View
+
+#: Decoded chunks that are kept at hand.
+_DECODED_MAX = 16
+#: Behind all versions of an entity.
+_LAST = b"\xff" * SUFFIX_SIZE
+
+
+class Live(Protocol):
+    """A table whose records may rest, by their whole keys."""
+
+    def rewrite(self, key: bytes, value: bytes) -> None: ...
+    def erase(self, key: bytes) -> None: ...
+    def stands(self, key: bytes) -> bool: ...
+
+
+class Rest:
+    """``used`` says whether anything rests; ``anchor`` is the suffix of the anchor, empty if there
+    is none, and then every view looks here."""
+
+    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
+        self._table = table
+        self._note = note
+        self._tables: dict[bytes, Live] = {}
+        self._decoded: dict[bytes, Chunk] = {}
+        self.used = False
+        self.anchor = b""
+
+    def know(self, kind: bytes, table: Live) -> None:
+        """Tell where the records of a kind stand while they are not at rest."""
+        self._tables[kind] = table
+
+    def look(self) -> None:
+        """Find out whether anything rests."""
+        self.used = self._table.count() > 0
+
+    def concerns(self, view: View) -> bool:
+        """Whether something that the view sees may be at rest: not if it is that of the anchor, or
+        descends from it."""
+        return self.anchor not in view.seen and view.epoch != ASIDE_EPOCH
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def versions(self, kind: bytes, entity: bytes) -> list[Record]:
+        """(suffix, record) of each version of an entity that rests."""
+        keys, values = self._chunk_of(kind, entity + _LAST)
+        length = len(entity)
+        found: list[Record] = []
+        for index in range(bisect_left(keys, entity), len(keys)):
+            key = keys[index]
+            if key[:length] != entity or len(key) != length + SUFFIX_SIZE:
+                break
+            found.append((key[length:], values[index]))
+        return found
+
+    def get(self, kind: bytes, key: bytes) -> bytes | None:
+        keys, values = self._chunk_of(kind, key)
+        index = bisect_left(keys, key)
+        return values[index] if index < len(keys) and keys[index] == key else None
+
+    def batch(self, kind: bytes, prefix: bytes, start: bytes, limit: int) -> list[Record]:
+        """Up to so many records whose keys begin with ``prefix``, from ``start`` on."""
+        found: list[Record] = []
+        name = self._name_of(kind, start) or self._table.ceiling(kind)
+        while name is not None and name[:1] == kind:
+            keys, values = self._chunk(name)
+            for index in range(bisect_left(keys, start), len(keys)):
+                if not keys[index].startswith(prefix) or len(found) == limit:
+                    return found
+                found.append((keys[index], values[index]))
+            name = self._table.ceiling(name + b"\0")
+        return found
+
+    def last(self, kind: bytes) -> bytes:
+        """The first key of the last chunk of a kind; eight zeros if there is none."""
+        return (self._name_of(kind, b"\xff" * 9) or bytes(9))[1:]
+
+    def _chunk_of(self, kind: bytes, key: bytes) -> Chunk:
+        """The only chunk that can have the key."""
+        name = self._name_of(kind, key)
+        return Chunk([], []) if name is None else self._chunk(name)
+
+    def _name_of(self, kind: bytes, key: bytes) -> bytes | None:
+        """The key of the last chunk that begins at or before this one."""
+        name = self._table.floor(kind + key)
+        return name if name is not None and name[:1] == kind else None
+
+    def _chunk(self, name: bytes) -> Chunk:
+        chunk = self._decoded.pop(name, None)
+        if chunk is None:
+            chunk = self._decode(name)
+            if len(self._decoded) == _DECODED_MAX:
+                del self._decoded[next(iter(self._decoded))]
+        self._decoded[name] = chunk
+        return chunk
+
+    def _decode(self, name: bytes) -> Chunk:
+        try:
+            return unpack_chunk(self._table.get(name) or b"")
+        except ChunkError as error:
+            raise OSError(EIO, f"records at rest cannot be read: {error}") from error
+
+    # -- moving -----------------------------------------------------------------------------------
+
+    def lay(self, kind: bytes, records: Sequence[Record]) -> None:
+        """Move records from their table into a chunk: all that shall rest between two keys."""
+        table = self._tables[kind]
+        for key, _ in records:
+            self._note()
+            table.erase(key)
+        self._table.put(kind + records[0][0], pack_chunk(records))
+        self.used = True
+
+    def wake(self, kind: bytes, entity: bytes) -> None:
+        """Move an entity's versions back to their table, with all of their chunk."""
+        if self.versions(kind, entity):
+            self._wake(self._name_of(kind, entity + _LAST) or b"")
+
+    def wake_key(self, kind: bytes, key: bytes) -> bool:
+        """The same for one key of a table without versions; say whether it was at rest."""
+        if self.get(kind, key) is None:
+            return False
+        self._wake(self._name_of(kind, key) or b"")
+        return True
+
+    def wake_some(self) -> bool:
+        """Move the first chunk back; say whether there is none left."""
+        name = self._table.ceiling(b"")
+        if name is not None:
+            self._wake(name)
+        return not self.used
+
+    def _wake(self, name: bytes) -> None:
+        chunk = self._chunk(name)
+        table = self._tables[name[:1]]
+        for key, value in zip(*chunk, strict=True):
+            self._note()
+            table.rewrite(key, value)
+        self._table.delete(name)
+        self._decoded.clear()
+        self.look()
+
+    # -- for `check` ------------------------------------------------------------------------------
+
+    def chunks(self) -> Iterator[tuple[bytes, bytes, Chunk]]:
+        """(kind, first key by its name, records) of every chunk."""
+        for name, _ in self._table.walk():
+            yield name[:1], name[1:], self._chunk(name)
+
+    def doubles(self) -> Iterator[bytes]:
+        """Keys that are at rest and in their tables."""
+        for kind, _, chunk in self.chunks():
+            yield from filter(self._tables[kind].stands, chunk.keys)

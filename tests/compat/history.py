@@ -1,0 +1,71 @@
+"""The small history that the stored old workspaces hold, and how one of them is made:
+
+    python -m tests.compat.history tests/compat/format-N.mdb.xz
+
+with the last release that writes format N. What such a workspace shows must never change, so
+neither may `states`.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+import tempfile
+from pathlib import Path
+
+from ckptfs.history import compression, seal
+from tests.history.edits import Edits
+
+State = dict[str, bytes]
+
+_LINE = b"%d: the quick brown fox jumps over the lazy dog, %d times\n"
+
+
+def text(seed: int, lines: int) -> bytes:
+    return b"".join(_LINE % (number, number * seed % 97) for number in range(lines))
+
+
+def states() -> list[State]:
+    """What the files hold at each checkpoint: inline, in one block, in several; edited, replaced
+    and removed."""
+    found: list[State] = []
+    for step in range(8):
+        state = {f"src/{n}.txt": text(n + step * (n % 3 == 0), 60) for n in range(12)}
+        state |= {f"small-{n}": b"%d of step %d\n" % (n, step // 3) * 20 for n in range(5)}
+        state["large"] = text(1, 1500 + 40 * step) + b"end of step %d\n" % step
+        state["tiny"] = b"%d" % step
+        if step % 2:
+            state["sometimes"] = text(step, 100)
+        found.append(state)
+    return found
+
+
+def replay(work: Edits) -> None:
+    """Make the history, and compress all but its end."""
+    work.mkdir("src")
+    before: State = {}
+    for step, state in enumerate(states()):
+        for path in before.keys() - state.keys():
+            work.remove(path)
+        for path, data in state.items():
+            if before.get(path) != data:
+                work.put(path, data)
+        before = state
+        seal(work.fs, "manual", f"step {step}", work.fs.clock())
+        if step == 5:
+            compression.compress(work.fs)
+            compression.gather(work.fs)
+
+
+def main(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Edits(Path(scratch) / "store")
+        replay(work)
+        work.fs.commit()
+        work.store.compact()
+        work.store.close()
+        target.write_bytes(lzma.compress((Path(scratch) / "store/data.mdb").read_bytes()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
