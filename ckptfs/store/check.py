@@ -209,7 +209,7 @@ def _chunks(store: Store) -> Iterator[Problem]:
     last = (b"", b"")
     for kind, first, chunk in store.rest.chunks():
         here = [(kind, key) for key in chunk.keys]
-        if not here or first != chunk.keys[0] or [last, *here] != sorted({last, *here}):
+        if not here or first > chunk.keys[0] or [last, *here] != sorted({last, *here}):
             yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
         table = tables.get(kind)
         for key in chunk.keys if table is not None else ():

@@ -257,6 +257,7 @@ class Store:
         if not self.dirty:
             return
         self._save_counters()
+        self.rest.flush()
         try:
             self._txn.commit()
         except lmdb.Error as error:
