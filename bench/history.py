@@ -233,8 +233,8 @@ def store_size(site: Site) -> list[Figure]:
         _check_out(commit, plain, base / "plain.index")
         git.commit()
     with mounted(workspace, store, "--no-write-back", "--auto", "off"):
-        in_child(partial(_replay, commits, workspace, store, base), _TIMEOUT_S)
-    mine, theirs = (store / "data.mdb").stat().st_size, git.packed_bytes()
+        mine = in_child(partial(_replay, commits, workspace, store, base), _TIMEOUT_S)
+    theirs = git.packed_bytes()
     run("rm", "-rf", base)
     title = f"store with {len(commits)} checkpoints of this repository, as shadow git after gc"
     note = f"{mine / 1e6:.2f} MB against {theirs / 1e6:.2f} MB"
@@ -260,12 +260,14 @@ def _check_out(commit: str, work_tree: Path, index: Path) -> None:
     run("env", f"GIT_INDEX_FILE={index}", *git, "read-tree", "-u", "--reset", commit)
 
 
-def _replay(commits: list[str], workspace: Path, store: Path, base: Path) -> None:
+def _replay(commits: list[str], workspace: Path, store: Path, base: Path) -> int:
+    """How large the store is when it was compacted; what comes after that grows it again."""
     with product.connect(workspace, store) as client:
         for commit in commits:
             _check_out(commit, workspace, base / "workspace.index")
             client.call("save", {"message": commit, "allow_empty": True})
         client.call("compact")
+        return (store / "data.mdb").stat().st_size
 
 
 # -- automatic checkpoints -------------------------------------------------------------------------

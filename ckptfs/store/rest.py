@@ -9,10 +9,9 @@ history is to be changed. Two rules make that sound and keep it from costing the
   it finds everything in the tables and never looks here.
 - All versions of an entity that are at rest are in one chunk, they move back together, and they do
   before anything is written about that entity to a sealed epoch. So a tombstone never stays behind
-  while what it hides comes back, and what is taken out of an epoch uncovers nothing that is at rest.
+  while what it hides comes back, and what is taken out of an epoch uncovers nothing at rest.
 
-Which records rest is decided by `ckptfs.history.resting`. Does not know what
-records mean.
+Which records rest is decided by `ckptfs.history.resting`. Does not know what records mean.
 """
 
 from __future__ import annotations
