@@ -10,16 +10,17 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
+from ckptfs.store.check_rest import at_rest, chunks
+from ckptfs.store.problem import Problem, show, versioned
 from ckptfs.store.views import View
 
 if TYPE_CHECKING:
     from ckptfs.store.environment import Store
-    from ckptfs.store.tables import Versioned
 
 
 P = ParamSpec("P")
@@ -30,13 +31,6 @@ Names = dict[Ino, list[tuple[Ino, bytes]]]
 
 #: Progress is told after so many blocks.
 _STRIDE = 256
-
-
-class Problem(NamedTuple):
-    invariant: str
-    message: str
-    #: The key, in hexadecimal, of a block that cannot be read.
-    block: str = ""
 
 
 #: Hears how far a check is: what it looks at, how many of them are done, and how many there are.
@@ -50,7 +44,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     """
     problems: list[Problem] = []
     looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in (_chunks, _at_rest, *looks):
+    for look in (chunks, at_rest, *looks):
         problems += _told(look, store)
     if deep:
         problems += _told(_blocks, store, progress)
@@ -146,10 +140,6 @@ def _authors(store: Store) -> Iterator[Problem]:
             yield Problem("authors", f"what {key.hex()} tells is of nobody, or makes no sense")
 
 
-def _versioned(store: Store) -> tuple[Versioned, ...]:
-    return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
-
-
 def _views(store: Store) -> dict[Epoch, View]:
     """The view of every epoch, that of what is kept out of history among them."""
     found = {epoch: store.view(epoch).bare for epoch in store.epochs}
@@ -161,15 +151,15 @@ def _versions(store: Store) -> Iterator[Problem]:
     known = _views(store)
     listed = {(epoch, key[:1], key[1:]) for epoch in known for key in store.changes.walk(epoch)}
     born = _content_epochs(store)
-    for table in _versioned(store):
+    for table in versioned(store):
         for entity, suffix, _ in table.versions(b""):
             epoch = fmt.epoch_of(suffix)
             if epoch not in known:
-                yield Problem("versions", f"{_show(table, entity)} is of the lost epoch {epoch}")
+                yield Problem("versions", f"{show(table, entity)} is of the lost epoch {epoch}")
             elif (epoch, table.kind, entity) not in listed and not (
                 table is store.blockmap and born.get(entity[:8]) == epoch
             ):
-                yield Problem("changes", f"epoch {epoch} does not list {_show(table, entity)}")
+                yield Problem("changes", f"epoch {epoch} does not list {show(table, entity)}")
 
 
 def _content_epochs(store: Store) -> dict[bytes, Epoch]:
@@ -184,7 +174,7 @@ def _content_epochs(store: Store) -> dict[bytes, Epoch]:
 
 def _changes(store: Store) -> Iterator[Problem]:
     """Every listed change has its record, and its epoch exists."""
-    tables = {table.kind: table for table in _versioned(store)}
+    tables = {table.kind: table for table in versioned(store)}
     views = _views(store)
     for epoch, view in views.items():
         for key in store.changes.walk(epoch):
@@ -193,60 +183,12 @@ def _changes(store: Store) -> Iterator[Problem]:
                 yield Problem("changes", f"epoch {epoch} lists the unknown kind {key[:1]!r}")
             elif table.own(view, key[1:]) is None:
                 yield Problem(
-                    "changes", f"epoch {epoch} lists {_show(table, key[1:])}, which it lacks"
+                    "changes", f"epoch {epoch} lists {show(table, key[1:])}, which it lacks"
                 )
     known = {fmt.pack_u32(epoch) for epoch in views}
     for prefix in store.changes.epochs():
         if prefix not in known:
             yield Problem("changes", f"the lost epoch {fmt.unpack_u32(prefix)} is listed")
-
-
-def _chunks(store: Store) -> Iterator[Problem]:
-    """Chunks can be read, their keys are in order, also from one to the next, no entity is in two
-    of them, and nothing in them stands in its table as well or is of an epoch that is open."""
-    tables = {table.kind: table for table in _versioned(store)}
-    open_epochs = {epoch for epoch, record in store.epochs.items() if not record.sealed}
-    last = (b"", b"")
-    for kind, first, chunk in store.rest.chunks():
-        here = [(kind, key) for key in chunk.keys]
-        if not here or first != chunk.keys[0] or [last, *here] != sorted({last, *here}):
-            yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
-        table = tables.get(kind)
-        for key in chunk.keys if table is not None else ():
-            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.ASIDE_EPOCH}:
-                yield Problem("rest", f"{kind.decode()}:{key.hex()} rests, and is of an open epoch")
-        if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
-            yield Problem("rest", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
-        last = here[-1] if here else last
-    for key in store.rest.doubles():
-        yield Problem("rest", f"{key.hex()} is at rest and in its table")
-
-
-def _entity(key: tuple[bytes, bytes]) -> bytes:
-    return key[1][: -fmt.SUFFIX_SIZE]
-
-
-def _at_rest(store: Store) -> Iterator[Problem]:
-    """Nothing that the anchor sees is at rest, but for tombstones and the blocks of contents that
-    it has not."""
-    anchor = store.epochs.get(store.anchor)
-    if anchor is None:
-        return
-    view = store.view(store.anchor).bare
-    contents = {
-        fmt.pack_u64(fmt.unpack_inode(Ino(0), record).content)
-        for _, record in store.inodes.walk(view, b"")
-    }
-    for table in _versioned(store):
-        last = b""
-        for entity, suffix, record in table.versions(b""):
-            if entity == last or suffix not in view.seen:
-                continue
-            last = entity
-            if not record or (table is store.blockmap and entity[:8] not in contents):
-                continue
-            if store.rest.get(table.kind, entity + suffix) is not None:
-                yield Problem("rest", f"{_show(table, entity)} rests, and the head needs it")
 
 
 def _block_uses(store: Store) -> Iterator[Problem]:
@@ -288,13 +230,9 @@ def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
     for entity, _, record in store.blockmap.versions(b""):
         mapping = fmt.unpack_mapping(record) if record else None
         if mapping is not None and not mapping.is_whole:
-            yield Problem("blocks", f"the bytes in {_show(store.blockmap, entity)} are damaged")
+            yield Problem("blocks", f"the bytes in {show(store.blockmap, entity)} are damaged")
         if mapping is not None and lengths.get(mapping.key, mapping.length) != mapping.length:
-            yield Problem("blocks", f"{_show(store.blockmap, entity)} has the wrong length")
-
-
-def _show(table: Versioned, entity: bytes) -> str:
-    return f"record {table.kind.decode()}:{entity.hex()}"
+            yield Problem("blocks", f"{show(store.blockmap, entity)} has the wrong length")
 
 
 # -- one view --------------------------------------------------------------------------------------

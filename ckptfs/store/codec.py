@@ -61,11 +61,12 @@ def compress_pack(data: bytes) -> bytes:
     return frame
 
 
-def compress_chunk(data: bytes) -> bytes:
+def compress_chunk(data: bytes, *, quick: bool = False) -> bytes:
     """Records as a zstd frame that knows whether it is whole."""
     import zstandard
 
-    return zstandard.ZstdCompressor(level=_LEVEL_VERSIONS, write_checksum=True).compress(data)
+    level = LEVEL_SMALL if quick else _LEVEL_VERSIONS
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
 
 
 def decompress(frame: bytes, length_max: int = PACK_MAX) -> bytes:

@@ -273,6 +273,7 @@ class Store:
         if not self.dirty:
             return
         self._save_counters()
+        self.rest.flush()
         try:
             self.below.settle()
             self._txn.commit()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import Problem, check
+from ckptfs.store.check import check
+from ckptfs.store.problem import Problem
 from ckptfs.store.salvage import ino_of
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from ckptfs import errors
 from ckptfs.store import compaction, opening
-from ckptfs.store.check import Problem
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.mend import mend
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
+from ckptfs.store.problem import Problem
 from ckptfs.store.salvage import salvage
 
 #: The new store while it is made, inside the old one's directory.

@@ -7,13 +7,11 @@ history is to be changed. Two rules make that sound and keep it from costing the
 - Nothing that the view of the *anchor* sees is at rest; the anchor is the epoch that was the head
   when the records were laid to rest, or the one that took its place. So a view that descends from
   it finds everything in the tables and never looks here.
-- An entity is in one chunk with all its versions that are at rest, a chunk moves back as a whole,
-  and it does before anything is written to a sealed epoch about one of its entities. So a tombstone
-  never stays behind while what it hides comes back, and what is taken out of an epoch uncovers
-  nothing that is at rest.
+- All versions of an entity that are at rest are in one chunk, they move back together, and they do
+  before anything is written about that entity to a sealed epoch. So a tombstone never stays behind
+  while what it hides comes back, and what is taken out of an epoch uncovers nothing at rest.
 
-Which records rest is decided by `ckptfs.history.resting`. Does not know what
-records mean.
+Which records rest is decided by `ckptfs.history.resting`. Does not know what records mean.
 """
 
 from __future__ import annotations
@@ -30,6 +28,8 @@ from ckptfs.store.views import View
 
 #: Decoded chunks that are kept at hand.
 _DECODED_MAX = 16
+#: Chunks that something was taken out of, and that wait to be written.
+_UNWRITTEN_MAX = 4
 #: Behind all versions of an entity.
 _LAST = b"\xff" * SUFFIX_SIZE
 
@@ -51,6 +51,8 @@ class Rest:
         self._note = note
         self._tables: dict[bytes, Live] = {}
         self._decoded: dict[bytes, Chunk] = {}
+        #: Chunks as they are in this transaction, where that is not yet in their table.
+        self._unwritten: dict[bytes, Chunk] = {}
         self.used = False
         self.anchor = b""
 
@@ -114,6 +116,8 @@ class Rest:
         return name if name is not None and name[:1] == kind else None
 
     def _chunk(self, name: bytes) -> Chunk:
+        if name in self._unwritten:
+            return self._unwritten[name]
         chunk = self._decoded.pop(name, None)
         if chunk is None:
             chunk = self._decode(name)
@@ -140,33 +144,58 @@ class Rest:
         self.used = True
 
     def wake(self, kind: bytes, entity: bytes) -> None:
-        """Move an entity's versions back to their table, with all of their chunk."""
-        if self.versions(kind, entity):
-            self._wake(self._name_of(kind, entity + _LAST) or b"")
+        """Move all versions of an entity back to their table."""
+        count = len(self.versions(kind, entity))
+        if count:
+            name = self._name_of(kind, entity + _LAST) or b""
+            start = bisect_left(self._chunk(name).keys, entity)
+            self._take_out(name, slice(start, start + count))
 
     def wake_key(self, kind: bytes, key: bytes) -> bool:
         """The same for one key of a table without versions; say whether it was at rest."""
         if self.get(kind, key) is None:
             return False
-        self._wake(self._name_of(kind, key) or b"")
+        name = self._name_of(kind, key) or b""
+        start = bisect_left(self._chunk(name).keys, key)
+        self._take_out(name, slice(start, start + 1))
         return True
 
     def wake_some(self) -> bool:
         """Move the first chunk back; say whether there is none left."""
         name = self._table.ceiling(b"")
         if name is not None:
-            self._wake(name)
+            self._take_out(name, slice(None))
         return not self.used
 
-    def _wake(self, name: bytes) -> None:
-        chunk = self._chunk(name)
+    def _take_out(self, name: bytes, part: slice) -> None:
+        """Move some records of a chunk back to their table. What is left of it is written when
+        others have their turn, or before the commit: mostly, neighbours are woken one by one."""
+        keys, values = self._chunk(name)
         table = self._tables[name[:1]]
-        for key, value in zip(*chunk, strict=True):
+        for key, value in zip(keys[part], values[part], strict=True):
             self._note()
             table.rewrite(key, value)
-        self._table.delete(name)
-        self._decoded.clear()
-        self.look()
+        left = Chunk(list(keys), list(values))
+        del left.keys[part], left.values[part]
+        self._decoded.pop(name, None)
+        self._unwritten.pop(name, None)
+        if left.keys:
+            self._unwritten[name] = left
+            if len(self._unwritten) > _UNWRITTEN_MAX:
+                self._write(next(iter(self._unwritten)))
+        else:
+            self._table.delete(name)
+            self.look()
+
+    def _write(self, name: bytes) -> None:
+        keys, values = self._unwritten.pop(name)
+        self._note()
+        self._table.put(name, pack_chunk(list(zip(keys, values, strict=True)), quick=True))
+
+    def flush(self) -> None:
+        """Write what is left of chunks that something was taken out of: before every commit."""
+        while self._unwritten:
+            self._write(next(iter(self._unwritten)))
 
     # -- for `check` ------------------------------------------------------------------------------
 
