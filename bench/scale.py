@@ -66,7 +66,7 @@ QUICK = Scale(
     random_writes=5_000,
     synced_writes=200,
     stream_mb=128,
-    tree_files=3_000,
+    tree_files=2_000,
     listing_entries=10_000,
     transactions=500,
     readdir_entries=(10, 1_000, 10_000),
@@ -78,7 +78,7 @@ QUICK = Scale(
     history_files=5_000,
     flat_files=(1_000, 20_000),
     flat_checkpoints=(1, 100),
-    commits=40,
+    commits=20,
     size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
     memory_files=0,
 )
