@@ -38,7 +38,7 @@ def growth_files(site: Site) -> Found:
         places = {
             f"{count:,} files": _workspace(base, count, stack) for count in site.scale.flat_files
         }
-        times = _rounds(places, 4 * site.scale.repeats)
+        times = _rounds(places, 3 * site.scale.repeats)
     run("rm", "-rf", base)
     return _found(times, "files", "ckptfs by number of files", list(places))
 
@@ -53,7 +53,7 @@ def growth_checkpoints(site: Site) -> Found:
             place = _workspace(base / f"{count}", 1_000, stack)
             in_child(partial(_take, *place, count), TIMEOUT_S)
             places[f"{count:,} checkpoint{'s' if count > 1 else ''}"] = place
-        times = _rounds(places, 4 * site.scale.repeats)
+        times = _rounds(places, 3 * site.scale.repeats)
     run("rm", "-rf", base)
     return _found(times, "checkpoints", "ckptfs by number of checkpoints", list(places))
 

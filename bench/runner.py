@@ -13,6 +13,7 @@ from pathlib import Path
 from bench import process, quiet
 from bench.child import ChildFailed, ChildTimedOut, in_child
 from bench.contestants import Contestant
+from bench.kit import NotToBeHad
 from bench.outcome import Outcome, Sample
 from bench.registry import Place, Workload, by_scene
 from bench.scale import Scale
@@ -35,6 +36,8 @@ class Run:
     """(workload, contestant) without a result in the scene that runs now."""
     lost: set[str] = field(default_factory=set)
     """Contestants that had to be started anew, and so lost the files of the scene that runs now."""
+    gone: set[str] = field(default_factory=set)
+    """Rivals that did not even start anew: the run goes on without them."""
 
 
 def run_workloads(run: Run, workloads: Sequence[Workload]) -> None:
@@ -51,7 +54,8 @@ def run_workloads(run: Run, workloads: Sequence[Workload]) -> None:
 def taking_part(run: Run, repetition: int) -> list[Contestant]:
     """Rivals beyond the first two sit out the later repetitions: they are there for the scale of
     things, and some are slow."""
-    return list(run.contestants[: None if repetition < run.scale.rival_repeats else 2])
+    now = run.contestants[: None if repetition < run.scale.rival_repeats else 2]
+    return [each for each in now if each.name not in run.gone]
 
 
 def _run_scene(run: Run, name: str, members: Sequence[Workload], repetition: int) -> None:
@@ -145,4 +149,8 @@ def _heal(run: Run, contestant: Contestant, hangs: bool) -> None:
     run.tell(f"{contestant.name} is started anew")
     run.lost.add(contestant.name)
     contestant.stop()
-    contestant.start()
+    try:
+        contestant.start()
+    except NotToBeHad as error:
+        run.gone.add(contestant.name)
+        run.outcome.skipped[contestant.name] = str(error)

@@ -8,6 +8,7 @@ import pytest
 
 from bench import quiet, session
 from bench.contestants import PlainDirectory
+from bench.kit import NotToBeHad
 from bench.outcome import Outcome
 from bench.registry import Place, Workload
 from bench.runner import Run, run_workloads
@@ -68,6 +69,40 @@ def test_rivals_sit_out_the_later_repetitions(run: Run, tmp_path: Path) -> None:
     run.contestants = [*run.contestants, rival]
     run_workloads(run, [_workload("write", _write)])
     assert [len(run.outcome.of("write", each)) for each in "abc"] == [2, 2, 1]
+
+
+class _Fragile(PlainDirectory):
+    """Starts once, and never again after it was stopped."""
+
+    stopped = False
+
+    def start(self) -> None:
+        if self.stopped:
+            raise NotToBeHad("worn out")
+        super().start()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def is_healthy(self) -> bool:
+        return not (self.root / "scene-0" / "file").exists()
+
+
+def _write_and_fail_on_c(place: Place) -> Iterator[None]:
+    yield
+    (place / "file").write_text("written")
+    if place.root.parent.name == "c":
+        raise OSError("no luck")
+
+
+def test_a_rival_that_does_not_come_back_is_left_out(run: Run, tmp_path: Path) -> None:
+    rival = _Fragile("c", tmp_path / "c")
+    rival.start()
+    run.contestants = [*run.contestants, rival]
+    run.scale = replace(SCALE, rival_repeats=2)
+    run_workloads(run, [_workload("fragile", _write_and_fail_on_c)])
+    assert run.outcome.skipped == {"c": "worn out"}
+    assert len(run.outcome.of("fragile", "b")) == 2
 
 
 def test_a_failure_stops_only_what_needs_it(run: Run) -> None:
