@@ -17,6 +17,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
     │   ├── StoreReadOnly          15
     │   ├── StoreFull              16
     │   ├── StoreCorrupt           17
+    │   ├── StoreUnwritten         34
     │   ├── StoreExposed           29
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
@@ -260,6 +261,18 @@ class StoreCorrupt(StoreError):
         super().__init__(
             f"Store {_show(path)} is damaged: {reason}. Nothing was changed.",
             hint="`ckptfs check --deep --store DIR` lists what is wrong; --repair saves the rest.",
+        )
+
+
+class StoreUnwritten(StoreError):
+    kind = "store-unwritten"
+    exit_code = 34
+
+    def __init__(self, path: AnyPath) -> None:
+        super().__init__(
+            f"Cannot write to store {_show(path)}: a change could not be put into it. It is as it "
+            "was last committed; what came after that is lost.",
+            hint="The log tells what went wrong. Mount again to go on from there.",
         )
 
 

@@ -93,7 +93,7 @@ class Loops:
             (ino + n, FILE, 1, 0, 0, 0, 4_000, *times, parent, name, self.bytes_of(number))
             for n, (number, (parent, name)) in enumerate(portion)
         ]
-        self.bound.take(arrivals, [], PID)
+        self.bound.take(arrivals, [], [PID] * len(arrivals), PID)
 
     def whole(self) -> None:
         names = list(enumerate(self.names(b"steps")))

@@ -22,6 +22,8 @@
 #define DIRECTORIES_MAX 64
 /* One block: of a larger file the rest goes the ordinary way. */
 #define DATA_MAX 65536
+/* As in `model`. */
+#define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
 #define NAME_MOST 255
 #define TARGET_MOST 4095
 /* So many threads and processes may be known to act together. */
@@ -35,6 +37,7 @@ typedef struct {
     struct fuse_attr attributes;
     int64_t btime_ns;
     uint64_t parent;
+    uint32_t maker; /* the process */
     char name[NAME_MOST + 1];
     /* Of a file its bytes, of a link its target. */
     char *data;
@@ -81,7 +84,7 @@ static struct {
 static char run[DATA_MAX];
 static size_t run_size;
 
-static PyObject *call_grant, *call_joins, *call_take, *call_go_on;
+static PyObject *call_grant, *call_joins, *call_take, *call_go_on, *call_lose;
 static PyObject *call_lookup, *call_getattr;
 
 /* -- what is known ----------------------------------------------------------------------------- */
@@ -125,7 +128,8 @@ void fresh_note_absent(const Request *request)
 
 void fresh_note_directory(struct fuse_attr *attributes)
 {
-    if (attributes->ino >= LIVE_END || !S_ISDIR(attributes->mode))
+    /* One without a name goes as soon as the kernel forgets it, and that is not waited for here. */
+    if (attributes->ino >= LIVE_END || !S_ISDIR(attributes->mode) || !attributes->nlink)
         return;
     Directory *place = directory_of(attributes->ino);
     if (place && place->changed) {
@@ -184,6 +188,19 @@ static PyObject *told_items(void)
     return list;
 }
 
+static PyObject *told_makers(void)
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *maker = NUMBER(items[i].maker);
+        if (!maker)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, maker);
+    }
+    return list;
+}
+
 static PyObject *told_directories(void)
 {
     PyObject *list = PyList_New(0);
@@ -198,6 +215,16 @@ static PyObject *told_directories(void)
     return list;
 }
 
+/* What was acknowledged is not in the store: nothing goes on as if it were. */
+static void lose(void)
+{
+    errno_of_failure();
+    PyObject *result = CALL(call_lose);
+    if (!result)
+        errno_of_failure();
+    Py_XDECREF(result);
+}
+
 static void settle_run(void)
 {
     if (!run_size)
@@ -206,7 +233,7 @@ static void settle_run(void)
         CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
              PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
     if (!result)
-        errno_of_failure(); /* as with `take` */
+        lose();
     Py_XDECREF(result);
     run_size = 0;
 }
@@ -225,9 +252,10 @@ void fresh_settle(void)
     grant.held = 0;
     if (is_settled())
         return;
-    PyObject *result = CALL(call_take, told_items(), told_directories(), NUMBER(grant.party[0]));
+    PyObject *result = CALL(call_take, told_items(), told_directories(), told_makers(),
+                            NUMBER(grant.party[0]));
     if (!result)
-        errno_of_failure(); /* `take` has seen to it that nothing goes on as if it had worked */
+        lose();
     Py_XDECREF(result);
     count = 0;
     for (size_t i = 0; i < directories_count; i++) {
@@ -422,6 +450,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     }
     int64_t now_ns = stamp_ns();
     item->parent = parent;
+    item->maker = head->pid;
     item->btime_ns = now_ns;
     strcpy(item->name, name);
     if (size)
@@ -490,7 +519,8 @@ static int goes_on(const Request *request)
     uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
     return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
            in->offset == last_write.end && in->size && in->size <= room &&
-           in->size <= request->size - sizeof *in && !in->write_flags;
+           in->size <= request->size - sizeof *in && !in->write_flags &&
+           in->offset + in->size <= FILE_SIZE_MAX;
 }
 
 static Outcome write_on(const Request *request)
@@ -590,8 +620,11 @@ static Outcome look_up(const Request *request)
     Fresh *item = fresh_named(parent, request->body);
     if (item)
         return answer_new_entry(request, &item->attributes);
+    if (!fresh_of(parent))
+        return NOT_OURS;
     /* What is in a fresh directory is fresh, too. */
-    return fresh_of(parent) ? answer_absent(request) : NOT_OURS;
+    return strlen(request->body) > NAME_MOST ? answer_error(request, ENAMETOOLONG)
+                                             : answer_absent(request);
 }
 
 static Outcome get_attributes(const Request *request)
@@ -699,5 +732,6 @@ int fresh_bind(PyObject *owner)
     run_size = 0;
     return take_method(owner, "grant", &call_grant) && take_method(owner, "joins", &call_joins) &&
            take_method(owner, "take", &call_take) && take_method(owner, "go_on", &call_go_on) &&
+           take_method(owner, "lose", &call_lose) &&
            take_method(owner, "lookup", &call_lookup) && take_method(owner, "getattr", &call_getattr);
 }

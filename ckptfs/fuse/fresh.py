@@ -7,8 +7,9 @@ into the workspace. Between a grant and the next `take` nobody else changes anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Callable
+from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Dressed
@@ -21,6 +22,9 @@ DIRTY_BYTES_MAX = 64 << 20
 BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the front holds at once.
 _RECORDS = 1 << 20
+
+#: How many records an arrival has beyond the one of its inode, which is noted when it is kept.
+_FURTHER = 4
 
 #: Number of the first new inode, end by the monotonic clock, bytes, earliest stamp.
 Grant = tuple[int, int, int, int]
@@ -51,7 +55,7 @@ class Fresh:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if not until_ns or not fs.store.has_room(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
             return None
         return fs.store.next_numbers()[0], until_ns, BYTES, self._clock.latest_ns
 
@@ -59,36 +63,40 @@ class Fresh:
         """Whether the process acts together with the one that has the grant."""
         return self._guard.lasting(pid) > 0 and pid not in touching
 
-    def take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
+    def take(
+        self,
+        arrivals: list[Arrival],
+        directories: list[Dressed],
+        makers: list[int],
+        pid: int,
+    ) -> None:
         """Put what was made under a grant into the workspace, and what became of the directories
-        that were there before."""
-        with self._promised():
-            self._take(arrivals, directories, pid)
-
-    def go_on(self, node: int, offset: int, data: bytes, pid: int) -> None:
-        """Write on where the process's last write to a file ended."""
-        with self._promised():
-            self._guard(pid, None)
-            self._fs.write(self._fs.head, Ino(node), offset, data)
-
-    @contextmanager
-    def _promised(self) -> Iterator[None]:
-        """It was acknowledged: better to stop than to go on without it."""
-        try:
-            yield
-        except BaseException as error:
-            self._fs.store.fail(error)
-            raise
-
-    def _take(self, arrivals: list[Arrival], directories: list[Dressed], pid: int) -> None:
+        that were there before. ``makers`` are the processes that made each arrival."""
         fs = self._fs
         self._guard(pid, None)
         view = fs.head
         if arrivals:
             fs.store.skip_numbers(arrivals[-1][0], 0)
-            fs.store.note_bytes(sum(len(arrival[-1]) for arrival in arrivals))
+            fs.store.note_room(sum(map(_size, arrivals)), _FURTHER * len(arrivals))
             fs.arrive(view, arrivals)
         for directory in directories:
             fs.dress(view, directory)
-        for arrival in arrivals:
-            self._wrote(arrival[0], pid)
+        for arrival, maker in zip(arrivals, makers, strict=True):
+            if stat.S_ISREG(arrival[1]):
+                self._wrote(arrival[0], maker)
+
+    def go_on(self, node: int, offset: int, data: bytes, pid: int) -> None:
+        """Write on where the process's last write to a file ended: no beginning of anything, so no
+        checkpoint comes between."""
+        self._guard(0, None)
+        self._guard.sign(pid)
+        self._fs.write(self._fs.head, Ino(node), offset, data)
+
+    def lose(self) -> None:
+        """Something that was acknowledged could not be put into the workspace: better to stop than
+        to go on without it."""
+        self._fs.store.fail()
+
+
+def _size(arrival: Arrival) -> int:
+    return len(arrival[-1])

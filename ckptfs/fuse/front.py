@@ -48,7 +48,7 @@ class Bound:
         self.errno_of = errno_of
         fresh = requests.fresh()
         self.grant, self.joins = fresh.grant, fresh.joins
-        self.take, self.go_on = fresh.take, fresh.go_on
+        self.take, self.go_on, self.lose = fresh.take, fresh.go_on, fresh.lose
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
             " read write forget entries"

@@ -409,15 +409,16 @@ class Store:
             self._look_ahead(needed)
         return needed <= self._budget
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self) -> None:
         """Something that was acknowledged could not be written: as after a failed commit, nothing
         more is."""
-        self._failure = opening.commit_failed(self.path, error)
-        self.dirty = True
+        self._failure = self._failure or errors.StoreUnwritten(self.path)
+        self.dirty = True  # so that whoever commits by the clock hears of it
 
-    def note_bytes(self, size: int) -> None:
-        """Note bytes for which there was room; their records are noted one by one."""
-        self.dirty_bytes += size
+    def note_room(self, size: int, records: int) -> None:
+        """Note bytes and records for which there was room."""
+        self.dirty_bytes += size + records * _RECORD_COST
+        self._records += records
 
     def require(self, records: int) -> None:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is

@@ -206,7 +206,7 @@ def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
     return errors.StoreUnreadable(path, str(error))
 
 
-def commit_failed(path: Path, error: BaseException) -> errors.StoreError:
+def commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
     disk = os.statvfs(path)
     # A write that finds only part of its space ends with EIO.
     full = disk.f_bavail * disk.f_frsize < _FULL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.model import FILE_SIZE_MAX
+from tests.support.errnos import fails
 from tests.support.mounting import Workspace, succeed
 from tests.support.trees import Facts, facts
 
@@ -107,3 +110,38 @@ def test_what_is_made_and_synced_at_once_survives(own_mount: Workspace) -> None:
     own_mount.mount()
     assert len(os.listdir(own_mount.path)) == 30
     assert (own_mount.path / "file29").read_bytes() == b"29 and more"
+
+
+def test_a_removed_directory_that_is_still_open(own_mount: Workspace) -> None:
+    top = own_mount.path
+    for _ in range(50):
+        os.mkdir(top / "dir")
+        fd = os.open(top / "dir", os.O_RDONLY)
+        os.rmdir(top / "dir")
+        os.fstat(fd)
+        os.fchmod(fd, 0o700)
+        assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o700
+        os.close(fd)
+    (top / "file").write_text("alive")
+    own_mount.remount()
+    assert (top / "file").read_text() == "alive"
+
+
+def test_the_end_of_the_largest_file(own_mount: Workspace) -> None:
+    (own_mount.path / "other").write_text("alive")
+    fd = os.open(own_mount.path / "file", os.O_CREAT | os.O_WRONLY)
+    os.pwrite(fd, b"x" * 100, FILE_SIZE_MAX - 300)
+    os.pwrite(fd, b"x" * 100, FILE_SIZE_MAX - 200)
+    with fails(errno.EFBIG):
+        os.pwrite(fd, b"x" * 101, FILE_SIZE_MAX - 100)
+    os.close(fd)
+    own_mount.remount()
+    assert (own_mount.path / "other").read_text() == "alive"
+    assert (own_mount.path / "file").stat().st_size == FILE_SIZE_MAX - 100
+
+
+def test_a_long_name_in_a_new_directory(mount: Path) -> None:
+    for number in range(20):
+        os.mkdir(mount / f"dir{number}")
+        with fails(errno.ENAMETOOLONG):
+            os.stat(mount / f"dir{number}" / ("n" * 300))

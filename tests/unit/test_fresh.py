@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from ckptfs.fuse import front
-from ckptfs.model import Inode
+from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
     GETATTR,
     LOOKUP,
@@ -39,6 +39,7 @@ class Giver(Owner):
         self.bytes = 1 << 20
         self.seconds = 100
         self.mode = stat.S_IFDIR | 0o755
+        self.nlink = 2
         self.refusing = False
 
     def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
@@ -52,7 +53,7 @@ class Giver(Owner):
         return self._inode(77, mode)
 
     def _inode(self, node: int, mode: int) -> Inode:
-        return Inode(node, mode, 2, 0, 9, *[0] * 9, 1, b"", b"")  # type: ignore[arg-type, call-arg]
+        return Inode(node, mode, self.nlink, 0, 9, *[0] * 9, 1, b"", b"")  # type: ignore[arg-type, call-arg]
 
     def grant(self, pid: int) -> tuple[int, int, int, int] | None:
         self.calls.append(("grant", pid))
@@ -60,8 +61,14 @@ class Giver(Owner):
             return None
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
 
-    def take(self, arrivals: list[tuple[object, ...]], directories: object, pid: int) -> None:
-        self.calls.append(("take", arrivals, directories, pid))
+    def take(
+        self,
+        arrivals: list[tuple[object, ...]],
+        directories: object,
+        makers: list[int],
+        pid: int,
+    ) -> None:
+        self.calls.append(("take", arrivals, directories, makers, pid))
 
     def named(self, name: str) -> list[tuple[object, ...]]:
         return [call for call in self.calls if call[0] == name]
@@ -325,3 +332,27 @@ def test_what_cannot_be_handed_over_is_told(
         make(kernel, b"file%d" % number)
     kernel.serve()
     assert ("failed", "[Errno 5] no more") in kernel.owner.calls
+    assert ("lose",) in kernel.owner.calls
+
+
+def test_a_directory_without_a_name_is_left_to_the_store(kernel: Kernel) -> None:
+    giver(kernel).nlink = 0
+    kernel.send(GETATTR, bytes(16), DIRECTORY)
+    set_attributes(kernel, DIRECTORY, MODE, mode=0o700)
+    kernel.serve()
+    assert giver(kernel).named("take") == []
+    assert len(giver(kernel).named("setattr")) == 1
+
+
+def test_a_name_that_is_too_long_is_in_no_fresh_directory(kernel: Kernel) -> None:
+    make_directory(kernel, b"dir")
+    kernel.send(LOOKUP, b"n" * 256 + b"\0", FIRST)
+    kernel.serve()
+    assert [kernel.error(), kernel.error()] == [0, errno.ENAMETOOLONG]
+
+
+def test_a_run_ends_where_files_do(kernel: Kernel) -> None:
+    for offset in (300, 200, 99):
+        write(kernel, 77, FILE_SIZE_MAX - offset, b"x" * 100)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls] == ["write", "grant", "go_on", "write"]
