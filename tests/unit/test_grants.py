@@ -1,0 +1,144 @@
+"""Grants, and what is made under one, on a store without a kernel."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs.errors import StoreUnwritten
+from ckptfs.fs import Filesystem
+from ckptfs.fuse import hooks
+from ckptfs.fuse.fresh import BYTES, Fresh
+from ckptfs.model import ROOT_INO, Ino, KernelClock
+from tests.direct import new_filesystem
+from tests.support.errnos import fails
+
+FILE, DIRECTORY, LINK = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777
+TIMES = (1, 2, 3, 4)
+PID = 42
+
+
+class Watched:
+    """A guard that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.until_ns = 1 << 62
+
+    def __call__(self, pid: int, loss: hooks.Loss | None) -> None:
+        self.told.append(("before", pid))
+
+    def sign(self, pid: int) -> None:
+        self.told.append(("sign", pid))
+
+    def lasting(self, pid: int) -> int:
+        return self.until_ns if pid == PID else 0
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> Iterator[Filesystem]:
+    with new_filesystem(tmp_path / "store") as found:
+        yield found
+
+
+@pytest.fixture
+def guard() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def wrote() -> list[tuple[int, int]]:
+    return []
+
+
+@pytest.fixture
+def fresh(fs: Filesystem, guard: Watched, wrote: list[tuple[int, int]]) -> Fresh:
+    return Fresh(fs, KernelClock(), guard, lambda ino, pid: wrote.append((ino, pid)))
+
+
+def granted(fresh: Fresh) -> Ino:
+    grant = fresh.grant(PID)
+    assert grant is not None and grant[2] == BYTES
+    return Ino(grant[0])
+
+
+def test_what_is_made_under_a_grant_is_there(
+    fs: Filesystem, fresh: Fresh, wrote: list[tuple[int, int]]
+) -> None:
+    first = granted(fresh)
+    second, third, fourth = Ino(first + 1), Ino(first + 2), Ino(first + 3)
+    arrivals = [
+        (first, DIRECTORY, 2, 5, 6, 0, 0, *TIMES, ROOT_INO, b"dir", b""),
+        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", b"abc"),
+        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", b"x" * 5_000),
+        (fourth, LINK, 1, 5, 6, 0, 5, *TIMES, ROOT_INO, b"link", b"dir/s"),
+    ]
+    root = (ROOT_INO, DIRECTORY, 7, 8, 9, 10, 11, 1, 0)
+    fresh.take(arrivals, [root], [PID, 43, PID, PID], PID)
+    inode = fs.lookup(fs.head, first, b"small")
+    assert (inode.ino, inode.mode, inode.uid, inode.gid) == (second, FILE, 5, 6)
+    assert (inode.atime_ns, inode.mtime_ns, inode.ctime_ns, inode.btime_ns) == TIMES
+    assert bytes(fs.read(fs.head, second, 0, 100)) == b"abc"
+    assert bytes(fs.read(fs.head, third, 4_990, 100)) == b"x" * 10
+    assert fs.readlink(fs.head, fourth) == b"dir/s"
+    above = fs.getattr(fs.head, ROOT_INO)
+    assert (above.nlink, above.uid, above.gid, above.mtime_ns) == (3, 7, 8, 10)
+    assert wrote == [(second, 43), (third, PID)]
+    assert fs.mkdir(fs.head, ROOT_INO, b"next", 0o755, 0, 0).ino == fourth + 1
+
+
+def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> None:
+    ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
+    fresh.go_on(ino, 0, b"more", PID)
+    assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
+    assert guard.told == [("before", 0), ("sign", PID)]
+
+
+def test_only_who_goes_on_is_granted_anything(fresh: Fresh, guard: Watched) -> None:
+    assert fresh.grant(43) is None
+    assert (fresh.joins(PID), fresh.joins(43)) == (True, False)
+    guard.until_ns = 1
+    assert fresh.grant(PID) is None
+
+
+def test_nothing_is_granted_while_names_are_judged(fs: Filesystem, fresh: Fresh) -> None:
+    fs.store.open_aside()
+    assert fresh.grant(PID) is None
+
+
+def test_nothing_is_granted_while_something_is_in_limbo(fs: Filesystem, fresh: Fresh) -> None:
+    fs.limbo[Ino(99)] = fs.head
+    assert fresh.grant(PID) is None
+    fs.limbo.clear()
+
+
+def test_our_own_threads_are_granted_nothing(fresh: Fresh) -> None:
+    hooks.touching.add(PID)
+    try:
+        assert fresh.grant(PID) is None
+        assert not fresh.joins(PID)
+    finally:
+        hooks.touching.discard(PID)
+
+
+def test_nothing_is_granted_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
+    with new_filesystem(tmp_path / "small", map_size=18 << 20) as fs:
+        fresh = Fresh(fs, KernelClock(), guard, lambda ino, pid: None)
+        assert fresh.grant(PID) is None
+
+
+def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
+    with new_filesystem(tmp_path / "lost") as fs:
+        fresh = Fresh(fs, KernelClock(), guard, lambda ino, pid: None)
+        fs.commit()
+        fresh.lose()
+        with fails(errno.EIO):
+            fs.mkdir(fs.head, ROOT_INO, b"dir", 0o755, 0, 0)
+        assert fresh.grant(PID) is None
+        with pytest.raises(StoreUnwritten):
+            fs.commit()
+        fs.store._failure = None  # so that the end of the test can look at it
