@@ -27,7 +27,9 @@ def _transactions(place: Place, journal: str, count: int) -> Iterator[None]:
         for number in range(count):
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("INSERT INTO event (kind, body) VALUES ('new', ?)", ("y" * 200,))
-            connection.execute("UPDATE event SET kind = 'old' WHERE id = ?", (number * 4 % 5_000 + 1,))
+            connection.execute(
+                "UPDATE event SET kind = 'old' WHERE id = ?", (number * 4 % 5_000 + 1,)
+            )
             connection.execute("COMMIT")
 
 
