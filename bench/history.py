@@ -16,7 +16,7 @@ from bench import product, sources
 from bench.child import in_child
 from bench.contestants import mounted
 from bench.figures import Found, Site, figure
-from bench.keepers import KEEPERS, SLOW_KEEPERS, Differ, Keeper
+from bench.keepers import BACKUPS, KEEPERS, SLOW_KEEPERS, Differ, Keeper
 from bench.kit import NotToBeHad
 from bench.outcome import Comparison, Figure
 from bench.programs import run
@@ -81,12 +81,30 @@ def open_keepers(site: Site, base: Path, names: Iterable[str]) -> Iterator[dict[
 
 @figure("history")
 def history(site: Site) -> Found:
-    base, count = site.base / "history", site.scale.history_files
+    """Many files, by those that can cope with them."""
+    names = [each for each in KEEPERS if each not in BACKUPS]
+    count = site.scale.history_files
+    times, everyone = _history(site, count, names)
+    found = _history_comparisons(times, everyone, count)
+    return [*found, *_history_figures(times, count)]
+
+
+@figure("backups")
+def backups(site: Site) -> Found:
+    """Fewer files, by everyone: a copy of 50,000 files takes some of them minutes."""
+    if not BACKUPS & set(site.rivals):
+        return []
+    count = site.scale.backup_files
+    return _history_comparisons(*_history(site, count, list(KEEPERS)), count=count)
+
+
+def _history(site: Site, count: int, names: list[str]) -> tuple[Times, list[str]]:
+    base = site.base / f"history-{count}"
     workspace, store = base / "workspace", base / "store"
     sources.write_tree(workspace, count)
     files = [each.path for each in sources.tree_entries(count) if not each.link]
     times = Times()
-    with open_keepers(site, base, KEEPERS) as rivals:
+    with open_keepers(site, base, names) as rivals:
         for rival in rivals.values():
             copytree(workspace, rival.tree, symlinks=True, dirs_exist_ok=True)
         with ExitStack() as stack:
@@ -99,7 +117,7 @@ def history(site: Site) -> Found:
             rounds = partial(_rounds, everyone, files, site.scale.repeats)
             times.add(in_child(rounds, TIMEOUT_S))
     run("rm", "-rf", base)
-    return [*_history_comparisons(times, count, list(everyone)), *_history_figures(times, count)]
+    return times, list(everyone)
 
 
 def _rounds(everyone: dict[str, Keeper], files: list[str], repeats: int) -> Times:
@@ -131,7 +149,7 @@ def _change(everyone: dict[str, Keeper], files: list[str], seed: int) -> None:
         edit(each.tree, files, seed)
 
 
-def _history_comparisons(times: Times, count: int, names: list[str]) -> list[Comparison]:
+def _history_comparisons(times: Times, names: list[str], count: int) -> list[Comparison]:
     what = f"{CHANGED} of {count:,} files changed"
     rows = {
         "first": f"the first time: {count:,} files taken over",
@@ -140,7 +158,8 @@ def _history_comparisons(times: Times, count: int, names: list[str]) -> list[Com
         "restore": f"restore, {what}",
     }
     return [
-        times.comparison(f"history-{key}", _GROUP, title, key, names) for key, title in rows.items()
+        times.comparison(f"history-{key}-{count}", _GROUP, title, key, names)
+        for key, title in rows.items()
     ]
 
 

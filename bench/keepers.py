@@ -247,5 +247,7 @@ KEEPERS: dict[str, Opener] = {
     "restic": _restic,
     "borg": _borg,
 }
+#: Those that copy files, and take minutes for very many.
+BACKUPS = frozenset({"rsync", "restic", "borg"})
 #: Those that read or write the whole tree for each restore, and take part once.
 SLOW_KEEPERS = frozenset({"restic", "borg"})

@@ -33,6 +33,8 @@ class Scale:
     idle_seconds: float
     history_files: int
     """Files around the ten that change between two checkpoints."""
+    backup_files: int
+    """The same beside tools that copy files."""
     flat_files: tuple[int, ...]
     """Sizes of workspaces between which the time of a save must not differ."""
     flat_checkpoints: tuple[int, ...]
@@ -43,6 +45,11 @@ class Scale:
     """Who replays them too; some take half a second for each."""
     memory_files: int
     """Files in the workspace for the memory figure; 0 leaves it out."""
+
+    @property
+    def journal_transactions(self) -> int:
+        """With a rollback journal each takes several syncs."""
+        return self.transactions // 5
 
     @property
     def wheels_text(self) -> str:
@@ -76,6 +83,7 @@ QUICK = Scale(
     import_mb=256,
     idle_seconds=5.0,
     history_files=5_000,
+    backup_files=1_000,
     flat_files=(1_000, 20_000),
     flat_checkpoints=(1, 100),
     commits=20,
@@ -119,6 +127,7 @@ NORMAL = Scale(
     import_mb=1_024,
     idle_seconds=10.0,
     history_files=50_000,
+    backup_files=5_000,
     flat_files=(1_000, 100_000),
     flat_checkpoints=(1, 10, 100, 1_000),
     commits=200,

@@ -15,7 +15,7 @@ from types import FrameType
 from bench import contestants, growth, material, process
 from bench.child import ChildFailed
 from bench.figures import Measure, Site
-from bench.fuse_rivals import FUSE_RIVALS, SLOW
+from bench.fuse_rivals import FUSE_RIVALS, SLOW, SLOW_WITHOUT
 from bench.kit import Kit, NotToBeHad
 from bench.machine import file_system_of
 from bench.outcome import Figure, Outcome
@@ -140,13 +140,13 @@ def _run_rows(
     if needed:
         everyone = [*pair, *quick]
         run_workloads(Run(everyone, plan.scale, found, outcome, plan.tell, HEAVY_SCENES), needed)
-    if slow:
-        small, _ = material.gather(
-            (want for each in needed for want in each.wants), plan.kit, SMALL
-        )
+    few = [each for each in needed if each.scene not in SLOW_WITHOUT]
+    if slow and few:
+        wanted = (want for each in few for want in each.wants)
+        small, _ = material.gather(wanted, plan.kit, SMALL)
         everyone = [pair[0], *slow]
         outcome.aside = Outcome(tuple(each.name for each in everyone), outcome.workloads)
-        run_workloads(Run(everyone, SMALL, small, outcome.aside, plan.tell), needed)
+        run_workloads(Run(everyone, SMALL, small, outcome.aside, plan.tell), few)
 
 
 def _take_figures(

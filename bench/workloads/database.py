@@ -21,28 +21,30 @@ def _new_database(path: Path, journal: str) -> sqlite3.Connection:
     return connection
 
 
-def _transactions(place: Place, journal: str) -> Iterator[None]:
+def _transactions(place: Place, journal: str, count: int) -> Iterator[None]:
     with closing(_new_database(place / f"{journal}.db", journal)) as connection:
         yield
-        for number in range(place.scale.transactions):
+        for number in range(count):
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("INSERT INTO event (kind, body) VALUES ('new', ?)", ("y" * 200,))
-            connection.execute("UPDATE event SET kind = 'old' WHERE id = ?", (number * 4 + 1,))
+            connection.execute(
+                "UPDATE event SET kind = 'old' WHERE id = ?", (number * 4 % 5_000 + 1,)
+            )
             connection.execute("COMMIT")
 
 
 @workload(
     "sqlite-rollback",
-    "SQLite, {scale.transactions:,} transactions, journal",
+    "SQLite, {scale.journal_transactions:,} transactions, journal",
     scene="sqlite",
     mark=2.0,
 )
 def rollback(place: Place) -> Iterator[None]:
-    return _transactions(place, "delete")
+    return _transactions(place, "delete", place.scale.journal_transactions)
 
 
 @workload(
     "sqlite-wal", "SQLite, {scale.transactions:,} transactions, WAL", scene="sqlite", mark=2.0
 )
 def wal(place: Place) -> Iterator[None]:
-    return _transactions(place, "wal")
+    return _transactions(place, "wal", place.scale.transactions)

@@ -12,7 +12,7 @@ from bench.timing import Times
 
 
 def test_the_figures_are_known_by_name() -> None:
-    wanted = {"history", "browse", "growth-files", "growth-checkpoints", "store-size"}
+    wanted = {"history", "backups", "browse", "growth-files", "growth-checkpoints", "store-size"}
     assert wanted | {"save-command", "auto", "rm-restore"} <= figures.keys()
 
 
