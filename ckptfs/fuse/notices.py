@@ -8,6 +8,7 @@ from a thread, never from a handler.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,6 +20,9 @@ from ckptfs.model import Ino
 log = logging.getLogger(__name__)
 
 Entry = tuple[Ino, bytes]
+
+#: Set from the end of the mount on: there is nobody left to tell. pyfuse3 serves one in a process.
+ended = threading.Event()
 
 
 async def tell_kernel(
@@ -46,11 +50,12 @@ def _tell(entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Ent
 
 @contextmanager
 def _one_of_many() -> Iterator[None]:
-    """What the kernel does not know it cannot have wrong; and one notice that it does not take (its
-    mount is ending, for one) must not keep the others from it, nor end the daemon."""
+    """What the kernel does not know it cannot have wrong; and one notice that it does not take must
+    not keep the others from it, nor end the daemon."""
     try:
         yield
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("the kernel did not take a notice: %s", error)
+        if not ended.is_set():
+            log.warning("the kernel did not take a notice: %s", error)

@@ -19,7 +19,7 @@ import trio
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import front, loop
+from ckptfs.fuse import front, loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
@@ -76,6 +76,7 @@ async def serve(
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:
         raise errors.MountFailed(mountpoint, str(error)) from error
+    notices.ended.clear()
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
         fs.is_used = compiled.knows
@@ -94,6 +95,7 @@ async def serve(
         fs.keep_unlinked = False
         _go_by_handles(fs)
         latency.close()
+        notices.ended.set()
         pyfuse3.close(unmount=True)
         fs.commit()
 
