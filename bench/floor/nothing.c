@@ -121,6 +121,12 @@ static void do_write(fuse_req_t request, fuse_ino_t ino, const char *data, size_
     fuse_reply_write(request, size);
 }
 
+static void do_symlink(fuse_req_t request, const char *target, fuse_ino_t parent, const char *name)
+{
+    struct fuse_entry_param entry = entry_of(make(parent, name, S_IFLNK | 0777));
+    fuse_reply_entry(request, &entry);
+}
+
 static void do_unlink(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
     place_of(parent, name)->ino = 0;
@@ -144,6 +150,7 @@ static const struct fuse_lowlevel_ops operations = {
     .getattr = do_getattr,
     .setattr = do_setattr,
     .mkdir = do_mkdir,
+    .symlink = do_symlink,
     .unlink = do_unlink,
     .rmdir = do_unlink,
     .open = do_open,

@@ -738,6 +738,18 @@ int64_t monotonic_ns(void)
     return now.tv_sec * NS + now.tv_nsec;
 }
 
+/* A moment, in which the client can take the lock that every look at the queue needs. */
+static void breathe(void)
+{
+    for (int i = 0; i < 32; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+}
+
 /* Reads the next request, if there is one before ``until``: a client that got its answer mostly asks
  * again at once, and to wake up costs both sides more than to look for a while. Other threads, which
  * tell the kernel what changed, come in between. */
@@ -745,9 +757,9 @@ static ssize_t look_for_request(int64_t until)
 {
     ssize_t size;
     Py_BEGIN_ALLOW_THREADS
-    do
-        size = read(device, buffer, REQUEST_MAX);
-    while (size < 0 && errno == EAGAIN && monotonic_ns() < until);
+    while ((size = read(device, buffer, REQUEST_MAX)) < 0 && errno == EAGAIN &&
+           monotonic_ns() < until)
+        breathe();
     Py_END_ALLOW_THREADS
     return size;
 }
