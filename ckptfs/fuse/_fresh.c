@@ -612,6 +612,41 @@ static Outcome set_attributes(const Request *request)
     return answer_known(request, attributes);
 }
 
+/* A file or link that is fresh gets another name, as when a program writes beside and then moves into
+ * place. Over something that is there it goes the ordinary way. */
+static Outcome move(const Request *request, uint64_t directory, uint32_t flags, const char *name)
+{
+    const struct fuse_in_header *head = request->head;
+    const char *new_name = name + strlen(name) + 1;
+    Fresh *item = fresh_named(head->nodeid, name);
+    if (!item || S_ISDIR(item->attributes.mode) || flags & ~RENAME_NOREPLACE ||
+        directory >= LIVE_END || !can_be_named(directory, new_name) || !is_granted(head->pid))
+        return pass_change();
+    struct fuse_attr *from = place_for(head->nodeid), *to = place_for(directory);
+    if (!from || !to || !is_free(directory, new_name))
+        return pass_change();
+    int64_t now_ns = stamp_ns();
+    item->parent = directory;
+    strcpy(item->name, new_name);
+    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    absent_parent = 0;
+    note_entry(head->nodeid, from, 0, now_ns);
+    note_entry(directory, to, 0, now_ns);
+    return answer_error(request, 0);
+}
+
+static Outcome rename_name(const Request *request)
+{
+    const struct fuse_rename_in *in = (const void *)request->body;
+    return move(request, in->newdir, 0, (const char *)(in + 1));
+}
+
+static Outcome rename_name_2(const Request *request)
+{
+    const struct fuse_rename2_in *in = (const void *)request->body;
+    return move(request, in->newdir, in->flags, (const char *)(in + 1));
+}
+
 /* -- looking ----------------------------------------------------------------------------------- */
 
 static Outcome look_up(const Request *request)
@@ -689,6 +724,10 @@ Outcome fresh_handle(const Request *request)
         return write_bytes(request);
     case FUSE_SETATTR:
         return set_attributes(request);
+    case FUSE_RENAME:
+        return rename_name(request);
+    case FUSE_RENAME2:
+        return rename_name_2(request);
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:

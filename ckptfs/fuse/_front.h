@@ -36,8 +36,8 @@
 #define IO_SIZE 65536
 #define NS 1000000000LL
 
-#ifndef FOPEN_NOFLUSH
-#define FOPEN_NOFLUSH (1 << 5) /* in the headers since Linux 5.16; an older kernel overlooks it */
+#ifndef RENAME_NOREPLACE
+#define RENAME_NOREPLACE (1 << 0)
 #endif
 
 /* A write of a mebibyte, the largest request, and its head. */

@@ -19,6 +19,7 @@ from tests.support.kernel import (
     MKDIR,
     MKNOD,
     READ,
+    RENAME,
     SETATTR,
     SYMLINK,
     UNLINK,
@@ -356,3 +357,34 @@ def test_a_run_ends_where_files_do(kernel: Kernel) -> None:
         write(kernel, 77, FILE_SIZE_MAX - offset, b"x" * 100)
     kernel.serve()
     assert [call[0] for call in giver(kernel).calls] == ["write", "grant", "go_on", "write"]
+
+
+def rename(kernel: Kernel, old: bytes, new: bytes, directory: int = DIRECTORY) -> None:
+    kernel.send(RENAME, struct.pack("=Q", directory) + old + b"\0" + new + b"\0", DIRECTORY)
+
+
+def test_a_file_is_moved_into_place(kernel: Kernel) -> None:
+    make_directory(kernel, b"dir")
+    make(kernel, b"file.tmp")
+    write(kernel, FIRST + 1, 0, b"content")
+    rename(kernel, b"file.tmp", b"file", FIRST)
+    kernel.send(LOOKUP, b"file\0", FIRST)
+    kernel.serve()
+    assert [kernel.error() for _ in range(4)] == [0] * 4
+    (node,) = struct.unpack_from("=Q", kernel.answer()[1])
+    assert node == FIRST + 1
+    (taken,) = giver(kernel).named("take")
+    assert taken[1][1][-3:] == (FIRST, b"file", b"content")  # type: ignore[index]
+    assert giver(kernel).named("rename") == []
+
+
+@pytest.mark.parametrize("old, new", [(b"file", b"other"), (b"dir", b"moved"), (b"old", b"new")])
+def test_over_others_directories_and_what_is_old_are_moved_by_the_store(
+    kernel: Kernel, old: bytes, new: bytes
+) -> None:
+    make_directory(kernel, b"dir")
+    make(kernel, b"file")
+    make(kernel, b"other")
+    rename(kernel, old, new)
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "rename"]
