@@ -127,9 +127,9 @@ def checkpoints(store: Store) -> list[Checkpoint]:
 
 
 def find(store: Store, number: int) -> Checkpoint:
-    for checkpoint in checkpoints(store):
-        if checkpoint.id == number:
-            return checkpoint
+    for epoch, record in store.epochs.items():
+        if record.info and record.info["id"] == number:
+            return _checkpoint(epoch, record.info)
     raise errors.CheckpointUnknown(str(number))
 
 

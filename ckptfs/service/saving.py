@@ -61,8 +61,10 @@ def read_document(service: Service, checkpoint: str, name: str, offset: int, len
 def unchanged_since(service: Service) -> Checkpoint | None:
     """The checkpoint that the workspace still equals, if there is one."""
     service.fs.settle()
+    if service.has_unsaved():
+        return None
     way = history.lineage(service.fs.store)
-    return way[0] if way and not service.has_unsaved() else None
+    return way[0] if way else None
 
 
 def has_unsaved(service: Service) -> bool:
