@@ -27,7 +27,7 @@ from ckptfs.store.pages import Pages
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
-from ckptfs.store.views import View, view_of
+from ckptfs.store.views import View, child_of, view_of
 
 if TYPE_CHECKING:
     from ckptfs.store.plain_lmdb import Transaction
@@ -497,6 +497,8 @@ class Store:
         self._require_epoch(epoch)
         self._next_epoch += 1
         self._put_epoch(epoch, fmt.EpochRecord(parent, sealed=False, inodes=inodes, info={}))
+        if parent != fmt.NO_EPOCH and parent == self.head.epoch:
+            return child_of(self.head, epoch, inodes)
         return view_of(self.epochs, epoch)
 
     def _require_epoch(self, epoch: int) -> None:

@@ -106,6 +106,14 @@ def ancestors_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> frozenset
     return frozenset(found)
 
 
+def child_of(parent: View, epoch: Epoch, inodes: int) -> View:
+    """The view of a new epoch below another's: without a walk over all ancestors."""
+    view = View(epoch, frozenset(), writable=True, inodes=inodes)
+    view.inherited = parent.bare.seen
+    view.seen = view.inherited | {view.suffix}
+    return view
+
+
 def view_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> View:
     record = epochs[epoch]
     return View(
