@@ -175,28 +175,21 @@ static PyObject *told_directory(const Directory *directory)
                          directory->dressed);
 }
 
-static PyObject *told_items(void)
+static PyObject *told_maker(const Fresh *item)
+{
+    return NUMBER(item->maker);
+}
+
+/* A list with what is told of each item. */
+static PyObject *told_items(PyObject *(*told)(const Fresh *))
 {
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; i++) {
-        PyObject *item = told_item(&items[i]);
+        PyObject *item = told(&items[i]);
         if (!item)
             Py_CLEAR(list);
         else
             PyList_SET_ITEM(list, (Py_ssize_t)i, item);
-    }
-    return list;
-}
-
-static PyObject *told_makers(void)
-{
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *maker = NUMBER(items[i].maker);
-        if (!maker)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, maker);
     }
     return list;
 }
@@ -252,8 +245,8 @@ void fresh_settle(void)
     grant.held = 0;
     if (is_settled())
         return;
-    PyObject *result = CALL(call_take, told_items(), told_directories(), told_makers(),
-                            NUMBER(grant.party[0]));
+    PyObject *result = CALL(call_take, told_items(told_item), told_directories(),
+                            told_items(told_maker), NUMBER(grant.party[0]));
     if (!result)
         lose();
     Py_XDECREF(result);
@@ -753,15 +746,6 @@ Outcome fresh_handle(const Request *request)
 
 /* -- the beginning ----------------------------------------------------------------------------- */
 
-static int take_method(PyObject *owner, const char *name, PyObject **place)
-{
-    PyObject *found = PyObject_GetAttrString(owner, name);
-    if (!found)
-        return 0;
-    Py_XSETREF(*place, found);
-    return 1;
-}
-
 int fresh_bind(PyObject *owner)
 {
     grant.held = 0;
@@ -769,8 +753,11 @@ int fresh_bind(PyObject *owner)
     patience = 0;
     forget_knowledge();
     run_size = 0;
-    return take_method(owner, "grant", &call_grant) && take_method(owner, "joins", &call_joins) &&
-           take_method(owner, "take", &call_take) && take_method(owner, "go_on", &call_go_on) &&
-           take_method(owner, "lose", &call_lose) &&
-           take_method(owner, "lookup", &call_lookup) && take_method(owner, "getattr", &call_getattr);
+    return take_attribute(owner, "grant", &call_grant) &&
+           take_attribute(owner, "joins", &call_joins) &&
+           take_attribute(owner, "take", &call_take) &&
+           take_attribute(owner, "go_on", &call_go_on) &&
+           take_attribute(owner, "lose", &call_lose) &&
+           take_attribute(owner, "lookup", &call_lookup) &&
+           take_attribute(owner, "getattr", &call_getattr);
 }

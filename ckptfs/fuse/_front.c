@@ -881,7 +881,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 
 /* -- the module ------------------------------------------------------------------------------- */
 
-static int take(PyObject *owner, const char *name, PyObject **place)
+int take_attribute(PyObject *owner, const char *name, PyObject **place)
 {
     PyObject *found = PyObject_GetAttrString(owner, name);
     if (!found)
@@ -895,11 +895,11 @@ PyDoc_STRVAR(bind_doc, "bind(requests)\n\nWhose methods to call, and whose state
 static PyObject *bind(PyObject *module, PyObject *owner)
 {
 #define TAKE(name) \
-    if (!take(owner, #name, &call_##name)) \
+    if (!take_attribute(owner, #name, &call_##name)) \
         return NULL;
     METHODS(TAKE)
-    if (!take(owner, "generations", &generations) || !take(owner, "limbo", &limbo) ||
-        !take(owner, "unlinked", &unlinked))
+    if (!take_attribute(owner, "generations", &generations) ||
+        !take_attribute(owner, "limbo", &limbo) || !take_attribute(owner, "unlinked", &unlinked))
         return NULL;
     if (!PyDict_Check(generations) || !PyDict_Check(limbo) || !PySet_Check(unlinked)) {
         PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");

@@ -111,6 +111,9 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments);
     call(method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
          (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
 
+/* Keeps an attribute of an object. Returns 0 with an exception set if there is none. */
+int take_attribute(PyObject *owner, const char *name, PyObject **place);
+
 /* -- what is fresh (_fresh.c) ------------------------------------------------------------------ */
 
 /* Whose methods to call. Returns 0 with an exception set if one is missing. */
