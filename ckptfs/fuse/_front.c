@@ -506,6 +506,15 @@ static Outcome do_read(const Request *request)
                                       NUMBER(in->offset), NUMBER(in->size)));
 }
 
+/* The bytes of a write: many are not copied, but looked at where they were read. Nobody keeps them
+ * beyond the call, and the buffer is there for ever. */
+static PyObject *bytes_of(const struct fuse_write_in *in)
+{
+    char *data = (char *)(in + 1);
+    return in->size < IO_SIZE ? PyBytes_FromStringAndSize(data, (Py_ssize_t)in->size)
+                              : PyMemoryView_FromMemory(data, (Py_ssize_t)in->size, PyBUF_READ);
+}
+
 static Outcome do_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
@@ -515,9 +524,8 @@ static Outcome do_write(const Request *request)
     /* Pages of a mapping are written by whoever makes room. */
     uint32_t pid = in->write_flags & FUSE_WRITE_CACHE ? 0 : request->head->pid;
     PyObject *result =
-        CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
-             PyBytes_FromStringAndSize((const char *)(in + 1), (Py_ssize_t)in->size), NUMBER(pid),
-             PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
+        CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
+             NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);

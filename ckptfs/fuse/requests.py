@@ -199,7 +199,7 @@ class Requests:
         view, ino, _ = self.nodes.place(node)
         return self._fs.read(view, ino, offset, size)
 
-    def write(self, node: int, offset: int, data: bytes, pid: int, keep_set_id: bool) -> int:
+    def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
         fs = self._fs
         if node >= LIVE_END:
