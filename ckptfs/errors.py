@@ -79,6 +79,7 @@ unchanged; the hint says what to do. Nothing here prints, and nothing here knows
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, TypedDict
 
@@ -716,7 +717,7 @@ class ExtraMissing(CkptfsError):
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(
             f"Cannot start {what}: the Python package {package} is not installed here.",
-            hint=f"Install it with: pip install 'ckptfs[{extra}]'",
+            hint=f"Install it with: {sys.executable} -m pip install 'ckptfs[{extra}]'",
         )
 
 
