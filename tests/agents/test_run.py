@@ -17,6 +17,7 @@ import pytest
 
 from tests.agents.conftest import Desk
 from tests.support.mounting import workspace
+from tests.support.waiting import wait_for_exit
 
 COMMAND = [sys.executable, "-m", "ckptfs", "run"]
 
@@ -128,6 +129,8 @@ def test_a_workspace_that_goes_away_meanwhile_does_not_hide_the_exit_code() -> N
         words = [sys.executable, "-m", "ckptfs", "umount", "--lazy", str(made.path)]
         done = desk.run("run", "--json", "--", *words)
         assert done.returncode == 0 and json.loads(done.stderr.splitlines()[-1])["exit_code"] == 0
+        assert made.pid is not None
+        wait_for_exit(made.pid)
         made.pid = None
 
 
