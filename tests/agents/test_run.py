@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.agents.conftest import Desk
 from tests.support.mounting import workspace
-from tests.support.waiting import wait_for_exit
+from tests.support.waiting import wait_for_exit, wait_until
 
 COMMAND = [sys.executable, "-m", "ckptfs", "run"]
 
@@ -208,6 +210,16 @@ class Terminal:
         self.seen = self.seen[found.end() :]
         return found
 
+    def jobs(self) -> list[str]:
+        """The states of all processes of this terminal but the shell itself."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+                if int(session) == self._pid and int(path.parent.name) != self._pid:
+                    found.append(state)
+        return found
+
     def close(self) -> None:
         """Hang up, which ends the shell and what it runs."""
         os.close(self._fd)
@@ -262,6 +274,9 @@ def test_ctrl_z_stops_it_and_fg_goes_on(shell: Terminal) -> None:
     shell.expect("ready")
     shell.press(b"\x1a")
     shell.expect(r"Stopped[^<]*<\d+>")  # and a prompt
+    # The shell waits for its own child only; the command may still be about to stop, and would take
+    # a letter of what is typed now.
+    wait_until(lambda: set(shell.jobs()) == {"T"}, "everything has stopped")
     shell.type("echo at-the-pr''ompt")
     shell.expect("at-the-prompt")
     shell.type("fg")
