@@ -7,6 +7,7 @@ there, and that there is room.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 
-#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most
-#: one block, or the target of a link.
+#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most one block, or
+#: the target of a link.
 Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
@@ -30,13 +31,9 @@ Dressed = tuple[Ino, int, int, int, int, int, int, int, int]
 #: An entity and its record.
 Record = tuple[bytes, bytes]
 
-_LINK = 0o120000
-_FORMAT = 0o170000
-
 
 def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
-    """Put them into the workspace. Their directories' times are the
-    caller's business."""
+    """Put them into the workspace. Their directories' times are the caller's business."""
     entries: list[Record] = []
     blocks: list[Record] = []
     for fields in arrivals:
@@ -84,7 +81,7 @@ def _inode(
     data: bytes,
 ) -> Inode:
     number, epoch, allocated, target = NO_CONTENT, NO_EPOCH, 0, b""
-    if mode & _FORMAT == _LINK:
+    if stat.S_ISLNK(mode):
         target = data
     elif data:
         number, epoch, allocated = fs.store.new_content(), view.epoch, size

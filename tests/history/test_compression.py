@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,16 +32,6 @@ def text(seed: int, size: int = 40_000) -> bytes:
     """Text that compresses as source code does."""
     rng = random.Random(seed)
     return " ".join(rng.choice(WORDS) + str(rng.randrange(999)) for _ in range(size // 8)).encode()
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Edits]:
-    made = Edits(tmp_path / "store")
-    yield made
-    made.fs.commit()
-    assert check(made.store) == []
-    assert leftovers(made.store) == []
-    made.store.close()
 
 
 def save(work: Edits) -> None:

@@ -4,8 +4,6 @@ history finds them awake."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +16,6 @@ from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
 
 NAMES = ["a", "b", "c", "d/a", "d/b"]
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Edits]:
-    made = Edits(tmp_path / "store")
-    yield made
-    made.fs.commit()
-    assert check(made.store) == []
-    assert leftovers(made.store) == []
-    made.store.close()
 
 
 def save(work: Edits) -> int:

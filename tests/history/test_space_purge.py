@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,16 +15,6 @@ from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
 
 SECRET = b"hunter2-hunter2-hunter2"
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Edits]:
-    made = Edits(tmp_path / "store")
-    yield made
-    made.fs.commit()
-    assert check(made.store) == []
-    assert leftovers(made.store) == []
-    made.store.close()
 
 
 def save(work: Edits) -> None:
