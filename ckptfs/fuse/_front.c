@@ -772,17 +772,19 @@ static ssize_t look_for_request(int64_t until)
     return size;
 }
 
-/* Sleeps until a request comes or it is somebody else's turn. */
-static void wait_for_request(int64_t turn)
+/* Sleeps until a request comes or it is somebody else's turn: whether it is, since there is
+ * something on the descriptor that `others` wait for. */
+static int wait_for_request(int64_t turn, int others)
 {
-    struct pollfd wanted = {device, POLLIN, 0};
+    struct pollfd wanted[] = {{device, POLLIN, 0}, {others, POLLIN, 0}};
     int64_t now = monotonic_ns();
     if (now >= turn)
-        return;
+        return 0;
     struct timespec left = {(turn - now) / NS, (turn - now) % NS};
     Py_BEGIN_ALLOW_THREADS
-    ppoll(&wanted, 1, &left, NULL);
+    ppoll(wanted, 2, &left, NULL);
     Py_END_ALLOW_THREADS
+    return wanted[1].revents && !wanted[0].revents;
 }
 
 /* A read that finds nothing must not wait: nobody else would get a turn until the next request. */
@@ -797,12 +799,14 @@ static void watch(int descriptor)
 }
 
 PyDoc_STRVAR(serve_doc,
-             "serve(fd, spin_ns, turn_ns) -> int\n\n"
-             "Answer requests until one comes that is left to libfuse (LEFT), or the monotonic\n"
-             "clock is past turn_ns (TURN).");
+             "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
+             "Answer requests until one comes that is left to libfuse (LEFT), or it is somebody\n"
+             "else's turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
+             "something can be read from ``others``, a descriptor. Without spin_ns none is waited\n"
+             "for.");
 
 /* Answers what comes; returns what `serve` does. */
-static int answer_requests(int64_t spin_ns, int64_t turn_ns)
+static int answer_requests(int64_t spin_ns, int64_t turn_ns, int others)
 {
     for (;;) {
         int64_t now = monotonic_ns();
@@ -811,7 +815,8 @@ static int answer_requests(int64_t spin_ns, int64_t turn_ns)
         ssize_t size = look_for_request(now + spin_ns);
         if (size < 0 && errno == EAGAIN) {
             fresh_settle(); /* while there is time */
-            wait_for_request(turn_ns);
+            if (!spin_ns || wait_for_request(turn_ns, others))
+                return TURN;
             continue;
         }
         if (size < 0 && (errno == ENOENT || errno == EINTR))
@@ -828,12 +833,12 @@ static int answer_requests(int64_t spin_ns, int64_t turn_ns)
 
 static PyObject *serve(PyObject *module, PyObject *args)
 {
-    int descriptor;
+    int descriptor, others;
     long long spin_ns, turn_ns;
-    if (!PyArg_ParseTuple(args, "iLL", &descriptor, &spin_ns, &turn_ns))
+    if (!PyArg_ParseTuple(args, "iLLi", &descriptor, &spin_ns, &turn_ns, &others))
         return NULL;
     watch(descriptor);
-    int outcome = answer_requests(spin_ns, turn_ns);
+    int outcome = answer_requests(spin_ns, turn_ns, others);
     fresh_end();
     return PyLong_FromLong(outcome);
 }

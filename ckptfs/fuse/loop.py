@@ -7,14 +7,15 @@ can stand in (its asyncio support does that). Here a stand-in answers the two ca
 * ``Lock``, taken before every read, costs nothing while nobody else holds it;
 * ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
   client that got its answer mostly asks again at once, and waking a sleeping process costs both
-  sides more than that; then it waits in poll(2). Every two milliseconds, and when none came for
-  that long, it goes through trio. When idle, the daemon sleeps in trio's epoll and uses no CPU.
+  sides more than that; then it waits in poll(2), for a request or for what other tasks wait for.
+  Every two milliseconds, and when none came for that long, it goes through trio. When idle, the
+  daemon sleeps in trio's epoll and uses no CPU.
 
 Where the compiled front is at hand, it answers most requests while it looks for the next, and
 pyfuse3 is left with what remains.
 
-Everything else is trio's own. The price: other tasks of the process get their turn only every two
-milliseconds under load. docs/design/fuse.md has the figures.
+Everything else is trio's own. The price: while requests come without a pause, other tasks of the
+process get their turn only every two milliseconds. docs/design/fuse.md has the figures.
 """
 
 from __future__ import annotations
@@ -93,6 +94,35 @@ class FreeLock:
         return _READY
 
 
+class _Others(trio.abc.Instrument):
+    """Notes whether any task but the one that waits for requests may be about to run. trio can tell
+    who is scheduled, but not who of those that have a turn together comes next: so one that was
+    scheduled has run for sure when the waiting task had two turns more."""
+
+    def __init__(self) -> None:
+        self._waiting = trio.lowlevel.current_task()
+        self._turns = 0
+
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        if task is not self._waiting:
+            self._turns = 3
+
+    def at_work(self, waiting: trio.lowlevel.Task) -> bool:
+        """To be asked once a turn."""
+        self._waiting = waiting
+        self._turns -= self._turns > 0
+        return self._turns > 0
+
+
+def _trios_own() -> int:
+    """The descriptor that tells whether another task has something to do, or -1. trio has no word
+    for it; without it, other tasks wait for their turn."""
+    try:
+        return int(trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager._epoll.fileno())
+    except AttributeError:
+        return -1
+
+
 class RequestWaiter:
     """Waits for the FUSE descriptor, and lets the front, if there is one, answer what it can."""
 
@@ -106,10 +136,13 @@ class RequestWaiter:
         self._turn = turn
         self._front = front
         self._latency = latency
-        self._poller = select.poll()
-        self._poll = self._poller.poll
-        self._fd = -1
+        #: The descriptor of the requests; the same, and the one on which other tasks are called.
+        self._poll = self._both = select.poll().poll
+        self._fd = self._calls = -1
         self._turn_ns = 0
+        self._others: _Others
+        #: Whether others are at work: then requests are answered, but not waited for.
+        self._busy = False
 
     def requests(self) -> int:
         """How often there was something to read."""
@@ -126,12 +159,13 @@ class RequestWaiter:
     def _is_left(self, fd: int) -> bool:
         """Whether a request for pyfuse3 comes before it is somebody else's turn."""
         front = self._front
+        turn_ns = self._turn_ns + YIELD_NS
+        spin_ns = 0 if self._busy else SPIN_NS
         if front is not None and front.hooked():
-            outcome: int = front.serve(fd, SPIN_NS, self._turn_ns + YIELD_NS)
+            outcome: int = front.serve(fd, spin_ns, turn_ns, self._calls)
             return bool(outcome == front.LEFT)
         now = monotonic_ns()
-        turn_ns = self._turn_ns + YIELD_NS
-        if now > turn_ns or not self._look(now + SPIN_NS, turn_ns):
+        if now > turn_ns or not self._look(now + spin_ns, turn_ns):
             return False
         self._passed += 1
         return True
@@ -141,13 +175,17 @@ class RequestWaiter:
         while not poll(0):
             now = monotonic_ns()
             if now > deadline:
-                return bool(poll(max(turn_ns - now, 0) // 1_000_000))
+                if not self._busy:
+                    self._both(max(turn_ns - now, 0) // 1_000_000)
+                return bool(poll(0))
         return True
 
     async def _wait(self, fd: int) -> None:
         """Give other tasks their turn again and again, until a request is there."""
         left = False
         quiet = False
+        last_ns = monotonic_ns()
+        task = trio.lowlevel.current_task()
         while not left:
             self._turn()
             if quiet:
@@ -156,21 +194,30 @@ class RequestWaiter:
                 await trio.lowlevel.wait_readable(fd)
             else:
                 await trio.lowlevel.checkpoint()
+            self._busy = self._others.at_work(task)
             # The descriptor blocks, and a read that finds nothing would hold the interpreter:
             # after trio's word it is looked at again.
             self._turn_ns = monotonic_ns()
             before = self.requests()
             left = self._is_left(fd)
             came = self.requests() - before
-            quiet = not came
+            now = monotonic_ns()
+            if came:
+                last_ns = now
+            quiet = now - last_ns >= YIELD_NS
             if came >= ROW and self._latency is not None:
                 self._latency.hold()
 
     def _watch(self, fd: int) -> None:
-        if self._fd >= 0:
-            self._poller.unregister(self._fd)
-        self._poller.register(fd, select.POLLIN)
-        self._fd = fd
+        requests, both = select.poll(), select.poll()
+        self._fd, self._calls = fd, _trios_own()
+        requests.register(fd, select.POLLIN)
+        both.register(fd, select.POLLIN)
+        if self._calls >= 0:
+            both.register(self._calls, select.POLLIN)
+        self._poll, self._both = requests.poll, both.poll
+        self._others = _Others()
+        trio.lowlevel.add_instrument(self._others)
 
 
 def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:

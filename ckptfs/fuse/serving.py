@@ -31,7 +31,7 @@ from ckptfs.model import Ino, KernelClock
 log = logging.getLogger(__name__)
 
 #: A pause of this length between requests is a good moment to commit.
-PAUSE_S = 0.02
+PAUSE_S = 0.1
 #: Under load, what is not committed is at most this old.
 INTERVAL_S = 1.0
 #: How far the kernel reads ahead; as much as one request can ask for.

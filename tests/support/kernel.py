@@ -67,7 +67,7 @@ class Kernel:
         return self.serve()
 
     def serve(self) -> int:
-        outcome: int = self.front.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000)
+        outcome: int = self.front.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
         return outcome
 
     def error(self) -> int:

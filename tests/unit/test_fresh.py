@@ -296,7 +296,7 @@ def test_many_are_handed_over_in_portions(kernel: Kernel) -> None:
     for number in range(130):
         make(kernel, b"file%d" % number)
         if number % 20 == 19:
-            kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000)
+            kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
     kernel.serve()
     taken = giver(kernel).named("take")
     assert sum(len(call[1]) for call in taken) == 130  # type: ignore[arg-type]

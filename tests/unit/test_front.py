@@ -71,11 +71,23 @@ def test_what_the_kernel_knows_is_counted(kernel: Kernel) -> None:
     assert forgotten(kernel) == [1000]
 
 
+def test_without_a_request_others_are_told_of_what_they_wait_for(kernel: Kernel) -> None:
+    serve, soon = kernel.front.serve, time.monotonic_ns() + 30_000_000_000
+    read, write = os.pipe()
+    os.write(write, b"x")
+    assert serve(kernel.theirs, 1, soon, read) == kernel.front.TURN
+    os.read(read, 1)
+    assert serve(kernel.theirs, 0, soon, read) == kernel.front.TURN, "none is waited for"
+    assert time.monotonic_ns() < soon
+    os.close(read)
+    os.close(write)
+
+
 def test_an_answer_that_nobody_takes_is_not_counted(kernel: Kernel) -> None:
     size = HEAD.size + 5
     kernel.ours.send(HEAD.pack(size, LOOKUP, 7, 1, 0, 0, 42, 0, 0) + b"1000\0")
     kernel.ours.shutdown(socket.SHUT_RD)
-    kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000)
+    kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
     assert not kernel.front.knows(1000)
 
 

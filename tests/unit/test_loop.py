@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import select
+import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -12,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from ckptfs.fuse import loop
 from ckptfs.fuse.loop import FreeLock, RequestWaiter
 
 
@@ -310,6 +313,46 @@ def test_a_timeout_of_another_task_comes_under_constant_load(pipe: tuple[int, in
                 await waiter.wait_readable(read)
                 assert trio.current_time() < start + 20, "the timeout never came"
         assert trio.current_time() >= start + 0.02
+
+    run(main)
+
+
+def test_a_task_that_gets_what_it_waits_for_ends_a_pause(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two requests nobody waits for the end of a turn, however long one is."""
+    read, _ = pipe
+    monkeypatch.setattr(loop, "YIELD_NS", 30_000_000_000)
+    waiter = RequestWaiter(Turns())
+    ours, theirs = trio.socket.socketpair()
+    ended = trio.Event()
+
+    async def converse() -> None:
+        with ours:
+            for _ in range(3):
+                assert await ours.recv(1) == b"x"
+                await ours.send(b"y")
+        ended.set()
+
+    def ask() -> None:
+        with socket.socket(fileno=theirs.detach()) as peer:
+            peer.setblocking(True)
+            for _ in range(3):
+                peer.send(b"x")
+                assert peer.recv(1) == b"y"
+
+    async def main() -> None:
+        start = time.monotonic()
+        peer = threading.Thread(target=ask)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(converse)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(waiter.wait_readable, read)
+            peer.start()
+            await ended.wait()
+            nursery.cancel_scope.cancel()
+        peer.join()
+        assert time.monotonic() < start + 30, "it waited for the turn"
 
     run(main)
 
