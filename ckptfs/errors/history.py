@@ -79,10 +79,19 @@ class NotConfirmed(WorkspaceError):
     kind = "not-confirmed"
     exit_code = 47
 
-    def __init__(self, reason: str, deed: str = "restored", *, option: str = "--force") -> None:
+    def __init__(
+        self,
+        reason: str,
+        deed: str = "restored",
+        *,
+        option: str = "--force",
+        dry_run: bool = True,
+    ) -> None:
+        """``dry_run`` says whether the verb has that option."""
+        look = "; --dry-run says what it would do" if dry_run else ""
         super().__init__(
             f"Not {deed}: {reason}. Nothing was changed.",
-            hint=f"{option} goes ahead without asking; --dry-run says what it would do.",
+            hint=f"{option} goes ahead without asking{look}.",
         )
 
 
