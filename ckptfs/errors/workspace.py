@@ -21,15 +21,19 @@ class WorkspaceUnknown(WorkspaceError):
         *,
         above: bool = False,
         mounted: bool = False,
+        store: str = "",
         hint: str | None = None,
     ) -> None:
-        """``mounted`` is said of a workspace that is one, but not of this user's."""
+        """``mounted`` is said of a workspace that is one, but not of this user's; ``store`` is
+        what is known of where its history is."""
         what = f"{show(path)} is not a ckptfs workspace"
         if mounted:
             what = f"{show(path)} is a mounted ckptfs workspace, but not one of yours"
+            where = f"Its store is {store}.\n" if store else ""
             hint = (
-                "Another user, or one with another HOME or XDG_DATA_HOME, mounted it; set these to "
-                "what they were then.\nfusermount3 -u unmounts it too, and its daemon writes back."
+                f"{where}Another user, or one with another HOME or XDG_DATA_HOME, mounted it; "
+                "set these to what they were then.\n"
+                "fusermount3 -u unmounts it too, and its daemon writes back."
             )
         elif above:
             what = f"Neither {show(path)} nor a directory above it is a ckptfs workspace"
