@@ -135,7 +135,7 @@ class Restic:
         self._repository = base / "repository"
         inside = ("env", "-C", self.tree, "RESTIC_PASSWORD=bench", "restic")
         self._restic = (*inside, "-q", "-r", self._repository, "--cache-dir", base / "cache")
-        self.tree.mkdir(parents=True)
+        _make_spread_tree(self.tree)
         run(*self._restic, "init")
 
     def save(self) -> None:
@@ -158,7 +158,7 @@ class Borg:
         self._repository = base / "repository"
         self._count = 0
         self._borg = ("env", f"BORG_BASE_DIR={base / 'settings'}", "borg")
-        self.tree.mkdir(parents=True)
+        _make_spread_tree(self.tree)
         run(*self._borg, "init", "-e", "none", self._repository)
 
     def save(self) -> None:
@@ -173,6 +173,12 @@ class Borg:
 
     def size(self) -> int:
         return _bytes_below(self._repository)
+
+
+def _make_spread_tree(tree: Path) -> None:
+    """For those whose restores make every directory anew."""
+    make_spread(tree.parent)
+    tree.mkdir()
 
 
 @contextmanager
@@ -192,10 +198,18 @@ def _bytes_below(root: Path) -> int:
     return int(done.stdout.split()[0])
 
 
-@contextmanager
-def _git(kit: Kit, base: Path) -> Iterator[Keeper]:
-    kit.program("git")
-    yield ShadowGit(base)
+Opener = Callable[[Kit, Path], AbstractContextManager[Keeper]]
+
+
+def _by(program: str, keeper: Callable[[Path], Keeper]) -> Opener:
+    """One that needs a program and a directory, no more."""
+
+    @contextmanager
+    def opened(kit: Kit, base: Path) -> Iterator[Keeper]:
+        kit.program(program)
+        yield keeper(base)
+
+    return opened
 
 
 @contextmanager
@@ -217,35 +231,13 @@ def _btrfs(kit: Kit, base: Path) -> Iterator[Keeper]:
         image.unlink()
 
 
-@contextmanager
-def _rsync(kit: Kit, base: Path) -> Iterator[Keeper]:
-    kit.program("rsync")
-    yield LinkedCopies(base)
-
-
-@contextmanager
-def _restic(kit: Kit, base: Path) -> Iterator[Keeper]:
-    kit.program("restic")
-    make_spread(base)
-    yield Restic(base)
-
-
-@contextmanager
-def _borg(kit: Kit, base: Path) -> Iterator[Keeper]:
-    kit.program("borg")
-    make_spread(base)
-    yield Borg(base)
-
-
-Opener = Callable[[Kit, Path], AbstractContextManager[Keeper]]
-
 #: Everyone who keeps a history, by name.
 KEEPERS: dict[str, Opener] = {
-    "git": _git,
+    "git": _by("git", ShadowGit),
     "btrfs": _btrfs,
-    "rsync": _rsync,
-    "restic": _restic,
-    "borg": _borg,
+    "rsync": _by("rsync", LinkedCopies),
+    "restic": _by("restic", Restic),
+    "borg": _by("borg", Borg),
 }
 #: Those that copy files, and take minutes for very many.
 BACKUPS = frozenset({"rsync", "restic", "borg"})

@@ -5,45 +5,47 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Scale:
+    """A normal run's sizes stand here; the others say in what they differ."""
+
     name: str
-    repeats: int
-    heavy_repeats: int
+    repeats: int = 3
+    heavy_repeats: int = 2
     """Of scenes that take long: installations, builds, whole repositories."""
-    rival_repeats: int
+    rival_repeats: int = 1
     """In how many of the repetitions the other file systems take part."""
-    files: int
+    files: int = 5_000
     """Files of the small-operation rows."""
-    passes: int
+    passes: int = 5
     """How often a warm row goes over them, so that it lasts long enough to be timed."""
-    appends: int
-    random_writes: int
-    synced_writes: int
-    stream_mb: int
-    tree_files: int
-    listing_entries: int
-    readdir_entries: tuple[int, ...]
+    appends: int = 50_000
+    random_writes: int = 20_000
+    synced_writes: int = 500
+    stream_mb: int = 512
+    tree_files: int = 10_000
+    listing_entries: int = 20_000
+    readdir_entries: tuple[int, ...] = (10, 1_000, 100_000)
     """Sizes of directories that are listed by name alone."""
-    transactions: int
-    wheels: tuple[str, ...]
+    transactions: int = 10_000
+    wheels: tuple[str, ...] = ("django", "flask", "sqlalchemy", "networkx", "numpy")
     """Python packages that are installed, with what they depend on."""
-    releases: tuple[str, ...]
+    releases: tuple[str, ...] = ("3.2", "4.2", "5.2")
     """Releases of Django that make up the git repository."""
-    import_files: int
-    import_mb: int
-    idle_seconds: float
-    history_files: int
+    import_files: int = 50_000
+    import_mb: int = 1_024
+    idle_seconds: float = 10.0
+    history_files: int = 50_000
     """Files around the ten that change between two checkpoints."""
-    backup_files: int
+    backup_files: int = 5_000
     """The same beside tools that copy files."""
-    flat_files: tuple[int, ...]
+    flat_files: tuple[int, ...] = (1_000, 100_000)
     """Sizes of workspaces between which the time of a save must not differ."""
-    flat_checkpoints: tuple[int, ...]
+    flat_checkpoints: tuple[int, ...] = (1, 10, 100, 1_000)
     """Numbers of checkpoints between which the time of a verb must not differ."""
-    commits: int
+    commits: int = 200
     """The last commits of this repository, replayed as checkpoints."""
-    size_rivals: tuple[str, ...]
+    size_rivals: tuple[str, ...] = ("git", "btrfs", "rsync")
     """Who replays them too; some take half a second for each."""
-    memory_files: int
+    memory_files: int = 0
     """Files in the workspace for the memory figure; 0 leaves it out."""
 
     @property
@@ -62,21 +64,19 @@ class Scale:
         return replace(self, repeats=repeats, heavy_repeats=repeats, rival_repeats=repeats)
 
 
+NORMAL = Scale("normal")
 QUICK = Scale(
     name="quick",
-    repeats=3,
     heavy_repeats=1,
-    rival_repeats=1,
     files=1_500,
-    passes=5,
     appends=10_000,
     random_writes=5_000,
     synced_writes=200,
     stream_mb=128,
     tree_files=2_000,
     listing_entries=10_000,
-    transactions=500,
     readdir_entries=(10, 1_000, 10_000),
+    transactions=500,
     wheels=("django",),
     releases=("4.2", "5.2"),
     import_files=10_000,
@@ -88,7 +88,6 @@ QUICK = Scale(
     flat_checkpoints=(1, 100),
     commits=20,
     size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
-    memory_files=0,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
 SMALL = replace(
@@ -106,36 +105,7 @@ SMALL = replace(
     readdir_entries=(10, 100, 2_000),
     transactions=100,
 )
-NORMAL = Scale(
-    name="normal",
-    repeats=3,
-    heavy_repeats=2,
-    rival_repeats=1,
-    files=5_000,
-    passes=5,
-    appends=50_000,
-    random_writes=20_000,
-    synced_writes=500,
-    stream_mb=512,
-    tree_files=10_000,
-    listing_entries=20_000,
-    transactions=10_000,
-    readdir_entries=(10, 1_000, 100_000),
-    wheels=("django", "flask", "sqlalchemy", "networkx", "numpy"),
-    releases=("3.2", "4.2", "5.2"),
-    import_files=50_000,
-    import_mb=1_024,
-    idle_seconds=10.0,
-    history_files=50_000,
-    backup_files=5_000,
-    flat_files=(1_000, 100_000),
-    flat_checkpoints=(1, 10, 100, 1_000),
-    commits=200,
-    size_rivals=("git", "btrfs", "rsync"),
-    memory_files=0,
-)
-FULL = replace(
-    NORMAL,
+FULL = Scale(
     name="full",
     memory_files=1_000_000,
     flat_files=(1_000, 10_000, 100_000, 1_000_000),

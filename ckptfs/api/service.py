@@ -180,7 +180,8 @@ class CheckpointService:
         return self._checkpoint(self._asking.ask("get", {"checkpoint": checkpoint_id}))
 
     def delete(self, *checkpoint_ids: str) -> None:
-        """Delete checkpoints and what only they held: all of them, or none."""
+        """Delete checkpoints and what only they held: all of them, or none if one is pinned. A tag
+        does not keep one from being deleted: who calls this is asked nothing."""
         record = self._asking.ask("delete", {"checkpoints": builtins.list(checkpoint_ids)})
         self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _ids(record)})
 

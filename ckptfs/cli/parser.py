@@ -390,6 +390,8 @@ def _add_keeping(verbs: _Verbs[VerbParser]) -> None:
     ):
         parser = _verb(verbs, name, text)
         parser.add_argument("checkpoints", metavar="ID", nargs="+", help="the checkpoints")
+        if name == "delete":
+            parser.add_argument("--force", action="store_true", help="tagged ones too, unasked")
 
 
 def _add_space(verbs: _Verbs[VerbParser]) -> None:

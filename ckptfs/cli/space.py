@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from ckptfs.cli import place, screen
 from ckptfs.cli.checkpoints import tag_note
 from ckptfs.cli.screen import Record
-from ckptfs.connect import open_workspace
+from ckptfs.connect import Session, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.runtime import Daemon
 from ckptfs.errors import NotConfirmed, UsageError
 
 #: How many paths a question or a result names before it only counts.
 _NAMED = 10
+_QUESTION = "This cannot be undone. Go ahead?"
 
 
 def tag(args: Namespace) -> int:
@@ -42,12 +43,11 @@ def unpin(args: Namespace) -> int:
     return _for_each(args, "unpin", "no longer pinned")
 
 
-def delete(args: Namespace) -> int:
-    return _for_each(args, "delete", "deleted")
-
-
 def _for_each(args: Namespace, op: str, deed: str) -> int:
-    record = _call(args, op, {"checkpoints": args.checkpoints})
+    return _done(args, _call(args, op, {"checkpoints": args.checkpoints}), deed)
+
+
+def _done(args: Namespace, record: Record, deed: str) -> int:
     numbers = [str(item["id"]) for item in record["checkpoints"]]
     one = len(numbers) == 1
     text = f"Checkpoint{'' if one else 's'} {', '.join(numbers)} {'is' if one else 'are'} {deed}."
@@ -58,6 +58,32 @@ def _for_each(args: Namespace, op: str, deed: str) -> int:
 def _call(args: Namespace, op: str, asked: Record) -> Record:
     with open_workspace(place.workspace(args)) as session:
         return session.call(op, asked)
+
+
+def delete(args: Namespace) -> int:
+    with open_workspace(place.workspace(args)) as session:
+        asked = {"checkpoints": args.checkpoints, "tagged": args.force}
+        try:
+            record = session.call("delete", asked)
+        except NotConfirmed:
+            if not sys.stdin.isatty():
+                raise
+            # What was shown is what goes: `latest` may be another one when the answer comes.
+            asked = {"checkpoints": _agreed(session, args.checkpoints), "tagged": True}
+            record = session.call("delete", asked)
+    return _done(args, record, "deleted")
+
+
+def _agreed(session: Session, names: list[str]) -> list[str]:
+    """The numbers of the named checkpoints, once the user said that the tagged ones may go."""
+    each = [session.call("get", {"checkpoint": name}) for name in names]
+    found = {item["id"]: item for item in each}
+    for item in found.values():
+        if item["tag"]:
+            screen.note(f"Checkpoint {item['id']} is tagged {screen.safe(item['tag'])}.")
+    if not screen.confirmed(_QUESTION):
+        raise NotConfirmed("it was not confirmed", "deleted", dry_run=False)
+    return [str(number) for number in found]
 
 
 def prune(args: Namespace) -> int:
@@ -129,7 +155,7 @@ def _confirm(plan: Record) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at", "purged")
     screen.note(_plan_text(plan))
-    if not screen.confirmed("This cannot be undone. Go ahead?"):
+    if not screen.confirmed(_QUESTION):
         raise NotConfirmed("it was not confirmed", "purged")
 
 

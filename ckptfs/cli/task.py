@@ -13,6 +13,8 @@ from ckptfs.errors import UsageError
 
 #: How many paths are named before they are only counted.
 _NAMED = 20
+#: States in which a task has work that a new start adds to; of a reverted one there is none left.
+_TAKEN_UP = ("open", "done")
 
 
 def task(args: Namespace) -> int:
@@ -35,7 +37,13 @@ def _start(session: Session, args: Namespace) -> tuple[Record, str]:
     name = screen.safe(record["name"])
     if not record["changed"]:
         return record, f"Task {name} is the current one already."
-    return record, f"Started task {name} at checkpoint {record['checkpoint']}."
+    at, was = f"at checkpoint {record['checkpoint']}", record["was"]
+    if was not in _TAKEN_UP:
+        return record, f"Started task {name} {at}."
+    text = (
+        f"Took up task {name} again {at}; it was {was}. A revert takes back its earlier work too."
+    )
+    return record, text
 
 
 def _done(session: Session, args: Namespace) -> tuple[Record, str]:

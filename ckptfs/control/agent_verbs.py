@@ -69,9 +69,11 @@ def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
     from ckptfs.history import tasks
 
     name = str(args["name"])
+    earlier = tasks.tasks(service.fs.store).get(name)
     begins = tasks.start(service.fs, name, _cause(args))
     service.fs.commit()
-    record: Record = {"name": name, "changed": begins is not None, "checkpoint": None}
+    was = earlier.state if earlier else ""
+    record: Record = {"name": name, "changed": begins is not None, "checkpoint": None, "was": was}
     return record if begins is None else {**record, "checkpoint": begins.id, **_named(begins)}
 
 

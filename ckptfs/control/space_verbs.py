@@ -56,7 +56,7 @@ def _unpin(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _delete(service: Service, args: Record, tell: Tell | None) -> Record:
-    return _named(service.delete_named(_names(args)))
+    return _named(service.delete_named(_names(args), tagged=bool(args.get("tagged", True))))
 
 
 def _prune(service: Service, args: Record, tell: Tell | None) -> Record:

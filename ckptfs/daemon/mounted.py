@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,9 +48,9 @@ _FORGETTING_MS = 10
 
 
 def mount_options(plan: Plan) -> fuse.MountOptions:
-    if plan.xattrs is None:
-        return fuse.MountOptions(allow_other=plan.allow_other)
-    return fuse.MountOptions(xattrs=plan.xattrs, allow_other=plan.allow_other)
+    source = mounts.source_option(plan.workspace.store)
+    options = fuse.MountOptions(allow_other=plan.allow_other, fsname=source)
+    return options if plan.xattrs is None else replace(options, xattrs=plan.xattrs)
 
 
 class Farewell:

@@ -16,6 +16,11 @@ from ckptfs.control.runtime import is_dead as is_dead
 
 FSTYPE = "fuse.ckptfs"
 
+#: The longest source that every way to mount takes: fsconfig(2) wants it below 256 bytes.
+_SOURCE_MAX = 255
+#: What may mean something in a FUSE option, as a comma does, which ends it, or is no ASCII.
+_UNSAFE = rb"[^A-Za-z0-9/._+=@%~-]"
+
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 
@@ -29,8 +34,25 @@ class Mount(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        # The kernel reports the subtype only if the mount named one; the source names us anyway.
-        return self.fstype == FSTYPE or (self.fstype == "fuse" and self.source == "ckptfs")
+        return self.fstype == FSTYPE
+
+    @property
+    def store(self) -> str:
+        """Of one of ours, the store's path, or nothing if it was too long to be told."""
+        return self.source if self.source.startswith("/") else ""
+
+
+def source_option(store: Path) -> str:
+    """What `mount`, `findmnt` and `df` show as the source, as the value of a FUSE option.
+
+    It tells which store is behind a mount, also to those who do not know the workspace. pyfuse3
+    takes ASCII only, and libfuse makes a byte of ``\\ooo``. It is there to be read, so a path that
+    could keep a mount from being made is left out.
+    """
+    path = os.fsencode(store)
+    if len(path) > _SOURCE_MAX:
+        return "ckptfs"
+    return re.sub(_UNSAFE, lambda found: b"\\%03o" % found[0][0], path).decode("ascii")
 
 
 def mount_at(path: Path) -> Mount | None:
@@ -58,7 +80,7 @@ def all_mounts() -> list[Mount]:
 def parse_mountinfo(table: bytes) -> list[Mount]:
     """The mounts of a /proc/PID/mountinfo, in the order they were made."""
     mounts = []
-    for line in table.splitlines():
+    for line in table.split(b"\n"):  # a name may have the other ends of lines
         before, _, after = line.partition(b" - ")
         fields, kind = before.split(b" "), after.split(b" ")
         if len(fields) < 5 or len(kind) < 2:

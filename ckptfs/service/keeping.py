@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs import config, history
-from ckptfs.errors import CheckpointPinned
+from ckptfs.errors import CheckpointPinned, NotConfirmed
 from ckptfs.history import Checkpoint, excluded, removal, tags, upkeep
 from ckptfs.history import settings as settings_file
 from ckptfs.history.retention import Decision
@@ -25,12 +25,19 @@ def delete(service: Service, doomed: Sequence[Checkpoint]) -> None:
     service.fs.commit()
 
 
-def delete_named(service: Service, names: Sequence[str]) -> list[Checkpoint]:
-    """Delete the checkpoints that are named; all of them, or none if one is pinned."""
+def delete_named(
+    service: Service, names: Sequence[str], *, tagged: bool = True
+) -> list[Checkpoint]:
+    """Delete the checkpoints that are named; all of them, or none if one is pinned or, unless
+    ``tagged`` ones may go, has a tag."""
     doomed = list({found.id: found for found in map(service.find, names)}.values())
     for checkpoint in doomed:
         if checkpoint.pinned:
             raise CheckpointPinned(checkpoint.id)
+    kept = [item for item in doomed if item.tag and not tagged]
+    if kept:
+        reason = ", ".join(f"checkpoint {item.id} is tagged {item.tag!r}" for item in kept)
+        raise NotConfirmed(reason, "deleted", dry_run=False)
     service.delete(doomed)
     return doomed
 

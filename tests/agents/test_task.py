@@ -45,6 +45,19 @@ def test_a_session_with_two_tasks(fresh: Desk) -> None:
     assert fresh.files()["shared"] == "by hand" and fresh.files()["parser.c"] == "p"
 
 
+def test_starting_an_earlier_task_says_that_it_is_taken_up_again(fresh: Desk) -> None:
+    fresh.ok("task", "start", "a")
+    (fresh.path / "x").write_text("1")
+    fresh.ok("task", "done")
+    assert "Took up task a again" in (said := fresh.ok("task", "start", "a"))
+    assert "it was done. A revert takes back its earlier work" in said
+    assert fresh.json("task", "start", "b")["was"] == ""
+    assert fresh.json("task", "start", "a")["was"] == "open"
+    fresh.ok("task", "revert", "a")
+    assert fresh.files() == {}
+    assert "Started task a" in fresh.ok("task", "start", "a")  # nothing of it is left
+
+
 def test_checkpoints_tell_their_task_and_those_of_tasks_do_not_expire(fresh: Desk) -> None:
     fresh.ok("task", "start", "a")
     (fresh.path / "x").write_text("1")

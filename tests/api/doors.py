@@ -214,7 +214,7 @@ class CliDoor:
         self._run("pin" if pinned else "unpin", checkpoint)
 
     def delete(self, *checkpoints: str) -> None:
-        self._run("delete", *checkpoints)
+        self._run("delete", "--force", *checkpoints)
 
     def log(self, path: str) -> list[Values]:
         return [

@@ -365,7 +365,7 @@ def test_a_current_directory_that_is_gone(place: Place) -> None:
     gone = place / "gone"
     gone.mkdir()
     program = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m ckptfs status"
-    root = Path(errors.__file__).parents[1]
+    root = Path(errors.__file__).parents[2]
     done = subprocess.run(
         ["sh", "-c", program],
         env={**os.environ, **place.env, "PYTHONPATH": str(root)},

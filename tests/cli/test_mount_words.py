@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.daemon import mounts
 from ckptfs.errors import NestedWorkspace
 from tests.cli.conftest import Place
-from tests.support.mounting import HAVE_FUSE, succeed
+from tests.support.mounting import HAVE_FUSE, Workspace, succeed
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
@@ -63,3 +64,17 @@ def test_a_source_is_counted(place: Place) -> None:
     done = succeed(place.run("mount", "work", "--from", "from"))
     assert "brought in: 2 added" in done.stdout
     succeed(place.run("umount", "work"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["store", "a b,allow_other,c", "back\\slash\\040", "café", "#\n", "x" * 250],
+    ids=["plain", "comma", "backslash", "no ASCII", "lines", "long"],
+)
+def test_the_mount_table_names_the_store(workspace: Workspace, name: str) -> None:
+    workspace.store = workspace.store.parent / name
+    workspace.mount()
+    mount = mounts.mount_at(workspace.path)
+    assert mount is not None and mount.is_ours
+    assert mount.source == (str(workspace.store) if name[:2] != "xx" else "ckptfs")
+    workspace.umount()

@@ -55,6 +55,7 @@ def test_a_workspace_of_somebody_else(proj: Place) -> None:
         told = said(proj, errors.WorkspaceUnknown, "-w", "proj", *words, **other)
         assert f"{proj / 'proj'} is a mounted ckptfs workspace" in told
         assert "XDG_DATA_HOME" in told and "ckptfs mount" not in told
+        assert f"Its store is {proj / 'data' / 'ckptfs' / 'proj-'}" in told
 
 
 def test_who_only_reads_hears_nothing_of_changes(proj: Place) -> None:

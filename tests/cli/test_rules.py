@@ -207,6 +207,25 @@ def test_the_mount_table_is_read() -> None:
     assert found[3].source == "host:/x"
 
 
+def test_a_mount_point_with_a_carriage_return() -> None:
+    (found,) = mounts.parse_mountinfo(b"51 28 0:40 / /a\rb rw - fuse.ckptfs /s rw\n")
+    assert str(found.path) == "/a\rb" and found.is_ours
+
+
+@pytest.mark.parametrize(
+    "path, option",
+    [
+        (b"/home/me/.local/share/ckptfs/stores/a-1", "/home/me/.local/share/ckptfs/stores/a-1"),
+        (b"/a b,c\\d\n", r"/a\040b\054c\134d\012"),
+        (b"/caf\xc3\xa9/\xff", r"/caf\303\251/\377"),
+        (b"/" + b"x" * 254, "/" + "x" * 254),
+        (b"/" + b"x" * 255, "ckptfs"),
+    ],
+)
+def test_the_source_of_a_mount_is_one_option(path: bytes, option: str) -> None:
+    assert mounts.source_option(Path(os.fsdecode(path))) == option
+
+
 def test_this_machines_mounts() -> None:
     proc = mounts.mount_at(Path("/proc"))
     assert proc is not None

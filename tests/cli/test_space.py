@@ -10,6 +10,7 @@ import pytest
 
 from ckptfs import errors
 from tests.support.mounting import HAVE_FUSE, Workspace, succeed
+from tests.support.terminal import asked
 from tests.support.waiting import wait_until
 
 SECRET = b"hunter2-hunter2-hunter2"
@@ -82,6 +83,33 @@ def test_delete(work: Workspace) -> None:
     assert ids(work) == [0, 3]
     succeed(work.cli("export", work.path.parent / "o", "--checkpoint", "3", "-w", work.path))
     assert (work.path.parent / "o" / "file").read_bytes() == b"3" * 5000
+
+
+@both
+def test_delete_of_a_tagged_one_wants_force(work: Workspace) -> None:
+    answer(work, "tag", "2", "good one")
+    said = fails(work, errors.NotConfirmed, "delete", "1", "latest", "2")
+    assert "Not deleted: checkpoint 2 is tagged 'good one'. Nothing was changed." in said
+    assert "--force" in said and "--dry-run" not in said
+    assert ids(work) == [0, 1, 2, 3]
+    answer(work, "pin", "2")
+    fails(work, errors.CheckpointPinned, "delete", "--force", "2")
+    answer(work, "unpin", "2")
+    deleted = answer(work, "delete", "--force", "1", "good one")
+    assert [item["id"] for item in deleted["checkpoints"]] == [1, 2]
+    assert ids(work) == [0, 3]
+
+
+@both
+def test_delete_of_a_tagged_one_asks_on_a_terminal(work: Workspace) -> None:
+    answer(work, "tag", "2", "good")
+    refused = asked(work, "delete", "1", "2", "good", answer=b"n")
+    assert refused.code == errors.NotConfirmed.exit_code
+    assert refused.said.count("Checkpoint 2 is tagged good.") == 1
+    assert ids(work) == [0, 1, 2, 3]
+    assert asked(work, "delete", "1", "2", answer=b"y").code == 0
+    assert ids(work) == [0, 3]
+    assert "[y/N]" not in asked(work, "delete", "0", answer=b"").said
 
 
 def test_prune(work: Workspace) -> None:

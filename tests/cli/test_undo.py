@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
 
 from ckptfs import errors
 from tests.support.mounting import HAVE_FUSE, Workspace, succeed
+from tests.support.terminal import asked
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
@@ -28,24 +25,6 @@ def work(workspace: Workspace, request: pytest.FixtureRequest) -> Workspace:
     if request.param == "alone":
         workspace.umount()
     return workspace
-
-
-def asked(work: Workspace, *words: str, answer: bytes) -> int:
-    """Run a verb on a terminal, and answer its question."""
-    mine, its = pty.openpty()
-    command = [sys.executable, "-m", "ckptfs", *words, "-w", str(work.path)]
-    process = subprocess.Popen(
-        command,
-        stdin=its,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=os.environ | work.env,
-    )
-    os.close(its)
-    os.write(mine, answer + b"\n")
-    process.communicate(timeout=60)
-    os.close(mine)
-    return process.returncode
 
 
 def test_a_restore_of_one_path(work: Workspace) -> None:
@@ -73,9 +52,9 @@ def test_a_terminal_is_asked_only_if_something_changed(work: Workspace) -> None:
     succeed(work.cli("redo", "-w", work.path))
     later = work.path / "later"
     later.write_text("work")
-    assert asked(work, "undo", answer=b"n") == errors.NotConfirmed.exit_code
+    assert asked(work, "undo", answer=b"n").code == errors.NotConfirmed.exit_code
     assert later.exists() and (work.path / "f").read_text() == "one"
-    assert asked(work, "undo", answer=b"y") == 0
+    assert asked(work, "undo", answer=b"y").code == 0
     assert not later.exists() and (work.path / "f").read_text() == "two"
 
 

@@ -136,7 +136,7 @@ def test_restores_leave_it_alone(work: Edits) -> None:
 
 
 def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
-    """Also a directory and what is below it: no diff with now has it, and no restore touches it."""
+    """Also a directory and what is below it: no diff with now has it, no restore changes it."""
     work.mkdir("mods")
     work.put("mods/a.js", b"1")
     work.put("mods/b.js", b"1")
@@ -217,6 +217,21 @@ def test_a_file_in_the_way_of_its_directory(work: Edits) -> None:
     history.restore(work.fs, first)
     assert get(work.fs, b"d") == b"a file"
     assert get(work.fs, b"d.excluded/x.log") == b"kept"
+
+
+def test_it_goes_along_with_its_directory(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/x.log", b"one")
+    first = save(work)
+    work.move("d", "e")
+    history.restore(work.fs, first)
+    assert paths(work) == {"d", "d/x.log"}
+    work.move("d", "e")
+    work.mkdir("d")
+    work.put("d/x.log", b"two")
+    history.restore(work.fs, first)
+    assert get(work.fs, b"d/x.log") == b"one"
+    assert get(work.fs, b"d/x.log-2") == b"two"
 
 
 def test_restoring_paths_leaves_it_alone(work: Edits) -> None:
@@ -355,9 +370,12 @@ def test_what_comes_back_under_an_excluded_name_is_excluded(work: Edits) -> None
     first = save(work)
     work.remove("build")
     excluded.apply(work.fs, ("build/",))
-    history.restore(work.fs, first)
+    service = Service(work.fs)
+    service.restore(str(first.id))
     assert get(work.fs, b"build/out") == b"1"
     assert paths(work, history_only=True) == set()
+    service.undo()  # it is excluded, so it stays
+    assert get(work.fs, b"build/out") == b"1"
 
 
 def test_patterns_part_hard_links(work: Edits) -> None:

@@ -62,6 +62,11 @@ def test_the_docstring_draws_the_tree_with_the_codes() -> None:
     assert drawn == {cls.__name__: str(cls.exit_code) for cls in RAISED}
 
 
+def test_the_package_has_every_class_whatever_module_it_stands_in() -> None:
+    assert [cls.__name__ for cls in every_error() if cls.__name__ not in errors.__all__] == []
+    assert all(getattr(errors, cls.__name__) is cls for cls in every_error())
+
+
 @pytest.mark.parametrize("error", examples(), ids=lambda error: error.kind)
 def test_messages_are_sentences(error: CkptfsError) -> None:
     if type(error) in (CkptfsError, errors.UsageError, errors.Conflict, errors.ControlError):
@@ -96,6 +101,6 @@ def test_store_in_use_names_the_process() -> None:
 
 
 def test_the_manual_lists_every_code() -> None:
-    manual = (Path(errors.__file__).parents[1] / "docs" / "CLI.md").read_text()
+    manual = (Path(errors.__file__).parents[2] / "docs" / "CLI.md").read_text()
     listed = dict(re.findall(r"^\| (\d+) \| `([a-z-]+)` \|", manual, re.MULTILINE))
     assert listed == {str(cls.exit_code): cls.kind for cls in RAISED}

@@ -1,0 +1,241 @@
+"""Every error that is not a plain ``OSError`` of a file-system operation.
+
+Each class owns three things: ``kind`` (stable, for machines), ``exit_code`` (what the command
+line ends with) and the words. A message names the failed thing first, then says what is
+unchanged; the hint says what to do. Nothing here prints, and nothing here knows who raises.
+The classes stand in a module for each part; every name is here, so `ckptfs.errors` is all that
+others import.
+
+    CkptfsError                     1
+    ├── UsageError                  2
+    ├── ProblemsFound               3
+    ├── SystemRefused               4
+    ├── StoreError
+    │   ├── StoreMissing           10
+    │   ├── NotAStore              11
+    │   ├── StoreVersionUnknown    12
+    │   ├── StoreInUse             13
+    │   ├── StoreUnreadable        14
+    │   ├── StoreReadOnly          15
+    │   ├── StoreFull              16
+    │   ├── StoreCorrupt           17
+    │   ├── StoreUnwritten         34
+    │   ├── StoreExposed           29
+    │   ├── BackupFailed           18
+    │   └── StoreBusy              19
+    ├── MountpointError
+    │   ├── MountpointMissing      20
+    │   ├── MountpointNotDirectory 21
+    │   ├── MountpointNotEmpty     22
+    │   ├── AlreadyMounted         23
+    │   ├── MountpointInStore      24
+    │   ├── StoreInMountpoint      25
+    │   ├── DangerousRoot          26
+    │   ├── MountpointBusy         27
+    │   └── NestedWorkspace        28
+    ├── MountError
+    │   ├── MountFailed            30
+    │   ├── NoFuse                 31
+    │   ├── NoFusermount           32
+    │   └── NoPermission           33
+    ├── WorkspaceError
+    │   ├── WorkspaceUnknown       40
+    │   ├── NotMounted             41
+    │   ├── CheckpointUnknown      42
+    │   ├── WorkspaceNotEmpty      43
+    │   ├── NothingToUndo          44
+    │   ├── PathUnknown            45
+    │   ├── TreeMoved              46
+    │   ├── NotConfirmed           47
+    │   ├── TagInvalid             48
+    │   ├── TagTaken               49
+    │   ├── CheckpointPinned       70
+    │   ├── SettingInvalid         71
+    │   ├── StateInvalid           72
+    │   ├── StateNotWritten        73
+    │   ├── AuthorUnknown          74
+    │   ├── TaskUnknown            75
+    │   ├── TaskInvalid            76
+    │   └── TaskConflict           77
+    ├── SyncError
+    │   ├── SourceMissing          50
+    │   ├── DestinationInvalid     51
+    │   ├── OverlappingTrees       52
+    │   ├── Conflict               53
+    │   └── WriteBackIncomplete    54
+    ├── TeamError
+    │   ├── TeamUnknown            80
+    │   ├── TeamInvalid            81
+    │   ├── SnapshotUnknown        82
+    │   ├── TeamBusy               83
+    │   └── TeamRestoreFailed      84
+    ├── ExtraMissing               78
+    ├── AgentSettingsInvalid       79
+    └── ControlError               60
+        ├── DaemonGone             61
+        └── ProtocolMismatch       62
+
+130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
+"""
+
+from ckptfs.errors.agents import (
+    AgentSettingsInvalid,
+    AuthorUnknown,
+    SnapshotUnknown,
+    TaskConflict,
+    TaskInvalid,
+    TaskUnknown,
+    TeamBusy,
+    TeamError,
+    TeamInvalid,
+    TeamRestoreFailed,
+    TeamUnknown,
+)
+from ckptfs.errors.base import (
+    AnyPath,
+    CkptfsError,
+    ErrorRecord,
+    ExtraMissing,
+    SystemRefused,
+    UsageError,
+    every_error,
+    from_record,
+    no_paths,
+)
+from ckptfs.errors.history import (
+    CheckpointPinned,
+    CheckpointUnknown,
+    NotConfirmed,
+    NothingToUndo,
+    PathUnknown,
+    StateInvalid,
+    StateNotWritten,
+    TagInvalid,
+    TagTaken,
+    TreeMoved,
+)
+from ckptfs.errors.mount import (
+    AlreadyMounted,
+    ControlError,
+    DaemonGone,
+    DangerousRoot,
+    MountError,
+    MountFailed,
+    MountpointBusy,
+    MountpointError,
+    MountpointInStore,
+    MountpointMissing,
+    MountpointNotDirectory,
+    MountpointNotEmpty,
+    NestedWorkspace,
+    NoFuse,
+    NoFusermount,
+    NoPermission,
+    ProtocolMismatch,
+    StoreInMountpoint,
+)
+from ckptfs.errors.store import (
+    BackupFailed,
+    NotAStore,
+    ProblemsFound,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreExposed,
+    StoreFull,
+    StoreInUse,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnreadable,
+    StoreUnwritten,
+    StoreVersionUnknown,
+)
+from ckptfs.errors.workspace import (
+    Conflict,
+    DestinationInvalid,
+    NotMounted,
+    OverlappingTrees,
+    SettingInvalid,
+    SourceMissing,
+    SyncError,
+    WorkspaceError,
+    WorkspaceNotEmpty,
+    WorkspaceUnknown,
+    WriteBackIncomplete,
+)
+
+__all__ = [
+    "AgentSettingsInvalid",
+    "AlreadyMounted",
+    "AnyPath",
+    "AuthorUnknown",
+    "BackupFailed",
+    "CheckpointPinned",
+    "CheckpointUnknown",
+    "CkptfsError",
+    "Conflict",
+    "ControlError",
+    "DaemonGone",
+    "DangerousRoot",
+    "DestinationInvalid",
+    "ErrorRecord",
+    "ExtraMissing",
+    "MountError",
+    "MountFailed",
+    "MountpointBusy",
+    "MountpointError",
+    "MountpointInStore",
+    "MountpointMissing",
+    "MountpointNotDirectory",
+    "MountpointNotEmpty",
+    "NestedWorkspace",
+    "NoFuse",
+    "NoFusermount",
+    "NoPermission",
+    "NotAStore",
+    "NotConfirmed",
+    "NotMounted",
+    "NothingToUndo",
+    "OverlappingTrees",
+    "PathUnknown",
+    "ProblemsFound",
+    "ProtocolMismatch",
+    "SettingInvalid",
+    "SnapshotUnknown",
+    "SourceMissing",
+    "StateInvalid",
+    "StateNotWritten",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreExposed",
+    "StoreFull",
+    "StoreInMountpoint",
+    "StoreInUse",
+    "StoreMissing",
+    "StoreReadOnly",
+    "StoreUnreadable",
+    "StoreUnwritten",
+    "StoreVersionUnknown",
+    "SyncError",
+    "SystemRefused",
+    "TagInvalid",
+    "TagTaken",
+    "TaskConflict",
+    "TaskInvalid",
+    "TaskUnknown",
+    "TeamBusy",
+    "TeamError",
+    "TeamInvalid",
+    "TeamRestoreFailed",
+    "TeamUnknown",
+    "TreeMoved",
+    "UsageError",
+    "WorkspaceError",
+    "WorkspaceNotEmpty",
+    "WorkspaceUnknown",
+    "WriteBackIncomplete",
+    "every_error",
+    "from_record",
+    "no_paths",
+]

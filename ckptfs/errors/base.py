@@ -1,0 +1,126 @@
+"""The root of the tree, how an error travels, and the errors that belong to no part.
+
+Nothing here knows another module of this package: they all build on this one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import ClassVar, TypedDict
+
+#: A path as any layer has it; decoded only when it goes into a sentence.
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class ErrorRecord(TypedDict):
+    """An error as it travels through the start-up pipe, the socket and ``--json``."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+class CkptfsError(Exception):
+    """The root. ``hint`` may be given for one error or stand on the class for all of its kind."""
+
+    kind: ClassVar[str] = "internal"
+    exit_code: ClassVar[int] = 1
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+    def record(self) -> ErrorRecord:
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
+
+
+class UsageError(CkptfsError):
+    """The command line itself makes no sense."""
+
+    kind = "usage"
+    exit_code = 2
+    hint = "See `ckptfs --help`."
+
+
+def no_paths(verb: str) -> UsageError:
+    """For a list of paths that is there and empty: who made it did not mean everything."""
+    return UsageError(
+        f"Cannot {verb}: the list of paths is empty. Nothing was changed.",
+        hint="Leave the list out to mean everything.",
+    )
+
+
+class SystemRefused(CkptfsError):
+    """The operating system said no, and nobody on the way knew better words for it."""
+
+    kind = "system-refused"
+    exit_code = 4
+
+    def __init__(self, what: str, error: OSError) -> None:
+        where = f" ({show(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+        reason = (error.strerror or str(error)).lower()
+        super().__init__(
+            f"Cannot {what}: {reason}{where}.",
+            hint="Check the path, its permissions and the space on its disk.",
+        )
+
+
+class ExtraMissing(CkptfsError):
+    """A part of ckptfs that needs a package which is installed on demand."""
+
+    kind = "extra-missing"
+    exit_code = 78
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"Cannot start {what}: the Python package {package} is not installed here.",
+            hint=f"Install it with: {sys.executable} -m pip install 'ckptfs[{extra}]'",
+        )
+
+
+def from_record(record: ErrorRecord) -> CkptfsError:
+    """The error that ``record`` was made from, for raising on the other side of a socket.
+
+    The words are taken as they are; a kind this version does not know becomes a plain
+    `CkptfsError`, so an older client still shows what a newer daemon says.
+    """
+    found = _by_kind().get(record["kind"], CkptfsError)
+    error = found.__new__(found)
+    CkptfsError.__init__(error, record["message"], hint=record["hint"])
+    return error
+
+
+def every_error() -> Iterator[type[CkptfsError]]:
+    """Every class of the tree, the root first."""
+    pending: list[type[CkptfsError]] = [CkptfsError]
+    while pending:
+        cls = pending.pop(0)
+        yield cls
+        pending.extend(cls.__subclasses__())
+
+
+def _by_kind() -> dict[str, type[CkptfsError]]:
+    return {cls.kind: cls for cls in every_error()}
+
+
+def show(path: AnyPath) -> str:
+    """A path for a sentence. Bytes that are no UTF-8 stay in it; the screen escapes them."""
+    return os.fsdecode(path)
+
+
+def shell(path: AnyPath) -> str:
+    """A path for a command to copy: quoted only when it must be, since most need no quotes."""
+    text = show(path)
+    safe = all(char.isalnum() or char in "/._-+:@%,=" for char in text)
+    return text if safe and text else "'" + text.replace("'", "'\"'\"'") + "'"
