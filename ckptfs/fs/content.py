@@ -115,6 +115,9 @@ def write(
         fs.signing = fs.authorship.unsigned
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
+    elif offset // BLOCK_SIZE == end // BLOCK_SIZE:
+        _gathering(fs, view, inode, offset // BLOCK_SIZE)
+        inode = inodes.load(fs, view, ino)  # as settling another block may have left it
     else:
         _require_parts(fs, view, inode, offset, end)
     # Before the blocks: settling a block that is already gathered adds to what is saved here.
@@ -134,7 +137,7 @@ def write(
 
 
 def _require_parts(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> None:
-    """Refuse a write to a part of a block whose rest is damaged, before anything changes."""
+    """Refuse a write to parts of blocks whose rest is damaged, before anything changes."""
     gathered = fs.gathered.get(inode.ino)
     for number, part in ((offset // BLOCK_SIZE, offset), (end // BLOCK_SIZE, end)):
         if part % BLOCK_SIZE and (gathered is None or gathered.number != number):
@@ -166,10 +169,7 @@ def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memory
 def _gather(
     fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
 ) -> None:
-    gathered = fs.gathered.get(inode.ino)
-    if gathered is None or gathered.number != number:
-        gathered = _begin_gathering(fs, view, inode, number)
-    data = gathered.data
+    data = _gathering(fs, view, inode, number).data
     if start > len(data):
         data.extend(_ZEROS[: start - len(data)])
     data[start : start + len(piece)] = piece
@@ -177,7 +177,11 @@ def _gather(
         settle(fs, inode.ino)
 
 
-def _begin_gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathered:
+def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathered:
+    """The block of the file, to be written to. Refused if what there is of it is damaged."""
+    gathered = fs.gathered.get(inode.ino)
+    if gathered is not None and gathered.number == number:
+        return gathered
     settle(fs, inode.ino)
     if len(fs.gathered) >= _GATHERED_MAX:
         settle(fs, next(iter(fs.gathered)))

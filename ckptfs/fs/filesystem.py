@@ -108,6 +108,12 @@ class Filesystem:
         inodes.record_orphans(self)
         self.store.commit()
 
+    def sync(self) -> None:
+        """The same, for one who may ask again soon."""
+        self.settle()
+        inodes.record_orphans(self)
+        self.store.sync()
+
     seek = names.seek
     lookup = names.lookup
     entries = names.entries

@@ -268,11 +268,11 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:
-        self._fs.commit()
+        self._fs.sync()
 
     @handler
     def fsyncdir(self, fh: int, datasync: bool) -> None:
-        self._fs.commit()
+        self._fs.sync()
 
     # -- directories ------------------------------------------------------------------------------
 

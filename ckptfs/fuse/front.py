@@ -44,7 +44,7 @@ class Bound:
         self.limbo = fs.limbo
         self.unlinked = fs.unlinked
         self.generations = fs.generations
-        self.sync = fs.commit
+        self.sync = fs.sync
         self.errno_of = errno_of
         fresh = requests.fresh()
         self.grant, self.joins = fresh.grant, fresh.joins

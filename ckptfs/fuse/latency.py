@@ -31,7 +31,7 @@ _SHALLOW_US = 2
 _AWAKE_US = 0
 
 #: So many requests in one turn of the loop are a row.
-ROW = 8
+ROW = 4
 
 
 def _wish_us(driver: Path) -> int:

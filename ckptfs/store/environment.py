@@ -18,10 +18,12 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
-from ckptfs.store import compaction, opening, residency
+from ckptfs.store import compaction, journal, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.facts import Below, Facts
+from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
+from ckptfs.store.journal import Journal
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.rest import Rest
@@ -61,6 +63,8 @@ _RECORD_COST = 512
 _RECORD_PAGES = 16 << 10
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
+#: With less than this there are commits alone, and no journal.
+_PLENTY = 256 << 20
 #: Below this much free disk the pages that LMDB can reuse are counted too.
 _SCARCE = 4 << 30
 
@@ -110,6 +114,9 @@ class Store:
         self._failure: errors.StoreError | None = None
         #: Backups under way, in other threads.
         self._copying = 0
+        self._journal = Journal(path)
+        #: The counters as they are in their table.
+        self._counted: dict[bytes, int] = {}
         self._begin()
         self.rest.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
@@ -167,7 +174,13 @@ class Store:
         fd = opening.take_lock(path) if lock_fd is None else lock_fd
         try:
             compaction.remove_leftover(path / DATA_FILE)
-            return cls(path, opening.open_environment(path, map_size, len(TABLES)), fd)
+            env = opening.open_environment(path, map_size, len(TABLES))
+            journal.replay(path, env, TABLES)
+            return cls(path, env, fd)
+        except journal.JournalDamaged as error:
+            env.close()
+            os.close(fd)
+            raise errors.StoreCorrupt(path, str(error)) from error
         except lmdb.Error as error:
             os.close(fd)
             raise opening.not_lmdb(path, error) from error
@@ -250,9 +263,13 @@ class Store:
     # -- transactions -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        # After a commit that failed the journal has what was synced and is nowhere else.
+        if self._journal.wanted and self._failure is None and not self._has_plenty():
+            self._journal.discard()
         self._txn = cast("Transaction", self._env.begin(write=True))
+        writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
-            table.bind(self._txn)
+            table.bind(writing)
         self.dirty = False
         self.dirty_bytes = 0
         #: Whether a commit should come before the next operation: the disk is nearly full.
@@ -272,10 +289,8 @@ class Store:
             raise self._failure
         if not self.dirty:
             return
-        self._save_counters()
-        self.rest.flush()
         try:
-            self.below.settle()
+            self._settle()
             self._txn.commit()
         except lmdb.Error as error:
             self._failure = opening.commit_failed(self.path, error)
@@ -284,6 +299,28 @@ class Store:
             raise self._failure from error
         self._room.written(self.dirty_bytes)
         self._begin()
+
+    def sync(self) -> None:
+        """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
+        goes into the journal, and a commit comes later."""
+        if self._failure is not None:
+            raise self._failure
+        if not self.dirty:
+            return
+        try:
+            self._settle()
+        except lmdb.Error:
+            self.commit()  # fails the same way, and says so
+            return
+        if not self._journal.append():
+            self._journal.want()
+            self.commit()
+
+    def _settle(self) -> None:
+        """Put what waits elsewhere into the transaction."""
+        self._save_counters()
+        self.rest.flush()
+        self.below.settle()
 
     def _save_counters(self) -> None:
         head = self.head
@@ -298,14 +335,19 @@ class Store:
             (b"next_epoch", self._next_epoch),
             (b"head", head.epoch),
         ):
-            self._meta.put(key, fmt.pack_u64(value))
+            if self._counted.get(key) != value:
+                self._meta.put(key, fmt.pack_u64(value))
+                self._counted[key] = value
 
     def close(self, *, commit: bool = True) -> None:
+        committed = False
         try:
             if commit:
                 self.commit()
+                committed = True
         finally:
             self._txn.abort()
+            self._journal.close(committed=committed)
             self._env.close()
             os.close(self._lock_fd)
 
@@ -341,6 +383,9 @@ class Store:
         except (lmdb.Error, OSError) as error:
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
+        # The numbers of commits begin anew in the copy.
+        self._journal.discard()
+        compaction.sync(self.path)
         map_size = int(self._env.info()["map_size"])
         self._env.close()
         try:
@@ -408,6 +453,10 @@ class Store:
         if needed > self._budget:
             self._look_ahead(needed)
         return needed <= self._budget
+
+    def _has_plenty(self) -> bool:
+        """Whether the disk can spare what the journal takes."""
+        return self._room.free(JOURNAL_MAX) > _PLENTY and not self._room.limited
 
     def fail(self) -> None:
         """Something that was acknowledged could not be written: as after a failed commit, nothing

@@ -18,6 +18,7 @@ import lmdb
 
 from ckptfs.model import Epoch, Ino
 from ckptfs.store import format as fmt
+from ckptfs.store import journal
 from ckptfs.store.chunks import ChunkError, unpack_chunk
 from ckptfs.store.opening import FORMAT, META
 from ckptfs.store.pages import Meta, Pages
@@ -49,6 +50,7 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
+            journal.replay(damaged.parent, env, tables, base=meta.transaction, partly=True)
             lost = list(_wake(env, dbs))
             _complete(env, dbs)
             env.sync(True)

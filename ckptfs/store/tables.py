@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
+from ckptfs.store.journal import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -84,7 +85,10 @@ class Plain:
 
 def _put_all(txn: Transaction, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
     with contextlib.closing(txn.cursor(db)) as cursor:
-        cursor.putmulti(records)
+        if isinstance(txn, Recorder):
+            txn.put_all(db, cursor, records)
+        else:
+            cursor.putmulti(records)
 
 
 def _walk(

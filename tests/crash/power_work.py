@@ -1,4 +1,4 @@
-"""What is recorded for the power cuts: a history with everything in it that commits.
+"""What is recorded for the power cuts: a history with everything in it that commits or syncs.
 
     python -m tests.crash.power_work STORE STATES SEED
 
@@ -45,11 +45,11 @@ class Worker:
         self.commit()
 
     def commit(self) -> None:
-        """Tell the state, commit it, and acknowledge it."""
+        """Tell the state, make it durable one way or the other, and acknowledge it."""
         self._number += 1
         with self._states.open("a") as states:
             states.write(json.dumps(state(self.fs)) + "\n")
-        self.fs.commit()
+        self.random.choice([self.fs.commit, self.fs.sync, self.fs.sync])()
         os.write(self._acks, b"%d\n" % self._number)
 
     def work(self, count: int) -> None:

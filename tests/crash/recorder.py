@@ -201,8 +201,10 @@ class Disk:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
-        #: What names were before the renames that no sync of the directory covers.
+        #: What names were before the renames that no sync of the directory covers, and the names
+        #: that were removed.
         self._renamed: list[tuple[str, str, _File | None]] = []
+        self._removed: list[tuple[str, _File]] = []
 
     def happen(self, event: Event) -> None:
         if event.kind == "r":
@@ -210,12 +212,14 @@ class Disk:
             self._renamed.append((event.path, target, self._files.get(target)))
             self._files[target] = self._files.pop(event.path)
         elif event.kind == "u":
-            self._files.pop(event.path, None)
+            if event.path in self._files:
+                self._removed.append((event.path, self._files.pop(event.path)))
         elif event.kind == "s":
             if event.path in self._files:
                 self._files[event.path].sync()
             else:
                 self._renamed.clear()
+                self._removed.clear()
         elif event.kind == "d":
             _apply(self._files.setdefault(event.path, _File()).durable, event)
         else:
@@ -240,6 +244,9 @@ class Disk:
                 files[source] = files.pop(target)
                 if before is not None:
                     files[target] = before
+        for path, file in self._removed:
+            if rng.random() < 0.5:
+                files.setdefault(path, file)
         return {path: file.cut(rng) for path, file in files.items()}
 
 

@@ -26,7 +26,7 @@ def commit(self, made=[]):
     if len(made) < 30:  # until it is mounted and the trial has begun
         made.append(self.dirty)
         once(self)
-Store.commit = commit
+Store.commit = Store.sync = commit
 """
 
 FORGETS_RESTORES = """

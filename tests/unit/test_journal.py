@@ -1,0 +1,362 @@
+"""The journal: what was synced is there after a crash, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ckptfs import errors, history
+from ckptfs.fs import Filesystem
+from ckptfs.history import removal
+from ckptfs.service import Service
+from ckptfs.store import Store, check, journal, repair
+from ckptfs.store.environment import TABLES
+from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
+
+_STEP = journal._STEP
+
+
+def synced(fs: Filesystem, *names: bytes) -> None:
+    """Make a file at a time, and sync each. The first sync is a commit."""
+    for name in names:
+        put(fs, name, name * 100)
+        fs.sync()
+
+
+def file_of(store: Store) -> Path:
+    return store.path / journal.FILE
+
+
+def commits(fs: Filesystem) -> int:
+    return int(fs.store._env.info()["last_txnid"])
+
+
+def names(fs: Filesystem) -> list[bytes]:
+    return sorted(name for name, _ in fs.entries(fs.head, 1))
+
+
+def test_a_sync_after_a_sync_is_no_commit_and_survives_a_crash(life: Life) -> None:
+    fs = life.fs
+    synced(fs, b"a")
+    assert not file_of(fs.store).exists(), "who syncs once needs no journal"
+    before = commits(fs)
+    synced(fs, b"b", b"c")
+    assert commits(fs) == before
+    put(fs, b"not synced", b"x")
+    after = life.crash()
+    assert names(after) == [b"a", b"b", b"c"]
+    assert get(after, b"c") == b"c" * 100
+
+
+def test_a_sync_without_a_change_writes_nothing(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        synced(fs, b"a", b"b")
+        before = file_of(fs.store).read_bytes()
+        for _ in range(3):
+            fs.sync()
+        assert file_of(fs.store).read_bytes() == before
+
+
+def test_an_orderly_end_leaves_no_journal(memory: Path) -> None:
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b")
+    assert file_of(fs.store).exists()
+    fs.store.close()
+    assert not file_of(fs.store).exists()
+
+
+def test_it_is_for_nobody_else_to_read(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        synced(fs, b"a", b"b")
+        assert file_of(fs.store).stat().st_mode & 0o777 == 0o600
+
+
+def test_what_follows_an_earlier_commit_is_passed_over(life: Life) -> None:
+    fs = life.fs
+    synced(fs, b"a", b"b", b"c")
+    fs.unlink(fs.head, 1, b"b")
+    fs.commit()
+    after = life.crash()
+    assert names(after) == [b"a", b"c"]
+
+
+def test_the_next_commit_begins_it_anew(life: Life) -> None:
+    fs = life.fs
+    synced(fs, b"a", b"b", b"c", b"d")
+    fs.commit()
+    synced(fs, b"e")
+    after = life.crash()
+    assert names(after) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_after_a_while_without_a_sync_the_first_is_a_commit(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        synced(fs, b"a", b"b")
+        for name in (b"c", b"d"):
+            put(fs, name, b"x")
+            fs.commit()
+        before = commits(fs)
+        synced(fs, b"e")
+        assert commits(fs) == before + 1
+
+
+def test_more_than_a_batch_can_hold_is_committed(life: Life) -> None:
+    fs = life.fs
+    synced(fs, b"a", b"b")
+    before = commits(fs)
+    put(fs, b"large", os.urandom(3 << 20))
+    fs.sync()
+    assert commits(fs) == before + 1
+    synced(fs, b"c")
+    assert commits(fs) == before + 1
+    after = life.crash()
+    assert names(after) == [b"a", b"b", b"c", b"large"]
+
+
+def test_a_full_journal_is_followed_by_a_commit(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SIZE_MAX", 2 << 20)
+    fs = life.fs
+    synced(fs, b"a")
+    before = commits(fs)
+    for number in range(100):
+        put(fs, b"%d" % number, os.urandom(50_000))
+        fs.sync()
+    assert before < commits(fs) < before + 10
+    assert file_of(fs.store).stat().st_size <= 2 << 20
+    shows = shown(fs, fs.head)
+    after = life.crash()
+    assert shown(after, after.head) == shows
+
+
+def test_without_a_place_for_it_every_sync_is_a_commit(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        file_of(fs.store).mkdir()
+        before = commits(fs)
+        synced(fs, b"a", b"b", b"c")
+        assert commits(fs) == before + 3
+        file_of(fs.store).rmdir()
+
+
+def test_a_sync_after_a_failed_commit_is_refused(memory: Path) -> None:
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b")
+    put(fs, b"c", b"c")
+    fs.settle()
+    fs.store.fail()
+    with pytest.raises(errors.StoreUnwritten):
+        fs.sync()
+    after = crashed(fs)
+    assert names(after) == [b"a", b"b"]
+    after.store.close()
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("plenty", [True, False])
+def test_what_was_synced_outlives_a_commit_that_fails(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, plenty: bool
+) -> None:
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    put(fs, b"large", os.urandom(3 << 20))
+    synced(fs, b"a", b"b")
+    put(fs, b"more", os.urandom(3 << 20))
+    monkeypatch.setattr(Store, "_has_plenty", lambda store: plenty)
+    with (
+        no_file_longer_than((fs.store.path / "data.mdb").stat().st_size),
+        pytest.raises(errors.StoreError),
+    ):
+        fs.sync()
+    after = crashed(fs)
+    assert names(after) == [b"a", b"b", b"large"]
+    assert check(after.store) == []
+    after.store.close()
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def damaged(memory: Path, damage: Callable[[bytearray], None]) -> Path:
+    """A store that was not closed, with four batches in its journal, changed like that."""
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b", b"c", b"d", b"e")
+    fs.store.close(commit=False)
+    file = file_of(fs.store)
+    data = bytearray(file.read_bytes())
+    damage(data)
+    file.write_bytes(data)
+    return fs.store.path
+
+
+def torn(data: bytearray) -> None:
+    data[3 * _STEP + 100 : 4 * _STEP] = bytes(_STEP - 100)
+
+
+def cut_short(data: bytearray) -> None:
+    del data[3 * _STEP + 20 :]
+
+
+def emptied(data: bytearray) -> None:
+    data.clear()
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"), [(torn, b"abcd"), (cut_short, b"abcd"), (emptied, b"a")]
+)
+def test_a_batch_that_was_not_written_whole_is_none(
+    memory: Path, damage: Callable[[bytearray], None], left: bytes
+) -> None:
+    fs = Filesystem(Store.open(damaged(memory, damage)), Ticks())
+    assert b"".join(names(fs)) == left
+    assert check(fs.store) == []
+    fs.store.close()
+
+
+def flipped(data: bytearray) -> None:
+    data[_STEP + 100] ^= 1
+
+
+def test_a_damaged_batch_before_others_is_told(memory: Path) -> None:
+    path = damaged(memory, flipped)
+    data = (path / "data.mdb").read_bytes()
+    with pytest.raises(errors.StoreCorrupt, match="journal"):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == data
+    repaired = repair.repair(path)
+    assert repaired.kept_as.with_suffix(".journal").exists()
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b"], "what came before the damage"
+    assert check(fs.store) == []
+    fs.store.close()
+
+
+def test_a_repair_takes_what_was_synced(memory: Path) -> None:
+    path = damaged(memory, lambda data: None)
+    repair.repair(path)
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b", b"c", b"d", b"e"]
+    fs.store.close()
+
+
+# -- bytes that must go ----------------------------------------------------------------------------
+
+
+def test_what_was_purged_is_not_in_it(life: Life) -> None:
+    secret = b"a secret that was synced"
+    fs = life.fs
+    synced(fs, b"a", b"b")
+    put(fs, b"key", secret)
+    fs.sync()
+    assert secret in file_of(fs.store).read_bytes()
+    Service(fs).purge([b"key"])
+    assert not any(secret in file.read_bytes() for file in fs.store.path.iterdir())
+    before = commits(fs)
+    synced(fs, b"c", b"d")
+    assert commits(fs) == before + 1
+    after = life.crash()
+    assert names(after) == [b"a", b"b", b"c", b"d"]
+
+
+# -- every change of every table -------------------------------------------------------------------
+
+
+def records(path: Path) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """Everything in a store's file that nobody has open."""
+    with lmdb.open(os.fspath(path), max_dbs=len(TABLES), readonly=True, lock=False) as env:
+        tables = {name: env.open_db(name, create=False) for name in TABLES}
+        with env.begin() as txn:
+            return {name: list(txn.cursor(db)) for name, db in tables.items()}
+
+
+class Work:
+    """Changes of all kinds."""
+
+    def __init__(self, fs: Filesystem, seed: int) -> None:
+        self.fs = fs
+        self.service = Service(fs)
+        self.random = random.Random(seed)
+
+    def step(self) -> None:
+        do = self.random.choice(
+            [self.write, self.write, self.overwrite, self.remove, self.rename, self.save, self.back]
+        )
+        do()
+
+    def some(self) -> bytes:
+        found = names(self.fs)
+        return self.random.choice(found) if found else b""
+
+    def write(self) -> None:
+        name = b"f%d" % self.random.randrange(20)
+        if name in names(self.fs):
+            self.fs.unlink(self.fs.head, 1, name)
+        put(self.fs, name, self.random.randbytes(self.random.choice([5, 1_500, 9_000, 150_000])))
+
+    def overwrite(self) -> None:
+        if name := self.some():
+            ino = find(self.fs, self.fs.head, name).ino
+            offset = self.random.randrange(100_000)
+            self.fs.write(self.fs.head, ino, offset, self.random.randbytes(4096))
+
+    def remove(self) -> None:
+        if name := self.some():
+            self.fs.unlink(self.fs.head, 1, name)
+
+    def rename(self) -> None:
+        if name := self.some():
+            self.fs.rename(self.fs.head, 1, name, 1, b"r%d" % self.random.randrange(9))
+
+    def save(self) -> None:
+        self.service.save("", tag=f"t{self.random.randrange(10**9)}")
+
+    def back(self) -> None:
+        if found := history.checkpoints(self.fs.store):
+            history.restore(self.fs, self.random.choice(found))
+            if self.random.random() < 0.3:
+                removal.delete(self.fs, [self.random.choice(found)])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_store_is_the_same_by_its_journal_as_by_its_commits(memory: Path, seed: int) -> None:
+    """At each sync, what a crash would leave is opened, and compared with what a commit makes."""
+    with new_filesystem(memory / "store") as fs:
+        work = Work(fs, seed)
+        compared = 0
+        for _ in range(40):
+            for _ in range(work.random.randint(1, 3)):
+                work.step()
+            before = commits(fs)
+            fs.sync()
+            if commits(fs) != before or not fs.store.dirty:
+                continue
+            left, whole = memory / "left", memory / "whole"
+            for place in (left, whole):
+                shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(fs.store.path, left)
+            fs.store.commit()
+            shutil.copytree(fs.store.path, whole)
+            Store.open(left).close(commit=False)
+            assert records(left) == records(whole)
+            compared += 1
+            fs.store._journal.want()  # as if the next sync followed at once
+            put(fs, b"more", b"")
+            fs.unlink(fs.head, 1, b"more")
+            fs.commit()
+        assert compared > 5
