@@ -9,13 +9,19 @@ from __future__ import annotations
 import errno
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, Epoch
 from ckptfs.store import Store
+from ckptfs.store.format import EpochRecord
 
 _NEXT_ID = b"next_checkpoint"
+#: Of each store, what `checkpoints` found last, and as of when.
+_all: WeakKeyDictionary[Store, tuple[int, list[Checkpoint]]] = WeakKeyDictionary()
+#: By store and epoch: checkpoints that were asked for, and the records that they were made from.
+_made: WeakKeyDictionary[Store, dict[Epoch, tuple[EpochRecord, Checkpoint]]] = WeakKeyDictionary()
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
 CURRENT_TASK = b"current_task"
 
@@ -113,6 +119,15 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
     )
 
 
+def _known(store: Store, epoch: Epoch, record: EpochRecord) -> Checkpoint:
+    """The checkpoint that a record tells of. Every verb asks for all of them."""
+    known = _made.setdefault(store, {})
+    found = known.get(epoch)
+    if found is None or found[0] is not record:
+        found = known[epoch] = record, _checkpoint(epoch, record.info)
+    return found[1]
+
+
 def describe(store: Store, checkpoint: Checkpoint) -> None:
     """Store a checkpoint's changed description (tag, pin, message, metadata)."""
     store.describe_epoch(checkpoint.epoch, _info(checkpoint))
@@ -120,16 +135,21 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
-    found = [
-        _checkpoint(epoch, record.info) for epoch, record in store.epochs.items() if record.info
-    ]
+    told = _all.get(store)
+    if told is None or told[0] != store.tidings:
+        told = _all[store] = store.tidings, _look_for_all(store)
+    return list(told[1])
+
+
+def _look_for_all(store: Store) -> list[Checkpoint]:
+    found = [_known(store, epoch, record) for epoch, record in store.epochs.items() if record.info]
     return sorted(found, key=lambda checkpoint: checkpoint.id)
 
 
 def find(store: Store, number: int) -> Checkpoint:
     for epoch, record in store.epochs.items():
         if record.info and record.info["id"] == number:
-            return _checkpoint(epoch, record.info)
+            return _known(store, epoch, record)
     raise errors.CheckpointUnknown(str(number))
 
 

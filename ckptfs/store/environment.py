@@ -61,6 +61,8 @@ _RESERVE = 16 << 20
 _RECORD_COST = 512
 #: The same at worst: in trees that are large, records that are far apart.
 _RECORD_PAGES = 16 << 10
+#: How many views of checkpoints are kept at hand: each names all epochs before it.
+_VIEWS_MAX = 16
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 #: With less than this there are commits alone, and no journal.
@@ -115,6 +117,10 @@ class Store:
         #: Backups under way, in other threads.
         self._copying = 0
         self._journal = Journal(path)
+        #: Views of checkpoints, of those that were asked for.
+        self._views: dict[Epoch, View] = {}
+        #: Counts up whenever what is told of a checkpoint changes.
+        self.tidings = 0
         #: The counters as they are in their table.
         self._counted: dict[bytes, int] = {}
         self._begin()
@@ -546,9 +552,9 @@ class Store:
         self._require_epoch(epoch)
         self._next_epoch += 1
         self._put_epoch(epoch, fmt.EpochRecord(parent, sealed=False, inodes=inodes, info={}))
-        if parent != fmt.NO_EPOCH and parent == self.head.epoch:
-            return child_of(self.head, epoch, inodes)
-        return view_of(self.epochs, epoch)
+        if parent == fmt.NO_EPOCH:
+            return view_of(self.epochs, epoch)
+        return child_of(self.view(parent), epoch, inodes)
 
     def _require_epoch(self, epoch: int) -> None:
         if epoch > fmt.EPOCH_MAX:
@@ -570,6 +576,8 @@ class Store:
     def remove_epoch(self, epoch: Epoch) -> None:
         """Take an epoch without records out of the tree; its children become its parent's."""
         self.dirty = True
+        self.tidings += 1
+        self._views.clear()
         parent = self.epochs.pop(epoch).parent
         self._epochs.delete(fmt.pack_u32(epoch))
         for child, record in list(self.epochs.items()):
@@ -582,13 +590,29 @@ class Store:
     def recount_epoch(self, epoch: Epoch, inodes: int) -> None:
         """Note how many inodes the epoch's view has, after some were purged from it."""
         self._put_epoch(epoch, self.epochs[epoch]._replace(inodes=inodes))
+        self._views.pop(epoch, None)
         if epoch == self.head.epoch:
             self.head.inodes = inodes
 
     def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
         self.dirty = True
+        before = self.epochs.get(epoch)
+        if before is None or before.info is not record.info:
+            self.tidings += 1
         self.epochs[epoch] = record
         self._epochs.put(fmt.pack_u32(epoch), fmt.pack_epoch(record))
 
     def view(self, epoch: Epoch) -> View:
-        return self.head if epoch == self.head.epoch else view_of(self.epochs, epoch)
+        if epoch == self.head.epoch:
+            return self.head
+        found = self._views.get(epoch)
+        if found is None:
+            found = view_of(self.epochs, epoch)
+            if not found.writable:
+                self._remember(found)
+        return found
+
+    def _remember(self, view: View) -> None:
+        if len(self._views) >= _VIEWS_MAX:
+            self._views.pop(next(iter(self._views)))
+        self._views[view.epoch] = view
