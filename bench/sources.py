@@ -1,7 +1,9 @@
 """The material the workloads work on, made from a seed: the same bytes on every machine.
 
 A source tree looks like a repository with its dependencies: packages some levels deep, mostly
-text of 200 B to 20 KB, a few large files, licences that repeat, some scripts and links.
+text of 200 B to 20 KB, a few large files, licences that repeat, some scripts and links. It has
+four files a directory: Django has 2.1, npm itself 4.2, Python's library 5.9, a virtual environment
+9. Its archive names the directories before what is in them, as tar does.
 """
 
 import io
@@ -10,11 +12,11 @@ import random
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 _SEED = 20_260_101
 # Part of the cached file's name: raise it when the content of the tree changes.
-_TREE_VERSION = 1
+_TREE_VERSION = 2
 _MTIME = 1_700_000_000
 _STEMS = [
     *("index", "main", "util", "parse", "render", "token", "lexer", "config", "cache", "client"),
@@ -55,8 +57,9 @@ def tree_entries(files: int) -> Iterator[Entry]:
         yield Entry(f"{root}/LICENSE", 0o644, licence)
         made += 1
         size = min(files - made, rng.randint(10, 110))
+        places = _places(rng, size)
         for number in range(size):
-            yield _file(rng, lines, root, number)
+            yield _file(rng, lines, f"{root}/{rng.choice(places)}", number)
         made += size
         if package % 3 == 0:
             yield Entry(f"{root}/current", 0o777, link="LICENSE")
@@ -67,10 +70,14 @@ def _package_root(rng: random.Random, number: int) -> str:
     return f"src/{name}" if number % 5 == 0 else f"node_modules/{name}"
 
 
-def _file(rng: random.Random, lines: list[str], root: str, number: int) -> Entry:
-    below = "/".join(rng.choices(_STEMS[:8], k=rng.choice((0, 0, 1, 1, 2, 3))))
-    suffix = rng.choice(_SUFFIXES)
-    path = "/".join(filter(None, (root, below, f"{rng.choice(_STEMS)}{number}{suffix}")))
+def _places(rng: random.Random, files: int) -> list[str]:
+    """The directories in a package, from its own on."""
+    deep = ("/".join(rng.choices(_STEMS[:8], k=rng.randint(1, 3))) for _ in range(files // 6))
+    return ["", *(f"{place}/" for place in deep)]
+
+
+def _file(rng: random.Random, lines: list[str], place: str, number: int) -> Entry:
+    path = f"{place}{rng.choice(_STEMS)}{number}{rng.choice(_SUFFIXES)}"
     if number % 150 == 149:
         return Entry(path, 0o644, rng.randbytes(rng.randint(50_000, 400_000)))
     size = min(max(int(rng.lognormvariate(7.8, 1.2)), 60), 300_000)
@@ -96,7 +103,12 @@ def tree_tar(cache: Path, files: int) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}")
     with tarfile.open(unfinished, "w", format=tarfile.GNU_FORMAT) as archive:
+        named: set[PurePosixPath] = set()
         for entry in tree_entries(files):
+            for directory in reversed(PurePosixPath(entry.path).parents):
+                if directory not in named:
+                    archive.addfile(_directory_info(directory))
+                    named.add(directory)
             archive.addfile(_tar_info(entry), io.BytesIO(entry.content))
     unfinished.rename(path)
     return path
@@ -107,6 +119,12 @@ def _tar_info(entry: Entry) -> tarfile.TarInfo:
     info.mode, info.mtime, info.size = entry.mode, _MTIME, len(entry.content)
     if entry.link:
         info.type, info.linkname = tarfile.SYMTYPE, entry.link
+    return info
+
+
+def _directory_info(path: PurePosixPath) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(f"{'tree' / path}/")
+    info.mode, info.mtime, info.type = 0o755, _MTIME, tarfile.DIRTYPE
     return info
 
 
