@@ -50,7 +50,8 @@ _PLAIN = (
     b"authors",
     b"rest",
 )
-TABLES = (*_PLAIN, *fmt.VERSIONED.values())
+#: New ones come at the end: the journal names them by their places.
+TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 
 #: Where the anchor stands among the counters.
 _ANCHOR = b"anchor"
@@ -105,12 +106,12 @@ class Store:
         self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.rest)
         self._dbs = dbs
         self._tables: tuple[Plain | Versioned, ...] = (
-            *plain.values(),
             self.inodes,
             self.dirents,
             self.links,
             self.blockmap,
             self.xattrs,
+            *plain.values(),
         )
         #: Why a commit failed, if one did.
         self._failure: errors.StoreError | None = None
