@@ -21,13 +21,14 @@ from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
 from ckptfs.store import compaction, journal, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
+from ckptfs.store.budget import Budget
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.rest import Rest
-from ckptfs.store.room import AHEAD, Room
+from ckptfs.store.room import Room
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, child_of, view_of
 
@@ -56,12 +57,6 @@ TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 #: Where the anchor stands among the counters.
 _ANCHOR = b"anchor"
 
-#: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
-_RESERVE = 16 << 20
-#: A record's share of the tree pages that its commit copies, as counted against the free space.
-_RECORD_COST = 512
-#: The same at worst: in trees that are large, records that are far apart.
-_RECORD_PAGES = 16 << 10
 #: How many views of checkpoints are kept at hand: each names all epochs before it.
 _VIEWS_MAX = 16
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
@@ -80,6 +75,10 @@ class Store:
         self._env = env
         self._lock_fd = lock_fd
         self._room = Room(path)
+        self._budget = budget = Budget(self._room, self._free_bytes)
+        #: What the budget is asked and told, before and while something is written.
+        self.note, self.note_room = budget.note, budget.note_room
+        self.charge, self.require, self.has_room = budget.charge, budget.require, budget.has_room
         dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
@@ -113,8 +112,6 @@ class Store:
             self.xattrs,
             *plain.values(),
         )
-        #: Why a commit failed, if one did.
-        self._failure: errors.StoreError | None = None
         #: Backups under way, in other threads.
         self._copying = 0
         self._journal = Journal(path)
@@ -269,22 +266,17 @@ class Store:
 
     # -- transactions -----------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, after: errors.StoreError | None = None) -> None:
         # After a commit that failed the journal has what was synced and is nowhere else.
-        if self._journal.wanted and self._failure is None and not self._has_plenty():
+        if self._journal.wanted and after is None and not self._has_plenty():
             self._journal.discard()
         self._txn = cast("Transaction", self._env.begin(write=True))
         writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
             table.bind(writing)
-        self.dirty = False
-        self.dirty_bytes = 0
-        #: Whether a commit should come before the next operation: the disk is nearly full.
-        self.pressed = False
-        self._records = 0
-        self._records_max = _RESERVE // 3 // _RECORD_PAGES
-        #: Known when it is first asked for: others fill the disk while this workspace is idle.
-        self._budget = -1
+        self._budget.begin()
+        if after is not None:
+            self._budget.fail(after)
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
@@ -292,26 +284,25 @@ class Store:
         After one that failed there are no others: what comes next was done on top of what is lost.
         The store on disk is what the last good one made it; whoever opens it goes on from there.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._budget.failure is not None:
+            raise self._budget.failure
         if not self.dirty:
             return
         try:
             self._settle()
             self._txn.commit()
         except lmdb.Error as error:
-            self._failure = opening.commit_failed(self.path, error)
-            self._begin()
-            self.dirty = True  # so that whoever commits by the clock hears of it, too
-            raise self._failure from error
+            failure = opening.commit_failed(self.path, error)
+            self._begin(after=failure)
+            raise failure from error
         self._room.written(self.dirty_bytes)
         self._begin()
 
     def sync(self) -> None:
         """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
         goes into the journal, and a commit comes later."""
-        if self._failure is not None:
-            raise self._failure
+        if self._budget.failure is not None:
+            raise self._budget.failure
         if not self.dirty:
             return
         try:
@@ -406,60 +397,24 @@ class Store:
 
     # -- space ------------------------------------------------------------------------------------
 
-    def note(self) -> None:
-        """Note a record that is written, whatever space is left."""
-        if self._failure is not None:
-            raise OSError(errno.EIO, str(self._failure))
-        self.dirty = True
-        self.dirty_bytes += _RECORD_COST
-        self._records += 1
-        if self._records >= self._records_max:
-            self._feel_pressure()
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return self._budget.dirty
 
-    def _feel_pressure(self) -> None:
-        """A commit copies every page of the trees that it touches, and a record may touch several.
-        Pages that one commit gave up can be used again by the one after the next. So on a disk that
-        is nearly full a commit must stay below a third of what is left."""
-        self._records_max = max(self._free_bytes(), 0) // 3 // _RECORD_PAGES
-        self.pressed = self._records >= self._records_max
+    @dirty.setter
+    def dirty(self, dirty: bool) -> None:
+        self._budget.dirty = dirty
 
-    def charge(self, size: int = 0) -> None:
-        """Before an operation that takes space: note its bytes, or refuse it with ENOSPC.
+    @property
+    def dirty_bytes(self) -> int:
+        """What waits for the commit."""
+        return self._budget.bytes
 
-        The reserve sees to it that what was accepted can be committed, and that operations that
-        do not ask (removing, changing attributes) still work on a full disk.
-        """
-        if self._failure is not None:
-            raise OSError(errno.EIO, str(self._failure))
-        needed = self.dirty_bytes + size + _RECORD_COST
-        if needed > self._budget:
-            self._look_ahead(needed)
-            if needed > self._budget:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.dirty = True
-        self.dirty_bytes = needed
-        self._records += 1
-        if self._records >= self._records_max:
-            self._feel_pressure()
-
-    def _look_ahead(self, needed: int) -> None:
-        """How far to go until the disk is asked again. Where a quota is near, commits stay small:
-        a disk that never writes in place needs new room even for pages that are used again."""
-        room = self._free_bytes(needed) - _RESERVE
-        stride = AHEAD - _RESERVE
-        if self._room.limited:
-            stride = _RESERVE // 4
-            self.pressed = self.pressed or self.dirty_bytes > stride
-        self._budget = min(room, needed + stride)
-
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes more could be written in any case."""
-        if self._failure is not None or self.pressed:
-            return False
-        needed = self.dirty_bytes + size
-        if needed > self._budget:
-            self._look_ahead(needed)
-        return needed <= self._budget
+    @property
+    def pressed(self) -> bool:
+        """Whether a commit should come before the next operation: the disk is nearly full."""
+        return self._budget.pressed
 
     def _has_plenty(self) -> bool:
         """Whether the disk can spare what the journal takes."""
@@ -468,22 +423,9 @@ class Store:
     def fail(self) -> None:
         """Something that was acknowledged could not be written: as after a failed commit, nothing
         more is."""
-        self._failure = self._failure or errors.StoreUnwritten(self.path)
-        self.dirty = True  # so that whoever commits by the clock hears of it
+        self._budget.fail(self._budget.failure or errors.StoreUnwritten(self.path))
 
-    def note_room(self, size: int, records: int) -> None:
-        """Note bytes and records for which there was room."""
-        self.dirty_bytes += size + records * _RECORD_COST
-        self._records += records
-
-    def require(self, records: int) -> None:
-        """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
-        noted when it is written."""
-        needed = self.dirty_bytes + records * _RECORD_COST
-        if records and needed > self._free_bytes(needed) - _RESERVE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _free_bytes(self, waiting: int = 0) -> int:
+    def _free_bytes(self, waiting: int) -> int:
         room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
         free = min(self._room.free(waiting), room)
         return free if free > _SCARCE else free + self.reusable_bytes()

@@ -20,6 +20,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -333,12 +334,14 @@ def replay(
     if not bodies:
         return 0
     tables = [env.open_db(name) for name in names]
-    with env.begin(write=True) as txn:
-        for body in bodies:
-            for table, key, value in _changes(body):
+    try:
+        with env.begin(write=True) as txn:
+            for table, key, value in chain.from_iterable(map(_changes, bodies)):
                 if value is None:
                     txn.delete(key, db=tables[table])
                 else:
                     txn.put(key, value, db=tables[table])
+    except (struct.error, LookupError) as error:
+        raise JournalDamaged("its journal has records that make no sense") from error
     log.info("%s: %d syncs were in the journal alone", directory, len(bodies))
     return len(bodies)

@@ -18,6 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
+from ckptfs.store import journal
 from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
@@ -68,9 +69,14 @@ def require_store(path: Path) -> int:
 
 def _require_closed(path: Path) -> None:
     """Whoever can write to a store can make anything of this user's files, and of the daemon."""
-    for name, file in (("it", path), (DATA_FILE, path / DATA_FILE)):
-        if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise errors.StoreExposed(path, name)
+    for name, file in (
+        ("it", path),
+        (DATA_FILE, path / DATA_FILE),
+        (journal.FILE, path / journal.FILE),
+    ):
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise errors.StoreExposed(path, name)
 
 
 def require_place(path: Path) -> None:

@@ -156,6 +156,7 @@ def test_fdatasync_brings_the_size_along(own_mount: Workspace) -> None:
     for number in range(50):
         os.write(fd, b"line %03d\n" % number)
         os.fdatasync(fd)
+    assert (own_mount.store / "journal").exists(), "most of it is there alone"
     own_mount.kill()
     close_quietly(fd)
     own_mount.mount()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import resource
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -245,6 +247,27 @@ def test_a_damaged_batch_before_others_is_told(memory: Path) -> None:
     assert names(fs) == [b"a", b"b"], "what came before the damage"
     assert check(fs.store) == []
     fs.store.close()
+
+
+def test_records_that_make_no_sense_are_told(memory: Path) -> None:
+    """Whole by its digest, but of a table that there is not."""
+
+    def foreign(data: bytearray) -> None:
+        with mmap.mmap(-1, 2 * _STEP) as buffer:
+            (base,) = struct.unpack_from("<Q", data, 8)
+            length = journal._pack(buffer, base, 0, [(200, b"key", b"value")])
+            data[:length] = buffer[:length]
+            data[length:] = bytes(len(data) - length)
+
+    with pytest.raises(errors.StoreCorrupt, match="journal"):
+        Store.open(damaged(memory, foreign))
+
+
+def test_a_journal_that_others_may_write_to_is_refused(memory: Path) -> None:
+    path = damaged(memory, lambda data: None)
+    (path / journal.FILE).chmod(0o660)
+    with pytest.raises(errors.StoreExposed):
+        Store.open(path)
 
 
 def test_a_repair_takes_what_was_synced(memory: Path) -> None:

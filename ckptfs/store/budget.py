@@ -1,0 +1,116 @@
+"""The budget of a transaction: what was accepted since the last commit, and what may still be.
+
+Everything that is accepted must be possible to commit. So every write is counted, the disk is asked
+now and then how much there is (`ckptfs.store.room`), and what does not fit is refused before
+anything changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from ckptfs.errors import StoreError
+from ckptfs.store.room import AHEAD, Room
+
+#: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
+_RESERVE = 16 << 20
+#: A record's share of the tree pages that its commit copies, as counted against the free space.
+_RECORD_COST = 512
+#: The same at worst: in trees that are large, records that are far apart.
+_RECORD_PAGES = 16 << 10
+
+
+class Budget:
+    """``free_bytes`` tells how many bytes the store could still write, given how many wait."""
+
+    def __init__(self, room: Room, free_bytes: Callable[[int], int]) -> None:
+        self._room = room
+        self._free_bytes = free_bytes
+        #: Why nothing can be written any more, if that is so.
+        self.failure: StoreError | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """After a commit."""
+        self.dirty = False
+        self.bytes = 0
+        #: Whether a commit should come before the next operation: the disk is nearly full.
+        self.pressed = False
+        self._records = 0
+        self._records_max = _RESERVE // 3 // _RECORD_PAGES
+        #: Known when it is first asked for: others fill the disk while this workspace is idle.
+        self._limit = -1
+
+    def fail(self, failure: StoreError) -> None:
+        """From here on everything is refused."""
+        self.failure = failure
+        self.dirty = True  # so that whoever commits by the clock hears of it, too
+
+    def note(self) -> None:
+        """Note a record that is written, whatever space is left."""
+        if self.failure is not None:
+            raise OSError(errno.EIO, str(self.failure))
+        self.dirty = True
+        self.bytes += _RECORD_COST
+        self._records += 1
+        if self._records >= self._records_max:
+            self._feel_pressure()
+
+    def _feel_pressure(self) -> None:
+        """A commit copies every page of the trees that it touches, and a record may touch several.
+        Pages that one commit gave up can be used again by the one after the next. So on a disk that
+        is nearly full a commit must stay below a third of what is left."""
+        self._records_max = max(self._free_bytes(0), 0) // 3 // _RECORD_PAGES
+        self.pressed = self._records >= self._records_max
+
+    def charge(self, size: int = 0) -> None:
+        """Before an operation that takes space: note its bytes, or refuse it with ENOSPC.
+
+        The reserve sees to it that what was accepted can be committed, and that operations that
+        do not ask (removing, changing attributes) still work on a full disk.
+        """
+        if self.failure is not None:
+            raise OSError(errno.EIO, str(self.failure))
+        needed = self.bytes + size + _RECORD_COST
+        if needed > self._limit:
+            self._look_ahead(needed)
+            if needed > self._limit:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.dirty = True
+        self.bytes = needed
+        self._records += 1
+        if self._records >= self._records_max:
+            self._feel_pressure()
+
+    def _look_ahead(self, needed: int) -> None:
+        """How far to go until the disk is asked again. Where a quota is near, commits stay small:
+        a disk that never writes in place needs new room even for pages that are used again."""
+        room = self._free_bytes(needed) - _RESERVE
+        stride = AHEAD - _RESERVE
+        if self._room.limited:
+            stride = _RESERVE // 4
+            self.pressed = self.pressed or self.bytes > stride
+        self._limit = min(room, needed + stride)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more could be written in any case."""
+        if self.failure is not None or self.pressed:
+            return False
+        needed = self.bytes + size
+        if needed > self._limit:
+            self._look_ahead(needed)
+        return needed <= self._limit
+
+    def note_room(self, size: int, records: int) -> None:
+        """Note bytes and records for which there was room."""
+        self.bytes += size + records * _RECORD_COST
+        self._records += records
+
+    def require(self, records: int) -> None:
+        """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
+        noted when it is written."""
+        needed = self.bytes + records * _RECORD_COST
+        if records and needed > self._free_bytes(needed) - _RESERVE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
