@@ -7,6 +7,7 @@ from ckptfs.history.checkpoints import (
     describe,
     find,
     lineage,
+    nearest,
     seal,
 )
 from ckptfs.history.restore import (
@@ -40,6 +41,7 @@ __all__ = [
     "find",
     "leave_limbo",
     "lineage",
+    "nearest",
     "plan",
     "redoable",
     "restore",

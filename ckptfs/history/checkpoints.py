@@ -7,7 +7,9 @@ tells stands in the epoch's record, as JSON.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -143,7 +145,8 @@ def checkpoints(store: Store) -> list[Checkpoint]:
 
 def _look_for_all(store: Store) -> list[Checkpoint]:
     found = [_known(store, epoch, record) for epoch, record in store.epochs.items() if record.info]
-    return sorted(found, key=lambda checkpoint: checkpoint.id)
+    found.sort(key=attrgetter("id"))
+    return found
 
 
 def find(store: Store, number: int) -> Checkpoint:
@@ -156,11 +159,18 @@ def find(store: Store, number: int) -> Checkpoint:
 def lineage(store: Store) -> list[Checkpoint]:
     """The checkpoints that the head descends from, newest first: the way back in time, without
     those that a restore left aside."""
-    known = {checkpoint.epoch: checkpoint for checkpoint in checkpoints(store)}
-    found = []
+    return list(_way_back(store))
+
+
+def nearest(store: Store) -> Checkpoint | None:
+    """The newest checkpoint that the head descends from."""
+    return next(_way_back(store), None)
+
+
+def _way_back(store: Store) -> Iterator[Checkpoint]:
     epoch = store.epochs[store.head.epoch].parent
     while epoch in store.epochs:
-        if epoch in known:
-            found.append(known[epoch])
-        epoch = store.epochs[epoch].parent
-    return found
+        record = store.epochs[epoch]
+        if record.info:
+            yield _known(store, epoch, record)
+        epoch = record.parent

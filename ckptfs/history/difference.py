@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import pairs
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage
+from ckptfs.history.checkpoints import Checkpoint, checkpoints, nearest
 from ckptfs.history.diff import ROOT_PATH, Change, before, compare, nothing
 from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.history.log import seek
@@ -84,8 +84,8 @@ def _checkpoint_of(fs: Filesystem, view: View) -> Checkpoint | None:
 def _older(fs: Filesystem, text: str) -> End:
     if text:
         return _newer(fs, text)
-    way = lineage(fs.store)
-    return End(fs.view_of(way[0].epoch), way[0]) if way else End(nothing(), None)
+    found = nearest(fs.store)
+    return End(fs.view_of(found.epoch), found) if found else End(nothing(), None)
 
 
 def _newer(fs: Filesystem, text: str) -> End:

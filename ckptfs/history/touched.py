@@ -16,7 +16,6 @@ from typing import NamedTuple
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
-    NO_EPOCH,
     block_number,
     dirent_name,
     inode_entity,
@@ -44,23 +43,17 @@ class Touched(NamedTuple):
 
 def epochs_between(store: Store, a: Epoch, b: Epoch) -> list[Epoch]:
     """The epochs on the two ways from ``a`` and ``b`` up to, not with, their common ancestor."""
-    above_a = _lineage(store, a)
-    seen = set(above_a)
+    way_a: list[Epoch] = []
     way_b: list[Epoch] = []
-    for epoch in _lineage(store, b):
-        if epoch in seen:
-            return above_a[: above_a.index(epoch)] + way_b
-        way_b.append(epoch)
-    return above_a + way_b
-
-
-def _lineage(store: Store, epoch: Epoch) -> list[Epoch]:
-    """The epoch and all its ancestors, nearest first."""
-    found = []
-    while epoch != NO_EPOCH:
-        found.append(epoch)
-        epoch = store.epochs[epoch].parent
-    return found
+    while a != b:
+        # The younger of two is no ancestor of the other: numbers count up.
+        if a > b:
+            way_a.append(a)
+            a = store.epochs[a].parent
+        else:
+            way_b.append(b)
+            b = store.epochs[b].parent
+    return way_a + way_b
 
 
 def names_differ(store: Store, a: View, b: View) -> bool:

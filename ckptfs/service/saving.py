@@ -63,8 +63,7 @@ def unchanged_since(service: Service) -> Checkpoint | None:
     service.fs.settle()
     if service.has_unsaved():
         return None
-    way = history.lineage(service.fs.store)
-    return way[0] if way else None
+    return history.nearest(service.fs.store)
 
 
 def has_unsaved(service: Service) -> bool:

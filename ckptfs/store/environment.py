@@ -511,6 +511,7 @@ class Store:
         sealed = record._replace(sealed=True, inodes=view.inodes, info=info)
         self._put_epoch(view.epoch, sealed)
         view.seal()
+        self._remember(view)
 
     def describe_epoch(self, epoch: Epoch, info: dict[str, object]) -> None:
         """Change what is told about a sealed epoch."""

@@ -141,4 +141,4 @@ def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
         assert fresh.grant(PID) is None
         with pytest.raises(StoreUnwritten):
             fs.commit()
-        fs.store._failure = None  # so that the end of the test can look at it
+        fs.store._budget.failure = None  # so that the end of the test can look at it

@@ -17,7 +17,7 @@ import pytest
 from ckptfs.errors import StoreFull
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.store import Store, check, environment, opening
+from ckptfs.store import Store, budget, check, opening
 from tests.direct import find, get, put
 from tests.support.errnos import fails
 from tests.support.mounting import scratch
@@ -234,7 +234,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     full.files[b"kept"] = b"before"
     put(full.fs, b"kept", b"before")
     full.fs.commit()
-    monkeypatch.setattr(environment, "_RESERVE", -(1 << 40))
+    monkeypatch.setattr(budget, "_RESERVE", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()
     full.fs.store.commit()
