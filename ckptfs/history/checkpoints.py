@@ -20,10 +20,6 @@ from ckptfs.store import Store
 from ckptfs.store.format import EpochRecord
 
 _NEXT_ID = b"next_checkpoint"
-#: Of each store, what `checkpoints` found last, and as of when.
-_all: WeakKeyDictionary[Store, tuple[int, list[Checkpoint]]] = WeakKeyDictionary()
-#: By store and epoch: checkpoints that were asked for, and the records that they were made from.
-_made: WeakKeyDictionary[Store, dict[Epoch, tuple[EpochRecord, Checkpoint]]] = WeakKeyDictionary()
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
 CURRENT_TASK = b"current_task"
 
@@ -121,13 +117,39 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
     )
 
 
-def _known(store: Store, epoch: Epoch, record: EpochRecord) -> Checkpoint:
-    """The checkpoint that a record tells of. Every verb asks for all of them."""
-    known = _made.setdefault(store, {})
-    found = known.get(epoch)
-    if found is None or found[0] is not record:
-        found = known[epoch] = record, _checkpoint(epoch, record.info)
-    return found[1]
+class _Told:
+    """The checkpoints that the records of a store tell of. Every verb asks for all of them, so they
+    are made once, as long as their records stay the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[Epoch, tuple[EpochRecord, Checkpoint]] = {}
+        self._all: list[Checkpoint] = []
+        #: When all were looked for.
+        self._tidings = -1
+
+    def one(self, epoch: Epoch, record: EpochRecord) -> Checkpoint:
+        found = self._made.get(epoch)
+        if found is None or found[0] is not record:
+            found = self._made[epoch] = record, _checkpoint(epoch, record.info)
+        return found[1]
+
+    def all(self, store: Store) -> list[Checkpoint]:
+        """By their numbers."""
+        if self._tidings != store.tidings:
+            one, records = self.one, store.epochs
+            self._all = [one(epoch, record) for epoch, record in records.items() if record.info]
+            self._all.sort(key=attrgetter("id"))
+            self._tidings = store.tidings
+            for epoch in self._made.keys() - records.keys():
+                del self._made[epoch]
+        return self._all
+
+
+_told: WeakKeyDictionary[Store, _Told] = WeakKeyDictionary()
+
+
+def _told_by(store: Store) -> _Told:
+    return _told.setdefault(store, _Told())
 
 
 def describe(store: Store, checkpoint: Checkpoint) -> None:
@@ -137,22 +159,13 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
-    told = _all.get(store)
-    if told is None or told[0] != store.tidings:
-        told = _all[store] = store.tidings, _look_for_all(store)
-    return list(told[1])
-
-
-def _look_for_all(store: Store) -> list[Checkpoint]:
-    found = [_known(store, epoch, record) for epoch, record in store.epochs.items() if record.info]
-    found.sort(key=attrgetter("id"))
-    return found
+    return list(_told_by(store).all(store))
 
 
 def find(store: Store, number: int) -> Checkpoint:
     for epoch, record in store.epochs.items():
         if record.info and record.info["id"] == number:
-            return _known(store, epoch, record)
+            return _told_by(store).one(epoch, record)
     raise errors.CheckpointUnknown(str(number))
 
 
@@ -168,9 +181,10 @@ def nearest(store: Store) -> Checkpoint | None:
 
 
 def _way_back(store: Store) -> Iterator[Checkpoint]:
+    told = _told_by(store)
     epoch = store.epochs[store.head.epoch].parent
     while epoch in store.epochs:
         record = store.epochs[epoch]
         if record.info:
-            yield _known(store, epoch, record)
+            yield told.one(epoch, record)
         epoch = record.parent
