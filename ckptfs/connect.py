@@ -50,7 +50,9 @@ __all__ = [
 _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
 
 #: What stands in the directory of a store, and how the names of the rest begin.
-_OF_A_STORE = frozenset({"lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"})
+_OF_A_STORE = frozenset(
+    {"journal", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
+)
 _BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.

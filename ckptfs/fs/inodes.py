@@ -258,7 +258,7 @@ def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
 def record_orphans(fs: Filesystem) -> None:
     """Before a commit: note the nameless inodes in use, so that a crash does not leak them."""
     for ino in fs.unlinked:
-        fs.store.orphans.put(pack_u64(ino), b"")
+        fs.store.orphans.add(pack_u64(ino), b"")
 
 
 def reap_orphans(fs: Filesystem) -> None:

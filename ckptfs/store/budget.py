@@ -34,7 +34,8 @@ class Budget:
 
     def begin(self) -> None:
         """After a commit."""
-        self.dirty = False
+        # So that whoever commits by the clock hears of a failure.
+        self.dirty = self.failure is not None
         self.bytes = 0
         #: Whether a commit should come before the next operation: the disk is nearly full.
         self.pressed = False
@@ -46,7 +47,7 @@ class Budget:
     def fail(self, failure: StoreError) -> None:
         """From here on everything is refused."""
         self.failure = failure
-        self.dirty = True  # so that whoever commits by the clock hears of it, too
+        self.dirty = True
 
     def note(self) -> None:
         """Note a record that is written, whatever space is left."""

@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
-from ckptfs.store import compaction, journal, opening, residency
+from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
@@ -56,6 +56,8 @@ TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 
 #: Where the anchor stands among the counters.
 _ANCHOR = b"anchor"
+#: What is counted of the epoch aside.
+_ASIDE = b"aside"
 
 #: How many views of checkpoints are kept at hand: each names all epochs before it.
 _VIEWS_MAX = 16
@@ -176,18 +178,17 @@ class Store:
     @classmethod
     def _attach(cls, path: Path, map_size: int, lock_fd: int | None = None) -> Store:
         fd = opening.take_lock(path) if lock_fd is None else lock_fd
+        env: lmdb.Environment | None = None
         try:
             compaction.remove_leftover(path / DATA_FILE)
             env = opening.open_environment(path, map_size, len(TABLES))
-            journal.replay(path, env, TABLES)
+            batches.replay(path, env, TABLES)
             return cls(path, env, fd)
-        except journal.JournalDamaged as error:
-            env.close()
+        except BaseException as error:
+            if env is not None:
+                env.close()
             os.close(fd)
-            raise errors.StoreCorrupt(path, str(error)) from error
-        except lmdb.Error as error:
-            os.close(fd)
-            raise opening.not_lmdb(path, error) from error
+            raise opening.opening_failed(path, error) from error
 
     def _load(self) -> None:
         self._next_ino = self._counter(b"next_ino")
@@ -266,17 +267,15 @@ class Store:
 
     # -- transactions -----------------------------------------------------------------------------
 
-    def _begin(self, after: errors.StoreError | None = None) -> None:
-        # After a commit that failed the journal has what was synced and is nowhere else.
-        if self._journal.wanted and after is None and not self._has_plenty():
-            self._journal.discard()
+    def _begin(self) -> None:
         self._txn = cast("Transaction", self._env.begin(write=True))
+        # After a commit that failed the journal has what was synced and is nowhere else.
+        if self._journal.wanted and not self._budget.failure and not self._has_plenty():
+            self._journal.try_to_discard()
         writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
             table.bind(writing)
         self._budget.begin()
-        if after is not None:
-            self._budget.fail(after)
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
@@ -292,9 +291,7 @@ class Store:
             self._settle()
             self._txn.commit()
         except lmdb.Error as error:
-            failure = opening.commit_failed(self.path, error)
-            self._begin(after=failure)
-            raise failure from error
+            raise self._commit_failed(error) from error
         self._room.written(self.dirty_bytes)
         self._begin()
 
@@ -307,12 +304,21 @@ class Store:
             return
         try:
             self._settle()
-        except lmdb.Error:
-            self.commit()  # fails the same way, and says so
-            return
+        except lmdb.Error as error:
+            raise self._commit_failed(error) from error
         if not self._journal.append():
-            self._journal.want()
+            if self._journal.want():
+                self._meta.put(batches.KEY, self._journal.key)
             self.commit()
+
+    def _commit_failed(self, error: lmdb.Error) -> errors.StoreError:
+        """From here on nothing is accepted; what is committed can still be read, if LMDB goes on
+        at all."""
+        failure = opening.commit_failed(self.path, error)
+        self._budget.fail(failure)
+        with contextlib.suppress(lmdb.Error):
+            self._begin()
+        return failure
 
     def _settle(self) -> None:
         """Put what waits elsewhere into the transaction."""
@@ -325,8 +331,9 @@ class Store:
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
             self._put_epoch(head.epoch, record._replace(inodes=head.inodes))
-        if self.aside is not None:
+        if self.aside is not None and self._counted.get(_ASIDE) != self.aside.inodes:
             self._put_aside(self.aside.inodes)
+            self._counted[_ASIDE] = self.aside.inodes
         for key, value in (
             (b"next_ino", self._next_ino),
             (b"next_content", self._next_content),
@@ -345,8 +352,8 @@ class Store:
                 committed = True
         finally:
             self._txn.abort()
-            self._journal.close(committed=committed)
             self._env.close()
+            self._journal.close(committed=committed)
             os.close(self._lock_fd)
 
     def page_faults(self) -> list[str]:
@@ -378,12 +385,13 @@ class Store:
         self._txn.abort()
         try:
             compaction.write_copy(self._env, self._dbs, self.path / DATA_FILE)
+            # The numbers of commits begin anew in the copy; and what is purged must not stay there.
+            self._journal.discard()
+            compaction.sync(self.path)
         except (lmdb.Error, OSError) as error:
+            compaction.remove_leftover(self.path / DATA_FILE)
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
-        # The numbers of commits begin anew in the copy.
-        self._journal.discard()
-        compaction.sync(self.path)
         map_size = int(self._env.info()["map_size"])
         self._env.close()
         try:
@@ -418,7 +426,10 @@ class Store:
 
     def _has_plenty(self) -> bool:
         """Whether the disk can spare what the journal takes."""
-        return self._room.free(JOURNAL_MAX) > _PLENTY and not self._room.limited
+        try:
+            return self._room.free(JOURNAL_MAX) > _PLENTY and not self._room.limited
+        except OSError:
+            return False
 
     def fail(self) -> None:
         """Something that was acknowledged could not be written: as after a failed commit, nothing

@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store import journal
+from ckptfs.store import batches
 from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
@@ -72,7 +72,7 @@ def _require_closed(path: Path) -> None:
     for name, file in (
         ("it", path),
         (DATA_FILE, path / DATA_FILE),
-        (journal.FILE, path / journal.FILE),
+        (batches.FILE, path / batches.FILE),
     ):
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -202,7 +202,18 @@ def refusal(path: Path, error: OSError) -> errors.StoreError:
     return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
 
 
+def opening_failed(path: Path, error: BaseException) -> BaseException:
+    """What to say of an error that the opening of a store met."""
+    if isinstance(error, batches.JournalDamaged):
+        return errors.StoreCorrupt(path, str(error))
+    if isinstance(error, lmdb.Error):
+        return not_lmdb(path, error)
+    return refusal(path, error) if isinstance(error, OSError) else error
+
+
 def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if isinstance(error, lmdb.DiskError):
+        return errors.StoreFull(path, str(error))
     if isinstance(error, lmdb.ReadonlyError):
         return errors.StoreReadOnly(path)
     if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):

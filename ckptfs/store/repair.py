@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import errors
-from ckptfs.store import compaction, journal, opening
+from ckptfs.store import batches, compaction, opening
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.mend import mend
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
@@ -78,7 +78,7 @@ def _adopt(path: Path, workshop: Path) -> Path:
     compaction.sync(workshop / DATA_FILE)
     os.link(path / DATA_FILE, kept_as)
     os.replace(workshop / DATA_FILE, path / DATA_FILE)
-    if (path / journal.FILE).exists():
-        os.replace(path / journal.FILE, kept_as.with_suffix(".journal"))
+    if (path / batches.FILE).exists():
+        os.replace(path / batches.FILE, kept_as.with_suffix(".journal"))
     compaction.sync(path)
     return kept_as

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from ckptfs.model import Epoch, Ino
+from ckptfs.store import batches
 from ckptfs.store import format as fmt
-from ckptfs.store import journal
 from ckptfs.store.chunks import ChunkError, unpack_chunk
 from ckptfs.store.opening import FORMAT, META
 from ckptfs.store.pages import Meta, Pages
@@ -50,8 +50,8 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
-            journal.replay(damaged.parent, env, tables, base=meta.transaction, partly=True)
-            lost = list(_wake(env, dbs))
+            lost = list(filter(None, [_replay(damaged.parent, env, tables, meta)]))
+            lost += _wake(env, dbs)
             _complete(env, dbs)
             env.sync(True)
         return [*pages.broken, *lost]
@@ -64,6 +64,15 @@ def _readable_state(pages: Pages) -> Meta | None:
         if {name for name, _ in pages.tables(meta)} >= _NEEDED:
             return meta
     return None
+
+
+def _replay(store: Path, env: lmdb.Environment, tables: tuple[bytes, ...], meta: Meta) -> str:
+    """Take what the journal has, and what is wrong with it. The new file has nothing to do with it
+    any more: without its key nobody takes it for a part of the store."""
+    fault = batches.replay(store, env, tables, follows=meta.transaction, partly=True)
+    with env.begin(write=True) as txn:
+        txn.delete(batches.KEY, db=env.open_db(META, txn=txn))
+    return fault
 
 
 def _copy(env: lmdb.Environment, db: Database, records: Iterator[tuple[bytes, bytes]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import random
@@ -15,15 +16,16 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from ckptfs import errors, history
+from ckptfs import connect, errors, history
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.service import Service
-from ckptfs.store import Store, check, journal, repair
+from ckptfs.store import Store, batches, check, compaction, journal, repair
 from ckptfs.store.environment import TABLES
+from ckptfs.store.format import dirent_entity
 from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
 
-_STEP = journal._STEP
+_STEP = batches.STEP
 
 
 def synced(fs: Filesystem, *names: bytes) -> None:
@@ -34,7 +36,7 @@ def synced(fs: Filesystem, *names: bytes) -> None:
 
 
 def file_of(store: Store) -> Path:
-    return store.path / journal.FILE
+    return store.path / batches.FILE
 
 
 def commits(fs: Filesystem) -> int:
@@ -249,23 +251,174 @@ def test_a_damaged_batch_before_others_is_told(memory: Path) -> None:
     fs.store.close()
 
 
-def test_records_that_make_no_sense_are_told(memory: Path) -> None:
-    """Whole by its digest, but of a table that there is not."""
+def foreign(data: bytearray, key: bytes) -> None:
+    """A second batch that is whole by its digest, but of a table that there is not."""
+    with mmap.mmap(-1, 2 * _STEP) as buffer:
+        (follows,) = struct.unpack_from("<Q", data, 8)
+        length = batches.pack(buffer, key, follows, 1, [(200, b"key", b"value")])
+        data[_STEP : _STEP + length] = buffer[:length]
+        data[_STEP + length :] = bytes(len(data) - _STEP - length)
 
-    def foreign(data: bytearray) -> None:
-        with mmap.mmap(-1, 2 * _STEP) as buffer:
-            (base,) = struct.unpack_from("<Q", data, 8)
-            length = journal._pack(buffer, base, 0, [(200, b"key", b"value")])
-            data[:length] = buffer[:length]
-            data[length:] = bytes(len(data) - length)
 
+def test_records_that_make_no_sense_are_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
+    path = damaged(memory, lambda data: foreign(data, b"k" * 16))
     with pytest.raises(errors.StoreCorrupt, match="journal"):
-        Store.open(damaged(memory, foreign))
+        Store.open(path)
+    repaired = repair.repair(path)
+    assert "its journal has records that make no sense" in repaired.unreadable
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b"]
+    fs.store.close()
+
+
+def test_bytes_of_a_file_that_look_like_a_batch_are_none(memory: Path) -> None:
+    """A commit leaves in the file what was synced before it; anybody may have written that."""
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b")
+    start = 9_000
+    for name in (b"1", b"2"):
+        fs.commit()
+        synced(fs, b"-")
+        fs.unlink(fs.head, 1, b"-")
+        fs.commit()
+        crafted = _crafted(fs)
+        put(fs, name, os.urandom(start) + crafted + os.urandom(50_000))
+        fs.sync()
+        at = file_of(fs.store).read_bytes().index(crafted)
+        start += -at % _STEP  # where a batch could begin, the second time
+    assert at == 3 * _STEP
+    fs.commit()
+    put(fs, b"c", os.urandom(2 * _STEP))
+    fs.sync()
+    after = crashed(fs)
+    assert names(after) == [b"1", b"2", b"a", b"b", b"c"]
+    after.store.close()
+
+
+def _crafted(fs: Filesystem) -> bytes:
+    """What would remove a file if it were the second batch after the next commit."""
+    gone = [(TABLES.index(b"dirents"), dirent_entity(1, b"a") + fs.head.suffix, None)]
+    with mmap.mmap(-1, 2 * _STEP) as buffer:
+        batches.pack(buffer, bytes(16), commits(fs) + 1, 1, gone)
+        return bytes(buffer[:200])
+
+
+def test_a_data_file_that_is_older_than_its_journal_is_told(memory: Path) -> None:
+    """As by a disk that says that it wrote what it did not."""
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b")
+    data = fs.store.path / "data.mdb"
+    older = data.read_bytes()
+    fs.commit()
+    synced(fs, b"c")
+    fs.store.close(commit=False)
+    page = max((0, 1), key=lambda n: _commit_of(data.read_bytes(), n)) * _STEP
+    data.write_bytes(
+        data.read_bytes()[:page] + older[page : page + _STEP] + data.read_bytes()[page + _STEP :]
+    )
+    with pytest.raises(errors.StoreCorrupt, match="older than its journal"):
+        Store.open(fs.store.path)
+
+
+def _commit_of(data: bytes, page: int) -> int:
+    """The number of the commit in one of LMDB's two first pages."""
+    (number,) = struct.unpack_from("<Q", data, page * _STEP + 144)
+    return int(number)
+
+
+def test_a_repair_that_is_interrupted_leaves_no_journal_to_the_new_file(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = damaged(memory, lambda data: None)
+    before = (path / batches.FILE).read_bytes()
+    repair.repair(path)
+    (path / batches.FILE).write_bytes(before)
+    new = bytearray(before)
+    with lmdb.open(os.fspath(path), readonly=True, lock=False, max_dbs=64) as env:
+        struct.pack_into("<Q", new, 8, env.info()["last_txnid"])
+    (path / batches.FILE).write_bytes(new)
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b", b"c", b"d", b"e"]
+    assert check(fs.store) == []
+    fs.store.close()
+
+
+def test_a_journal_that_cannot_be_read_is_told_and_the_store_let_go(memory: Path) -> None:
+    path = damaged(memory, lambda data: None)
+    (path / batches.FILE).rename(path / "aside")
+    (path / batches.FILE).mkdir()
+    for _ in range(2):
+        with pytest.raises(errors.StoreUnreadable):
+            Store.open(path)
+    (path / batches.FILE).rmdir()
+    (path / "aside").rename(path / batches.FILE)
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b", b"c", b"d", b"e"]
+    fs.store.close()
+
+
+def test_forgetting_a_store_takes_its_journal(memory: Path) -> None:
+    path = damaged(memory, lambda data: None)
+    assert connect.remove_store(path) == []
+    assert not path.exists()
+
+
+def test_a_compaction_that_cannot_remove_it_changes_nothing(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = life.fs
+    synced(fs, b"a", b"b")
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "sync", fail)
+        with pytest.raises(errors.StoreFull):
+            fs.store.compact()
+    synced(fs, b"c", b"d")
+    assert names(life.crash()) == [b"a", b"b", b"c", b"d"]
+
+
+def test_after_a_commit_that_ends_lmdb_nothing_is_accepted(memory: Path) -> None:
+    """The page that says what is current could not be written."""
+    fs = Filesystem(Store.create(memory / "store"), Ticks())
+    synced(fs, b"a", b"b")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, _of_the_first_pages(fs.store))
+    os.close(full)
+    put(fs, b"c", b"c")
+    with pytest.raises(errors.StoreError):
+        fs.commit()
+    for accept in (fs.store.note, fs.store.charge):
+        with pytest.raises(OSError, match=r"Cannot|damaged|full"):
+            accept()
+    for end in (fs.store.sync, fs.store.close):
+        with pytest.raises(errors.StoreError):
+            end()
+    after = Filesystem(Store.open(fs.store.path), Ticks())
+    assert names(after) == [b"a", b"b"]
+    after.store.close()
+
+
+def _of_the_first_pages(store: Store) -> int:
+    """LMDB's descriptor for them, which waits for the disk."""
+    for link in Path("/proc/self/fd").iterdir():
+        if os.readlink(link) == os.fspath(store.path / "data.mdb"):
+            flags = next(
+                line
+                for line in Path(f"/proc/self/fdinfo/{link.name}").read_text().splitlines()
+                if line.startswith("flags")
+            )
+            if int(flags.split()[1], 8) & os.O_DSYNC:
+                return int(link.name)
+    raise AssertionError("LMDB has no such descriptor")
 
 
 def test_a_journal_that_others_may_write_to_is_refused(memory: Path) -> None:
     path = damaged(memory, lambda data: None)
-    (path / journal.FILE).chmod(0o660)
+    (path / batches.FILE).chmod(0o660)
     with pytest.raises(errors.StoreExposed):
         Store.open(path)
 

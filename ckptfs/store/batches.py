@@ -1,0 +1,183 @@
+"""Batches: the records of one sync each, in the file of the journal; and what is read from it.
+
+A batch names the commit that it follows, by LMDB's number of it, and its place among those of that
+commit, and has a digest. The digest is keyed with random bytes that stand in the store itself and
+are new with every opening: what is left in the file of earlier batches, in which anybody who writes
+files could have written what looks like one, is known for what it is. docs/FORMAT.md has the
+layout.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+from xxhash import xxh3_64_intdigest
+
+log = logging.getLogger(__name__)
+
+FILE = "journal"
+#: What a disk writes at once; batches begin at multiples of it.
+STEP = 4096
+
+#: Where the key stands, in the table of counters.
+KEY = b"journal"
+_KEY_TABLE = b"meta"
+_KEY_SIZE = 16
+
+_MAGIC = b"ckptfs-j"
+#: Magic, the commit that it follows, its place among those of that commit, length of what follows.
+_HEAD = struct.Struct("<8sQII")
+_DIGEST = struct.Struct("<Q")
+_BEGIN = _HEAD.size + _DIGEST.size
+#: Table, whether the record is there or gone, lengths of key and value.
+RECORD = struct.Struct("<BBHI")
+_GONE, _THERE = 0, 1
+
+#: A table's place among all, a key, and its value or None where the record is gone.
+Change = tuple[int, bytes, bytes | None]
+
+
+class JournalDamaged(Exception):
+    """A batch that was written whole is not any more."""
+
+
+class Batch(NamedTuple):
+    follows: int
+    place: int
+    body: memoryview
+
+    @property
+    def length(self) -> int:
+        """In the file, in whole steps."""
+        return -(-(_BEGIN + len(self.body)) // STEP) * STEP
+
+
+def new_key() -> bytes:
+    return os.urandom(_KEY_SIZE)
+
+
+def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[Change]) -> int:
+    """Write a batch to the beginning of a buffer; return how long it is, in whole steps."""
+    end = _BEGIN
+    for table, name, value in changes:
+        kind = _GONE if value is None else _THERE
+        value = value or b""
+        record = RECORD.pack(table, kind, len(name), len(value)) + name
+        buffer[end : end + len(record)] = record
+        end += len(record)
+        buffer[end : end + len(value)] = value
+        end += len(value)
+    head = _HEAD.pack(_MAGIC, follows, place, end - _BEGIN)
+    with memoryview(buffer) as whole, whole[_BEGIN:end] as body:
+        digest = _digest(key, head, body)
+    buffer[:_BEGIN] = head + _DIGEST.pack(digest)
+    padding = -end % STEP
+    buffer[end : end + padding] = bytes(padding)
+    return end + padding
+
+
+def _digest(key: bytes, head: bytes, body: memoryview) -> int:
+    return xxh3_64_intdigest(body, seed=xxh3_64_intdigest(key + head))
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _batch_at(data: memoryview, at: int, key: bytes) -> Batch | None:
+    """The whole batch that stands there, if one does."""
+    if at + _BEGIN > len(data):
+        return None
+    magic, follows, place, length = _HEAD.unpack_from(data, at)
+    body = data[at + _BEGIN : at + _BEGIN + length]
+    if magic != _MAGIC or len(body) != length:
+        return None
+    (digest,) = _DIGEST.unpack_from(data, at + _HEAD.size)
+    if _digest(key, bytes(data[at : at + _HEAD.size]), body) != digest:
+        return None
+    return Batch(follows, place, body)
+
+
+def _batches(data: memoryview, key: bytes, follows: int) -> tuple[list[Batch], str]:
+    """The batches that follow a commit, and what is wrong behind them, if anything is.
+
+    The one that was being written when the power went may not be whole. But a later one says that
+    it was there once; and one that follows a later commit, that the commit was."""
+    found: list[Batch] = []
+    at = 0
+    while (batch := _batch_at(data, at, key)) and batch[:2] == (follows, len(found)):
+        found.append(batch)
+        at += batch.length
+    if batch is not None and not found and batch.follows > follows:
+        return found, "its data file is older than its journal"
+    for further in range(at, len(data), STEP):
+        batch = _batch_at(data, further, key)
+        if batch is not None and batch.follows == follows and batch.place >= len(found):
+            return found, f"its journal lacks a part before batch {batch.place}"
+    return found, ""
+
+
+def _changes(body: memoryview, tables: int) -> Iterator[Change]:
+    at = 0
+    while at < len(body):
+        table, kind, name_length, length = RECORD.unpack_from(body, at)
+        at += RECORD.size
+        name, value = body[at : at + name_length], body[at + name_length :][:length]
+        if table >= tables or kind not in (_GONE, _THERE) or len(value) != length or not name:
+            raise JournalDamaged("its journal has records that make no sense")
+        yield table, bytes(name), bytes(value) if kind == _THERE else None
+        at += name_length + length
+
+
+def _read(data: memoryview, key: bytes, follows: int, tables: int) -> tuple[list[Change], str]:
+    """The changes of all batches that follow a commit, and what is wrong behind them."""
+    batches, fault = _batches(data, key, follows)
+    changes: list[Change] = []
+    try:
+        for batch in batches:
+            changes += list(_changes(batch.body, tables))
+    except (struct.error, JournalDamaged) as error:
+        return changes, str(error)
+    if batches:
+        log.info("%d syncs are in the journal alone", len(batches))
+    return changes, fault
+
+
+def replay(
+    directory: Path,
+    env: lmdb.Environment,
+    names: Sequence[bytes],
+    *,
+    follows: int | None = None,
+    partly: bool = False,
+) -> str:
+    """Bring what a store's journal has into the store, in one commit. ``follows`` is the commit
+    that it must follow, if that is not the last one of the environment.
+
+    A damaged journal is refused; with ``partly`` what comes before the damage is taken, and the
+    damage is told."""
+    try:
+        data = (directory / FILE).read_bytes()
+    except FileNotFoundError:
+        return ""
+    follows = int(env.info()["last_txnid"]) if follows is None else follows
+    with env.begin(write=True) as txn:
+        tables = [env.open_db(name, txn=txn) for name in names]
+        key = txn.get(KEY, db=tables[names.index(_KEY_TABLE)])
+        if key is None:
+            return ""
+        changes, fault = _read(memoryview(data), bytes(key), follows, len(tables))
+        if fault and not partly:
+            raise JournalDamaged(fault)
+        for table, name, value in changes:
+            if value is None:
+                txn.delete(name, db=tables[table])
+            else:
+                txn.put(name, value, db=tables[table])
+    return fault
