@@ -696,7 +696,8 @@ Outcome fresh_handle(const Request *request)
 {
     if (request->head->opcode != FUSE_WRITE && last_write.node) {
         settle_run();
-        last_write.node = 0;
+        if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
+            last_write.node = 0;
     }
     switch (request->head->opcode) {
     case FUSE_LOOKUP:

@@ -14,6 +14,7 @@ import pytest
 from ckptfs.fuse import front
 from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
+    FSYNC,
     GETATTR,
     LOOKUP,
     MKDIR,
@@ -277,6 +278,16 @@ def test_writes_that_do_not_go_on_are_not(kernel: Kernel, node: int, offset: int
     write(kernel, node, offset, b"abc", pid)
     kernel.serve()
     assert [call[0] for call in giver(kernel).calls][-2:] == ["go_on", "write"]
+
+
+def test_a_sync_comes_after_what_was_written_and_does_not_end_a_run(kernel: Kernel) -> None:
+    for number in range(2):
+        write(kernel, 77, number * 3, b"abc")
+    kernel.send(FSYNC, bytes(16), 77)
+    write(kernel, 77, 6, b"abc")
+    kernel.serve()
+    named = [call[0] for call in giver(kernel).calls if call[0] != "grant"]
+    assert named == ["write", "go_on", "sync", "go_on"]
 
 
 def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
