@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -283,48 +284,45 @@ class Store:
         After one that failed there are no others: what comes next was done on top of what is lost.
         The store on disk is what the last good one made it; whoever opens it goes on from there.
         """
-        if self._budget.failure is not None:
-            raise self._budget.failure
-        if not self.dirty:
-            return
-        try:
-            self._settle()
+        with self._failing():
+            if not self._settle():
+                return
             self._txn.commit()
-        except lmdb.Error as error:
-            raise self._commit_failed(error) from error
         self._room.written(self.dirty_bytes)
         self._begin()
 
     def sync(self) -> None:
         """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
         goes into the journal, and a commit comes later."""
-        if self._budget.failure is not None:
-            raise self._budget.failure
-        if not self.dirty:
-            return
-        try:
-            self._settle()
-        except lmdb.Error as error:
-            raise self._commit_failed(error) from error
-        if not self._journal.append():
+        with self._failing():
+            if not self._settle() or self._journal.append():
+                return
             if self._journal.want():
                 self._meta.put(batches.KEY, self._journal.key)
-            self.commit()
+        self.commit()
 
-    def _commit_failed(self, error: lmdb.Error) -> errors.StoreError:
-        """From here on nothing is accepted; what is committed can still be read, if LMDB goes on
-        at all."""
-        failure = opening.commit_failed(self.path, error)
-        self._budget.fail(failure)
-        with contextlib.suppress(lmdb.Error):
-            self._begin()
-        return failure
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What LMDB cannot do ends everything: from then on nothing is accepted, and what is
+        committed can still be read, if LMDB goes on at all."""
+        if self._budget.failure is not None:
+            raise self._budget.failure
+        try:
+            yield
+        except lmdb.Error as error:
+            failure = opening.commit_failed(self.path, error)
+            self._budget.fail(failure)
+            with contextlib.suppress(lmdb.Error):
+                self._begin()
+            raise failure from error
 
-    def _settle(self) -> None:
-        """Put what waits elsewhere into the transaction."""
-        self._save_counters()
-        self.rest.flush()
-        self.below.settle()
+    def _settle(self) -> bool:
+        """Put what waits elsewhere into the transaction; whether there is anything in it."""
+        if self.dirty:
+            self._save_counters()
+            self.rest.flush()
+            self.below.settle()
+        return self.dirty
 
     def _save_counters(self) -> None:
         head = self.head
