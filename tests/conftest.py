@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,16 @@ def pytest_configure(config: pytest.Config) -> None:
     and `--hypothesis-seed`, try others."""
     if config.option.markexpr != "deep" and config.getoption("hypothesis_seed", None) is None:
         settings.load_profile("same every time")
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """A shell that has the tests run in the background ignores these, and so would every program
+    that is started here."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            python = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if python else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
