@@ -104,15 +104,18 @@ class Filesystem:
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
-        self.settle()
-        inodes.record_orphans(self)
+        self._prepare()
         self.store.commit()
 
     def sync(self) -> None:
         """The same, for one who may ask again soon."""
+        self._prepare()
+        self.store.sync()
+
+    def _prepare(self) -> None:
+        """Put all that must be durable into the transaction."""
         self.settle()
         inodes.record_orphans(self)
-        self.store.sync()
 
     seek = names.seek
     lookup = names.lookup

@@ -12,6 +12,8 @@ class MountOptions:
 
     xattrs: bool = False
     allow_other: bool = False
+    #: The source in the table of mounts, with a backslash and three digits for what means something
+    #: in an option.
     fsname: str = "ckptfs"
     #: Whether `.checkpoints` stands in the listing of the workspace's root.
     show_checkpoints: bool = False

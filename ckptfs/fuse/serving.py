@@ -119,7 +119,8 @@ def _device_of(mountpoint: Path) -> str:
     """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
     wanted = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(mountpoint))
     device = b""
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+    # Not by lines as Python knows them: a name may have the other ends of lines.
+    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
         fields = line.split(b" ")
         if fields[4] == wanted:
             device = fields[2]

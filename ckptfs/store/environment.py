@@ -179,17 +179,18 @@ class Store:
     @classmethod
     def _attach(cls, path: Path, map_size: int, lock_fd: int | None = None) -> Store:
         fd = opening.take_lock(path) if lock_fd is None else lock_fd
-        env: lmdb.Environment | None = None
-        try:
-            compaction.remove_leftover(path / DATA_FILE)
-            env = opening.open_environment(path, map_size, len(TABLES))
-            batches.replay(path, env, TABLES)
-            return cls(path, env, fd)
-        except BaseException as error:
-            if env is not None:
-                env.close()
-            os.close(fd)
-            raise opening.opening_failed(path, error) from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, fd)
+            try:
+                compaction.remove_leftover(path / DATA_FILE)
+                env = opening.open_environment(path, map_size, len(TABLES))
+                undo.callback(env.close)
+                batches.replay(path, env, TABLES)
+                store = cls(path, env, fd)
+            except (batches.JournalDamaged, lmdb.Error, OSError) as error:
+                raise opening.opening_failed(path, error) from error
+            undo.pop_all()
+        return store
 
     def _load(self) -> None:
         self._next_ino = self._counter(b"next_ino")

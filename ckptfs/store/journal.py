@@ -26,7 +26,7 @@ from ckptfs.store.batches import FILE, RECORD, STEP, Change, new_key, pack
 from ckptfs.store.compaction import sync
 
 if TYPE_CHECKING:
-    from ckptfs.store.plain_lmdb import Cursor, Database, Transaction
+    from ckptfs.store.plain_lmdb import Cursor, Database, Records
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,12 @@ _BATCH_MAX = _GROWTH - (1 << 16)
 class Recorder:
     """A transaction that notes what is changed in it: the last value of each key."""
 
-    def __init__(self, txn: Transaction, tables: Sequence[Database]) -> None:
+    def __init__(self, txn: Records, tables: Sequence[Database]) -> None:
         self._txn = txn
         self._changed: dict[Database, dict[bytes, bytes | None]] = {db: {} for db in tables}
         self._left = _BATCH_MAX
         self.get = txn.get
         self.stat = txn.stat
-        self.commit = txn.commit
-        self.abort = txn.abort
         #: For reading, or by `put_all`.
         self.cursor = txn.cursor
 
@@ -134,9 +132,7 @@ class Journal:
         self._key_is_kept = self._key_is_kept or due
         return due
 
-    def begin(
-        self, txn: Transaction, tables: Sequence[Database], env: lmdb.Environment
-    ) -> Transaction:
+    def begin(self, txn: Records, tables: Sequence[Database], env: lmdb.Environment) -> Records:
         """The transaction, which follows a commit, to write by from here on."""
         self._recorder = None
         if self.wanted:

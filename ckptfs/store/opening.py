@@ -202,13 +202,13 @@ def refusal(path: Path, error: OSError) -> errors.StoreError:
     return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
 
 
-def opening_failed(path: Path, error: BaseException) -> BaseException:
+def opening_failed(
+    path: Path, error: batches.JournalDamaged | lmdb.Error | OSError
+) -> errors.StoreError:
     """What to say of an error that the opening of a store met."""
     if isinstance(error, batches.JournalDamaged):
         return errors.StoreCorrupt(path, str(error))
-    if isinstance(error, lmdb.Error):
-        return not_lmdb(path, error)
-    return refusal(path, error) if isinstance(error, OSError) else error
+    return not_lmdb(path, error) if isinstance(error, lmdb.Error) else refusal(path, error)
 
 
 def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:

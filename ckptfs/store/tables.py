@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from ckptfs.model import Epoch
-    from ckptfs.store.plain_lmdb import Cursor, Database, Transaction
+    from ckptfs.store.plain_lmdb import Cursor, Database, Records
     from ckptfs.store.rest import Rest
     from ckptfs.store.views import View
 
@@ -30,13 +30,13 @@ class Plain:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._txn: Transaction
+        self._txn: Records
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def bind(self, txn: Transaction) -> None:
+    def bind(self, txn: Records) -> None:
         self._txn = txn
 
     def get(self, key: bytes) -> bytes | None:
@@ -83,7 +83,7 @@ class Plain:
         return _walk(self, prefix, after)
 
 
-def _put_all(txn: Transaction, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
+def _put_all(txn: Records, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
     with contextlib.closing(txn.cursor(db)) as cursor:
         if isinstance(txn, Recorder):
             txn.put_all(db, cursor, records)
@@ -112,9 +112,7 @@ def _walk(
         start = batch[-1][0] + b"\0"
 
 
-def _batch(
-    txn: Transaction, db: Database, prefix: bytes, start: bytes
-) -> list[tuple[bytes, bytes]]:
+def _batch(txn: Records, db: Database, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
     with contextlib.closing(txn.cursor(db)) as cursor:
         if not (cursor.set_range(start) if start else cursor.first()):
@@ -228,14 +226,14 @@ class Versioned:
         self._rest = rest
         self._resting = Resting(rest, kind)
         rest.know(kind, self)
-        self._txn: Transaction
+        self._txn: Records
         self._cursor: Cursor
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def bind(self, txn: Transaction) -> None:
+    def bind(self, txn: Records) -> None:
         self._txn = txn
         self._cursor = txn.cursor(self._db)
 
