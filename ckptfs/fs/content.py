@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer, CorruptBlock
+from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
 from ckptfs.store.format import (
     INLINE_MAX,
     NO_EPOCH,
@@ -50,12 +50,28 @@ class Gathered:
     `settle_all`.
     """
 
-    __slots__ = ("data", "number", "view")
+    __slots__ = ("_key", "_start", "_stop", "data", "number", "view")
 
-    def __init__(self, view: View, number: int, data: bytearray) -> None:
+    def __init__(self, view: View, number: int, data: bytearray, key: bytes) -> None:
         self.view = view
         self.number = number
         self.data = data
+        #: The block that the data were, and between which places they are others now.
+        self._key = key
+        self._start, self._stop = BLOCK_SIZE, 0
+
+    @property
+    def edit(self) -> Edit | None:
+        return Edit(self._key, self._start, self._stop) if self._key else None
+
+    def put(self, start: int, piece: memoryview) -> None:
+        end = len(self.data)
+        if start > end:
+            self.data.extend(_ZEROS[: start - end])
+        stop = start + len(piece)
+        self.data[start:stop] = piece
+        self._start = min(self._start, start, end)
+        self._stop = max(self._stop, stop)
 
 
 # -- settling --------------------------------------------------------------------------------------
@@ -67,7 +83,7 @@ def settle(fs: Filesystem, ino: Ino) -> None:
     if gathered is not None:
         view = gathered.view
         inode = inodes.load(fs, view, ino)
-        grown = put_block(fs, view, inode, gathered.number, gathered.data)
+        grown = put_block(fs, view, inode, gathered.number, gathered.data, gathered.edit)
         del fs.gathered[ino]
         # Whoever wrote it has signed it; now it may be another's turn.
         inodes.keep(fs, view, inode._replace(allocated=inode.allocated + grown))
@@ -169,10 +185,7 @@ def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memory
 def _gather(
     fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
 ) -> None:
-    data = _gathering(fs, view, inode, number).data
-    if start > len(data):
-        data.extend(_ZEROS[: start - len(data)])
-    data[start : start + len(piece)] = piece
+    _gathering(fs, view, inode, number).put(start, piece)
     if start + len(piece) == BLOCK_SIZE:
         settle(fs, inode.ino)
 
@@ -187,7 +200,8 @@ def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathere
         settle(fs, next(iter(fs.gathered)))
     mapping = find_block(fs, view, inode, number)
     data = bytearray(block_bytes(fs, mapping)) if mapping else bytearray()
-    gathered = fs.gathered[inode.ino] = Gathered(view, number, data)
+    key = mapping.key if mapping else b""
+    gathered = fs.gathered[inode.ino] = Gathered(view, number, data, key)
     return gathered
 
 
@@ -210,11 +224,19 @@ def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
     return mapping.inline
 
 
-def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
-    """Map a block to these bytes; return by how much the file's allocation grew."""
+def put_block(
+    fs: Filesystem,
+    view: View,
+    inode: Inode,
+    number: int,
+    data: Buffer,
+    edit: Edit | None = None,
+) -> int:
+    """Map a block to these bytes; return by how much the file's allocation grew. With ``edit``
+    they are known to differ little from those of another block."""
     store = fs.store
     entity = block_entity(inode.content, number)
-    record = record_of(fs, data)
+    record = record_of(fs, data, edit)
     if inode.content_epoch == view.epoch:
         replaced = store.blockmap.put_unlisted(view, entity, record)
         inherited = None
@@ -224,12 +246,12 @@ def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffe
     return len(data) - _release(fs, replaced) - _length(inherited)
 
 
-def record_of(fs: Filesystem, data: Buffer) -> bytes:
+def record_of(fs: Filesystem, data: Buffer, edit: Edit | None = None) -> bytes:
     """The block-map record of these bytes. What is too long for one is stored as a block."""
     length = len(data)
     if length <= INLINE_MAX:
         return pack_inline(data)
-    return pack_reference(length, fs.store.blocks.add(data))
+    return pack_reference(length, fs.store.blocks.add(data, edit))
 
 
 def _length(record: bytes | None) -> int:

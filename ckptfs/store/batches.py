@@ -15,10 +15,13 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import lmdb
 from xxhash import xxh3_64_intdigest
+
+if TYPE_CHECKING:
+    from ckptfs.store.plain_lmdb import Database, Records
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +41,32 @@ _DIGEST = struct.Struct("<Q")
 _BEGIN = _HEAD.size + _DIGEST.size
 #: Table, whether the record is there or gone, lengths of key and value.
 RECORD = struct.Struct("<BBHI")
-_GONE, _THERE = 0, 1
+_GONE, _THERE, _LIKE = 0, 1, 2
+#: Of a value that is told by another: where the part begins, and how long the other's key is.
+_PART = struct.Struct("<IH")
 
-#: A table's place among all, a key, and its value or None where the record is gone.
-Change = tuple[int, bytes, bytes | None]
+
+class Part(NamedTuple):
+    """A value that is another's of the same table, but for a part. The other is the one that stood
+    there before the batch."""
+
+    other: bytes
+    start: int
+    piece: bytes
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.piece)
+
+    def put_into(self, value: bytes) -> bytes:
+        return b"".join((value[: self.start], self.piece, value[self.stop :]))
+
+
+#: A table's place among all, a key, and its value or None where the record is gone. Those with a
+#: part come first in a batch.
+Change = tuple[int, bytes, bytes | Part | None]
+
+_NO_SENSE = "its journal has records that make no sense"
 
 
 class JournalDamaged(Exception):
@@ -67,13 +92,12 @@ def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Itera
     """Write a batch to the beginning of a buffer; return how long it is, in whole steps."""
     end = _BEGIN
     for table, name, value in changes:
-        kind = _GONE if value is None else _THERE
-        value = value or b""
-        record = RECORD.pack(table, kind, len(name), len(value)) + name
+        kind, told = _told(value)
+        record = RECORD.pack(table, kind, len(name), len(told)) + name
         buffer[end : end + len(record)] = record
         end += len(record)
-        buffer[end : end + len(value)] = value
-        end += len(value)
+        buffer[end : end + len(told)] = told
+        end += len(told)
     head = _HEAD.pack(_MAGIC, follows, place, end - _BEGIN)
     with memoryview(buffer) as whole, whole[_BEGIN:end] as body:
         digest = _digest(key, head, body)
@@ -81,6 +105,14 @@ def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Itera
     padding = -end % STEP
     buffer[end : end + padding] = bytes(padding)
     return end + padding
+
+
+def _told(value: bytes | Part | None) -> tuple[int, bytes]:
+    if value is None:
+        return _GONE, b""
+    if isinstance(value, Part):
+        return _LIKE, _PART.pack(value.start, len(value.other)) + value.other + value.piece
+    return _THERE, value
 
 
 def _digest(key: bytes, head: bytes, body: memoryview) -> int:
@@ -129,10 +161,20 @@ def _changes(body: memoryview, tables: int) -> Iterator[Change]:
         table, kind, name_length, length = RECORD.unpack_from(body, at)
         at += RECORD.size
         name, value = body[at : at + name_length], body[at + name_length :][:length]
-        if table >= tables or kind not in (_GONE, _THERE) or len(value) != length or not name:
-            raise JournalDamaged("its journal has records that make no sense")
-        yield table, bytes(name), bytes(value) if kind == _THERE else None
+        if table >= tables or len(value) != length or not name:
+            raise JournalDamaged(_NO_SENSE)
+        yield table, bytes(name), _value(kind, bytes(value))
         at += name_length + length
+
+
+def _value(kind: int, told: bytes) -> bytes | Part | None:
+    if kind == _LIKE:
+        start, length = _PART.unpack_from(told)
+        other = told[_PART.size :][:length]
+        return Part(other, start, told[_PART.size + length :])
+    if kind not in (_GONE, _THERE):
+        raise JournalDamaged(_NO_SENSE)
+    return told if kind == _THERE else None
 
 
 def _read(data: memoryview, key: bytes, follows: int, tables: int) -> tuple[list[Change], str]:
@@ -176,8 +218,21 @@ def replay(
         if fault and not partly:
             raise JournalDamaged(fault)
         for table, name, value in changes:
-            if value is None:
-                txn.delete(name, db=tables[table])
-            else:
-                txn.put(name, value, db=tables[table])
+            fault = _make(cast("Records", txn), tables[table], name, value) or fault
+            if fault and not partly:
+                raise JournalDamaged(fault)
     return fault
+
+
+def _make(txn: Records, db: Database, name: bytes, value: bytes | Part | None) -> str:
+    """Make one change; what is wrong with it, if anything is."""
+    if isinstance(value, Part):
+        other = txn.get(value.other, db=db)
+        if other is None or len(other) < value.start:
+            return "its journal tells of a record by another that is not there"
+        value = value.put_into(other)
+    if value is None:
+        txn.delete(name, db=db)
+    else:
+        txn.put(name, value, db=db)
+    return ""

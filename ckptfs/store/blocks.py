@@ -11,6 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from errno import EIO
+from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
 
@@ -61,6 +62,14 @@ class CorruptBlock(OSError):
     """A block that is missing, or whose bytes are not those that it is named by."""
 
 
+class Edit(NamedTuple):
+    """A block from which other bytes differ only between two places."""
+
+    key: bytes
+    start: int
+    stop: int
+
+
 class Blocks:
     """``refs`` holds only counts above one: a block without an entry there is used once."""
 
@@ -72,11 +81,15 @@ class Blocks:
         self._decoded: dict[bytes, bytes] = {}
         self._decoded_bytes = 0
 
-    def add(self, data: Buffer) -> bytes:
-        """Store the bytes, or count one more use of them; return the block's key."""
+    def add(self, data: Buffer, edit: Edit | None = None) -> bytes:
+        """Store the bytes, or count one more use of them; return the block's key. What they were
+        made from is told by ``edit``, if that is known."""
         for seed in range(SEEDS):
             key = self.digest(data, seed)
             if self._blocks.add(key, b"".join((_HEADERS[seed], data))):
+                if edit is not None:
+                    piece = bytes(data[edit.start : edit.stop])
+                    self._blocks.tell_by(edit.key, key, BLOCK_HEADER + edit.start, piece)
                 return key
             if self._holds(key, data):
                 self.share(key)

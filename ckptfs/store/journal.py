@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from ckptfs.store.batches import FILE, RECORD, STEP, Change, new_key, pack
+from ckptfs.store.batches import FILE, RECORD, STEP, Change, Part, new_key, pack
 from ckptfs.store.compaction import sync
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _GROWTH = 1 << 20
 SIZE_MAX = 32 << 20
 #: The longest batch, with the file's next growth. Beyond that, a commit is no slower.
 _BATCH_MAX = _GROWTH - (1 << 16)
+#: What a part takes more than its bytes, at most: the key of a record, and where it begins.
+_PART_MORE = 1 << 9
 
 
 class Recorder:
@@ -43,7 +45,7 @@ class Recorder:
 
     def __init__(self, txn: Records, tables: Sequence[Database]) -> None:
         self._txn = txn
-        self._changed: dict[Database, dict[bytes, bytes | None]] = {db: {} for db in tables}
+        self._changed: dict[Database, dict[bytes, bytes | Part | None]] = {db: {} for db in tables}
         self._left = _BATCH_MAX
         self.get = txn.get
         self.stat = txn.stat
@@ -73,6 +75,18 @@ class Recorder:
         for key, value in found:
             self._note(db, key, value)
 
+    def shorten(self, db: Database, key: bytes, part: Part) -> None:
+        """Of a value that was just put, note only a part: so much of it differs from another. Left
+        as it is where that is not so, or where the other has not been there since the last sync."""
+        changed = self._changed[db]
+        value = changed.get(key)
+        if not isinstance(value, bytes) or part.other in changed:
+            return
+        other = self._txn.get(part.other, db=db)
+        if other is not None and part.put_into(other) == value:
+            changed[key] = part
+            self._left += len(value) - len(part.piece) - _PART_MORE
+
     def replace(self, key: bytes, value: bytes, *, db: Database) -> bytes | None:
         replaced = self._txn.replace(key, value, db=db)
         self._note(db, key, value)
@@ -99,6 +113,8 @@ class Recorder:
             for number, changed in enumerate(self._changed.values())
             for key, value in changed.items()
         ]
+        # What they are told by may be gone, or another, after the batch.
+        changes.sort(key=lambda change: not isinstance(change[2], Part))
         self._forget()
         self._left = _BATCH_MAX
         return changes

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
 from ckptfs.store.journal import Recorder
 
@@ -52,6 +53,12 @@ class Plain:
     def add(self, key: bytes, value: bytes) -> bool:
         """Store the value unless the key is there already; say whether it was stored."""
         return self._txn.put(key, value, overwrite=False, db=self._db)
+
+    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
+        """The value that was just put under a key has these bytes from ``start`` on, and is
+        another's value for the rest: a sync need not write down what is the same."""
+        if isinstance(self._txn, Recorder):
+            self._txn.shorten(self._db, key, Part(other, start, piece))
 
     def delete(self, key: bytes) -> bool:
         return self._txn.delete(key, db=self._db)

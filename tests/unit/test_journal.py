@@ -19,6 +19,7 @@ import pytest
 from ckptfs import connect, errors, history
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import Store, batches, check, compaction, journal, repair
 from ckptfs.store.environment import TABLES
@@ -194,6 +195,83 @@ def test_what_was_synced_outlives_a_commit_that_fails(
     after.store.close()
 
 
+# -- parts of blocks -------------------------------------------------------------------------------
+
+
+def large(fs: Filesystem) -> int:
+    """A file of several blocks that stands in a commit, with a journal from here on."""
+    put(fs, b"large", os.urandom(3 * BLOCK_SIZE))
+    synced(fs, b"a", b"b")
+    return find(fs, fs.head, b"large").ino
+
+
+def edited(fs: Filesystem, ino: int, *places: int) -> int:
+    """Write a few bytes at each place, and sync; return how much longer the journal is for it."""
+    before = fs.store._journal._end
+    for place in places:
+        fs.write(fs.head, ino, place, os.urandom(50))
+    fs.sync()
+    return fs.store._journal._end - before
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param([100], id="within a block"),
+        pytest.param([0, BLOCK_SIZE - 50], id="at both ends"),
+        pytest.param([100, BLOCK_SIZE + 100, 200], id="a block twice"),
+        pytest.param([3 * BLOCK_SIZE], id="behind the end"),
+        pytest.param([3 * BLOCK_SIZE + 2_500], id="further behind the end"),
+    ],
+)
+def test_edits_of_blocks_survive_a_crash(life: Life, places: list[int]) -> None:
+    fs = life.fs
+    ino = large(fs)
+    for _ in range(5):
+        edited(fs, ino, *places)
+    before = get(fs, b"large")
+    assert get(life.crash(), b"large") == before
+
+
+def test_of_a_block_only_the_edit_is_written(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        ino = large(fs)
+        assert edited(fs, ino, 100) == _STEP
+        assert edited(fs, ino, 100, BLOCK_SIZE + 100) == _STEP
+        fs.commit()
+        edited(fs, ino, 100)
+        assert edited(fs, ino, 200) == _STEP
+
+
+def test_a_block_that_others_have_is_told_by_as_well(life: Life) -> None:
+    fs = life.fs
+    data = os.urandom(BLOCK_SIZE)
+    for name in (b"one", b"two"):
+        put(fs, name, data)
+    synced(fs, b"a", b"b")
+    one, two = (find(fs, fs.head, name).ino for name in (b"one", b"two"))
+    assert edited(fs, one, 10) == edited(fs, two, 20) == _STEP
+    fs.unlink(fs.head, 1, b"one")
+    fs.sync()
+    before = get(fs, b"two")
+    after = life.crash()
+    assert get(after, b"two") == before
+    assert check(after.store) == []
+
+
+def test_a_part_of_what_is_not_there_is_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
+    part = batches.Part(b"no such block", 2, b"x")
+    path = damaged(memory, lambda data: foreign(data, (TABLES.index(b"blocks"), b"key", part)))
+    with pytest.raises(errors.StoreCorrupt, match="journal"):
+        Store.open(path)
+    repaired = repair.repair(path)
+    assert "its journal tells of a record by another that is not there" in repaired.unreadable
+    fs = Filesystem(Store.open(path), Ticks())
+    assert names(fs) == [b"a", b"b"]
+    fs.store.close()
+
+
 # -- damage ----------------------------------------------------------------------------------------
 
 
@@ -251,18 +329,18 @@ def test_a_damaged_batch_before_others_is_told(memory: Path) -> None:
     fs.store.close()
 
 
-def foreign(data: bytearray, key: bytes) -> None:
-    """A second batch that is whole by its digest, but of a table that there is not."""
+def foreign(data: bytearray, change: batches.Change) -> None:
+    """A second batch that is whole by its digest, with such a change."""
     with mmap.mmap(-1, 2 * _STEP) as buffer:
         (follows,) = struct.unpack_from("<Q", data, 8)
-        length = batches.pack(buffer, key, follows, 1, [(200, b"key", b"value")])
+        length = batches.pack(buffer, b"k" * 16, follows, 1, [change])
         data[_STEP : _STEP + length] = buffer[:length]
         data[_STEP + length :] = bytes(len(data) - _STEP - length)
 
 
 def test_records_that_make_no_sense_are_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
-    path = damaged(memory, lambda data: foreign(data, b"k" * 16))
+    path = damaged(memory, lambda data: foreign(data, (200, b"key", b"value")))
     with pytest.raises(errors.StoreCorrupt, match="journal"):
         Store.open(path)
     repaired = repair.repair(path)
@@ -511,17 +589,17 @@ class Work:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_store_is_the_same_by_its_journal_as_by_its_commits(memory: Path, seed: int) -> None:
-    """At each sync, what a crash would leave is opened, and compared with what a commit makes."""
+    """At many a sync, what a crash would leave is opened, and compared with what a commit makes."""
     with new_filesystem(memory / "store") as fs:
         work = Work(fs, seed)
         compared = 0
-        for _ in range(40):
+        for _ in range(60):
             for _ in range(work.random.randint(1, 3)):
                 work.step()
             before = commits(fs)
             fs.sync()
-            if commits(fs) != before or not fs.store.dirty:
-                continue
+            if commits(fs) != before or not fs.store.dirty or work.random.random() < 0.5:
+                continue  # or the next sync adds another batch
             left, whole = memory / "left", memory / "whole"
             for place in (left, whole):
                 shutil.rmtree(place, ignore_errors=True)
