@@ -113,7 +113,7 @@ class Housekeeping:
         self._complaint = ""
 
     def stir(self) -> None:
-        """Something was committed."""
+        """Something was committed, or is to be."""
         self._stirred.set()
         self._young.set()
 

@@ -230,6 +230,9 @@ class Mounted:
             result = await self._carry_out(request, tell)
         finally:
             await self._announce(before, nameless, everywhere=request.op == "purge")
+        if self._service.fs.store.dirty:
+            # In the journal only, and on a quiet mount no request comes that a commit would follow.
+            self._housekeeping.stir()
         if deleted := known_ids - self._ids() if known_ids else set():
             await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
         if request.op == "import":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +16,6 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, Epoch
 from ckptfs.store import Store
-from ckptfs.store.format import EpochRecord
 
 _NEXT_ID = b"next_checkpoint"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
@@ -118,38 +116,57 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
 
 
 class _Told:
-    """The checkpoints that the records of a store tell of. Every verb asks for all of them, so they
-    are made once, as long as their records stay the same."""
+    """The checkpoints that the records of a store tell of. Every verb asks for them, so they are
+    kept, and made anew only from records that the store says were told anew."""
 
     def __init__(self) -> None:
-        self._made: dict[Epoch, tuple[EpochRecord, Checkpoint]] = {}
-        self._all: list[Checkpoint] = []
-        #: When all were looked for.
-        self._tidings = -1
+        self._by_epoch: dict[Epoch, Checkpoint] = {}
+        #: In the order of their numbers.
+        self._by_number: dict[int, Checkpoint] = {}
 
-    def one(self, epoch: Epoch, record: EpochRecord) -> Checkpoint:
-        found = self._made.get(epoch)
-        if found is None or found[0] is not record:
-            found = self._made[epoch] = record, _checkpoint(epoch, record.info)
-        return found[1]
+    def listen(self, store: Store) -> None:
+        """Take note of what was told since the last time."""
+        retold = store.epoch_tree.retold
+        if not retold:
+            return
+        highest = next(reversed(self._by_number), -1)
+        in_order = True
+        for epoch in sorted(retold):
+            record = store.epochs.get(epoch)
+            if record is None or not record.info:
+                self._drop(epoch)
+                continue
+            checkpoint = _checkpoint(epoch, record.info)
+            in_order &= epoch in self._by_epoch or checkpoint.id > highest
+            highest = max(highest, checkpoint.id)
+            self._by_epoch[epoch] = self._by_number[checkpoint.id] = checkpoint
+        if not in_order:
+            self._by_number = dict(sorted(self._by_number.items()))
+        retold.clear()
 
-    def all(self, store: Store) -> list[Checkpoint]:
+    def _drop(self, epoch: Epoch) -> None:
+        gone = self._by_epoch.pop(epoch, None)
+        if gone is not None:
+            del self._by_number[gone.id]
+
+    def all(self) -> list[Checkpoint]:
         """By their numbers."""
-        if self._tidings != store.tidings:
-            one, records = self.one, store.epochs
-            self._all = [one(epoch, record) for epoch, record in records.items() if record.info]
-            self._all.sort(key=attrgetter("id"))
-            self._tidings = store.tidings
-            for epoch in self._made.keys() - records.keys():
-                del self._made[epoch]
-        return self._all
+        return list(self._by_number.values())
+
+    def of_epoch(self, epoch: Epoch) -> Checkpoint | None:
+        return self._by_epoch.get(epoch)
+
+    def numbered(self, number: int) -> Checkpoint | None:
+        return self._by_number.get(number)
 
 
 _told: WeakKeyDictionary[Store, _Told] = WeakKeyDictionary()
 
 
 def _told_by(store: Store) -> _Told:
-    return _told.setdefault(store, _Told())
+    told = _told.setdefault(store, _Told())
+    told.listen(store)
+    return told
 
 
 def describe(store: Store, checkpoint: Checkpoint) -> None:
@@ -159,14 +176,24 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
-    return list(_told_by(store).all(store))
+    return _told_by(store).all()
+
+
+def numbered(store: Store, number: int) -> Checkpoint | None:
+    """The checkpoint with that number, if there is one."""
+    return _told_by(store).numbered(number)
+
+
+def of_epoch(store: Store, epoch: Epoch) -> Checkpoint | None:
+    """The checkpoint that an epoch is, if it is one."""
+    return _told_by(store).of_epoch(epoch)
 
 
 def find(store: Store, number: int) -> Checkpoint:
-    for epoch, record in store.epochs.items():
-        if record.info and record.info["id"] == number:
-            return _told_by(store).one(epoch, record)
-    raise errors.CheckpointUnknown(str(number))
+    found = numbered(store, number)
+    if found is None:
+        raise errors.CheckpointUnknown(str(number))
+    return found
 
 
 def lineage(store: Store) -> list[Checkpoint]:
@@ -184,7 +211,7 @@ def _way_back(store: Store) -> Iterator[Checkpoint]:
     told = _told_by(store)
     epoch = store.epochs[store.head.epoch].parent
     while epoch in store.epochs:
-        record = store.epochs[epoch]
-        if record.info:
-            yield told.one(epoch, record)
-        epoch = record.parent
+        found = told.of_epoch(epoch)
+        if found is not None:
+            yield found
+        epoch = store.epochs[epoch].parent

@@ -24,7 +24,7 @@ from ckptfs.history.touched import (
     touched_of,
 )
 from ckptfs.model import ROOT_INO, Epoch, Inode
-from ckptfs.store import View
+from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH
 
 __all__ = [
@@ -106,17 +106,22 @@ def count(changes: Iterable[Change]) -> Counts:
 
 def nothing() -> View:
     """The view before the first epoch: it has no file at all."""
-    return View(NO_EPOCH, frozenset(), writable=False, inodes=0)
+    return View(NO_EPOCH, set(), writable=False, inodes=0)
+
+
+def origin(store: Store, epoch: Epoch) -> Epoch:
+    """The epoch of the checkpoint that one came from, or none. One that was deleted is passed over:
+    nobody can look at it any more."""
+    parent = store.epochs[epoch].parent
+    while parent != NO_EPOCH and not store.epochs[parent].info:
+        parent = store.epochs[parent].parent
+    return parent
 
 
 def before(fs: Filesystem, epoch: Epoch) -> View:
-    """The checkpoint that an epoch came from, or nothing. One that was deleted is passed over:
-    nobody can look at it any more."""
-    epochs = fs.store.epochs
-    parent = epochs[epoch].parent
-    while parent != NO_EPOCH and not epochs[parent].info:
-        parent = epochs[parent].parent
-    return nothing() if parent == NO_EPOCH else fs.view_of(parent)
+    """The view of the checkpoint that an epoch came from, or nothing."""
+    found = origin(fs.store, epoch)
+    return nothing() if found == NO_EPOCH else fs.view_of(found)
 
 
 def counts(fs: Filesystem, epoch: Epoch) -> Counts:

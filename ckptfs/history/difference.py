@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import pairs
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, nearest
+from ckptfs.history.checkpoints import Checkpoint, nearest, of_epoch
 from ckptfs.history.diff import ROOT_PATH, Change, before, compare, nothing
 from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.history.log import seek
@@ -73,12 +73,9 @@ def of_checkpoint(
     """What a checkpoint changed against the one it came from."""
     fs.settle()
     origin = before(fs, checkpoint.epoch)
+    older = End(origin, of_epoch(fs.store, origin.epoch))
     newer = End(fs.view_of(checkpoint.epoch), checkpoint)
-    return _difference(fs, End(origin, _checkpoint_of(fs, origin)), newer, patterns)
-
-
-def _checkpoint_of(fs: Filesystem, view: View) -> Checkpoint | None:
-    return next((found for found in checkpoints(fs.store) if found.epoch == view.epoch), None)
+    return _difference(fs, older, newer, patterns)
 
 
 def _older(fs: Filesystem, text: str) -> End:

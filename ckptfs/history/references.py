@@ -24,7 +24,7 @@ from datetime import UTC, tzinfo
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage
+from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage, numbered
 from ckptfs.history.moments import moment
 from ckptfs.model import Epoch
 from ckptfs.store import Store
@@ -75,7 +75,7 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
     if word == LATEST:
         return Reference(text, _latest(known))
     if _is_number(name):
-        return Reference(text, _numbered(known, name))
+        return Reference(text, _numbered(store, name))
     at_ns = moment(name, now_ns, tz)
     if at_ns is not None:
         return Reference(text, _not_after(known, name, at_ns))
@@ -147,11 +147,12 @@ def _latest(known: Sequence[Checkpoint]) -> Checkpoint:
     return known[-1]
 
 
-def _numbered(known: Sequence[Checkpoint], name: str) -> Checkpoint:
+def _numbered(store: Store, name: str) -> Checkpoint:
     number = int(name) if len(name) <= _DIGITS_MAX else 10**_DIGITS_MAX
-    for checkpoint in known:
-        if checkpoint.id == number:
-            return checkpoint
+    found = numbered(store, number)
+    if found is not None:
+        return found
+    known = checkpoints(store)
     below = [item for item in known if item.id < number][-1:]
     above = [item for item in known if item.id > number][:1]
     raise CheckpointUnknown(name, _names(below + above))

@@ -18,7 +18,6 @@ file's blocks are not tombstoned one by one; docs/FORMAT.md, "Content"). For tha
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from ckptfs.fs import Filesystem
@@ -37,7 +36,6 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 from ckptfs.store.tables import Versioned
-from ckptfs.store.views import ancestors_of
 
 #: Large removals are committed in parts of about this many bytes of records.
 _COMMIT_BYTES = 32 << 20
@@ -62,11 +60,6 @@ def reap(fs: Filesystem) -> None:
     reaper = Reaper(fs)
     while not reaper.step():
         fs.commit()
-
-
-def is_hidden(store: Store, epoch: Epoch) -> bool:
-    record = store.epochs[epoch]
-    return record.sealed and not record.info
 
 
 class Reaper:
@@ -113,17 +106,12 @@ def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch 
 
     The newest first: in a row of hidden epochs each record then moves once, past the whole row.
     """
-    children = Counter(record.parent for record in store.epochs.values())
-    ready = [
-        epoch
-        for epoch in store.epochs
-        if is_hidden(store, epoch) and children[epoch] < 2 and epoch not in stuck
-    ]
+    tree = store.epoch_tree
+    ready = [e for e in tree.hidden if len(tree.children(e)) < 2 and e not in stuck]
     if not ready:
         return None
     epoch = max(ready)
-    child = next((e for e, record in store.epochs.items() if record.parent == epoch), None)
-    return epoch, child
+    return epoch, next(iter(tree.children(epoch)), None)
 
 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
@@ -217,7 +205,7 @@ class _Heir:
         self._child = child.bare
         #: The child as it will be: its own records on top of what lies above the epoch that goes.
         self._after = View(
-            child.epoch, ancestors_of(store.epochs, gone), writable=False, inodes=child.inodes
+            child.epoch, store.view(gone).inherited, writable=False, inodes=child.inodes
         )
 
     def has(self, ino: Ino) -> bool:

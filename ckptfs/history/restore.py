@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
+from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff import Change, compare
 from ckptfs.history.equalise import Equaliser
 from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, seen_under, stay_aside
@@ -249,7 +249,7 @@ def note(
 ) -> None:
     """Write a restore down in the log. One that takes another back is about the same paths."""
     entry = LogEntry(
-        number=len(log(fs.store)),
+        number=_next_number(fs.store),
         kind=kind,
         time_ns=fs.clock(),
         target=target.id,
@@ -264,7 +264,7 @@ def note(
     if takes_back is not None:
         paths_too, whole_too = takes_back.paths, takes_back.whole
         entry = replace(entry, undoes=takes_back.number, paths=paths_too, whole=whole_too)
-    fs.store.facts.put(_LOG + b"%010d" % entry.number, json.dumps(asdict(entry)).encode())
+    fs.store.facts.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
 def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
@@ -325,9 +325,8 @@ def leave_limbo(fs: Filesystem) -> None:
     `removal` frees what they hold."""
     store = fs.store
     needed = {store.head.epoch} | {view.epoch for view in fs.limbo.values()}
-    for epoch, record in list(store.epochs.items()):
-        if not record.sealed and epoch not in needed:
-            store.seal_epoch(store.view(epoch), {})
+    for epoch in sorted(store.epoch_tree.unsealed - needed):
+        store.seal_epoch(store.view(epoch), {})
 
 
 def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
@@ -364,25 +363,44 @@ def _entry(record: dict[str, Any]) -> LogEntry:
 
 def undoable(store: Store) -> LogEntry | None:
     """The newest restore or redo that is not undone, if the state before it was kept."""
-    entries = log(store)
-    taken_back = {entry.undoes for entry in entries if entry.kind == "undo"}
-    for entry in reversed(entries):
-        if entry.kind != "undo" and entry.number not in taken_back:
+    taken_back = set()
+    for entry in _newest_first(store):
+        if entry.kind == "undo":
+            taken_back.add(entry.undoes)
+        elif entry.number not in taken_back:
             return _if_kept(store, entry)
     return None
 
 
 def redoable(store: Store) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
-    entries = log(store)
-    taken_back = {entry.undoes for entry in entries if entry.kind == "redo"}
-    for entry in reversed(entries):
+    taken_back = set()
+    for entry in _newest_first(store):
         if entry.kind == "restore":
             return None
-        if entry.kind == "undo" and entry.number not in taken_back:
+        if entry.kind == "redo":
+            taken_back.add(entry.undoes)
+        elif entry.number not in taken_back:
             return _if_kept(store, entry)
     return None
 
 
+def _newest_first(store: Store) -> Iterator[LogEntry]:
+    """The log backwards: who takes an entry back comes after it, and the newest matter most."""
+    for number in range(_next_number(store) - 1, -1, -1):
+        record = store.facts.get(_key(number))
+        if record is not None:
+            yield _entry(json.loads(record))
+
+
+def _next_number(store: Store) -> int:
+    last = store.facts.last(_LOG)
+    return 0 if last is None else int(last.removeprefix(_LOG)) + 1
+
+
+def _key(number: int) -> bytes:
+    return _LOG + b"%010d" % number
+
+
 def _if_kept(store: Store, entry: LogEntry) -> LogEntry | None:
-    return entry if any(item.id == entry.before for item in checkpoints(store)) else None
+    return None if numbered(store, entry.before) is None else entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ckptfs.history.checkpoints import Checkpoint
@@ -53,16 +54,29 @@ def plan(
     ``undo`` are the ones that `undo` and `redo` would go to. After a limit of bytes was found
     exceeded and the plan was carried out, plan again: it may not have been enough.
     """
-    newest_first = sorted(checkpoints, key=lambda checkpoint: checkpoint.id, reverse=True)
-    verdicts = _Verdicts(newest_first, policy, now_ns)
+    return judge(checkpoints, policy, now_ns, store_bytes, free_bytes, undo=undo).all()
+
+
+def judge(
+    checkpoints: Sequence[Checkpoint],
+    policy: RetentionPolicy,
+    now_ns: int,
+    store_bytes: int = 0,
+    free_bytes: int | None = None,
+    *,
+    undo: Collection[int] = (),
+) -> Verdicts:
+    """The same, for one who may want to hear only of what expires."""
+    newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
+    verdicts = Verdicts(newest_first, policy, now_ns)
     verdicts.protect(undo)
     verdicts.thin()
     verdicts.limit_count()
     verdicts.limit_bytes(store_bytes, free_bytes)
-    return [Decision(checkpoint.id, *verdicts.found[checkpoint.id]) for checkpoint in newest_first]
+    return verdicts
 
 
-class _Verdicts:
+class Verdicts:
     """The verdicts so far: (keep, reason) by number. ``open`` are those that may expire and have
     not yet, newest first."""
 
@@ -74,6 +88,15 @@ class _Verdicts:
         self._now_ns = now_ns
         self.found: dict[int, tuple[bool, str]] = {}
         self.open: list[Checkpoint] = []
+
+    def all(self) -> list[Decision]:
+        """What becomes of each checkpoint, newest first."""
+        return [Decision(checkpoint.id, *self.found[checkpoint.id]) for checkpoint in self._all]
+
+    def expired(self) -> list[Decision]:
+        """The same for those that do not stay: mostly there are none among very many."""
+        gone = (number for number, (keep, _) in self.found.items() if not keep)
+        return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
 
     def protect(self, undo: Collection[int]) -> None:
         for checkpoint in self._all:
@@ -119,15 +142,15 @@ class _Verdicts:
         kept = sum(keep for keep, _ in self.found.values())
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
+        young = sum(map(self._is_young, self.open))
         for _ in range(excess):
-            young = self._young()
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
-            self._expire(young - 1 if crowded else len(self.open) - 1, reason)
+            gone = self._expire(young - 1 if crowded else len(self.open) - 1, reason)
+            young -= self._is_young(gone)
 
-    def _young(self) -> int:
-        """How many of the open ones are at an age at which all stay."""
-        edge_ns = self._now_ns - self._policy.keep_all_ns
-        return sum(checkpoint.time_ns >= edge_ns for checkpoint in self.open)
+    def _is_young(self, checkpoint: Checkpoint) -> bool:
+        """Whether it is at an age at which all stay."""
+        return checkpoint.time_ns >= self._now_ns - self._policy.keep_all_ns
 
     def limit_bytes(self, store_bytes: int, free_bytes: int | None) -> None:
         policy = self._policy
@@ -140,8 +163,10 @@ class _Verdicts:
         for _ in range(-(-len(self.open) // _SHARE)):
             self._expire(len(self.open) - 1, reason)
 
-    def _expire(self, index: int, reason: str) -> None:
-        self.found[self.open.pop(index).id] = (False, reason)
+    def _expire(self, index: int, reason: str) -> Checkpoint:
+        gone = self.open.pop(index)
+        self.found[gone.id] = (False, reason)
+        return gone
 
 
 def _protection(checkpoint: Checkpoint) -> str:

@@ -13,7 +13,7 @@ from itertools import islice
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Checkpoint
-from ckptfs.history.diff import Counts, before, compare, count, counts
+from ckptfs.history.diff import Counts, before, compare, count, counts, origin
 from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.model import Epoch
 from ckptfs.store import Store
@@ -31,11 +31,11 @@ def tallies(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
     found = []
     fresh = False
     for checkpoint in wanted:
-        origin = before(fs, checkpoint.epoch).epoch
+        came_from = origin(fs.store, checkpoint.epoch)
         against, *figures = known.get(checkpoint.epoch, [-1])
-        if against != origin:
-            figures = list(_count(fs, checkpoint.epoch, origin))
-            known[checkpoint.epoch] = [origin, *figures]
+        if against != came_from:
+            figures = list(_count(fs, checkpoint.epoch, came_from))
+            known[checkpoint.epoch] = [came_from, *figures]
             fresh = True
         found.append(Counts(*figures))
     if fresh:
@@ -69,9 +69,9 @@ def _save(store: Store, known: dict[Epoch, list[int]]) -> None:
     store.facts.put(_FACT, json.dumps(kept, separators=(",", ":")).encode())
 
 
-def _count(fs: Filesystem, epoch: Epoch, origin: Epoch) -> Counts:
+def _count(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
     store = fs.store
-    if origin == NO_EPOCH and store.epochs[epoch].parent == NO_EPOCH:
+    if came_from == NO_EPOCH and store.epochs[epoch].parent == NO_EPOCH:
         # Everything is new, and each name is one entry: the first import may have a million.
         return Counts(added=sum(1 for _ in store.changes.walk(epoch, store.dirents.kind)))
     return counts(fs, epoch)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import tasks
-from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, find, seal
+from ckptfs.history.checkpoints import Cause, Checkpoint, find, numbered, seal
 from ckptfs.history.diff import Change
 from ckptfs.history.restore import (
     LogEntry,
@@ -65,14 +65,13 @@ def _directories_above(path: bytes) -> Iterator[bytes]:
 def has_moved_on(fs: Filesystem, entry: LogEntry) -> bool:
     """Whether anything but times changed since a restore was made, or nobody can tell any more."""
     fs.settle()
-    known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
-    left = known.get(entry.target if entry.after is None else entry.after)
+    left = numbered(fs.store, entry.target if entry.after is None else entry.after)
     if left is None:
         return True
     if entry.after is not None or not entry.paths:
         return any(_changes(fs, left))
     scope = _scope(entry)
-    beside = any(_is_beside(change, scope) for change in _changes(fs, known[entry.before]))
+    beside = any(_is_beside(change, scope) for change in _changes(fs, find(fs.store, entry.before)))
     return beside or _differs(fs, entry, left, scope)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
-from ckptfs.history.checkpoints import checkpoints
+from ckptfs.history.checkpoints import checkpoints, find
 from ckptfs.history.restore import redoable, undoable
-from ckptfs.history.retention import Decision, RetentionPolicy, plan
+from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
 
 
 def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     """What becomes of each checkpoint now, newest first."""
+    return _judge(fs, policy).all()
+
+
+def _judge(fs: Filesystem, policy: RetentionPolicy) -> Verdicts:
     store = fs.store
     entries = (undoable(store), redoable(store))
-    return plan(
+    return judge(
         checkpoints(store),
         policy,
         fs.clock(),
@@ -28,9 +32,11 @@ def expire(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    gone = [decision for decision in decide(fs, policy) if not decision.keep]
-    numbers = {decision.id for decision in gone}
-    removal.hide(fs, [item for item in checkpoints(fs.store) if item.id in numbers])
+    return _hide(fs, _judge(fs, policy).expired())
+
+
+def _hide(fs: Filesystem, gone: list[Decision]) -> list[Decision]:
+    removal.hide(fs, [find(fs.store, decision.id) for decision in gone])
     return gone
 
 
@@ -38,8 +44,8 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     """Expire and free until the limits are kept or nothing is left that may go. Returns what went
     and, at the end, why the rest stays."""
     gone: list[Decision] = []
-    while expired := expire(fs, policy):
-        gone += expired
+    while expired := (verdicts := _judge(fs, policy)).expired():
+        gone += _hide(fs, expired)
         removal.reap(fs)
         fs.commit()
-    return sorted([*gone, *decide(fs, policy)], reverse=True)
+    return sorted([*gone, *verdicts.all()], reverse=True)

@@ -22,7 +22,7 @@ _AUTOMATIC = "retention.automatic"
 def delete(service: Service, doomed: Sequence[Checkpoint]) -> None:
     """Delete checkpoints and free what only they held."""
     removal.delete(service.fs, doomed)
-    service.fs.commit()
+    service.fs.sync()
 
 
 def delete_named(

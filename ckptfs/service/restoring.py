@@ -63,7 +63,7 @@ def restore(
         restored = _restore_paths(service, target, paths, cause)
     else:
         restored = history.restore(service.fs, target, cause=cause)
-        service.fs.commit()
+        service.fs.sync()
         service.unannounced.append(restored.touched)
     if not backup:
         service.delete([restored.before])
@@ -101,7 +101,7 @@ def restore_selective(
     touched = Touched(set(), set())
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
     restored = selective.restore_choice(service.fs, choice, touched_here=touched, cause=cause)
-    service.fs.commit()
+    service.fs.sync()
     if not backup:
         service.delete([restored.before])
     return restored, choice.skipped
@@ -118,7 +118,7 @@ def _restore_paths(
     touched = Touched(set(), set())
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
     restored = history.restore_paths(service.fs, target, paths, touched_here=touched, cause=cause)
-    service.fs.commit()
+    service.fs.sync()
     return restored
 
 

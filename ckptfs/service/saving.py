@@ -44,7 +44,7 @@ def save(
         cause=cause,
         state=described,
     )
-    service.fs.commit()
+    service.fs.sync()
     return checkpoint
 
 

@@ -1,9 +1,9 @@
 """Every verb once: what the command line, the control socket and later edges can ask for.
 
 `Service` works on an open file system and returns values. It is synchronous, prints
-nothing, and does not know whether the workspace is mounted; each verb that changes something
-has committed it durably when it returns. The verbs stand in the modules beside this one, by what
-they are about; here is the state that they share.
+nothing, and does not know whether the workspace is mounted; what a verb changed is durable when
+it returns, by a commit or, where verbs follow each other, by the journal. The verbs stand in the
+modules beside this one, by what they are about; here is the state that they share.
 """
 
 from __future__ import annotations

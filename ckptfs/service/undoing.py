@@ -77,7 +77,7 @@ def _take_back(
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
     with nothing_in_the_way():
         restored = take_back(service.fs, entry, kind, touched_here=touched, cause=cause)
-    service.fs.commit()
+    service.fs.sync()
     service.unannounced.append(restored.touched)
     return restored
 

@@ -23,6 +23,7 @@ from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
+from ckptfs.store.epochs import EpochTree
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
@@ -120,8 +121,9 @@ class Store:
         self._journal = Journal(path)
         #: Views of checkpoints, of those that were asked for.
         self._views: dict[Epoch, View] = {}
-        #: Counts up whenever what is told of a checkpoint changes.
-        self.tidings = 0
+        self.epoch_tree = EpochTree()
+        #: Its records.
+        self.epochs = self.epoch_tree.records
         #: The counters as they are in their table.
         self._counted: dict[bytes, int] = {}
         self._begin()
@@ -141,7 +143,6 @@ class Store:
         store = cls._attach(path, map_size)
         store._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
         store._next_ino, store._next_content, store._next_epoch = 1, 1, 1
-        store.epochs = {}
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
         store.commit()
         compaction.sync(path)  # the names of its files, and then its own
@@ -196,13 +197,12 @@ class Store:
         self._next_ino = self._counter(b"next_ino")
         self._next_content = self._counter(b"next_content")
         self._next_epoch = self._counter(b"next_epoch")
-        self.epochs = {
-            Epoch(fmt.unpack_u32(key)): fmt.unpack_epoch(value)
-            for key, value in self._epochs.walk()
-        }
-        aside = self.epochs.pop(fmt.ASIDE_EPOCH, None)
-        if aside is not None:
-            self.aside = view_of({fmt.ASIDE_EPOCH: aside}, fmt.ASIDE_EPOCH)
+        for key, value in self._epochs.walk():
+            epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
+            if epoch == fmt.ASIDE_EPOCH:
+                self.aside = view_of({epoch: record}, epoch)
+            else:
+                self.epoch_tree.put(epoch, record)
         self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
         anchor = Epoch(fmt.unpack_u64(self._meta.get(_ANCHOR) or bytes(8)))
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
@@ -530,16 +530,16 @@ class Store:
     def remove_epoch(self, epoch: Epoch) -> None:
         """Take an epoch without records out of the tree; its children become its parent's."""
         self.dirty = True
-        self.tidings += 1
-        self._views.clear()
-        parent = self.epochs.pop(epoch).parent
+        parent = self.epochs[epoch].parent
+        for child in list(self.epoch_tree.children(epoch)):
+            self._put_epoch(child, self.epochs[child]._replace(parent=parent))
+        self.epoch_tree.remove(epoch)
         self._epochs.delete(fmt.pack_u32(epoch))
-        for child, record in list(self.epochs.items()):
-            if record.parent == epoch:
-                self._put_epoch(child, record._replace(parent=parent))
-        # A view that still looks for the records of a removed epoch finds none and is right; the
-        # head lives long, so what it looks for is kept short.
-        self.head.follow(view_of(self.epochs, self.head.epoch))
+        # A view that still looks for the records of a removed epoch finds none and is right; those
+        # that live long, or that new ones come from, are kept short.
+        self._views.pop(epoch, None)
+        for view in (self.head, *self._views.values()):
+            view.forget(epoch)
 
     def recount_epoch(self, epoch: Epoch, inodes: int) -> None:
         """Note how many inodes the epoch's view has, after some were purged from it."""
@@ -550,10 +550,7 @@ class Store:
 
     def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
         self.dirty = True
-        before = self.epochs.get(epoch)
-        if before is None or before.info is not record.info:
-            self.tidings += 1
-        self.epochs[epoch] = record
+        self.epoch_tree.put(epoch, record)
         self._epochs.put(fmt.pack_u32(epoch), fmt.pack_epoch(record))
 
     def view(self, epoch: Epoch) -> View:
@@ -561,7 +558,7 @@ class Store:
             return self.head
         found = self._views.get(epoch)
         if found is None:
-            found = view_of(self.epochs, epoch)
+            found = view_of(self.epochs, epoch, self.head)
             if not found.writable:
                 self._remember(found)
         return found

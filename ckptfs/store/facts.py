@@ -31,6 +31,11 @@ class Facts:
     def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         return self._table.walk(prefix)
 
+    def last(self, prefix: bytes) -> bytes | None:
+        """The last name that begins with ``prefix``; ASCII follows it."""
+        name = self._table.floor(prefix + b"\xff")
+        return name if name is not None and name.startswith(prefix) else None
+
 
 #: How many records of the ledger wait in memory before they go into the transaction.
 _WAITING_MAX = 4096

@@ -53,6 +53,8 @@ class Recorder:
         self.cursor = txn.cursor
 
     def _note(self, db: Database, key: bytes, value: bytes | None) -> None:
+        if self._left < 0:
+            return
         self._left -= RECORD.size + len(key) + len(value or b"")
         if self._left >= 0:
             self._changed[db][key] = value

@@ -31,15 +31,14 @@ class View:
         "writable",
     )
 
-    def __init__(
-        self, epoch: Epoch, ancestors: frozenset[Epoch], *, writable: bool, inodes: int
-    ) -> None:
+    def __init__(self, epoch: Epoch, inherited: set[bytes], *, writable: bool, inodes: int) -> None:
         self.epoch = epoch
         self.suffix = suffix_of(epoch)
-        #: Suffixes of the ancestors: what the view sees without having written it.
-        self.inherited = frozenset(suffix_of(ancestor) for ancestor in ancestors)
+        #: Suffixes of the ancestors: what the view sees without having written it. Often it is the
+        #: parent's ``seen`` itself: what either forgets is gone for both.
+        self.inherited = inherited
         #: Suffixes of every epoch whose records the view sees.
-        self.seen = self.inherited | {self.suffix}
+        self.seen = {*inherited, self.suffix}
         #: The suffix of the newest record that the view may see.
         self.first = self.suffix
         self.writable = writable
@@ -67,7 +66,7 @@ class View:
 
     def see_aside(self, aside: View) -> None:
         """See the epoch aside in front of everything else, from now on."""
-        bare = View(self.epoch, frozenset(), writable=self.writable, inodes=0)
+        bare = View(self.epoch, set(), writable=self.writable, inodes=0)
         bare.inherited, bare.seen = self.inherited, self.seen
         bare._count, bare.unsettled = self._count, self.unsettled
         self._bare, self.aside = bare, aside
@@ -82,43 +81,39 @@ class View:
             self._bare = self.aside = None
         self.writable = False
 
-    def follow(self, other: View) -> None:
-        """Look where another view of the same epoch looks: an ancestor was removed."""
-        self.inherited = other.inherited
-        self.seen = other.seen
-        if self._bare is not None and self.aside is not None:
-            self._bare.follow(other)
-            self.seen |= {self.aside.suffix}
+    def forget(self, ancestor: Epoch) -> None:
+        """Look no more for what an ancestor wrote: it was removed."""
+        suffix = suffix_of(ancestor)
+        for suffixes in (self.inherited, self.seen, self.bare.seen):
+            suffixes.discard(suffix)
 
     def require_writable(self) -> None:
         if not self.writable:
             raise OSError(errno.EROFS, "a checkpoint cannot be changed")
 
 
-def ancestors_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> frozenset[Epoch]:
-    found: list[Epoch] = []
-    parent = epochs[epoch].parent
-    while parent != NO_EPOCH:
-        if len(found) > len(epochs):
-            raise ValueError("epochs descend from themselves")
-        found.append(parent)
-        parent = epochs[parent].parent
-    return frozenset(found)
-
-
 def child_of(parent: View, epoch: Epoch, inodes: int) -> View:
     """The view of a new epoch below another's: without a walk over all ancestors."""
-    view = View(epoch, frozenset(), writable=True, inodes=inodes)
-    view.inherited = parent.bare.seen
-    view.seen = view.inherited | {view.suffix}
-    return view
+    return View(epoch, parent.bare.seen, writable=True, inodes=inodes)
 
 
-def view_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> View:
+def view_of(
+    epochs: Mapping[Epoch, EpochRecord], epoch: Epoch, relative: View | None = None
+) -> View:
+    """The view of any epoch. With a relative at hand only the way up to an ancestor that both have
+    is walked: what is above it is the older part of what the relative sees."""
     record = epochs[epoch]
-    return View(
-        epoch,
-        ancestors_of(epochs, epoch),
-        writable=not record.sealed,
-        inodes=record.inodes,
-    )
+    inherited: set[bytes] = set()
+    related = frozenset() if relative is None else relative.bare.seen
+    parent = record.parent
+    while parent != NO_EPOCH:
+        suffix = suffix_of(parent)
+        if suffix in inherited:
+            raise ValueError("epochs descend from themselves")
+        if suffix in related:
+            # Older ones have smaller numbers, and so larger suffixes.
+            inherited.update(known for known in related if known >= suffix)
+            break
+        inherited.add(suffix)
+        parent = epochs[parent].parent
+    return View(epoch, inherited, writable=not record.sealed, inodes=record.inodes)

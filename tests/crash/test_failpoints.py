@@ -132,7 +132,7 @@ def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[
 def _finish(fs: Filesystem) -> None:
     """What housekeeping does after a start."""
     removal.reap(fs)
-    assert not any(removal.is_hidden(fs.store, epoch) for epoch in _removable(fs))
+    assert fs.store.epoch_tree.hidden.isdisjoint(_removable(fs))
 
 
 def _removable(fs: Filesystem) -> list[Any]:

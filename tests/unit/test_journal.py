@@ -61,6 +61,23 @@ def test_a_sync_after_a_sync_is_no_commit_and_survives_a_crash(life: Life) -> No
     assert get(after, b"c") == b"c" * 100
 
 
+def test_verbs_that_follow_each_other_are_no_commits_and_survive_a_crash(life: Life) -> None:
+    service = Service(life.fs)
+    put(life.fs, b"a", b"1")
+    first = service.save("first")
+    before = commits(life.fs)
+    put(life.fs, b"b", b"2")
+    second = service.save("second")
+    put(life.fs, b"c", b"3")
+    restored = service.restore(str(first.id))
+    service.delete_named([str(second.id)])
+    assert restored is not None
+    assert commits(life.fs) == before
+    after = life.crash()
+    assert names(after) == [b"a"]
+    assert [item.id for item in history.checkpoints(after.store)] == [first.id, restored.before.id]
+
+
 def test_a_sync_without_a_change_writes_nothing(memory: Path) -> None:
     with new_filesystem(memory / "store") as fs:
         synced(fs, b"a", b"b")

@@ -1,0 +1,204 @@
+"""With very many checkpoints: what is kept of all of them is what their records say, and verbs do
+no more than with few."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptfs import history
+from ckptfs.history import Checkpoint, checkpoints, removal
+from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
+from ckptfs.history.retention import RetentionPolicy
+from ckptfs.history.upkeep import expire
+from ckptfs.model import Epoch
+from ckptfs.service import Service
+from ckptfs.store import Store
+from ckptfs.store.format import NO_EPOCH, suffix_of
+from tests.direct import reopened
+from tests.history.edits import Edits
+
+FEW, MANY = 20, 220
+
+# -- what is kept is what the records say ----------------------------------------------------------
+
+
+def ancestors(store: Store, epoch: Epoch) -> set[bytes]:
+    found = set()
+    while (epoch := store.epochs[epoch].parent) != NO_EPOCH:
+        found.add(suffix_of(epoch))
+    return found
+
+
+def assert_kept(store: Store) -> None:
+    tree, records = store.epoch_tree, store.epochs
+    assert tree.unsealed == {epoch for epoch, record in records.items() if not record.sealed}
+    assert tree.hidden == {e for e, record in records.items() if record.sealed and not record.info}
+    for epoch in (NO_EPOCH, *records):
+        assert tree.children(epoch) == {e for e, item in records.items() if item.parent == epoch}
+    for epoch in records:
+        view = store.view(epoch).bare
+        assert view.inherited == ancestors(store, epoch)
+        assert view.seen == view.inherited | {view.suffix}
+    told = {epoch: record.info for epoch, record in records.items() if record.info}
+    found = checkpoints(store)
+    assert [item.id for item in found] == sorted(info["id"] for info in told.values())
+    assert {item.epoch: item.message for item in found} == {
+        epoch: info.get("message", "") for epoch, info in told.items()
+    }
+    assert all(numbered(store, item.id) is of_epoch(store, item.epoch) is item for item in found)
+
+
+def save(work: Edits, which: int) -> None:
+    work.put("file", b"%d" % which)
+    work.save(f"{which}")
+
+
+def restore(work: Edits, which: int) -> None:
+    history.restore(work.fs, chosen(work, which))
+
+
+def hide(work: Edits, which: int) -> None:
+    removal.hide(work.fs, [chosen(work, which)])
+
+
+def delete(work: Edits, which: int) -> None:
+    removal.delete(work.fs, [chosen(work, which)])
+
+
+def reap(work: Edits, which: int) -> None:
+    removal.reap(work.fs)
+
+
+def rename(work: Edits, which: int) -> None:
+    history.describe(work.store, dataclasses.replace(chosen(work, which), message=f"now {which}"))
+
+
+def reopen(work: Edits, which: int) -> None:
+    work.fs = reopened(work.fs)
+    work.store = work.fs.store
+
+
+def chosen(work: Edits, which: int) -> Checkpoint:
+    known = checkpoints(work.store)
+    return known[which % len(known)]
+
+
+NEED_ONE: tuple[Callable[[Edits, int], None], ...] = (restore, hide, delete, rename)
+STEPS = st.sampled_from((save, save, reap, reopen, *NEED_ONE))
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 40)), max_size=25))
+def test_what_is_kept_of_epochs_is_what_their_records_say(
+    steps: list[tuple[Callable[[Edits, int], None], int]],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ckptfs-test-") as path:
+        work = Edits(Path(path) / "store")
+        for step, which in steps:
+            if step in NEED_ONE and not checkpoints(work.store):
+                continue
+            step(work, which)
+            assert_kept(work.store)
+        work.store.close()
+
+
+def test_a_view_that_was_looked_at_forgets_what_is_removed(work: Edits) -> None:
+    views = [work.save(f"{number}") for number in range(4)]
+    removal.delete(work.fs, [of_number(work, 1)])
+    assert suffix_of(views[1].epoch) not in work.store.view(views[3].epoch).seen
+    assert suffix_of(views[1].epoch) not in work.fs.head.seen
+    assert work.store.view(views[3].epoch) is views[3], "it is as good as before"
+
+
+def of_number(work: Edits, number: int) -> Checkpoint:
+    return find(work.store, number)
+
+
+def test_a_checkpoint_that_is_not_told_anew_is_the_same_object(work: Edits) -> None:
+    work.save("first")
+    first = nearest(work.store)
+    work.save("second")
+    assert checkpoints(work.store)[0] is first
+
+
+# -- and verbs do no more than with few ------------------------------------------------------------
+
+
+def lines_of(action: Callable[[], object]) -> int:
+    """How many lines of Python an action goes through; one that is gone through again counts again.
+    A clock would tell less."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def verbs_of(work: Edits) -> dict[str, int]:
+    """How much each verb does, after a change, with the checkpoints that there are."""
+    service, counted = Service(work.fs), {}
+
+    def take(name: str, action: Callable[[], object]) -> None:
+        counted[name] = lines_of(action)
+
+    for _ in range(2):  # the first time, more is looked for
+        work.put("file", b"changed")
+        take("diff", lambda: service.diff("", ""))
+        take("save", lambda: service.save("more"))
+        take("list", lambda: service.listed(limit=10))
+        work.put("file", b"changed again")
+        take("restore", lambda: service.restore("latest"))
+        doomed = [str(item.id) for item in service.checkpoints()[-2:]]
+        service.delete_named(doomed)
+        work.put("file", b"and again")
+        take("diff after a delete", lambda: service.diff("latest", ""))
+        oldest = str(service.checkpoints()[0].id)
+        take("find", partial(service.find, oldest))
+    return counted
+
+
+@pytest.fixture
+def grown(work: Edits) -> Callable[[int], Edits]:
+    def grow(count: int) -> Edits:
+        while len(checkpoints(work.store)) < count:
+            work.put("file", b"%d" % len(checkpoints(work.store)))
+            work.save()
+        return work
+
+    return grow
+
+
+def test_verbs_do_no_more_with_many_checkpoints(grown: Callable[[int], Edits]) -> None:
+    few, many = verbs_of(grown(FEW)), verbs_of(grown(MANY))
+    more = {verb: many[verb] - few[verb] for verb in few}
+    # Where a batch of records ends, and which it is, makes some lines of difference.
+    assert all(lines < FEW for lines in more.values()), more
+
+
+def test_letting_expire_what_cannot_takes_a_few_lines_for_each(
+    grown: Callable[[int], Edits],
+) -> None:
+    policy = RetentionPolicy()
+    few = lines_of(lambda: expire(grown(FEW).fs, policy))
+    work = grown(MANY)
+    many = lines_of(lambda: expire(work.fs, policy))
+    assert many - few < 12 * (MANY - FEW)
