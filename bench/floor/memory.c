@@ -308,6 +308,8 @@ static void do_lookup(const Request *request)
     Name *name = find(request->node, request->body);
     if (name)
         answer_entry(request, name->node);
+    else if (strlen(request->body) > NAME_MAX)
+        answer_error(request, ENAMETOOLONG); /* which ends whatever was to be done with it */
     else
         answer(request, &absent, sizeof absent);
 }
@@ -381,17 +383,29 @@ static void do_unlink(const Request *request)
     answer_error(request, 0);
 }
 
+static void exchange(Name *name, Name *other, const char *text, const char *other_text)
+{
+    Node *directory = name->directory, *other_directory = other->directory;
+    Node *node = remove_name(name), *other_node = remove_name(other);
+    add_name(directory, text, other_node);
+    add_name(other_directory, other_text, node);
+}
+
 /* What may be moved over what, but for a directory that is not empty, the kernel has seen to. */
 static void rename_to(const Request *request, Node *directory, uint32_t flags, const char *text)
 {
     const char *new_text = text + strlen(text) + 1;
     Name *name = find(request->node, text), *over = find(directory, new_text);
-    if (flags & ~(uint32_t)RENAME_NOREPLACE)
+    if (flags & ~(uint32_t)(RENAME_NOREPLACE | RENAME_EXCHANGE))
         return answer_error(request, EINVAL);
-    if (!name)
+    if (!name || (flags & RENAME_EXCHANGE && !over))
         return answer_error(request, ENOENT);
     if (over && flags & RENAME_NOREPLACE)
         return answer_error(request, EEXIST);
+    if (flags & RENAME_EXCHANGE) {
+        exchange(name, over, text, new_text);
+        return answer_error(request, 0);
+    }
     if (over && over->node->first)
         return answer_error(request, ENOTEMPTY);
     if (over)
