@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.outcome import FLOOR
 from bench.plots import Bar, ratio_bars, value_bars
 from bench.registry import MICRO, REAL
 from bench.report import JSON_VERSION, number_text, seconds_text
@@ -32,6 +33,10 @@ Everything on this page is written by the benchmark from one run:
 What a number means, and how a run is kept fair: [bench/README.md](../bench/README.md). Times
 differ from machine to machine, ratios within one run less. Run it on yours.
 """
+_FLOOR_WORDS = """\
+*floor* is a C file system in memory that uses the kernel as ckptfs does: what FUSE itself costs. It
+keeps nothing when it ends; none that is used in this way can be much faster. In rows that wait for
+the disk (fsync, SQLite) it has none to wait for, and is no measure."""
 
 
 class NotAResult(Exception):
@@ -71,7 +76,7 @@ def _page(data: Json, drawn: Mapping[str, str]) -> str:
     for kind, (title, words) in _KINDS.items():
         rows = [each for each in data["rows"] if each["kind"] == kind]
         if rows:
-            text = f"{words} {_aside(data)}".strip()
+            text = " ".join(filter(None, (words, _floor(data), _aside(data))))
             parts.append(f"## {title}\n\n{text}\n\n{_picture(kind, drawn)}{_rows(data, rows)}")
     for group in _groups(data):
         members = [each for each in data["comparisons"] if each["group"] == group]
@@ -82,6 +87,10 @@ def _page(data: Json, drawn: Mapping[str, str]) -> str:
         lines = [f"- {name}: {reason}" for name, reason in data["skipped"].items()]
         parts.append("## Left out in this run\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _floor(data: Json) -> str:
+    return _FLOOR_WORDS if FLOOR in data["rivals"] else ""
 
 
 def _aside(data: Json) -> str:

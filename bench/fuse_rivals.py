@@ -1,8 +1,11 @@
-"""Other file systems over FUSE: bindfs, which only passes on, and JuiceFS, which has a database.
+"""Other file systems over FUSE: the floor, bindfs, which only passes on, and JuiceFS, which has a
+database.
 
-bindfs is C and does nothing of its own: what it takes is what FUSE itself costs. JuiceFS keeps
-names and attributes in SQLite and the content in plain files here, on the same disk. Both run
-with their defaults, in the foreground of a process that the run owns.
+The floor is C, keeps everything in memory and asks the kernel for the same as ckptfs: what it
+takes is what FUSE itself costs. It is compiled here, out of `bench/floor`. bindfs passes every
+request on to the disk's file system. JuiceFS keeps names and attributes in SQLite and the content
+in plain files here, on the same disk. Those two run with their defaults; all of them in the
+foreground of a process that the run owns.
 """
 
 import signal
@@ -14,11 +17,15 @@ from pathlib import Path
 from bench import process
 from bench.contestants import Contestant, detach, is_mounted, make_spread
 from bench.kit import Kit, NotToBeHad, fetch
+from bench.outcome import FLOOR
 from bench.programs import run
 
 _START_S = 20.0
 _DEATH_S = 20.0
 _STEP_S = 0.02
+_FLOOR_SOURCES = [
+    Path(__file__).resolve().parent / "floor" / each for each in ("device.c", "memory.c")
+]
 
 
 class FuseRival:
@@ -94,6 +101,21 @@ def _end(started: "subprocess.Popen[bytes]") -> None:
         started.wait()
 
 
+def floor(kit: Kit, base: Path) -> Contestant:
+    # Not in the rival's own directory: what is mapped from there is paged out before cold rows.
+    program = base / "floor-program"
+    _compile(kit.program("gcc"), program)
+    return FuseRival(FLOOR, base, lambda _home: [program])
+
+
+def _compile(compiler: Path, program: Path) -> None:
+    command = [compiler, "-O2", *_FLOOR_SOURCES, "-o", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise NotToBeHad(f"it does not compile: {errors[0] if errors else done.stderr.strip()}")
+
+
 def bindfs(kit: Kit, base: Path) -> Contestant:
     program = kit.program("bindfs")
 
@@ -123,4 +145,8 @@ SLOW = frozenset({"juicefs"})
 #: Scenes they leave out even so: thousands of files whose number cannot be made smaller.
 SLOW_WITHOUT = frozenset({"repository", "npm"})
 #: Every other file system that rows can run on.
-FUSE_RIVALS: dict[str, Callable[[Kit, Path], Contestant]] = {"bindfs": bindfs, "juicefs": juicefs}
+FUSE_RIVALS: dict[str, Callable[[Kit, Path], Contestant]] = {
+    FLOOR: floor,
+    "bindfs": bindfs,
+    "juicefs": juicefs,
+}

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from bench.registry import Workload
 from bench.stats import Spread, paired_ratio
 
+#: The file system in memory that shows what FUSE itself costs, where it took part.
+FLOOR = "floor"
+
 
 @dataclass(frozen=True)
 class Sample:

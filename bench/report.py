@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.marks import Mark, marks
-from bench.outcome import Comparison, Figure, Outcome
+from bench.outcome import FLOOR, Comparison, Figure, Outcome
 from bench.registry import Workload
 from bench.scale import Scale
 from bench.stats import spread, verdict_at_least, verdict_at_most
@@ -57,6 +57,8 @@ def print_report(
     if outcome.aside:
         names = ", ".join(outcome.aside.contestants[1:])
         console.print(f"{names}: with less of everything, beside {outcome.baseline} with as little")
+    if FLOOR in outcome.rivals:
+        console.print(f"{FLOOR}: what FUSE itself costs; in rows that sync it waits for no disk")
     for name, reason in outcome.skipped.items():
         console.print(f"without {name}: {reason}", highlight=False, markup=False)
 

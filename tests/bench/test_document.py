@@ -59,6 +59,18 @@ def test_the_page_has_every_table(tmp_path: Path) -> None:
     assert "juicefs would take too long" in page
 
 
+def test_the_floor_is_explained_where_it_took_part(tmp_path: Path) -> None:
+    page = tmp_path / "BENCHMARKS.md"
+    document.write(_data(), page)
+    assert "what FUSE itself costs" not in page.read_text()
+    outcome = _outcome()
+    outcome.contestants = ("ext4", "ckptfs", "floor")
+    outcome.add("untar", "floor", Sample(0, 2.0, 0.0))
+    document.write(json.loads(json.dumps(as_json(outcome, QUICK, {}))), page)
+    assert "what FUSE itself costs" in page.read_text()
+    assert "| 2.5 | above | 2.00 | 40.00 |" in page.read_text()
+
+
 def test_every_picture_of_the_page_is_a_drawing(tmp_path: Path) -> None:
     old = tmp_path / "benchmarks" / "of-another-run.svg"
     old.parent.mkdir()

@@ -1,5 +1,6 @@
 """What a run needs from outside, on a machine where nothing can be had."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ def test_offline_nothing_is_installed(bare: Kit, told: list[str]) -> None:
 
 def test_the_slow_are_among_the_known() -> None:
     assert SLOW - FUSE_RIVALS.keys() == set()
+
+
+def test_a_floor_that_does_not_compile_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "gcc"
+    compiler.write_text(
+        "#!/bin/sh\necho note: a >&2; echo error: no fuse.h >&2; echo end >&2; exit 1"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    kit = Kit(tmp_path, False, lambda _message: None)
+    with pytest.raises(NotToBeHad, match=r"it does not compile: error: no fuse\.h$"):
+        FUSE_RIVALS["floor"](kit, tmp_path)
 
 
 def test_a_file_system_that_does_not_mount_leaves_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ SECONDS = {
     "ext4": (1.0, 1.0, 1.0, 1.0, 1.0),
     "ckptfs": (4.0, 1.0, 1.0, 1.0, 3.0),
     "bindfs": (5.0, 2.0, 2.0, 4.0, 3.0),
+    "floor": (3.0, 1.0, 0.1, 1.0, 2.0),
 }
 
 
@@ -49,6 +50,22 @@ def test_real_rows_have_a_mean_and_a_slowest() -> None:
     assert mean.verdict == "missed"
     slowest = found["real workloads, the slowest against ext4"]
     assert (slowest.value, slowest.verdict, slowest.note) == (4.0, "missed", "untar 4.00")
+
+
+def test_where_a_mark_is_missed_the_note_has_the_floor_of_rows_that_do_not_sync() -> None:
+    found = _by_title(_outcome("ext4", "ckptfs", "floor"))
+    mean = found["real workloads, geometric mean against ext4"]
+    assert mean.note == "3 rows (floor 1.73 over the 2 that do not sync)"
+    slowest = found["real workloads, the slowest against ext4"]
+    assert slowest.note == "untar 4.00 (floor 3.00)"
+    assert found["4 KiB synced writes, the slowest against ext4"].note == "sqlite-wal"
+
+
+def test_of_a_row_that_syncs_the_floor_says_nothing() -> None:
+    outcome = _outcome("ext4", "ckptfs", "floor")
+    outcome.samples["sqlite-wal", "ckptfs"] = [Sample(0, 3.0, 0.0)]
+    slowest = _by_title(outcome)["4 KiB synced writes, the slowest against ext4"]
+    assert slowest.note == "sqlite-wal 3.00"
 
 
 def test_single_calls_are_held_against_bindfs_where_it_took_part() -> None:
