@@ -69,6 +69,9 @@ static struct {
 
 static unsigned patience;
 
+/* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
+static uint32_t busy_maker;
+
 /* The name that was looked for last and is not there; none if its directory is 0. */
 static uint64_t absent_parent;
 static char absent_name[NAME_MOST + 1];
@@ -251,10 +254,16 @@ void fresh_settle(void)
         lose();
     Py_XDECREF(result);
     count = 0;
+    busy_maker = 0;
     for (size_t i = 0; i < directories_count; i++) {
         directories[i].changed = directories[i].dressed = 0;
         directories[i].subdirectories = 0;
     }
+}
+
+int fresh_is_midway(void)
+{
+    return busy_maker != 0;
 }
 
 void fresh_end(void)
@@ -460,6 +469,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     set_time(&item->attributes.atime, &item->attributes.atimensec, now_ns);
     stamp_change(&item->attributes, now_ns);
     count++;
+    busy_maker = S_ISREG(mode) ? head->pid : 0;
     grant.bytes -= size;
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
@@ -579,17 +589,18 @@ static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
-/* The attributes of something that is fresh, or of a directory that is known; NULL of others. */
+/* The attributes of something that is fresh, or of a directory; NULL of others. */
 static struct fuse_attr *attributes_to_set(uint64_t node)
 {
     Fresh *item = fresh_of(node);
     if (item)
         return &item->attributes;
-    Directory *directory = directory_of(node);
-    if (!directory)
-        return NULL;
-    directory->changed = directory->dressed = 1;
-    return &directory->attributes;
+    struct fuse_attr *attributes = node < LIVE_END ? place_for(node) : NULL;
+    if (attributes) {
+        Directory *directory = directory_of(node);
+        directory->changed = directory->dressed = 1;
+    }
+    return attributes;
 }
 
 static Outcome set_attributes(const Request *request)
@@ -620,6 +631,7 @@ static Outcome move(const Request *request, uint64_t directory, uint32_t flags, 
         return pass_change();
     int64_t now_ns = stamp_ns();
     item->parent = directory;
+    busy_maker = 0;
     strcpy(item->name, new_name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
     absent_parent = 0;
@@ -646,6 +658,8 @@ static Outcome look_up(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
     Fresh *item = fresh_named(parent, request->body);
+    if (request->head->pid == busy_maker)
+        busy_maker = 0; /* it is at the next one */
     if (item)
         return answer_new_entry(request, &item->attributes);
     if (!fresh_of(parent))

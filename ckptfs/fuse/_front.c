@@ -798,6 +798,10 @@ static void watch(int descriptor)
         fcntl(device, F_SETFL, flags | O_NONBLOCK);
 }
 
+/* So much longer a turn may take if a file is being made: to go on with one that is in the store
+ * already takes several times as long. */
+#define MIDWAY_NS 500000
+
 PyDoc_STRVAR(serve_doc,
              "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
              "Answer requests until one comes that is left to libfuse (LEFT), or it is somebody\n"
@@ -810,11 +814,12 @@ static int answer_requests(int64_t spin_ns, int64_t turn_ns, int others)
 {
     for (;;) {
         int64_t now = monotonic_ns();
-        if (now > turn_ns)
+        if (now > turn_ns && (!fresh_is_midway() || now > turn_ns + MIDWAY_NS))
             return TURN;
         ssize_t size = look_for_request(now + spin_ns);
         if (size < 0 && errno == EAGAIN) {
-            fresh_settle(); /* while there is time */
+            if (!fresh_is_midway())
+                fresh_settle(); /* while there is time */
             if (!spin_ns || wait_for_request(turn_ns, others))
                 return TURN;
             continue;

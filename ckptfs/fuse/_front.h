@@ -135,6 +135,9 @@ void fresh_note_write(const Request *request);
 /* Hands everything over to the store. */
 void fresh_settle(void);
 
+/* Whether somebody seems to be in the middle of making a file. */
+int fresh_is_midway(void);
+
 /* The same, and forgets all that is known: somebody else may change anything from here on. */
 void fresh_end(void);
 

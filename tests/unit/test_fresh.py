@@ -43,6 +43,8 @@ class Giver(Owner):
         self.mode = stat.S_IFDIR | 0o755
         self.nlink = 2
         self.refusing = False
+        #: To give a grant takes until then.
+        self.turn_ns = 0
 
     def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
         self.calls.append(("lookup", parent, name))
@@ -61,6 +63,8 @@ class Giver(Owner):
         self.calls.append(("grant", pid))
         if self.refusing:
             return None
+        while time.monotonic_ns() <= self.turn_ns:
+            pass
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
 
     def take(
@@ -173,6 +177,40 @@ def test_directories_hear_of_their_entries(kernel: Kernel) -> None:
     (taken,) = giver(kernel).named("take")
     ((ino, *_, subdirectories, dressed),) = taken[2]  # type: ignore[misc, attr-defined]
     assert (ino, subdirectories, dressed) == (DIRECTORY, 1, 0)
+
+
+def test_a_directory_that_is_dressed_is_handed_over_with_the_rest(kernel: Kernel) -> None:
+    make(kernel, b"file", 60)
+    set_attributes(kernel, DIRECTORY, MODE | MTIME, mode=0o700, mtime=17)
+    make(kernel, b"another", 60)
+    kernel.serve()
+    assert [kernel.error() for _ in range(3)] == [0] * 3
+    (taken,) = giver(kernel).named("take")
+    assert [arrival[-2] for arrival in taken[1]] == [b"file", b"another"]  # type: ignore[attr-defined]
+    (_, (ino, mode, _, _, _, mtime, _, _, dressed)) = taken[2]  # type: ignore[misc, attr-defined]
+    assert (ino, stat.S_IMODE(mode), mtime, dressed) == (DIRECTORY, 0o700, 17 * 10**9, 1)
+
+
+def test_a_turn_does_not_end_in_the_middle_of_a_file(kernel: Kernel) -> None:
+    """Unless what follows is long in coming, as it may be where the machine is busy."""
+    assert any(_is_made_in_a_turn_that_is_over(kernel) for _ in range(20))
+
+
+def _is_made_in_a_turn_that_is_over(kernel: Kernel) -> bool:
+    """Whether a file, of which only the first request comes in time, is handed over whole."""
+    giver(kernel).calls.clear()
+    make(kernel, b"file")
+    write(kernel, FIRST, 0, b"hello")
+    kernel.send(LOOKUP, b"next\0", DIRECTORY)
+    make(kernel, b"next")
+    giver(kernel).turn_ns = time.monotonic_ns() + 200_000
+    kernel.front.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
+    taken = [arrival[-2:] for take in giver(kernel).named("take") for arrival in take[1]]  # type: ignore[attr-defined]
+    giver(kernel).turn_ns = 0
+    kernel.serve()
+    for _ in range(4):
+        kernel.answer()
+    return taken == [(b"file", b"hello")]
 
 
 def test_a_name_is_taken_once(kernel: Kernel) -> None:
