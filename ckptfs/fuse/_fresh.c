@@ -72,6 +72,15 @@ static unsigned patience;
 /* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
 static uint32_t busy_maker;
 
+/* A fresh file that has just got a second name, as a program does that writes beside, links into place
+ * and removes the first name. It has two only until the next request; none if there is no item. */
+static struct {
+    Fresh *item;
+    uint64_t parent;
+    char name[NAME_MOST + 1];
+    uint32_t pid;
+} second;
+
 /* The name that was looked for last and is not there; none if its directory is 0. */
 static uint64_t absent_parent;
 static char absent_name[NAME_MOST + 1];
@@ -88,7 +97,7 @@ static char run[DATA_MAX];
 static size_t run_size;
 
 static PyObject *call_grant, *call_joins, *call_take, *call_go_on, *call_lose;
-static PyObject *call_lookup, *call_getattr;
+static PyObject *call_lookup, *call_getattr, *call_link;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
@@ -242,17 +251,33 @@ static int is_settled(void)
     return !count;
 }
 
+/* The second name, once the file is in the store. */
+static void settle_link(void)
+{
+    PyObject *result =
+        CALL(call_link, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
+             PyBytes_FromString(second.name), NUMBER(second.pid));
+    if (!result)
+        lose();
+    Py_XDECREF(result);
+    second.item = NULL;
+}
+
 void fresh_settle(void)
 {
     settle_run();
     grant.held = 0;
     if (is_settled())
         return;
+    if (second.item)
+        second.item->attributes.nlink = 1;
     PyObject *result = CALL(call_take, told_items(told_item), told_directories(),
                             told_items(told_maker), NUMBER(grant.party[0]));
     if (!result)
         lose();
     Py_XDECREF(result);
+    if (second.item)
+        settle_link();
     count = 0;
     busy_maker = 0;
     for (size_t i = 0; i < directories_count; i++) {
@@ -652,6 +677,53 @@ static Outcome rename_name_2(const Request *request)
     return move(request, in->newdir, in->flags, (const char *)(in + 1));
 }
 
+static Outcome link_name(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_link_in *in = (const void *)request->body;
+    const char *name = (const char *)(in + 1);
+    Fresh *item = fresh_of(in->oldnodeid);
+    if (!item || !S_ISREG(item->attributes.mode) || head->nodeid >= LIVE_END ||
+        !can_be_named(head->nodeid, name) || !is_granted(head->pid))
+        return pass_change();
+    struct fuse_attr *place = place_for(head->nodeid);
+    if (!place || !is_free(head->nodeid, name))
+        return pass_change();
+    int64_t now_ns = stamp_ns();
+    second.item = item;
+    second.parent = head->nodeid;
+    second.pid = head->pid;
+    strcpy(second.name, name);
+    item->attributes.nlink = 2;
+    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    absent_parent = 0;
+    note_entry(head->nodeid, place, 0, now_ns);
+    return answer_new_entry(request, &item->attributes);
+}
+
+/* The first of a file's two names goes. Every other removal goes the ordinary way. */
+static Outcome remove_name(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    Fresh *item = second.item;
+    if (!item || item->parent != head->nodeid || strcmp(item->name, request->body) ||
+        !is_granted(head->pid))
+        return pass_change();
+    struct fuse_attr *place = place_for(head->nodeid);
+    if (!place)
+        return pass_change();
+    int64_t now_ns = stamp_ns();
+    item->parent = second.parent;
+    strcpy(item->name, second.name);
+    second.item = NULL;
+    busy_maker = 0;
+    item->attributes.nlink = 1;
+    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    absent_parent = 0;
+    note_entry(head->nodeid, place, 0, now_ns);
+    return answer_error(request, 0);
+}
+
 /* -- looking ----------------------------------------------------------------------------------- */
 
 static Outcome look_up(const Request *request)
@@ -706,8 +778,16 @@ static Outcome list_entries(const Request *request)
     return NOT_OURS;
 }
 
+/* Whether a request is about names, of which a file must not have two any more. */
+static int is_about_names(uint32_t opcode)
+{
+    return opcode != FUSE_GETATTR && opcode != FUSE_UNLINK;
+}
+
 Outcome fresh_handle(const Request *request)
 {
+    if (second.item && is_about_names(request->head->opcode))
+        fresh_settle();
     if (request->head->opcode != FUSE_WRITE && last_write.node) {
         settle_run();
         if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
@@ -732,6 +812,10 @@ Outcome fresh_handle(const Request *request)
         return write_bytes(request);
     case FUSE_SETATTR:
         return set_attributes(request);
+    case FUSE_LINK:
+        return link_name(request);
+    case FUSE_UNLINK:
+        return remove_name(request);
     case FUSE_RENAME:
         return rename_name(request);
     case FUSE_RENAME2:
@@ -768,11 +852,13 @@ int fresh_bind(PyObject *owner)
     patience = 0;
     forget_knowledge();
     run_size = 0;
+    second.item = NULL;
     return take_attribute(owner, "grant", &call_grant) &&
            take_attribute(owner, "joins", &call_joins) &&
            take_attribute(owner, "take", &call_take) &&
            take_attribute(owner, "go_on", &call_go_on) &&
            take_attribute(owner, "lose", &call_lose) &&
            take_attribute(owner, "lookup", &call_lookup) &&
-           take_attribute(owner, "getattr", &call_getattr);
+           take_attribute(owner, "getattr", &call_getattr) &&
+           take_attribute(owner, "link", &call_link);
 }

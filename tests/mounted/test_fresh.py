@@ -145,3 +145,37 @@ def test_a_long_name_in_a_new_directory(mount: Path) -> None:
         os.mkdir(mount / f"dir{number}")
         with fails(errno.ENAMETOOLONG):
             os.stat(mount / f"dir{number}" / ("n" * 300))
+
+
+def untimed(known: dict[str, Facts]) -> dict[str, Facts]:
+    return {name: fact._replace(mtime_ns=0) for name, fact in known.items()}
+
+
+def link_into_place(top: Path, number: int) -> None:
+    """Write beside, link, and remove one of the names, or none."""
+    beside, place = top / f"beside{number}", top / f"dir{number % 3}" / f"name{number}"
+    place.parent.mkdir(exist_ok=True)
+    beside.write_bytes(b"%d " % number * 50)
+    os.chmod(beside, 0o444)
+    os.link(beside, place)
+    if number % 5 == 0:
+        assert os.stat(place).st_nlink == os.stat(beside).st_nlink == 2
+    if number % 4 == 1:
+        os.unlink(beside)
+        assert os.stat(place).st_nlink == 1
+    if number % 4 == 2:
+        os.unlink(place)
+        assert not place.exists()
+    if number % 4 == 3:
+        os.rename(place, top / f"moved{number}")
+
+
+def test_files_that_are_linked_into_place(own_mount: Workspace, elsewhere: Path) -> None:
+    for number in range(200):
+        link_into_place(own_mount.path, number)
+        link_into_place(elsewhere, number)
+    want = untimed(facts(elsewhere))
+    assert untimed(facts(own_mount.path)) == want
+    own_mount.remount()
+    assert untimed(facts(own_mount.path)) == want
+    succeed(own_mount.cli("check", "--deep", "-w", own_mount.path))

@@ -13,7 +13,7 @@ from types import ModuleType
 from ckptfs.model import Inode
 
 LOOKUP, FORGET, GETATTR, SETATTR, SYMLINK, MKNOD, MKDIR = 1, 2, 3, 4, 6, 8, 9
-UNLINK, RENAME, READ, WRITE, STATFS, FSYNC, BATCH_FORGET = 10, 12, 15, 16, 17, 20, 42
+UNLINK, RENAME, LINK, READ, WRITE, STATFS, FSYNC, BATCH_FORGET = 10, 12, 13, 15, 16, 17, 20, 42
 HEAD = struct.Struct("=IIQQIIIHH")
 ANSWER = struct.Struct("=IiQ")
 

@@ -16,6 +16,7 @@ from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
     FSYNC,
     GETATTR,
+    LINK,
     LOOKUP,
     MKDIR,
     MKNOD,
@@ -43,6 +44,7 @@ class Giver(Owner):
         self.mode = stat.S_IFDIR | 0o755
         self.nlink = 2
         self.refusing = False
+        self.refusing_links = False
         #: To give a grant takes until then.
         self.turn_ns = 0
 
@@ -75,6 +77,12 @@ class Giver(Owner):
         pid: int,
     ) -> None:
         self.calls.append(("take", arrivals, directories, makers, pid))
+
+    def link(self, *values: object) -> Inode:
+        self.calls.append(("link", *values))
+        if self.refusing_links:
+            raise OSError(errno.EIO, "damaged")
+        return self._inode(FIRST, stat.S_IFREG | 0o600)
 
     def named(self, name: str) -> list[tuple[object, ...]]:
         return [call for call in self.calls if call[0] == name]
@@ -437,3 +445,70 @@ def test_over_others_directories_and_what_is_old_are_moved_by_the_store(
     rename(kernel, old, new)
     kernel.serve()
     assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "rename"]
+
+
+def link(kernel: Kernel, node: int, directory: int, name: bytes, pid: int = 42) -> None:
+    kernel.send(LINK, struct.pack("=Q", node) + name + b"\0", directory, pid)
+
+
+def test_a_file_is_linked_into_place(kernel: Kernel) -> None:
+    make(kernel, b"temporary")
+    write(kernel, FIRST, 0, b"content")
+    link(kernel, FIRST, 60, b"name")
+    kernel.send(GETATTR, bytes(16), FIRST)
+    kernel.send(GETATTR, bytes(16), DIRECTORY)
+    kernel.send(UNLINK, b"temporary\0", DIRECTORY)
+    kernel.send(LOOKUP, b"name\0", 60)
+    kernel.send(LOOKUP, b"temporary\0", DIRECTORY)
+    kernel.serve()
+    assert [kernel.error() for _ in range(2)] == [0, 0]
+    (node,) = struct.unpack_from("=Q", kernel.answer()[1])
+    assert node == FIRST
+    assert struct.unpack_from("=I", kernel.answer()[1], 16 + 64)[0] == 2
+    assert kernel.error() == kernel.error() == 0
+    assert struct.unpack_from("=Q", kernel.answer()[1])[0] == FIRST
+    (taken,) = giver(kernel).named("take")
+    ((_, _, nlink, *_, parent, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    assert (nlink, parent, name, data) == (1, 60, b"name", b"content")
+    assert sorted(directory[0] for directory in taken[2]) == [DIRECTORY, 60]  # type: ignore[attr-defined]
+    assert giver(kernel).named("link") == giver(kernel).named("unlink") == []
+
+
+@pytest.mark.parametrize(
+    ("opcode", "body", "node"),
+    [
+        pytest.param(LOOKUP, b"name\0", 60, id="the second name is looked for"),
+        pytest.param(LOOKUP, b"first\0", DIRECTORY, id="the first name is"),
+        pytest.param(UNLINK, b"name\0", 60, id="the second name goes"),
+        pytest.param(UNLINK, b"first\0", 60, id="one of that name elsewhere goes"),
+        pytest.param(FSYNC, bytes(16), FIRST, id="a sync"),
+    ],
+)
+def test_a_file_with_two_names_is_in_the_store_before_anything_else(
+    kernel: Kernel, opcode: int, body: bytes, node: int
+) -> None:
+    make(kernel, b"first")
+    link(kernel, FIRST, 60, b"name")
+    kernel.send(opcode, body, node)
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    told = [call for call in giver(kernel).calls if call[0] not in ("lookup", "grant")]
+    assert [call[0] for call in told][:2] == ["take", "link"]
+    ((_, _, nlink, *_, parent, name, _),) = told[0][1]  # type: ignore[misc, attr-defined]
+    assert (nlink, parent, name) == (1, DIRECTORY, b"first")
+    assert told[1] == ("link", FIRST, 60, b"name", 42)
+
+
+def test_two_names_are_handed_over_at_the_end_of_a_turn(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    link(kernel, FIRST, DIRECTORY, b"second")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "link"]
+
+
+def test_a_second_name_that_cannot_be_given_is_told(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    giver(kernel).refusing_links = True
+    link(kernel, FIRST, DIRECTORY, b"second")
+    kernel.serve()
+    assert giver(kernel).named("lose") == [("lose",)]
