@@ -343,8 +343,9 @@ class Pages:
     def _overflow(self, meta: Meta, number: int, size: int) -> tuple[bytes, int]:
         at, flags, low, high = self._page(meta, number)
         count = low | high << 16
+        # More than it needs if it became shorter in the transaction that wrote it.
         wanted = -(-(_HEADER.size + size) // meta.page_size)
-        if flags & ~_DIRTY != _OVERFLOW or count != wanted:
+        if flags & ~_DIRTY != _OVERFLOW or count < wanted:
             raise BrokenPage(f"page {number} does not hold the record it is to hold")
         if (number + count) * meta.page_size > len(self._data):
             raise BrokenPage(f"page {number} is behind the end of the file")
