@@ -641,6 +641,15 @@ static Outcome set_attributes(const Request *request)
     return answer_known(request, attributes);
 }
 
+static void put_under(Fresh *item, uint64_t parent, const char *name, int64_t now_ns)
+{
+    item->parent = parent;
+    strcpy(item->name, name);
+    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    busy_maker = 0;
+    absent_parent = 0;
+}
+
 /* A file or link that is fresh gets another name, as when a program writes beside and then moves into
  * place. Over something that is there it goes the ordinary way. */
 static Outcome move(const Request *request, uint64_t directory, uint32_t flags, const char *name)
@@ -655,11 +664,7 @@ static Outcome move(const Request *request, uint64_t directory, uint32_t flags, 
     if (!from || !to || !is_free(directory, new_name))
         return pass_change();
     int64_t now_ns = stamp_ns();
-    item->parent = directory;
-    busy_maker = 0;
-    strcpy(item->name, new_name);
-    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
-    absent_parent = 0;
+    put_under(item, directory, new_name, now_ns);
     note_entry(head->nodeid, from, 0, now_ns);
     note_entry(directory, to, 0, now_ns);
     return answer_error(request, 0);
@@ -713,13 +718,9 @@ static Outcome remove_name(const Request *request)
     if (!place)
         return pass_change();
     int64_t now_ns = stamp_ns();
-    item->parent = second.parent;
-    strcpy(item->name, second.name);
-    second.item = NULL;
-    busy_maker = 0;
+    put_under(item, second.parent, second.name, now_ns);
     item->attributes.nlink = 1;
-    set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
-    absent_parent = 0;
+    second.item = NULL;
     note_entry(head->nodeid, place, 0, now_ns);
     return answer_error(request, 0);
 }

@@ -40,23 +40,6 @@ class Decision(NamedTuple):
     reason: str
 
 
-def plan(
-    checkpoints: Sequence[Checkpoint],
-    policy: RetentionPolicy,
-    now_ns: int,
-    store_bytes: int = 0,
-    free_bytes: int | None = None,
-    *,
-    undo: Collection[int] = (),
-) -> list[Decision]:
-    """What becomes of each checkpoint, newest first.
-
-    ``undo`` are the ones that `undo` and `redo` would go to. After a limit of bytes was found
-    exceeded and the plan was carried out, plan again: it may not have been enough.
-    """
-    return judge(checkpoints, policy, now_ns, store_bytes, free_bytes, undo=undo).all()
-
-
 def judge(
     checkpoints: Sequence[Checkpoint],
     policy: RetentionPolicy,
@@ -66,7 +49,11 @@ def judge(
     *,
     undo: Collection[int] = (),
 ) -> Verdicts:
-    """The same, for one who may want to hear only of what expires."""
+    """What becomes of each checkpoint.
+
+    ``undo`` are the ones that `undo` and `redo` would go to. After a limit of bytes was found
+    exceeded and the verdicts were carried out, judge again: it may not have been enough.
+    """
     newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
     verdicts = Verdicts(newest_first, policy, now_ns)
     verdicts.protect(undo)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfs.history import Checkpoint
-from ckptfs.history.retention import Decision, RetentionPolicy, plan
+from ckptfs.history.retention import Decision, RetentionPolicy, judge
 from ckptfs.model import Epoch
 
 HOUR_NS = 3_600_000_000_000
@@ -39,11 +39,11 @@ def kept(decisions: list[Decision]) -> list[int]:
 
 def decide(checkpoints: list[Checkpoint], **limits: Any) -> list[int]:
     sizes = {key: limits.pop(key) for key in ("store_bytes", "free_bytes") if key in limits}
-    return kept(plan(checkpoints, RetentionPolicy(**limits), NOW_NS, **sizes))
+    return kept(judge(checkpoints, RetentionPolicy(**limits), NOW_NS, **sizes).all())
 
 
 def test_nothing_to_decide() -> None:
-    assert plan([], RetentionPolicy(), NOW_NS) == []
+    assert judge([], RetentionPolicy(), NOW_NS).all() == []
 
 
 def test_all_of_the_last_hour_stay() -> None:
@@ -74,7 +74,7 @@ def test_saved_tagged_and_pinned_stay() -> None:
 
 
 def test_what_undo_needs_stays() -> None:
-    decisions = plan(made(0, 900, 901), RetentionPolicy(), NOW_NS, undo=[0])
+    decisions = judge(made(0, 900, 901), RetentionPolicy(), NOW_NS, undo=[0]).all()
     assert decisions == [
         Decision(2, True, "the newest"),
         Decision(1, False, "older than 30 days"),
@@ -124,11 +124,11 @@ def test_a_plan_carried_out_is_a_plan_fulfilled(
         for checkpoint in made(*ages)
     ]
     policy = RetentionPolicy(max_checkpoints=limit)
-    decisions = plan(everything, policy, NOW_NS)
+    decisions = judge(everything, policy, NOW_NS).all()
     assert [d.id for d in decisions] == sorted((c.id for c in everything), reverse=True)
     assert all(decision.reason for decision in decisions)
     stay = set(kept(decisions))
     assert {checkpoint.id for checkpoint in everything if checkpoint.pinned} <= stay
     assert len(stay) <= max(limit, 1 + len(pinned & {c.id for c in everything}))
     left = [checkpoint for checkpoint in everything if checkpoint.id in stay]
-    assert set(kept(plan(left, policy, NOW_NS))) == stay
+    assert set(kept(judge(left, policy, NOW_NS).all())) == stay

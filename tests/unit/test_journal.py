@@ -276,19 +276,6 @@ def test_a_block_that_others_have_is_told_by_as_well(life: Life) -> None:
     assert check(after.store) == []
 
 
-def test_a_part_of_what_is_not_there_is_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
-    part = batches.Part(b"no such block", 2, b"x")
-    path = damaged(memory, lambda data: foreign(data, (TABLES.index(b"blocks"), b"key", part)))
-    with pytest.raises(errors.StoreCorrupt, match="journal"):
-        Store.open(path)
-    repaired = repair.repair(path)
-    assert "its journal tells of a record by another that is not there" in repaired.unreadable
-    fs = Filesystem(Store.open(path), Ticks())
-    assert names(fs) == [b"a", b"b"]
-    fs.store.close()
-
-
 # -- damage ----------------------------------------------------------------------------------------
 
 
@@ -355,13 +342,25 @@ def foreign(data: bytearray, change: batches.Change) -> None:
         data[_STEP + length :] = bytes(len(data) - _STEP - length)
 
 
-def test_records_that_make_no_sense_are_told(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ((200, b"key", b"value"), "its journal has records that make no sense"),
+        (
+            (TABLES.index(b"blocks"), b"key", batches.Part(b"no such block", 2, b"x")),
+            "its journal tells of a record by another that is not there",
+        ),
+    ],
+)
+def test_changes_that_cannot_be_made_are_told(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, change: batches.Change, fault: str
+) -> None:
     monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
-    path = damaged(memory, lambda data: foreign(data, (200, b"key", b"value")))
+    path = damaged(memory, lambda data: foreign(data, change))
     with pytest.raises(errors.StoreCorrupt, match="journal"):
         Store.open(path)
     repaired = repair.repair(path)
-    assert "its journal has records that make no sense" in repaired.unreadable
+    assert fault in repaired.unreadable
     fs = Filesystem(Store.open(path), Ticks())
     assert names(fs) == [b"a", b"b"]
     fs.store.close()
