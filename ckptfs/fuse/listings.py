@@ -36,6 +36,8 @@ class Listings:
         self._walk = walk
         #: The names given out so far, by stream; the one used last stands last.
         self._streams: OrderedDict[int, list[bytes]] = OrderedDict()
+        #: How many those are.
+        self._count = 0
         self._latest = 0
 
     def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Inode, int]]:
@@ -47,11 +49,8 @@ class Listings:
         base = number << _POSITION_BITS
         if given < _DOTS:
             yield from self._first_two(node, base, given)
-        position = max(given - _DOTS, 0)
-        yield from (
-            (name, inode, base | (place + _DOTS))
-            for name, inode, place in self._behind(node, names, position)
-        )
+        for name, inode, place in self._behind(node, names, max(given - _DOTS, 0)):
+            yield name, inode, base | (place + _DOTS)
 
     def _behind(
         self, node: int, names: list[bytes], position: int
@@ -71,6 +70,7 @@ class Listings:
                 yield name, inode, place or len(names) + 1
             if not place:
                 names.append(name)
+                self._count += 1
 
     def _first_two(self, node: int, base: int, given: int) -> Iterator[tuple[bytes, Inode, int]]:
         here, above = self._dots(node)
@@ -80,12 +80,12 @@ class Listings:
 
     def _next(self) -> int:
         self._latest = self._latest % (1 << 30) + 1
-        while len(self._streams) >= _STREAMS_MAX or self._count() > _NAMES_MAX:
-            self._streams.popitem(last=False)
+        while len(self._streams) >= _STREAMS_MAX or (self._streams and self._count > _NAMES_MAX):
+            _, names = self._streams.popitem(last=False)
+            self._count -= len(names)
+        if not self._streams:
+            self._count = 0  # one that was dropped while it was read has been counted on
         return self._latest
-
-    def _count(self) -> int:
-        return sum(map(len, self._streams.values()))
 
     def _names(self, number: int) -> list[bytes]:
         names = self._streams.setdefault(number, [])
