@@ -352,6 +352,7 @@ def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer
     if offset >= end:
         return b""
     first, last = offset // BLOCK_SIZE, (end - 1) // BLOCK_SIZE
+    fs.store.expect_blocks()
     try:
         if first == last:
             start = first * BLOCK_SIZE

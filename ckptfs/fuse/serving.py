@@ -160,6 +160,7 @@ class Committer:
         self.requests: Callable[[], int] = lambda: 0
 
     def turn(self) -> None:
+        self._fs.store.expect_records()
         if self._met is not None and self.requests():
             self._met()
             self._met = None

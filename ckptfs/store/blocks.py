@@ -73,8 +73,12 @@ class Edit(NamedTuple):
 class Blocks:
     """``refs`` holds only counts above one: a block without an entry there is used once."""
 
-    def __init__(self, blocks: Plain, refs: Plain) -> None:
+    def __init__(
+        self, blocks: Plain, refs: Plain, expect: Callable[[], None] = lambda: None
+    ) -> None:
         self._blocks = blocks
+        #: Called before the bytes of blocks are read.
+        self._expect = expect
         self._refs = refs
         self.digest: Digest = xxh3_128_digest
         #: By key, which is a digest of the bytes: what is here cannot be out of date.
@@ -305,6 +309,7 @@ class Blocks:
         self._blocks.put(key, record)
 
     def _record(self, key: bytes) -> bytes:
+        self._expect()
         record = self._blocks.get(key)
         if record is None or len(record) < BLOCK_HEADER:
             raise CorruptBlock(EIO, f"block {key.hex()} is missing")

@@ -101,7 +101,10 @@ class Store:
         self.aside: View | None = None
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
-        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"])
+        self._map = residency.Map(path / DATA_FILE)
+        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self._map.expect_blocks)
+        #: Called before bytes of files are read, in blocks or not.
+        self.expect_blocks = self._map.expect_blocks
         self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.rest)
         self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.rest)
         self.links = Versioned(dbs[b"links"], b"l", self.changes, self.rest)
@@ -364,6 +367,7 @@ class Store:
         """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
         thing that another thread may do while the store is in use."""
         self._copying += 1
+        self._map.expect_blocks()
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
             dest.chmod(0o700)
@@ -382,6 +386,7 @@ class Store:
         if self._live_pages() * self._page_size > self._room.disk():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
         self._txn.abort()
+        self._map.expect_blocks()
         try:
             compaction.write_copy(self._env, self._dbs, self.path / DATA_FILE)
             # The numbers of commits begin anew in the copy; and what is purged must not stay there.
@@ -397,6 +402,7 @@ class Store:
             compaction.adopt_copy(self.path / DATA_FILE)
         finally:
             self._env = opening.open_environment(self.path, map_size, len(TABLES))
+            self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)
@@ -469,7 +475,12 @@ class Store:
     def trim(self) -> None:
         """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""
         if residency.resident_file_bytes() > _RESIDENT_MAX:
-            residency.release_map(self.path.resolve() / DATA_FILE)
+            self._map.release()
+
+    def expect_records(self) -> None:
+        """Called now and then while requests are served: most of them ask for records."""
+        if not self._copying:
+            self._map.expect_records()
 
     def statvfs(self) -> os.statvfs_result:
         return os.statvfs(self.path)
