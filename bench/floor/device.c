@@ -23,16 +23,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-/* As in ckptfs/fuse/_front.h. */
-#define NEEDED                                                                                     \
-    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
-     FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WANTED                                                                                     \
-    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
-     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define BACKGROUND_MAX 64
 #define READ_AHEAD_KB 1024
-#define NAMES_MAX 2
 #define PAUSE_MS 2
 #define ROW 4
 #define ANY_LATENCY_US 2000000000
@@ -90,22 +81,12 @@ static void read_ahead(void)
 static void do_init(const Request *request)
 {
     const struct fuse_init_in *in = (const void *)request->body;
-    if (in->major != FUSE_KERNEL_VERSION || (in->flags & NEEDED) != NEEDED) {
+    if (!is_able(in)) {
         fprintf(stderr, "memory: the kernel is too old, 5.11 is needed\n");
         raise(SIGTERM);
         return;
     }
-    struct fuse_init_out out = {
-        .major = FUSE_KERNEL_VERSION,
-        .minor = in->minor < FUSE_KERNEL_MINOR_VERSION ? in->minor : FUSE_KERNEL_MINOR_VERSION,
-        .max_readahead = in->max_readahead,
-        .flags = WANTED & in->flags,
-        .max_background = BACKGROUND_MAX,
-        .congestion_threshold = BACKGROUND_MAX * 3 / 4,
-        .max_write = WRITE_MAX,
-        .time_gran = 1,
-        .max_pages = PAGES_MAX,
-    };
+    struct fuse_init_out out = agreement_with(in);
     if (answer(request, &out, sizeof out))
         read_ahead();
 }
@@ -139,25 +120,6 @@ static void open_latency(void)
 }
 
 /* -- the loop --------------------------------------------------------------------------------- */
-
-static int64_t monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * NS + now.tv_nsec;
-}
-
-/* A moment, in which the client can take the lock that every look at the queue needs. */
-static void breathe(void)
-{
-    for (int i = 0; i < 32; i++) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
-}
 
 static ssize_t look_for_request(int64_t spin_ns)
 {

@@ -5,8 +5,9 @@
 #define FLOOR_H
 
 #define _GNU_SOURCE
+#include "../../ckptfs/fuse/_protocol.h"
+
 #include <errno.h>
-#include <linux/fuse.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,16 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <time.h>
-
-/* As in ckptfs/fuse/_front.h: how long the kernel may believe what it is told, the largest request and
- * its head, and the size of pieces that programs are told to write. */
-#define FOREVER (86400ULL * 365)
-#define WRITE_MAX (1 << 20)
-#define PAGES_MAX (WRITE_MAX / 4096)
-#define REQUEST_MAX (WRITE_MAX + (1 << 16))
-#define IO_SIZE 65536
-#define NS 1000000000LL
 
 typedef struct Node Node;
 

@@ -659,21 +659,11 @@ static Outcome do_readdirplus(const Request *request)
 static Outcome do_init(const Request *request)
 {
     const struct fuse_init_in *in = (const void *)request->body;
-    if (in->major != FUSE_KERNEL_VERSION || (in->flags & NEEDED) != NEEDED) {
+    if (!is_able(in)) {
         hooked = 0;
         return NOT_OURS;
     }
-    struct fuse_init_out out = {
-        .major = FUSE_KERNEL_VERSION,
-        .minor = in->minor < FUSE_KERNEL_MINOR_VERSION ? in->minor : FUSE_KERNEL_MINOR_VERSION,
-        .max_readahead = in->max_readahead,
-        .flags = WANTED & in->flags,
-        .max_background = BACKGROUND_MAX,
-        .congestion_threshold = BACKGROUND_MAX * 3 / 4,
-        .max_write = WRITE_MAX,
-        .time_gran = 1,
-        .max_pages = PAGES_MAX,
-    };
+    struct fuse_init_out out = agreement_with(in);
     answer(request, &out, sizeof out);
     return NOT_OURS;
 }
@@ -737,25 +727,6 @@ static Outcome handle_request(size_t size)
     if (outcome == FAILED)
         answer_error(&request, errno_of_failure());
     return outcome;
-}
-
-int64_t monotonic_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * NS + now.tv_nsec;
-}
-
-/* A moment, in which the client can take the lock that every look at the queue needs. */
-static void breathe(void)
-{
-    for (int i = 0; i < 32; i++) {
-#if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
-    }
 }
 
 /* Reads the next request, if there is one before ``until``: a client that got its answer mostly asks

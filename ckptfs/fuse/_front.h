@@ -8,10 +8,11 @@
 #define _GNU_SOURCE
 #include <Python.h>
 
+#include "_protocol.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fuse.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 /* As in `nodes`: the low 40 bits of a node id are the inode number, the last slot is
@@ -29,41 +29,17 @@
 #define HISTORY (((1ULL << 22) - 1) << INO_BITS)
 #define HISTORY_ROOT (HISTORY | 1)
 
-/* As in `entries`: how long the kernel may believe what it is told, in seconds. */
-#define FOREVER (86400ULL * 365)
-
 #define STAT_BLOCK 512
-#define IO_SIZE 65536
-#define NS 1000000000LL
 
 #ifndef RENAME_NOREPLACE
 #define RENAME_NOREPLACE (1 << 0)
 #endif
-
-/* A write of a mebibyte, the largest request, and its head. */
-#define REQUEST_MAX (WRITE_MAX + (1 << 16))
-
-/* How many names a request has at most. */
-#define NAMES_MAX 2
 
 /* The fields of `model.Inode` that stat shows, by position. */
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 
 /* What `serve` returns. */
 enum { LEFT, TURN };
-
-/* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
- * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
- * cleared here, when the kernel says so. */
-#define NEEDED                                                                                     \
-    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
-     FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WANTED                                                                                     \
-    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
-     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WRITE_MAX (1 << 20)
-#define PAGES_MAX (WRITE_MAX / 4096)
-#define BACKGROUND_MAX 64
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
 typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
@@ -94,7 +70,6 @@ int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base
 
 void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns);
 int64_t join_time(uint64_t seconds, uint32_t nanoseconds);
-int64_t monotonic_ns(void);
 
 /* The errno for the exception that is set; it is told in the log if nobody expected it. */
 int errno_of_failure(void);
