@@ -36,8 +36,9 @@ static PyObject *generations, *limbo, *unlinked;
 /* -- what the kernel knows -------------------------------------------------------------------- */
 
 /* How often each live inode was looked up and not forgotten, in pages that come and go: numbers
- * are given out in order, so most of a page is in use if any of it is. */
-#define PAGE_BITS 12
+ * are given out in order, so most of a page is in use if any of it is. A page is small, since of a
+ * million files that came and went a few may be left here and there. */
+#define PAGE_BITS 8
 #define PAGE_SIZE (1 << PAGE_BITS)
 typedef struct {
     uint32_t used;

@@ -28,6 +28,9 @@ _HISTORY_SLOT = (1 << 22) - 1
 HISTORY = _HISTORY_SLOT << _INO_BITS
 HISTORY_ROOT = HISTORY | 1
 
+#: How many checkpoints' views are kept: a workspace sees many more of them come and go.
+_VIEWS_MAX = 128
+
 
 class Place(NamedTuple):
     view: View
@@ -78,9 +81,12 @@ class Nodes:
                 checkpoint = history.find(self._fs.store, number)
             except CheckpointUnknown:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+            if len(self._views) >= _VIEWS_MAX:
+                self._views.clear()
             view = self._views[number] = self._fs.view_of(checkpoint.epoch)
         record = self._fs.store.epochs.get(view.epoch)
         if record is None or not record.info:
             # Deleted since it was first asked for; its records are on their way elsewhere.
+            del self._views[number]
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return view
