@@ -20,7 +20,7 @@ from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.fs.gathering import Gathered
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
+from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     INLINE_MAX,
     NO_EPOCH,
@@ -54,11 +54,13 @@ def settle(fs: Filesystem, ino: Ino) -> None:
         view = gathered.view
         inode = inodes.load(fs, view, ino)
         data = gathered.data
-        record = record_of(fs, data, gathered.edit)
-        grown = _put_record(fs, view, inode, gathered.number, record, len(data))
+        length = len(data)
+        key = b"" if length <= INLINE_MAX else fs.store.blocks.add(data, gathered.edit)
+        record = pack_reference(length, key) if key else pack_inline(data)
+        grown = _put_record(fs, view, inode, gathered.number, record, length)
         del fs.gathered[ino]
-        if len(data) > INLINE_MAX:
-            fs.at_hand.keep(unpack_mapping(record).key, data)
+        if key:
+            fs.at_hand.keep(key, data)
         # Whoever wrote it has signed it; now it may be another's turn.
         inodes.keep(fs, view, inode._replace(allocated=inode.allocated + grown))
 
@@ -209,11 +211,9 @@ def put_block(
     inode: Inode,
     number: int,
     data: Buffer,
-    edit: Edit | None = None,
 ) -> int:
-    """Map a block to these bytes; return by how much the file's allocation grew. With ``edit``
-    they are known to differ little from those of another block."""
-    return _put_record(fs, view, inode, number, record_of(fs, data, edit), len(data))
+    """Map a block to these bytes; return by how much the file's allocation grew."""
+    return _put_record(fs, view, inode, number, record_of(fs, data), len(data))
 
 
 def _put_record(
@@ -231,12 +231,12 @@ def _put_record(
     return length - _release(fs, replaced) - _length(inherited)
 
 
-def record_of(fs: Filesystem, data: Buffer, edit: Edit | None = None) -> bytes:
+def record_of(fs: Filesystem, data: Buffer) -> bytes:
     """The block-map record of these bytes. What is too long for one is stored as a block."""
     length = len(data)
     if length <= INLINE_MAX:
         return pack_inline(data)
-    return pack_reference(length, fs.store.blocks.add(data, edit))
+    return pack_reference(length, fs.store.blocks.add(data))
 
 
 def _length(record: bytes | None) -> int:
