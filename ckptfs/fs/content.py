@@ -136,7 +136,7 @@ def _require_parts(fs: Filesystem, view: View, inode: Inode, offset: int, end: i
             mapping = find_block(fs, view, inode, number)
             if mapping is not None and mapping.key not in fs.at_hand:
                 data = block_bytes(fs, mapping)
-                if mapping.key:
+                if mapping.key:  # it is about to be written to
                     fs.at_hand.keep(mapping.key, bytearray(data))
 
 
@@ -205,13 +205,7 @@ def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
     return mapping.inline
 
 
-def put_block(
-    fs: Filesystem,
-    view: View,
-    inode: Inode,
-    number: int,
-    data: Buffer,
-) -> int:
+def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
     """Map a block to these bytes; return by how much the file's allocation grew."""
     return _put_record(fs, view, inode, number, record_of(fs, data), len(data))
 

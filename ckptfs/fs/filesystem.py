@@ -30,7 +30,7 @@ class Filesystem:
         self.signing = self.authorship.unsigned
         #: The blocks that short writes are filling, one a file.
         self.gathered: dict[Ino, Gathered] = {}
-        #: The last of them that are in the transaction.
+        #: The bytes of the last few that were filled, for whoever goes on with them.
         self.at_hand = AtHand()
         #: New entries by the thousand, on their way into the transaction.
         self.bulk = Bulk(self)

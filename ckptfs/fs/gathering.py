@@ -51,9 +51,9 @@ class Gathered:
 
 
 class AtHand:
-    """The bytes of a few blocks, as they were when they were stored or looked at last. Whoever syncs
-    after each short write writes on in the same block. A key is a digest of the bytes, so what is
-    here cannot be out of date."""
+    """The bytes of a few blocks that were stored or looked at last: whoever syncs after each short
+    write writes on in the same block. A key is a digest of the bytes, so what is here cannot be out
+    of date."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, bytearray] = {}

@@ -46,7 +46,7 @@ _DELTA_WORTH = 4
 _WAY_MAX = 16
 #: Blocks up to this length are put together.
 PACKED_MAX = 20_000
-#: Of how many blocks it is remembered that they are as they were added.
+#: Of so many blocks it is remembered that they are as they were added.
 _RAW_MAX = 4096
 #: Readers ask for a block piece by piece, and for the blocks of a pack one after the other: so many
 #: bytes that were decoded are kept at hand.
@@ -82,9 +82,13 @@ class Blocks:
         #: By key, which is a digest of the bytes: what is here cannot be out of date.
         self._decoded: dict[bytes, bytes] = {}
         self._decoded_bytes = 0
-        #: Keys of blocks that were added not long ago and have not been changed since: their
-        #: records are known without a look.
+        #: Keys of blocks that were added in this transaction and are as they were added, with the
+        #: first seed: their records are known without a look. No disk can have damaged them yet.
         self._raw: set[bytes] = set()
+
+    def begin(self) -> None:
+        """A transaction begins."""
+        self._raw.clear()
 
     def add(self, data: Buffer, edit: Edit | None = None) -> bytes:
         """Store the bytes, or count one more use of them; return the block's key. What they were
@@ -93,7 +97,7 @@ class Blocks:
             key = self.digest(data, seed)
             if self._blocks.add(key, b"".join((_HEADERS[seed], data))):
                 if edit is not None:
-                    # What is sure to begin with the first seed's header, too, is as it says.
+                    # Both records begin with the same header then.
                     sure = not seed and edit.key in self._raw
                     self._tell_by(edit, key, data, sure=sure)
                 if not seed:
