@@ -56,9 +56,7 @@ class Plain:
         """Store the value unless the key is there already; say whether it was stored."""
         return self._txn.put(key, value, overwrite=False, db=self._db)
 
-    def tell_by(
-        self, other: bytes, key: bytes, start: int, piece: bytes, *, sure: bool
-    ) -> None:
+    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes, *, sure: bool) -> None:
         """The value that was just put under a key has these bytes from ``start`` on, and is
         another's value for the rest: a sync need not write down what is the same. Unless it is
         ``sure`` to be so, it is looked at."""
