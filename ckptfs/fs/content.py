@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
+from ckptfs.fs.gathering import Gathered
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
+from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     INLINE_MAX,
     NO_EPOCH,
@@ -43,37 +44,6 @@ _GATHERED_MAX = 64
 _ZEROS = bytes(BLOCK_SIZE)
 
 
-class Gathered:
-    """The block of one file that short writes are filling; it is not in the transaction yet.
-
-    Invariant: nobody reads the file's block map without `settle`, and no commit happens before
-    `settle_all`.
-    """
-
-    __slots__ = ("_key", "_start", "_stop", "data", "number", "view")
-
-    def __init__(self, view: View, number: int, data: bytearray, key: bytes) -> None:
-        self.view = view
-        self.number = number
-        self.data = data
-        #: The block that the data were, and between which places they are others now.
-        self._key = key
-        self._start, self._stop = BLOCK_SIZE, 0
-
-    @property
-    def edit(self) -> Edit | None:
-        return Edit(self._key, self._start, self._stop) if self._key else None
-
-    def put(self, start: int, piece: memoryview) -> None:
-        end = len(self.data)
-        if start > end:
-            self.data.extend(_ZEROS[: start - end])
-        stop = start + len(piece)
-        self.data[start:stop] = piece
-        self._start = min(self._start, start, end)
-        self._stop = max(self._stop, stop)
-
-
 # -- settling --------------------------------------------------------------------------------------
 
 
@@ -83,8 +53,14 @@ def settle(fs: Filesystem, ino: Ino) -> None:
     if gathered is not None:
         view = gathered.view
         inode = inodes.load(fs, view, ino)
-        grown = put_block(fs, view, inode, gathered.number, gathered.data, gathered.edit)
+        data = gathered.data
+        length = len(data)
+        key = b"" if length <= INLINE_MAX else fs.store.blocks.add(data, gathered.edit)
+        record = pack_reference(length, key) if key else pack_inline(data)
+        grown = _put_record(fs, view, inode, gathered.number, record, length)
         del fs.gathered[ino]
+        if key:
+            fs.at_hand.keep(key, data)
         # Whoever wrote it has signed it; now it may be another's turn.
         inodes.keep(fs, view, inode._replace(allocated=inode.allocated + grown))
 
@@ -133,7 +109,7 @@ def write(
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
     elif offset // BLOCK_SIZE == end // BLOCK_SIZE:
         _gathering(fs, view, inode, offset // BLOCK_SIZE)
-        inode = inodes.load(fs, view, ino)  # as settling another block may have left it
+        inode = view.unsettled.get(ino, inode)  # as settling another block may have left it
     else:
         _require_parts(fs, view, inode, offset, end)
     # Before the blocks: settling a block that is already gathered adds to what is saved here.
@@ -158,8 +134,10 @@ def _require_parts(fs: Filesystem, view: View, inode: Inode, offset: int, end: i
     for number, part in ((offset // BLOCK_SIZE, offset), (end // BLOCK_SIZE, end)):
         if part % BLOCK_SIZE and (gathered is None or gathered.number != number):
             mapping = find_block(fs, view, inode, number)
-            if mapping is not None:
-                block_bytes(fs, mapping)
+            if mapping is not None and mapping.key not in fs.at_hand:
+                data = block_bytes(fs, mapping)
+                if mapping.key:  # it is about to be written to
+                    fs.at_hand.keep(mapping.key, bytearray(data))
 
 
 def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview) -> int:
@@ -199,8 +177,11 @@ def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathere
     if len(fs.gathered) >= _GATHERED_MAX:
         settle(fs, next(iter(fs.gathered)))
     mapping = find_block(fs, view, inode, number)
-    data = bytearray(block_bytes(fs, mapping)) if mapping else bytearray()
-    key = mapping.key if mapping else b""
+    if mapping is None:
+        data, key = bytearray(), b""
+    else:
+        key = mapping.key
+        data = fs.at_hand.take(key) or bytearray(block_bytes(fs, mapping))
     gathered = fs.gathered[inode.ino] = Gathered(view, number, data, key)
     return gathered
 
@@ -224,34 +205,32 @@ def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
     return mapping.inline
 
 
-def put_block(
-    fs: Filesystem,
-    view: View,
-    inode: Inode,
-    number: int,
-    data: Buffer,
-    edit: Edit | None = None,
+def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
+    """Map a block to these bytes; return by how much the file's allocation grew."""
+    return _put_record(fs, view, inode, number, record_of(fs, data), len(data))
+
+
+def _put_record(
+    fs: Filesystem, view: View, inode: Inode, number: int, record: bytes, length: int
 ) -> int:
-    """Map a block to these bytes; return by how much the file's allocation grew. With ``edit``
-    they are known to differ little from those of another block."""
+    """Map a block to what the record tells of; return by how much the file's allocation grew."""
     store = fs.store
     entity = block_entity(inode.content, number)
-    record = record_of(fs, data, edit)
     if inode.content_epoch == view.epoch:
         replaced = store.blockmap.put_unlisted(view, entity, record)
         inherited = None
     else:
         replaced = store.blockmap.put(view, entity, record)
         inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
-    return len(data) - _release(fs, replaced) - _length(inherited)
+    return length - _release(fs, replaced) - _length(inherited)
 
 
-def record_of(fs: Filesystem, data: Buffer, edit: Edit | None = None) -> bytes:
+def record_of(fs: Filesystem, data: Buffer) -> bytes:
     """The block-map record of these bytes. What is too long for one is stored as a block."""
     length = len(data)
     if length <= INLINE_MAX:
         return pack_inline(data)
-    return pack_reference(length, fs.store.blocks.add(data, edit))
+    return pack_reference(length, fs.store.blocks.add(data))
 
 
 def _length(record: bytes | None) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from ckptfs.fs import arrival, content, copies, inodes, names, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
-from ckptfs.fs.content import Gathered
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
+from ckptfs.fs.gathering import AtHand, Gathered
 from ckptfs.model import Clock, Epoch, Ino, wall_clock
 from ckptfs.store import Store, View
 
@@ -30,6 +30,8 @@ class Filesystem:
         self.signing = self.authorship.unsigned
         #: The blocks that short writes are filling, one a file.
         self.gathered: dict[Ino, Gathered] = {}
+        #: The bytes of the last few that were filled, for whoever goes on with them.
+        self.at_hand = AtHand()
         #: New entries by the thousand, on their way into the transaction.
         self.bulk = Bulk(self)
         #: How many handles are open on an inode.

@@ -38,6 +38,7 @@ _MAGIC = b"ckptfs-j"
 #: Magic, the commit that it follows, its place among those of that commit, length of what follows.
 _HEAD = struct.Struct("<8sQII")
 _DIGEST = struct.Struct("<Q")
+_ZEROS = bytes(STEP)
 _BEGIN = _HEAD.size + _DIGEST.size
 #: Table, whether the record is there or gone, lengths of key and value.
 RECORD = struct.Struct("<BBHI")
@@ -60,6 +61,10 @@ class Part(NamedTuple):
 
     def put_into(self, value: bytes) -> bytes:
         return b"".join((value[: self.start], self.piece, value[self.stop :]))
+
+    def makes(self, value: bytes, other: bytes | None) -> bool:
+        """Whether a value is the other but for the part."""
+        return other is not None and self.put_into(other) == value
 
 
 #: A table's place among all, a key, and its value or None where the record is gone. Those with a
@@ -90,32 +95,27 @@ def new_key() -> bytes:
 
 def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[Change]) -> int:
     """Write a batch to the beginning of a buffer; return how long it is, in whole steps."""
-    end = _BEGIN
+    told: list[bytes] = []
     for table, name, value in changes:
-        kind, told = _told(value)
-        record = RECORD.pack(table, kind, len(name), len(told)) + name
-        buffer[end : end + len(record)] = record
-        end += len(record)
-        buffer[end : end + len(told)] = told
-        end += len(told)
-    head = _HEAD.pack(_MAGIC, follows, place, end - _BEGIN)
-    with memoryview(buffer) as whole, whole[_BEGIN:end] as body:
-        digest = _digest(key, head, body)
-    buffer[:_BEGIN] = head + _DIGEST.pack(digest)
+        if value is None:
+            told += RECORD.pack(table, _GONE, len(name), 0), name
+        elif isinstance(value, Part):
+            other, start, piece = value
+            length = _PART.size + len(other) + len(piece)
+            told += RECORD.pack(table, _LIKE, len(name), length), name
+            told += _PART.pack(start, len(other)), other, piece
+        else:
+            told += RECORD.pack(table, _THERE, len(name), len(value)), name, value
+    body = b"".join(told)
+    head = _HEAD.pack(_MAGIC, follows, place, len(body))
+    digest = _DIGEST.pack(_digest(key, head, body))
+    end = _BEGIN + len(body)
     padding = -end % STEP
-    buffer[end : end + padding] = bytes(padding)
+    buffer[: end + padding] = b"".join((head, digest, body, _ZEROS[:padding]))
     return end + padding
 
 
-def _told(value: bytes | Part | None) -> tuple[int, bytes]:
-    if value is None:
-        return _GONE, b""
-    if isinstance(value, Part):
-        return _LIKE, _PART.pack(value.start, len(value.other)) + value.other + value.piece
-    return _THERE, value
-
-
-def _digest(key: bytes, head: bytes, body: memoryview) -> int:
+def _digest(key: bytes, head: bytes, body: bytes | memoryview) -> int:
     return xxh3_64_intdigest(body, seed=xxh3_64_intdigest(key + head))
 
 

@@ -280,6 +280,7 @@ class Store:
         writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
             table.bind(writing)
+        self.blocks.begin()
         self._budget.begin()
 
     def commit(self) -> None:

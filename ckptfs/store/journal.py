@@ -45,7 +45,8 @@ class Recorder:
 
     def __init__(self, txn: Records, tables: Sequence[Database]) -> None:
         self._txn = txn
-        self._changed: dict[Database, dict[bytes, bytes | Part | None]] = {db: {} for db in tables}
+        self._places = {db: place for place, db in enumerate(tables)}
+        self._changed: dict[tuple[Database, bytes], bytes | Part | None] = {}
         self._left = _BATCH_MAX
         self.get = txn.get
         self.stat = txn.stat
@@ -57,13 +58,9 @@ class Recorder:
             return
         self._left -= RECORD.size + len(key) + len(value or b"")
         if self._left >= 0:
-            self._changed[db][key] = value
+            self._changed[db, key] = value
         else:
-            self._forget()
-
-    def _forget(self) -> None:
-        for changed in self._changed.values():
-            changed.clear()
+            self._changed.clear()
 
     def put(self, key: bytes, value: bytes, *, overwrite: bool = True, db: Database) -> bool:
         done = self._txn.put(key, value, overwrite=overwrite, db=db)
@@ -77,16 +74,16 @@ class Recorder:
         for key, value in found:
             self._note(db, key, value)
 
-    def shorten(self, db: Database, key: bytes, part: Part) -> None:
+    def shorten(self, db: Database, key: bytes, part: Part, *, sure: bool) -> None:
         """Of a value that was just put, note only a part: so much of it differs from another. Left
-        as it is where that is not so, or where the other has not been there since the last sync."""
-        changed = self._changed[db]
-        value = changed.get(key)
-        if not isinstance(value, bytes) or part.other in changed:
+        as it is where that is not so, unless the caller is sure, or where the other has not been
+        there since the last sync."""
+        changed = self._changed
+        value = changed.get((db, key))
+        if not isinstance(value, bytes) or (db, part.other) in changed:
             return
-        other = self._txn.get(part.other, db=db)
-        if other is not None and part.put_into(other) == value:
-            changed[key] = part
+        if sure or part.makes(value, self._txn.get(part.other, db=db)):
+            changed[db, key] = part
             self._left += len(value) - len(part.piece) - _PART_MORE
 
     def replace(self, key: bytes, value: bytes, *, db: Database) -> bytes | None:
@@ -110,16 +107,15 @@ class Recorder:
         """What changed since this was last asked, or None if that was too much to note."""
         if self._left < 0:
             return None
-        changes = [
-            (number, key, value)
-            for number, changed in enumerate(self._changed.values())
-            for key, value in changed.items()
-        ]
-        # What they are told by may be gone, or another, after the batch.
-        changes.sort(key=lambda change: not isinstance(change[2], Part))
-        self._forget()
+        places = self._places
+        parts: list[Change] = []
+        others: list[Change] = []
+        for (db, key), value in self._changed.items():
+            (parts if isinstance(value, Part) else others).append((places[db], key, value))
+        self._changed.clear()
         self._left = _BATCH_MAX
-        return changes
+        # What the parts are told by may be gone, or another, after the batch.
+        return parts + others
 
 
 class Journal:

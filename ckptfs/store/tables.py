@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
 _BATCH = 256
+#: From so many records on it pays to put them together.
+_MANY = 4
 
 
 class Plain:
@@ -54,11 +56,12 @@ class Plain:
         """Store the value unless the key is there already; say whether it was stored."""
         return self._txn.put(key, value, overwrite=False, db=self._db)
 
-    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
+    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes, *, sure: bool) -> None:
         """The value that was just put under a key has these bytes from ``start`` on, and is
-        another's value for the rest: a sync need not write down what is the same."""
+        another's value for the rest: a sync need not write down what is the same. Unless it is
+        ``sure`` to be so, it is looked at."""
         if isinstance(self._txn, Recorder):
-            self._txn.shorten(self._db, key, Part(other, start, piece))
+            self._txn.shorten(self._db, key, Part(other, start, piece), sure=sure)
 
     def delete(self, key: bytes) -> bool:
         return self._txn.delete(key, db=self._db)
@@ -320,6 +323,10 @@ class Versioned:
 
     def put_all(self, view: View, records: Sequence[tuple[bytes, bytes]]) -> None:
         """`put` of many records, by entity; quick in the order of the entities."""
+        if len(records) < _MANY:
+            for entity, value in records:
+                self.put(view, entity, value)
+            return
         self.put_all_unlisted(view, records)
         self._changes.add_all(view.epoch, self.kind, (entity for entity, _ in records))
 

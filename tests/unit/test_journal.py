@@ -22,6 +22,7 @@ from ckptfs.history import removal
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import Store, batches, check, compaction, journal, repair
+from ckptfs.store.blocks import Buffer
 from ckptfs.store.environment import TABLES
 from ckptfs.store.format import dirent_entity
 from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
@@ -274,6 +275,75 @@ def test_a_block_that_others_have_is_told_by_as_well(life: Life) -> None:
     after = life.crash()
     assert get(after, b"two") == before
     assert check(after.store) == []
+
+
+def key_of_the_only_block(fs: Filesystem) -> bytes:
+    fs.settle()
+    (key,) = fs.store.blocks.keys()
+    return key
+
+
+def test_a_block_that_was_stored_in_another_way_meanwhile_is_not_told_by(life: Life) -> None:
+    fs = life.fs
+    synced(fs, b"a", b"b")
+    ino = put(fs, b"file", b"to be compressed " * 3_000)
+    fs.sync()
+    fs.store.blocks.encode(key_of_the_only_block(fs))
+    fs.sync()
+    for place in (100, 200):
+        edited(fs, ino, place)
+    before = get(fs, b"file")
+    after = life.crash()
+    assert get(after, b"file") == before
+    assert check(after.store, deep=True) == []
+
+
+def test_a_block_whose_digest_another_has_is_told_with_its_own_seed(life: Life) -> None:
+    fs = life.fs
+    digest = fs.store.blocks.digest
+
+    def one_for_all(data: Buffer, seed: int) -> bytes:
+        return digest(data, seed) if seed else b"the same for all"
+
+    fs.store.blocks.digest = one_for_all
+    synced(fs, b"a", b"b")
+    ino = put(fs, b"file", os.urandom(10_000))
+    fs.sync()
+    edited(fs, ino, 100)
+    before = get(fs, b"file")
+    after = life.crash()
+    after.store.blocks.digest = one_for_all
+    assert get(after, b"file") == before
+    after.unlink(after.head, 1, b"file")
+
+
+def test_an_edit_is_whole_in_it_where_the_disk_damaged_the_block_before(life: Life) -> None:
+    fs = life.fs
+    ino = put(fs, b"file", os.urandom(10_000))
+    fs.sync()  # a commit: from here on the block is the disk's to damage
+    key = key_of_the_only_block(fs)
+    fs.store.blocks._blocks.put(key, bytes(10_002))
+    fs.commit()
+    fs.sync()
+    synced(fs, b"a", b"b")
+    edited(fs, ino, 100)
+    before = get(fs, b"file")
+    after = life.crash()
+    assert get(after, b"file") == before
+
+
+def test_a_change_that_is_listed_is_not_listed_again(memory: Path) -> None:
+    with new_filesystem(memory / "store") as fs:
+        ino = large(fs)
+        edited(fs, ino, 100)
+        place = fs.store._journal._end
+        edited(fs, ino, 200)
+        batch = batches._batch_at(
+            memoryview(file_of(fs.store).read_bytes()), place, fs.store._journal.key
+        )
+        assert batch is not None
+        tables = {TABLES[table] for table, _, _ in batches._changes(batch.body, len(TABLES))}
+        assert tables == {b"inodes", b"blockmap", b"blocks"}
 
 
 # -- damage ----------------------------------------------------------------------------------------
