@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import content, inodes
+from ckptfs.fs import inodes
 from ckptfs.model import NO_CONTENT, Ino, Inode
 from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 
-#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most one block, or
-#: the target of a link.
+#: The last arguments of `_inode`, in order. ``data`` is what `content.record_of` made of the bytes
+#: of a file, at most one block, or the target of a link.
 Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
@@ -85,7 +85,7 @@ def _inode(
         target = data
     elif data:
         number, epoch, allocated = fs.store.new_content(), view.epoch, size
-        blocks.append((block_entity(number, 0), content.record_of(fs, data)))
+        blocks.append((block_entity(number, 0), data))
     return tuple.__new__(
         Inode,
         (

@@ -42,6 +42,7 @@ typedef struct {
     /* Of a file its bytes, of a link its target. */
     char *data;
     size_t room;
+    PyObject *record; /* of the bytes, once they are in the store; NULL before */
 } Fresh;
 
 /* A directory in the store whose attributes are known. */
@@ -96,7 +97,7 @@ static struct {
 static char run[DATA_MAX];
 static size_t run_size;
 
-static PyObject *call_grant, *call_joins, *call_take, *call_go_on, *call_lose;
+static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
 static PyObject *call_lookup, *call_getattr, *call_link;
 
 /* -- what is known ----------------------------------------------------------------------------- */
@@ -165,16 +166,41 @@ static void forget_knowledge(void)
 
 /* -- handing over ------------------------------------------------------------------------------ */
 
-static PyObject *told_item(const Fresh *item)
+/* Puts the bytes of a file into the store, which looks at them where they are. Returns 0 with an
+ * exception set if that failed. */
+static int record_bytes(Fresh *item)
+{
+    Py_ssize_t size = (Py_ssize_t)item->attributes.size;
+    item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
+    return item->record != NULL;
+}
+
+static int has_bytes(const Fresh *item)
+{
+    return S_ISREG(item->attributes.mode) && item->attributes.size;
+}
+
+/* What comes with an item: of a file the record of its bytes, of a link its target. */
+static PyObject *told_data(Fresh *item)
+{
+    if (has_bytes(item))
+        return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
+    int is_link = S_ISLNK(item->attributes.mode);
+    return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
+}
+
+static PyObject *told_item(Fresh *item)
 {
     const struct fuse_attr *a = &item->attributes;
-    return Py_BuildValue("(KIIIIIKLLLLKyy#)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
+    PyObject *data = told_data(item);
+    if (!data)
+        return NULL;
+    return Py_BuildValue("(KIIIIIKLLLLKyN)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
                          a->gid, a->rdev, (unsigned long long)a->size,
                          (long long)join_time(a->atime, a->atimensec),
                          (long long)join_time(a->mtime, a->mtimensec),
                          (long long)join_time(a->ctime, a->ctimensec), (long long)item->btime_ns,
-                         (unsigned long long)item->parent, item->name, item->data ? item->data : "",
-                         (Py_ssize_t)(S_ISDIR(a->mode) ? 0 : a->size));
+                         (unsigned long long)item->parent, item->name, data);
 }
 
 static PyObject *told_directory(const Directory *directory)
@@ -187,13 +213,13 @@ static PyObject *told_directory(const Directory *directory)
                          directory->dressed);
 }
 
-static PyObject *told_maker(const Fresh *item)
+static PyObject *told_maker(Fresh *item)
 {
     return NUMBER(item->maker);
 }
 
 /* A list with what is told of each item. */
-static PyObject *told_items(PyObject *(*told)(const Fresh *))
+static PyObject *told_items(PyObject *(*told)(Fresh *))
 {
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; i++) {
@@ -263,6 +289,13 @@ static void settle_link(void)
     second.item = NULL;
 }
 
+static void forget_items(void)
+{
+    for (size_t i = 0; i < count; i++)
+        Py_CLEAR(items[i].record);
+    count = 0;
+}
+
 void fresh_settle(void)
 {
     settle_run();
@@ -278,7 +311,7 @@ void fresh_settle(void)
     Py_XDECREF(result);
     if (second.item)
         settle_link();
-    count = 0;
+    forget_items();
     busy_maker = 0;
     for (size_t i = 0; i < directories_count; i++) {
         directories[i].changed = directories[i].dressed = 0;
@@ -458,6 +491,22 @@ static int may_make(const Request *request, const char *name)
     return may_change(head->pid);
 }
 
+/* A process goes on to another item: the file that it made before is done with, as far as one can
+ * tell. The process was just answered and is busy for longer than it takes to store the bytes, which
+ * is half of the work of handing a file over. Then nobody waits for that. */
+static void record_one_before(size_t index)
+{
+    uint32_t maker = items[index].maker;
+    while (index-- > 0) {
+        Fresh *item = &items[index];
+        if (item->maker != maker || !S_ISREG(item->attributes.mode))
+            continue;
+        if (has_bytes(item) && !item->record && !record_bytes(item))
+            lose();
+        return;
+    }
+}
+
 static Outcome make(const Request *request, const char *name, uint32_t mode, const char *target)
 {
     const struct fuse_in_header *head = request->head;
@@ -498,7 +547,9 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     grant.bytes -= size;
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
-    return answer_new_entry(request, &item->attributes);
+    answer_new_entry(request, &item->attributes);
+    record_one_before(count - 1);
+    return ANSWERED;
 }
 
 static Outcome make_node(const Request *request)
@@ -572,7 +623,8 @@ static Outcome write_bytes(const Request *request)
     settle_run();
     Fresh *item = fresh_of(request->head->nodeid);
     uint64_t end = in->offset + in->size;
-    if (!item || !is_granted(request->head->pid) || in->write_flags & FUSE_WRITE_CACHE)
+    if (!item || item->record || !is_granted(request->head->pid) ||
+        in->write_flags & FUSE_WRITE_CACHE)
         return pass_change();
     struct fuse_attr *attributes = &item->attributes;
     if (in->size > request->size - sizeof *in || in->offset > attributes->size || end > DATA_MAX ||
@@ -849,13 +901,14 @@ Outcome fresh_handle(const Request *request)
 int fresh_bind(PyObject *owner)
 {
     grant.held = 0;
-    count = 0;
+    forget_items();
     patience = 0;
     forget_knowledge();
     run_size = 0;
     second.item = NULL;
     return take_attribute(owner, "grant", &call_grant) &&
            take_attribute(owner, "joins", &call_joins) &&
+           take_attribute(owner, "record", &call_record) &&
            take_attribute(owner, "take", &call_take) &&
            take_attribute(owner, "go_on", &call_go_on) &&
            take_attribute(owner, "lose", &call_lose) &&

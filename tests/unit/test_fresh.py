@@ -69,6 +69,10 @@ class Giver(Owner):
             pass
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
 
+    def record(self, data: memoryview) -> bytes:
+        self.calls.append(("record", bytes(data)))
+        return bytes(data)
+
     def take(
         self,
         arrivals: list[tuple[object, ...]],
@@ -142,6 +146,60 @@ def test_a_file_is_handed_over_once_with_all_it_has(kernel: Kernel) -> None:
     assert (ino, mode, nlink, uid, gid) == (FIRST, stat.S_IFREG | 0o644, 1, 5, 0)
     assert (size, mtime, parent, name, data) == (11, 17 * 10**9, DIRECTORY, b"file", b"hello world")
     assert giver(kernel).named("mknod") == []
+
+
+def test_bytes_are_stored_when_their_process_goes_on_to_the_next_file(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"content")
+    make_directory(kernel, b"dir")
+    make(kernel, b"second")
+    kernel.send(READ, struct.pack("=QQIIQII", 0, 0, 100, 0, 0, 0, 0), FIRST)
+    kernel.serve()
+    told = [call[0] for call in giver(kernel).calls if call[0] != "lookup"]
+    assert told == ["grant", "record", "take"]
+    assert giver(kernel).named("record") == [("record", b"content")]
+    for _ in range(4):
+        assert kernel.error() == 0
+    assert kernel.answer()[1] == b"content"
+
+
+def test_bytes_of_a_file_that_another_is_at_are_not_stored_early(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel.owner, "joins", lambda pid: True, raising=False)
+    kernel.front.bind(kernel.owner)
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"half ")
+    make(kernel, b"second", pid=43)
+    write(kernel, FIRST, 5, b"and half")
+    kernel.serve()
+    assert giver(kernel).named("record") == [("record", b"half and half")]
+
+
+def test_a_file_that_is_written_on_after_all_is_left_to_the_store(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"half ")
+    make(kernel, b"second")
+    write(kernel, FIRST, 5, b"and half")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-3:] == ["record", "take", "write"]
+    assert giver(kernel).named("record") == [("record", b"half ")]
+
+
+def test_bytes_that_cannot_be_stored_are_told(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(_: object) -> bytes:
+        raise OSError(errno.EIO, "no more")
+
+    monkeypatch.setattr(kernel.owner, "record", record, raising=False)
+    kernel.front.bind(kernel.owner)
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"content")
+    make(kernel, b"second")
+    kernel.serve()
+    assert ("failed", "[Errno 5] no more") in kernel.owner.calls
+    assert ("lose",) in kernel.owner.calls
 
 
 def test_what_is_fresh_is_found_and_read(kernel: Kernel) -> None:
@@ -252,7 +310,8 @@ def test_what_acts_together_is_one(kernel: Kernel, monkeypatch: pytest.MonkeyPat
     write(kernel, FIRST, 0, b"theirs", pid=43)
     write(kernel, FIRST, 6, b"not", pid=44)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls] == ["grant", "lookup", "take", "write"]
+    called = [call[0] for call in giver(kernel).calls]
+    assert called == ["grant", "lookup", "record", "take", "write"]
     (taken,) = giver(kernel).named("take")
     assert taken[1][0][-1] == b"theirs"  # type: ignore[index]
 

@@ -73,8 +73,8 @@ def test_what_is_made_under_a_grant_is_there(
     second, third, fourth = Ino(first + 1), Ino(first + 2), Ino(first + 3)
     arrivals = [
         (first, DIRECTORY, 2, 5, 6, 0, 0, *TIMES, ROOT_INO, b"dir", b""),
-        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", b"abc"),
-        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", b"x" * 5_000),
+        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", fresh.record(b"abc")),
+        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", fresh.record(b"x" * 5_000)),
         (fourth, LINK, 1, 5, 6, 0, 5, *TIMES, ROOT_INO, b"link", b"dir/s"),
     ]
     root = (ROOT_INO, DIRECTORY, 7, 8, 9, 10, 11, 1, 0)
