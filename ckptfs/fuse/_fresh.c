@@ -73,6 +73,10 @@ static unsigned patience;
 /* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
 static uint32_t busy_maker;
 
+/* Whether the last file that was made got another name at its end: then the next name that its maker
+ * looks for is that of the file, not of the next one. */
+static int ends_with_move;
+
 /* A fresh file that has just got a second name, as a program does that writes beside, links into place
  * and removes the first name. It has two only until the next request; none if there is no item. */
 static struct {
@@ -491,6 +495,16 @@ static int may_make(const Request *request, const char *name)
     return may_change(head->pid);
 }
 
+static void note_maker(uint32_t pid, int is_file)
+{
+    if (pid == busy_maker) {
+        ends_with_move = 0;
+        busy_maker = 0;
+    }
+    if (is_file)
+        busy_maker = pid;
+}
+
 /* A process goes on to another item: the file that it made before is done with, as far as one can
  * tell. The process was just answered and is busy for longer than it takes to store the bytes, which
  * is half of the work of handing a file over. Then nobody waits for that. */
@@ -543,7 +557,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     set_time(&item->attributes.atime, &item->attributes.atimensec, now_ns);
     stamp_change(&item->attributes, now_ns);
     count++;
-    busy_maker = S_ISREG(mode) ? head->pid : 0;
+    note_maker(head->pid, S_ISREG(mode));
     grant.bytes -= size;
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
@@ -698,6 +712,7 @@ static void put_under(Fresh *item, uint64_t parent, const char *name, int64_t no
     item->parent = parent;
     strcpy(item->name, name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    ends_with_move = 1;
     busy_maker = 0;
     absent_parent = 0;
 }
@@ -783,7 +798,7 @@ static Outcome look_up(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
     Fresh *item = fresh_named(parent, request->body);
-    if (request->head->pid == busy_maker)
+    if (request->head->pid == busy_maker && !ends_with_move)
         busy_maker = 0; /* it is at the next one */
     if (item)
         return answer_new_entry(request, &item->attributes);
@@ -902,6 +917,7 @@ int fresh_bind(PyObject *owner)
 {
     grant.held = 0;
     forget_items();
+    ends_with_move = 0;
     patience = 0;
     forget_knowledge();
     run_size = 0;

@@ -571,3 +571,28 @@ def test_a_second_name_that_cannot_be_given_is_told(kernel: Kernel) -> None:
     link(kernel, FIRST, DIRECTORY, b"second")
     kernel.serve()
     assert giver(kernel).named("lose") == [("lose",)]
+
+
+def test_a_turn_does_not_end_before_a_file_is_moved_into_place(kernel: Kernel) -> None:
+    """Where files are: the process looks for the new name first, which is no next file."""
+    assert any(_is_moved_in_a_turn_that_is_over(kernel) for _ in range(20))
+
+
+def _is_moved_in_a_turn_that_is_over(kernel: Kernel) -> bool:
+    """Whether a file whose new name is looked for when the turn is over is handed over under it."""
+    for number in range(2):
+        make(kernel, b"temporary%d" % number)
+        rename(kernel, b"temporary%d" % number, b"name%d" % number)
+    kernel.serve()
+    giver(kernel).calls.clear()
+    make(kernel, b"temporary")
+    kernel.send(LOOKUP, b"name\0", DIRECTORY)
+    rename(kernel, b"temporary", b"name")
+    giver(kernel).turn_ns = time.monotonic_ns() + 200_000
+    kernel.front.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
+    taken = [arrival[-2] for take in giver(kernel).named("take") for arrival in take[1]]  # type: ignore[attr-defined]
+    giver(kernel).turn_ns = 0
+    kernel.serve()
+    for _ in range(7):
+        kernel.answer()
+    return taken == [b"name"]
