@@ -33,8 +33,8 @@ Record = tuple[bytes, bytes]
 
 
 def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
-    """Put them into the workspace. Their directories' times are the caller's business, and so are
-    the budget and the block maps' bytes."""
+    """Put them into the workspace. To note what they take is the caller's business, and so are
+    their directories' times."""
     found: dict[Ino, Inode] = {}
     entries: list[Record] = []
     blocks: list[Record] = []

@@ -52,7 +52,7 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
 
 
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
-    """`save` of many, each noted already."""
+    """`save` of many, which the caller has noted."""
     fs.signing.update(found)
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)

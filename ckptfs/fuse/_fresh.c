@@ -442,7 +442,7 @@ static int is_free(uint64_t parent, const char *name)
 {
     if (fresh_named(parent, name))
         return 0;
-    if (is_absent(parent, name) || fresh_of(parent))
+    if (is_absent(parent, name) || fresh_of(parent) || absent_is(parent, name))
         return 1;
     PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
     int is_free = found == Py_None;
@@ -561,6 +561,9 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     grant.bytes -= size;
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
+    absent_note_name(parent, name);
+    if (is_directory)
+        absent_note_directory(item->attributes.ino);
     answer_new_entry(request, &item->attributes);
     record_one_before(count - 1);
     return ANSWERED;
@@ -711,6 +714,7 @@ static void put_under(Fresh *item, uint64_t parent, const char *name, int64_t no
 {
     item->parent = parent;
     strcpy(item->name, name);
+    absent_note_name(parent, name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
     ends_with_move = 1;
     busy_maker = 0;
@@ -766,6 +770,7 @@ static Outcome link_name(const Request *request)
     second.parent = head->nodeid;
     second.pid = head->pid;
     strcpy(second.name, name);
+    absent_note_name(head->nodeid, name);
     item->attributes.nlink = 2;
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
     absent_parent = 0;
@@ -802,7 +807,7 @@ static Outcome look_up(const Request *request)
         busy_maker = 0; /* it is at the next one */
     if (item)
         return answer_new_entry(request, &item->attributes);
-    if (!fresh_of(parent))
+    if (!fresh_of(parent) && !absent_is(parent, request->body))
         return NOT_OURS;
     /* What is in a fresh directory is fresh, too. */
     return strlen(request->body) > NAME_MOST ? answer_error(request, ENAMETOOLONG)
@@ -852,7 +857,44 @@ static int is_about_names(uint32_t opcode)
     return opcode != FUSE_GETATTR && opcode != FUSE_UNLINK;
 }
 
-Outcome fresh_handle(const Request *request)
+static const char *behind(const char *name)
+{
+    return name + strlen(name) + 1;
+}
+
+/* Notes the name that a request, which goes the ordinary way, may put something under. */
+static void note_name(const Request *request)
+{
+    const char *body = request->body, *name;
+    uint64_t parent = request->head->nodeid;
+    switch (request->head->opcode) {
+    case FUSE_SYMLINK:
+        name = body;
+        break;
+    case FUSE_MKNOD:
+        name = body + sizeof(struct fuse_mknod_in);
+        break;
+    case FUSE_MKDIR:
+        name = body + sizeof(struct fuse_mkdir_in);
+        break;
+    case FUSE_LINK:
+        name = body + sizeof(struct fuse_link_in);
+        break;
+    case FUSE_RENAME:
+        parent = ((const struct fuse_rename_in *)body)->newdir;
+        name = behind(body + sizeof(struct fuse_rename_in));
+        break;
+    case FUSE_RENAME2:
+        parent = ((const struct fuse_rename2_in *)body)->newdir;
+        name = behind(body + sizeof(struct fuse_rename2_in));
+        break;
+    default:
+        return;
+    }
+    absent_note_name(parent, name);
+}
+
+static Outcome handle(const Request *request)
 {
     if (second.item && is_about_names(request->head->opcode))
         fresh_settle();
@@ -909,6 +951,14 @@ Outcome fresh_handle(const Request *request)
     default:
         return pass_change();
     }
+}
+
+Outcome fresh_handle(const Request *request)
+{
+    Outcome outcome = handle(request);
+    if (outcome == NOT_OURS)
+        note_name(request);
+    return outcome;
 }
 
 /* -- the beginning ----------------------------------------------------------------------------- */

@@ -27,8 +27,8 @@ _RECORDS = 1 << 20
 
 #: Where an arrival has its size.
 _SIZE = 6
-#: How many records an arrival has beyond the one of its inode, which is noted when it is kept.
-_FURTHER = 4
+#: How many records an arrival has.
+_RECORDS_EACH = 5
 
 #: Number of the first new inode, end by the monotonic clock, bytes, earliest stamp.
 Grant = tuple[int, int, int, int]
@@ -67,6 +67,10 @@ class Fresh:
         """Whether the process acts together with the one that has the grant."""
         return self._guard.lasting(pid) > 0 and pid not in touching
 
+    def moment(self) -> tuple[int, int]:
+        """As long as this is the same, no name has come into any directory."""
+        return self._fs.head.epoch, self._fs.store.dirents.changed
+
     def record(self, data: Buffer) -> bytes:
         """Put the bytes of a file, at most one block, into the store ahead of the file; return what
         `take` is to be told of them. Until then nobody names them."""
@@ -86,7 +90,8 @@ class Fresh:
         view = fs.head
         if arrivals:
             fs.store.skip_numbers(arrivals[-1][0], 0)
-            fs.store.note_room(sum(map(itemgetter(_SIZE), arrivals)), _FURTHER * len(arrivals))
+            size = sum(map(itemgetter(_SIZE), arrivals))
+            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)
         for directory in directories:
             fs.dress(view, directory)

@@ -22,6 +22,7 @@ from tests.support.kernel import (
     MKNOD,
     READ,
     RENAME,
+    RENAME2,
     SETATTR,
     SYMLINK,
     UNLINK,
@@ -47,6 +48,7 @@ class Giver(Owner):
         self.refusing_links = False
         #: To give a grant takes until then.
         self.turn_ns = 0
+        self.now = 0
 
     def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
         self.calls.append(("lookup", parent, name))
@@ -68,6 +70,9 @@ class Giver(Owner):
         while time.monotonic_ns() <= self.turn_ns:
             pass
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
+
+    def moment(self) -> int:
+        return self.now
 
     def record(self, data: memoryview) -> bytes:
         self.calls.append(("record", bytes(data)))
@@ -596,3 +601,93 @@ def _is_moved_in_a_turn_that_is_over(kernel: Kernel) -> bool:
     for _ in range(7):
         kernel.answer()
     return taken == [b"name"]
+
+
+def look_up(kernel: Kernel, name: bytes, node: int) -> int:
+    """The node of that name, 0 if it is absent."""
+    kernel.send(LOOKUP, name + b"\0", node)
+    kernel.serve()
+    error, entry = kernel.answer()
+    assert error == 0
+    (found,) = struct.unpack_from("=Q", entry)
+    assert isinstance(found, int)
+    return found
+
+
+def new_directory(kernel: Kernel) -> None:
+    """One that is in the store, and with it a file of its own."""
+    make_directory(kernel, b"dir")
+    make(kernel, b"there", FIRST)
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    assert len(giver(kernel).named("take")) == 1
+    giver(kernel).calls.clear()
+
+
+def test_what_is_absent_in_a_new_directory_is_known_in_later_turns(kernel: Kernel) -> None:
+    new_directory(kernel)
+    assert look_up(kernel, b"absent", FIRST) == 0
+    assert giver(kernel).named("lookup") == []
+    assert look_up(kernel, b"there", FIRST) == 0
+    assert look_up(kernel, b"absent", DIRECTORY) == 0
+    # Of these it is not known, so the store is asked; this one finds nothing.
+    assert [call[1:] for call in giver(kernel).named("lookup")] == [
+        (FIRST, b"there"),
+        (DIRECTORY, b"absent"),
+    ]
+
+
+def test_a_name_that_came_another_way_is_looked_for(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).refusing = True
+    make(kernel, b"made", FIRST, pid=43)
+    make_directory(kernel, b"directory", FIRST)
+    kernel.send(SYMLINK, b"symlink\0target\0", FIRST)
+    link(kernel, 77, FIRST, b"link")
+    kernel.send(RENAME, struct.pack("=Q", FIRST) + b"old\0moved\0", DIRECTORY)
+    kernel.send(RENAME2, struct.pack("=QQ", FIRST, 0) + b"old\0moved too\0", DIRECTORY)
+    kernel.serve()
+    for _ in range(6):
+        kernel.answer()
+    giver(kernel).calls.clear()
+    names = [b"made", b"directory", b"symlink", b"link", b"moved", b"moved too"]
+    for name in names:
+        look_up(kernel, name, FIRST)
+    assert [call[2] for call in giver(kernel).named("lookup")] == names
+    look_up(kernel, b"old", FIRST)
+    assert len(giver(kernel).named("lookup")) == len(names)
+
+
+def test_a_name_that_is_fresh_or_was_is_looked_for(kernel: Kernel) -> None:
+    new_directory(kernel)
+    make(kernel, b"file", FIRST)
+    make(kernel, b"temporary", FIRST)
+    kernel.send(RENAME, struct.pack("=Q", FIRST) + b"temporary\0name\0", FIRST)
+    kernel.serve()
+    assert [kernel.error() for _ in range(3)] == [0] * 3
+    for name in (b"file", b"temporary", b"name"):
+        look_up(kernel, name, FIRST)
+    assert len(giver(kernel).named("lookup")) == 3
+
+
+def test_nothing_is_known_to_be_absent_where_others_changed_something(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).now += 1
+    look_up(kernel, b"absent", FIRST)
+    assert giver(kernel).named("lookup") == [("lookup", FIRST, b"absent")]
+    # From then on nothing is, until the next directory is made.
+    look_up(kernel, b"another", FIRST)
+    assert len(giver(kernel).named("lookup")) == 2
+
+
+def test_with_too_many_names_nothing_is_known_to_be_absent(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).refusing = True
+    for number in range(33_000):
+        make(kernel, b"name%d" % number, FIRST)
+        while kernel.is_silent():  # a turn may end before the request was seen
+            kernel.serve()
+    giver(kernel).calls.clear()
+    look_up(kernel, b"absent", FIRST)
+    look_up(kernel, b"name7", FIRST)
+    assert len(giver(kernel).named("lookup")) == 2
