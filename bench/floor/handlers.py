@@ -89,8 +89,9 @@ class Loops:
     def _taken(self, portion: Sequence[tuple[int, tuple[int, bytes]]]) -> None:
         ino, *_ = self.bound.grant(PID) or (0,)
         times = (TIME_NS,) * 4
+        record = self.bound.record
         arrivals = [
-            (ino + n, FILE, 1, 0, 0, 0, 4_000, *times, parent, name, self.bytes_of(number))
+            (ino + n, FILE, 1, 0, 0, 0, 4_000, *times, parent, name, record(self.bytes_of(number)))
             for n, (number, (parent, name)) in enumerate(portion)
         ]
         self.bound.take(arrivals, [], [PID] * len(arrivals), PID)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import content, inodes
+from ckptfs.fs import inodes
 from ckptfs.model import NO_CONTENT, Ino, Inode
 from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 
-#: The last arguments of `_inode`, in order. ``data`` are the bytes of a file, at most one block, or
-#: the target of a link.
+#: The last arguments of `_inode`, in order. ``data`` is what `content.record_of` made of the bytes
+#: of a file, at most one block, or the target of a link.
 Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
@@ -33,15 +33,25 @@ Record = tuple[bytes, bytes]
 
 
 def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
-    """Put them into the workspace. Their directories' times are the caller's business."""
+    """Put them into the workspace. To note what they take is the caller's business, and so are
+    their directories' times."""
+    found: dict[Ino, Inode] = {}
     entries: list[Record] = []
     blocks: list[Record] = []
-    for fields in arrivals:
-        inode = _inode(fs, view, blocks, *fields)
-        inodes.save(fs, view, inode)
-        entries.append((dirent_entity(inode.parent, inode.name), pack_u64(inode.ino)))
+    for ino, mode, nlink, uid, gid, rdev, size, *times, parent, name, data in arrivals:
+        number, epoch, allocated, target = NO_CONTENT, NO_EPOCH, 0, b""
+        if stat.S_ISLNK(mode):
+            target = data
+        elif data:
+            number, epoch, allocated = fs.store.new_content(), view.epoch, size
+            blocks.append((block_entity(number, 0), data))
+        fields = (ino, mode, nlink, uid, gid, rdev, size, allocated, *times, number, epoch)
+        found[ino] = tuple.__new__(Inode, (*fields, parent, name, target))
+        entries.append((dirent_entity(parent, name), pack_u64(ino)))
+    inodes.save_all(fs, view, found)
     view.inodes += len(entries)
-    fs.store.dirents.put_all(view, sorted(entries))
+    entries.sort()
+    fs.store.dirents.put_all(view, entries)
     fs.store.blockmap.put_all_unlisted(view, blocks)
 
 
@@ -59,38 +69,3 @@ def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
         ctime_ns=ctime_ns,
     )
     (inodes.save if dressed else inodes.keep)(fs, view, inode)
-
-
-def _inode(
-    fs: Filesystem,
-    view: View,
-    blocks: list[Record],
-    ino: Ino,
-    mode: int,
-    nlink: int,
-    uid: int,
-    gid: int,
-    rdev: int,
-    size: int,
-    atime_ns: int,
-    mtime_ns: int,
-    ctime_ns: int,
-    btime_ns: int,
-    parent: Ino,
-    name: bytes,
-    data: bytes,
-) -> Inode:
-    number, epoch, allocated, target = NO_CONTENT, NO_EPOCH, 0, b""
-    if stat.S_ISLNK(mode):
-        target = data
-    elif data:
-        number, epoch, allocated = fs.store.new_content(), view.epoch, size
-        blocks.append((block_entity(number, 0), content.record_of(fs, data)))
-    return tuple.__new__(
-        Inode,
-        (
-            *(ino, mode, nlink, uid, gid, rdev, size, allocated),
-            *(atime_ns, mtime_ns, ctime_ns, btime_ns),
-            *(number, epoch, parent, name, target),
-        ),
-    )

@@ -143,6 +143,7 @@ class Filesystem:
 
     read = content.read
     write = content.write
+    record_of = content.record_of
     extents = content.extents
 
     clone = copies.clone

@@ -51,6 +51,14 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
     keep(fs, view, inode)
 
 
+def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
+    """`save` of many, which the caller has noted."""
+    fs.signing.update(found)
+    if len(view.unsettled) >= _UNSETTLED_MAX:
+        settle(fs, view)
+    view.unsettled.update(found)
+
+
 def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
     fs.store.note()

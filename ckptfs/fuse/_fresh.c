@@ -42,6 +42,7 @@ typedef struct {
     /* Of a file its bytes, of a link its target. */
     char *data;
     size_t room;
+    PyObject *record; /* of the bytes, once they are in the store; NULL before */
 } Fresh;
 
 /* A directory in the store whose attributes are known. */
@@ -72,6 +73,10 @@ static unsigned patience;
 /* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
 static uint32_t busy_maker;
 
+/* Whether the last file that was made got another name at its end: then the next name that its maker
+ * looks for is that of the file, not of the next one. */
+static int ends_with_move;
+
 /* A fresh file that has just got a second name, as a program does that writes beside, links into place
  * and removes the first name. It has two only until the next request; none if there is no item. */
 static struct {
@@ -96,7 +101,7 @@ static struct {
 static char run[DATA_MAX];
 static size_t run_size;
 
-static PyObject *call_grant, *call_joins, *call_take, *call_go_on, *call_lose;
+static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
 static PyObject *call_lookup, *call_getattr, *call_link;
 
 /* -- what is known ----------------------------------------------------------------------------- */
@@ -165,16 +170,41 @@ static void forget_knowledge(void)
 
 /* -- handing over ------------------------------------------------------------------------------ */
 
-static PyObject *told_item(const Fresh *item)
+/* Puts the bytes of a file into the store, which looks at them where they are. Returns 0 with an
+ * exception set if that failed. */
+static int record_bytes(Fresh *item)
+{
+    Py_ssize_t size = (Py_ssize_t)item->attributes.size;
+    item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
+    return item->record != NULL;
+}
+
+static int has_bytes(const Fresh *item)
+{
+    return S_ISREG(item->attributes.mode) && item->attributes.size;
+}
+
+/* What comes with an item: of a file the record of its bytes, of a link its target. */
+static PyObject *told_data(Fresh *item)
+{
+    if (has_bytes(item))
+        return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
+    int is_link = S_ISLNK(item->attributes.mode);
+    return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
+}
+
+static PyObject *told_item(Fresh *item)
 {
     const struct fuse_attr *a = &item->attributes;
-    return Py_BuildValue("(KIIIIIKLLLLKyy#)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
+    PyObject *data = told_data(item);
+    if (!data)
+        return NULL;
+    return Py_BuildValue("(KIIIIIKLLLLKyN)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
                          a->gid, a->rdev, (unsigned long long)a->size,
                          (long long)join_time(a->atime, a->atimensec),
                          (long long)join_time(a->mtime, a->mtimensec),
                          (long long)join_time(a->ctime, a->ctimensec), (long long)item->btime_ns,
-                         (unsigned long long)item->parent, item->name, item->data ? item->data : "",
-                         (Py_ssize_t)(S_ISDIR(a->mode) ? 0 : a->size));
+                         (unsigned long long)item->parent, item->name, data);
 }
 
 static PyObject *told_directory(const Directory *directory)
@@ -187,13 +217,13 @@ static PyObject *told_directory(const Directory *directory)
                          directory->dressed);
 }
 
-static PyObject *told_maker(const Fresh *item)
+static PyObject *told_maker(Fresh *item)
 {
     return NUMBER(item->maker);
 }
 
 /* A list with what is told of each item. */
-static PyObject *told_items(PyObject *(*told)(const Fresh *))
+static PyObject *told_items(PyObject *(*told)(Fresh *))
 {
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; i++) {
@@ -263,6 +293,13 @@ static void settle_link(void)
     second.item = NULL;
 }
 
+static void forget_items(void)
+{
+    for (size_t i = 0; i < count; i++)
+        Py_CLEAR(items[i].record);
+    count = 0;
+}
+
 void fresh_settle(void)
 {
     settle_run();
@@ -278,7 +315,7 @@ void fresh_settle(void)
     Py_XDECREF(result);
     if (second.item)
         settle_link();
-    count = 0;
+    forget_items();
     busy_maker = 0;
     for (size_t i = 0; i < directories_count; i++) {
         directories[i].changed = directories[i].dressed = 0;
@@ -405,7 +442,7 @@ static int is_free(uint64_t parent, const char *name)
 {
     if (fresh_named(parent, name))
         return 0;
-    if (is_absent(parent, name) || fresh_of(parent))
+    if (is_absent(parent, name) || fresh_of(parent) || absent_is(parent, name))
         return 1;
     PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
     int is_free = found == Py_None;
@@ -458,6 +495,32 @@ static int may_make(const Request *request, const char *name)
     return may_change(head->pid);
 }
 
+static void note_maker(uint32_t pid, int is_file)
+{
+    if (pid == busy_maker) {
+        ends_with_move = 0;
+        busy_maker = 0;
+    }
+    if (is_file)
+        busy_maker = pid;
+}
+
+/* A process goes on to another item: the file that it made before is done with, as far as one can
+ * tell. The process was just answered and is busy for longer than it takes to store the bytes, which
+ * is half of the work of handing a file over. Then nobody waits for that. */
+static void record_one_before(size_t index)
+{
+    uint32_t maker = items[index].maker;
+    while (index-- > 0) {
+        Fresh *item = &items[index];
+        if (item->maker != maker || !S_ISREG(item->attributes.mode))
+            continue;
+        if (has_bytes(item) && !item->record && !record_bytes(item))
+            lose();
+        return;
+    }
+}
+
 static Outcome make(const Request *request, const char *name, uint32_t mode, const char *target)
 {
     const struct fuse_in_header *head = request->head;
@@ -494,11 +557,16 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     set_time(&item->attributes.atime, &item->attributes.atimensec, now_ns);
     stamp_change(&item->attributes, now_ns);
     count++;
-    busy_maker = S_ISREG(mode) ? head->pid : 0;
+    note_maker(head->pid, S_ISREG(mode));
     grant.bytes -= size;
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
-    return answer_new_entry(request, &item->attributes);
+    absent_note_name(parent, name);
+    if (is_directory)
+        absent_note_directory(item->attributes.ino);
+    answer_new_entry(request, &item->attributes);
+    record_one_before(count - 1);
+    return ANSWERED;
 }
 
 static Outcome make_node(const Request *request)
@@ -572,7 +640,8 @@ static Outcome write_bytes(const Request *request)
     settle_run();
     Fresh *item = fresh_of(request->head->nodeid);
     uint64_t end = in->offset + in->size;
-    if (!item || !is_granted(request->head->pid) || in->write_flags & FUSE_WRITE_CACHE)
+    if (!item || item->record || !is_granted(request->head->pid) ||
+        in->write_flags & FUSE_WRITE_CACHE)
         return pass_change();
     struct fuse_attr *attributes = &item->attributes;
     if (in->size > request->size - sizeof *in || in->offset > attributes->size || end > DATA_MAX ||
@@ -645,7 +714,9 @@ static void put_under(Fresh *item, uint64_t parent, const char *name, int64_t no
 {
     item->parent = parent;
     strcpy(item->name, name);
+    absent_note_name(parent, name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
+    ends_with_move = 1;
     busy_maker = 0;
     absent_parent = 0;
 }
@@ -699,6 +770,7 @@ static Outcome link_name(const Request *request)
     second.parent = head->nodeid;
     second.pid = head->pid;
     strcpy(second.name, name);
+    absent_note_name(head->nodeid, name);
     item->attributes.nlink = 2;
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
     absent_parent = 0;
@@ -731,11 +803,11 @@ static Outcome look_up(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
     Fresh *item = fresh_named(parent, request->body);
-    if (request->head->pid == busy_maker)
+    if (request->head->pid == busy_maker && !ends_with_move)
         busy_maker = 0; /* it is at the next one */
     if (item)
         return answer_new_entry(request, &item->attributes);
-    if (!fresh_of(parent))
+    if (!fresh_of(parent) && !absent_is(parent, request->body))
         return NOT_OURS;
     /* What is in a fresh directory is fresh, too. */
     return strlen(request->body) > NAME_MOST ? answer_error(request, ENAMETOOLONG)
@@ -785,7 +857,44 @@ static int is_about_names(uint32_t opcode)
     return opcode != FUSE_GETATTR && opcode != FUSE_UNLINK;
 }
 
-Outcome fresh_handle(const Request *request)
+static const char *behind(const char *name)
+{
+    return name + strlen(name) + 1;
+}
+
+/* Notes the name that a request, which goes the ordinary way, may put something under. */
+static void note_name(const Request *request)
+{
+    const char *body = request->body, *name;
+    uint64_t parent = request->head->nodeid;
+    switch (request->head->opcode) {
+    case FUSE_SYMLINK:
+        name = body;
+        break;
+    case FUSE_MKNOD:
+        name = body + sizeof(struct fuse_mknod_in);
+        break;
+    case FUSE_MKDIR:
+        name = body + sizeof(struct fuse_mkdir_in);
+        break;
+    case FUSE_LINK:
+        name = body + sizeof(struct fuse_link_in);
+        break;
+    case FUSE_RENAME:
+        parent = ((const struct fuse_rename_in *)body)->newdir;
+        name = behind(body + sizeof(struct fuse_rename_in));
+        break;
+    case FUSE_RENAME2:
+        parent = ((const struct fuse_rename2_in *)body)->newdir;
+        name = behind(body + sizeof(struct fuse_rename2_in));
+        break;
+    default:
+        return;
+    }
+    absent_note_name(parent, name);
+}
+
+static Outcome handle(const Request *request)
 {
     if (second.item && is_about_names(request->head->opcode))
         fresh_settle();
@@ -844,18 +953,28 @@ Outcome fresh_handle(const Request *request)
     }
 }
 
+Outcome fresh_handle(const Request *request)
+{
+    Outcome outcome = handle(request);
+    if (outcome == NOT_OURS)
+        note_name(request);
+    return outcome;
+}
+
 /* -- the beginning ----------------------------------------------------------------------------- */
 
 int fresh_bind(PyObject *owner)
 {
     grant.held = 0;
-    count = 0;
+    forget_items();
+    ends_with_move = 0;
     patience = 0;
     forget_knowledge();
     run_size = 0;
     second.item = NULL;
     return take_attribute(owner, "grant", &call_grant) &&
            take_attribute(owner, "joins", &call_joins) &&
+           take_attribute(owner, "record", &call_record) &&
            take_attribute(owner, "take", &call_take) &&
            take_attribute(owner, "go_on", &call_go_on) &&
            take_attribute(owner, "lose", &call_lose) &&

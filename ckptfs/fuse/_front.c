@@ -815,8 +815,10 @@ static PyObject *serve(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iLLi", &descriptor, &spin_ns, &turn_ns, &others))
         return NULL;
     watch(descriptor);
+    absent_begin_turn();
     int outcome = answer_requests(spin_ns, turn_ns, others);
     fresh_end();
+    absent_end_turn();
     return PyLong_FromLong(outcome);
 }
 
@@ -895,7 +897,7 @@ static PyObject *bind(PyObject *module, PyObject *owner)
         PyErr_SetString(PyExc_TypeError, "bind: two dicts and a set were expected");
         return NULL;
     }
-    if (!fresh_bind(owner))
+    if (!fresh_bind(owner) || !absent_bind(owner))
         return NULL;
     device = -1;
     waiting = 0;

@@ -1,5 +1,6 @@
 /* What the parts of the compiled front share: `_front.c` has the loop and the ordinary way of a
- * request, `_fresh.c` what is answered before it is put into the store. */
+ * request, `_fresh.c` what is answered before it is put into the store, `_absent.c` which names need
+ * not be looked for there. */
 
 #ifndef CKPTFS_FRONT_H
 #define CKPTFS_FRONT_H
@@ -115,6 +116,24 @@ int fresh_is_midway(void);
 
 /* The same, and forgets all that is known: somebody else may change anything from here on. */
 void fresh_end(void);
+
+/* -- what is known to be absent (_absent.c) ------------------------------------------------------ */
+
+/* As `fresh_bind`. */
+int absent_bind(PyObject *owner);
+
+/* Told of a directory that was just made and has nothing in it. */
+void absent_note_directory(uint64_t node);
+
+/* Told of every name that something was put under, or may have been. */
+void absent_note_name(uint64_t parent, const char *name);
+
+/* Whether it is known that a directory has nothing of that name. */
+int absent_is(uint64_t parent, const char *name);
+
+/* Between two turns others may put names into directories. */
+void absent_begin_turn(void);
+void absent_end_turn(void);
 
 #pragma GCC visibility pop
 

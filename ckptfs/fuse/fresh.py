@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
+from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Dressed
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.model import Ino, KernelClock
+from ckptfs.store.blocks import Buffer
 
 #: How much may wait for a commit; it is held in memory until then.
 DIRTY_BYTES_MAX = 64 << 20
@@ -23,8 +25,10 @@ BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the front holds at once.
 _RECORDS = 1 << 20
 
-#: How many records an arrival has beyond the one of its inode, which is noted when it is kept.
-_FURTHER = 4
+#: Where an arrival has its size.
+_SIZE = 6
+#: How many records an arrival has.
+_RECORDS_EACH = 5
 
 #: Number of the first new inode, end by the monotonic clock, bytes, earliest stamp.
 Grant = tuple[int, int, int, int]
@@ -63,6 +67,15 @@ class Fresh:
         """Whether the process acts together with the one that has the grant."""
         return self._guard.lasting(pid) > 0 and pid not in touching
 
+    def moment(self) -> tuple[int, int]:
+        """As long as this is the same, no name has come into any directory."""
+        return self._fs.head.epoch, self._fs.store.dirents.changed
+
+    def record(self, data: Buffer) -> bytes:
+        """Put the bytes of a file, at most one block, into the store ahead of the file; return what
+        `take` is to be told of them. Until then nobody names them."""
+        return self._fs.record_of(data)
+
     def take(
         self,
         arrivals: list[Arrival],
@@ -77,7 +90,8 @@ class Fresh:
         view = fs.head
         if arrivals:
             fs.store.skip_numbers(arrivals[-1][0], 0)
-            fs.store.note_room(sum(map(_size, arrivals)), _FURTHER * len(arrivals))
+            size = sum(map(itemgetter(_SIZE), arrivals))
+            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)
         for directory in directories:
             fs.dress(view, directory)
@@ -96,7 +110,3 @@ class Fresh:
         """Something that was acknowledged could not be put into the workspace: better to stop than
         to go on without it."""
         self._fs.store.fail()
-
-
-def _size(arrival: Arrival) -> int:
-    return len(arrival[-1])

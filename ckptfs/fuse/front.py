@@ -47,8 +47,9 @@ class Bound:
         self.sync = fs.sync
         self.errno_of = errno_of
         fresh = requests.fresh()
-        self.grant, self.joins = fresh.grant, fresh.joins
-        self.take, self.go_on, self.lose = fresh.take, fresh.go_on, fresh.lose
+        self.grant, self.joins, self.moment = fresh.grant, fresh.joins, fresh.moment
+        self.record, self.take = fresh.record, fresh.take
+        self.go_on, self.lose = fresh.go_on, fresh.lose
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
             " read write forget entries"

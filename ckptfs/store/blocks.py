@@ -99,7 +99,8 @@ class Blocks:
         made from is told by ``edit``, if that is known."""
         for seed in range(SEEDS):
             key = self.digest(data, seed)
-            if self._blocks.add(key, b"".join((_HEADERS[seed], data))):
+            record = b"".join((_HEADERS[seed], data))
+            if self._blocks.add(key, record):
                 if edit is not None:
                     # Both records begin with the same header then.
                     sure = not seed and edit.key in self._raw
@@ -107,7 +108,8 @@ class Blocks:
                 if not seed:
                     self._note_raw(key)
                 return key
-            if self._holds(key, data):
+            # What was stored a moment ago, as by one who copies a tree, is still as it came.
+            if self._blocks.get(key) == record or self._holds(key, data):
                 self.share(key)
                 return key
         raise CorruptBlock(EIO, f"more than {SEEDS} different blocks share one digest")

@@ -49,13 +49,13 @@ class Budget:
         self.failure = failure
         self.dirty = True
 
-    def note(self) -> None:
-        """Note a record that is written, whatever space is left."""
+    def note(self, records: int = 1) -> None:
+        """Note records that are written, whatever space is left."""
         if self.failure is not None:
             raise OSError(errno.EIO, str(self.failure))
         self.dirty = True
-        self.bytes += _RECORD_COST
-        self._records += 1
+        self.bytes += records * _RECORD_COST
+        self._records += records
         if self._records >= self._records_max:
             self._feel_pressure()
 
@@ -106,8 +106,8 @@ class Budget:
 
     def note_room(self, size: int, records: int) -> None:
         """Note bytes and records for which there was room."""
-        self.bytes += size + records * _RECORD_COST
-        self._records += records
+        self.note(records)
+        self.bytes += size
 
     def require(self, records: int) -> None:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is

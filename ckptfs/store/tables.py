@@ -236,6 +236,8 @@ class Versioned:
         self._rest = rest
         self._resting = Resting(rest, kind)
         rest.know(kind, self)
+        #: Grows with every change, but for those that no view can see.
+        self.changed = 0
         self._txn: Records
         self._cursor: Cursor
 
@@ -319,6 +321,7 @@ class Versioned:
         """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
+        self.changed += 1
         return self._txn.replace(entity + view.suffix, value, db=self._db)
 
     def put_all(self, view: View, records: Sequence[tuple[bytes, bytes]]) -> None:
@@ -332,6 +335,7 @@ class Versioned:
 
     def put_all_unlisted(self, view: View, records: Iterable[tuple[bytes, bytes]]) -> None:
         suffix = view.suffix
+        self.changed += 1
         _put_all(self._txn, self._db, ((entity + suffix, value) for entity, value in records))
 
     def drop(self, view: View, entity: bytes) -> bytes | None:
@@ -344,6 +348,7 @@ class Versioned:
         """Take back what the view's own epoch wrote about the entity, as if it never had."""
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
+        self.changed += 1
         own = self._txn.pop(entity + view.suffix, db=self._db)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
@@ -353,6 +358,7 @@ class Versioned:
         """`forget` for a record that `put_unlisted` wrote."""
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
+        self.changed += 1
         return self._txn.pop(entity + view.suffix, db=self._db)
 
     def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

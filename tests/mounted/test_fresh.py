@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +111,27 @@ def test_what_is_made_and_synced_at_once_survives(own_mount: Workspace) -> None:
     own_mount.mount()
     assert len(os.listdir(own_mount.path)) == 30
     assert (own_mount.path / "file29").read_bytes() == b"29 and more"
+
+
+def test_a_restore_brings_a_name_into_a_new_directory(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    """What is absent in a new directory is known without the store: not after this."""
+    work = make_workspace("--auto", "off")
+    top = work.path / "top"
+    top.mkdir()
+    (top / "file").write_bytes(b"content")
+    saved = json.loads(succeed(work.cli("save", "--json", "-w", work.path)).stdout)["id"]
+    shutil.rmtree(top)
+    for number in range(20):  # a process that goes on
+        (work.path / f"before{number}").write_bytes(b"")
+    top.mkdir()
+    (top / "another").write_bytes(b"")
+    assert not (top / "file").exists()
+    succeed(work.cli("restore", str(saved), "--force", "-w", work.path, top / "file"))
+    assert (top / "file").read_bytes() == b"content"
+    assert not (top / "absent").exists()
+    assert sorted(os.listdir(top)) == ["another", "file"]
 
 
 def test_a_removed_directory_that_is_still_open(own_mount: Workspace) -> None:

@@ -14,6 +14,7 @@ from ckptfs.model import Inode
 
 LOOKUP, FORGET, GETATTR, SETATTR, SYMLINK, MKNOD, MKDIR = 1, 2, 3, 4, 6, 8, 9
 UNLINK, RENAME, LINK, READ, WRITE, STATFS, FSYNC, BATCH_FORGET = 10, 12, 13, 15, 16, 17, 20, 42
+RENAME2 = 45
 HEAD = struct.Struct("=IIQQIIIHH")
 ANSWER = struct.Struct("=IiQ")
 

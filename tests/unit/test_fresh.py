@@ -22,6 +22,7 @@ from tests.support.kernel import (
     MKNOD,
     READ,
     RENAME,
+    RENAME2,
     SETATTR,
     SYMLINK,
     UNLINK,
@@ -47,6 +48,7 @@ class Giver(Owner):
         self.refusing_links = False
         #: To give a grant takes until then.
         self.turn_ns = 0
+        self.now = 0
 
     def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
         self.calls.append(("lookup", parent, name))
@@ -68,6 +70,13 @@ class Giver(Owner):
         while time.monotonic_ns() <= self.turn_ns:
             pass
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
+
+    def moment(self) -> int:
+        return self.now
+
+    def record(self, data: memoryview) -> bytes:
+        self.calls.append(("record", bytes(data)))
+        return bytes(data)
 
     def take(
         self,
@@ -142,6 +151,60 @@ def test_a_file_is_handed_over_once_with_all_it_has(kernel: Kernel) -> None:
     assert (ino, mode, nlink, uid, gid) == (FIRST, stat.S_IFREG | 0o644, 1, 5, 0)
     assert (size, mtime, parent, name, data) == (11, 17 * 10**9, DIRECTORY, b"file", b"hello world")
     assert giver(kernel).named("mknod") == []
+
+
+def test_bytes_are_stored_when_their_process_goes_on_to_the_next_file(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"content")
+    make_directory(kernel, b"dir")
+    make(kernel, b"second")
+    kernel.send(READ, struct.pack("=QQIIQII", 0, 0, 100, 0, 0, 0, 0), FIRST)
+    kernel.serve()
+    told = [call[0] for call in giver(kernel).calls if call[0] != "lookup"]
+    assert told == ["grant", "record", "take"]
+    assert giver(kernel).named("record") == [("record", b"content")]
+    for _ in range(4):
+        assert kernel.error() == 0
+    assert kernel.answer()[1] == b"content"
+
+
+def test_bytes_of_a_file_that_another_is_at_are_not_stored_early(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel.owner, "joins", lambda pid: True, raising=False)
+    kernel.front.bind(kernel.owner)
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"half ")
+    make(kernel, b"second", pid=43)
+    write(kernel, FIRST, 5, b"and half")
+    kernel.serve()
+    assert giver(kernel).named("record") == [("record", b"half and half")]
+
+
+def test_a_file_that_is_written_on_after_all_is_left_to_the_store(kernel: Kernel) -> None:
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"half ")
+    make(kernel, b"second")
+    write(kernel, FIRST, 5, b"and half")
+    kernel.serve()
+    assert [call[0] for call in giver(kernel).calls][-3:] == ["record", "take", "write"]
+    assert giver(kernel).named("record") == [("record", b"half ")]
+
+
+def test_bytes_that_cannot_be_stored_are_told(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(_: object) -> bytes:
+        raise OSError(errno.EIO, "no more")
+
+    monkeypatch.setattr(kernel.owner, "record", record, raising=False)
+    kernel.front.bind(kernel.owner)
+    make(kernel, b"first")
+    write(kernel, FIRST, 0, b"content")
+    make(kernel, b"second")
+    kernel.serve()
+    assert ("failed", "[Errno 5] no more") in kernel.owner.calls
+    assert ("lose",) in kernel.owner.calls
 
 
 def test_what_is_fresh_is_found_and_read(kernel: Kernel) -> None:
@@ -252,7 +315,8 @@ def test_what_acts_together_is_one(kernel: Kernel, monkeypatch: pytest.MonkeyPat
     write(kernel, FIRST, 0, b"theirs", pid=43)
     write(kernel, FIRST, 6, b"not", pid=44)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls] == ["grant", "lookup", "take", "write"]
+    called = [call[0] for call in giver(kernel).calls]
+    assert called == ["grant", "lookup", "record", "take", "write"]
     (taken,) = giver(kernel).named("take")
     assert taken[1][0][-1] == b"theirs"  # type: ignore[index]
 
@@ -512,3 +576,118 @@ def test_a_second_name_that_cannot_be_given_is_told(kernel: Kernel) -> None:
     link(kernel, FIRST, DIRECTORY, b"second")
     kernel.serve()
     assert giver(kernel).named("lose") == [("lose",)]
+
+
+def test_a_turn_does_not_end_before_a_file_is_moved_into_place(kernel: Kernel) -> None:
+    """Where files are: the process looks for the new name first, which is no next file."""
+    assert any(_is_moved_in_a_turn_that_is_over(kernel) for _ in range(20))
+
+
+def _is_moved_in_a_turn_that_is_over(kernel: Kernel) -> bool:
+    """Whether a file whose new name is looked for when the turn is over is handed over under it."""
+    for number in range(2):
+        make(kernel, b"temporary%d" % number)
+        rename(kernel, b"temporary%d" % number, b"name%d" % number)
+    kernel.serve()
+    giver(kernel).calls.clear()
+    make(kernel, b"temporary")
+    kernel.send(LOOKUP, b"name\0", DIRECTORY)
+    rename(kernel, b"temporary", b"name")
+    giver(kernel).turn_ns = time.monotonic_ns() + 200_000
+    kernel.front.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
+    taken = [arrival[-2] for take in giver(kernel).named("take") for arrival in take[1]]  # type: ignore[attr-defined]
+    giver(kernel).turn_ns = 0
+    kernel.serve()
+    for _ in range(7):
+        kernel.answer()
+    return taken == [b"name"]
+
+
+def look_up(kernel: Kernel, name: bytes, node: int) -> int:
+    """The node of that name, 0 if it is absent."""
+    kernel.send(LOOKUP, name + b"\0", node)
+    kernel.serve()
+    error, entry = kernel.answer()
+    assert error == 0
+    (found,) = struct.unpack_from("=Q", entry)
+    assert isinstance(found, int)
+    return found
+
+
+def new_directory(kernel: Kernel) -> None:
+    """One that is in the store, and with it a file of its own."""
+    make_directory(kernel, b"dir")
+    make(kernel, b"there", FIRST)
+    kernel.serve()
+    assert kernel.error() == kernel.error() == 0
+    assert len(giver(kernel).named("take")) == 1
+    giver(kernel).calls.clear()
+
+
+def test_what_is_absent_in_a_new_directory_is_known_in_later_turns(kernel: Kernel) -> None:
+    new_directory(kernel)
+    assert look_up(kernel, b"absent", FIRST) == 0
+    assert giver(kernel).named("lookup") == []
+    assert look_up(kernel, b"there", FIRST) == 0
+    assert look_up(kernel, b"absent", DIRECTORY) == 0
+    # Of these it is not known, so the store is asked; this one finds nothing.
+    assert [call[1:] for call in giver(kernel).named("lookup")] == [
+        (FIRST, b"there"),
+        (DIRECTORY, b"absent"),
+    ]
+
+
+def test_a_name_that_came_another_way_is_looked_for(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).refusing = True
+    make(kernel, b"made", FIRST, pid=43)
+    make_directory(kernel, b"directory", FIRST)
+    kernel.send(SYMLINK, b"symlink\0target\0", FIRST)
+    link(kernel, 77, FIRST, b"link")
+    kernel.send(RENAME, struct.pack("=Q", FIRST) + b"old\0moved\0", DIRECTORY)
+    kernel.send(RENAME2, struct.pack("=QQ", FIRST, 0) + b"old\0moved too\0", DIRECTORY)
+    kernel.serve()
+    for _ in range(6):
+        kernel.answer()
+    giver(kernel).calls.clear()
+    names = [b"made", b"directory", b"symlink", b"link", b"moved", b"moved too"]
+    for name in names:
+        look_up(kernel, name, FIRST)
+    assert [call[2] for call in giver(kernel).named("lookup")] == names
+    look_up(kernel, b"old", FIRST)
+    assert len(giver(kernel).named("lookup")) == len(names)
+
+
+def test_a_name_that_is_fresh_or_was_is_looked_for(kernel: Kernel) -> None:
+    new_directory(kernel)
+    make(kernel, b"file", FIRST)
+    make(kernel, b"temporary", FIRST)
+    kernel.send(RENAME, struct.pack("=Q", FIRST) + b"temporary\0name\0", FIRST)
+    kernel.serve()
+    assert [kernel.error() for _ in range(3)] == [0] * 3
+    for name in (b"file", b"temporary", b"name"):
+        look_up(kernel, name, FIRST)
+    assert len(giver(kernel).named("lookup")) == 3
+
+
+def test_nothing_is_known_to_be_absent_where_others_changed_something(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).now += 1
+    look_up(kernel, b"absent", FIRST)
+    assert giver(kernel).named("lookup") == [("lookup", FIRST, b"absent")]
+    # From then on nothing is, until the next directory is made.
+    look_up(kernel, b"another", FIRST)
+    assert len(giver(kernel).named("lookup")) == 2
+
+
+def test_with_too_many_names_nothing_is_known_to_be_absent(kernel: Kernel) -> None:
+    new_directory(kernel)
+    giver(kernel).refusing = True
+    for number in range(33_000):
+        make(kernel, b"name%d" % number, FIRST)
+        while kernel.is_silent():  # a turn may end before the request was seen
+            kernel.serve()
+    giver(kernel).calls.clear()
+    look_up(kernel, b"absent", FIRST)
+    look_up(kernel, b"name7", FIRST)
+    assert len(giver(kernel).named("lookup")) == 2

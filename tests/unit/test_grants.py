@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs import history
 from ckptfs.errors import StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
@@ -73,8 +74,8 @@ def test_what_is_made_under_a_grant_is_there(
     second, third, fourth = Ino(first + 1), Ino(first + 2), Ino(first + 3)
     arrivals = [
         (first, DIRECTORY, 2, 5, 6, 0, 0, *TIMES, ROOT_INO, b"dir", b""),
-        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", b"abc"),
-        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", b"x" * 5_000),
+        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", fresh.record(b"abc")),
+        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", fresh.record(b"x" * 5_000)),
         (fourth, LINK, 1, 5, 6, 0, 5, *TIMES, ROOT_INO, b"link", b"dir/s"),
     ]
     root = (ROOT_INO, DIRECTORY, 7, 8, 9, 10, 11, 1, 0)
@@ -96,6 +97,30 @@ def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> 
     fresh.go_on(ino, 0, b"more", PID)
     assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
     assert guard.told == [("before", 0), ("sign", PID)]
+
+
+def test_the_moment_passes_when_a_name_may_have_come(fs: Filesystem, fresh: Fresh) -> None:
+    moments = [fresh.moment()]
+    ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
+    moments.append(fresh.moment())
+    fs.link(fs.head, ino, ROOT_INO, b"link")
+    moments.append(fresh.moment())
+    fs.rename(fs.head, ROOT_INO, b"link", ROOT_INO, b"moved", 0)
+    moments.append(fresh.moment())
+    saved = history.seal(fs, "manual", "", fs.clock())
+    moments.append(fresh.moment())
+    history.restore(fs, saved)
+    moments.append(fresh.moment())
+    assert len(set(moments)) == len(moments)
+
+
+def test_the_moment_lasts_while_no_name_comes(fs: Filesystem, fresh: Fresh) -> None:
+    ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
+    moment = fresh.moment()
+    fs.write(fs.head, ino, 0, b"bytes")
+    assert fs.lookup(fs.head, ROOT_INO, b"file").size == 5
+    fs.commit()
+    assert fresh.moment() == moment
 
 
 def test_only_who_goes_on_is_granted_anything(fresh: Fresh, guard: Watched) -> None:
@@ -138,6 +163,10 @@ def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
         fresh.lose()
         with fails(errno.EIO):
             fs.mkdir(fs.head, ROOT_INO, b"dir", 0o755, 0, 0)
+        with fails(errno.EIO):
+            fresh.take(
+                [(Ino(2), FILE, 1, 5, 6, 0, 0, *TIMES, ROOT_INO, b"new", b"")], [], [PID], PID
+            )
         assert fresh.grant(PID) is None
         with pytest.raises(StoreUnwritten):
             fs.commit()

@@ -10,6 +10,7 @@ from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import nodes
 from ckptfs.fuse.nodes import Nodes, checkpoint_base
+from ckptfs.history import removal
 from ckptfs.model import ROOT_INO
 from tests.direct import put
 
@@ -21,7 +22,7 @@ def test_views_of_checkpoints_that_come_and_go_are_not_kept(
     found = Nodes(fs)
     for number in range(20):
         put(fs, b"%d" % number, b"x")
-        saved = history.save(fs)
+        saved = history.seal(fs, "manual", "", fs.clock())
         place = found.place(checkpoint_base(saved.id) | ROOT_INO)
         assert place.view.epoch == saved.epoch
     assert len(found._views) <= 5
@@ -30,10 +31,10 @@ def test_views_of_checkpoints_that_come_and_go_are_not_kept(
 def test_a_deleted_checkpoint_is_stale_and_forgotten(fs: Filesystem) -> None:
     found = Nodes(fs)
     put(fs, b"file", b"x")
-    saved = history.save(fs)
+    saved = history.seal(fs, "manual", "", fs.clock())
     node = checkpoint_base(saved.id) | ROOT_INO
     found.place(node)
-    history.delete(fs, [saved])
+    removal.delete(fs, [saved])
     for _ in range(2):
         with pytest.raises(OSError) as caught:
             found.place(node)

@@ -1,0 +1,139 @@
+/* What is known to be absent: names in directories that were made a moment ago, all of whose entries
+ * passed through here.
+ *
+ * A program that fills a directory is asked for by the kernel whether each name is there before it is
+ * made, and before another is moved over it. The store would have to look; here it is known. It is
+ * known for as long as nothing but requests puts names anywhere: a restore, say, does. So with every
+ * turn of the loop the store is asked whether something did.
+ *
+ * Directories are known exactly. Of the names in them only a hash is kept: where two have the same, the
+ * store is asked, as if it were not known.
+ */
+
+#include "_front.h"
+
+/* Powers of two; at most half of the places are taken. */
+#define DIRECTORIES_SIZE (1 << 13)
+#define NAMES_SIZE (1 << 16)
+
+/* A place with 0 is free. */
+typedef struct {
+    uint64_t *places;
+    size_t size;
+    size_t taken;
+} Table;
+
+static uint64_t directory_places[DIRECTORIES_SIZE], name_places[NAMES_SIZE];
+static Table directories = {directory_places, DIRECTORIES_SIZE, 0};
+static Table names = {name_places, NAMES_SIZE, 0};
+
+static PyObject *call_moment;
+/* When the last turn ended, as the store tells; NULL if nothing was known then. */
+static PyObject *last_moment;
+
+static uint64_t mixed(uint64_t value)
+{
+    value = (value ^ value >> 32) * 0x9e3779b97f4a7c15ULL;
+    return value ^ value >> 29;
+}
+
+/* Never 0. */
+static uint64_t hash_of(uint64_t parent, const char *name)
+{
+    uint64_t hash = mixed(parent);
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 0x100000001b3ULL;
+    return mixed(hash) | 1;
+}
+
+/* Where a value stands, or is to stand. */
+static uint64_t *place_of(const Table *table, uint64_t value)
+{
+    size_t index = mixed(value) % table->size;
+    while (table->places[index] && table->places[index] != value)
+        index = (index + 1) % table->size;
+    return &table->places[index];
+}
+
+static int has(const Table *table, uint64_t value)
+{
+    return table->taken && *place_of(table, value) == value;
+}
+
+static void clear(Table *table)
+{
+    if (table->taken)
+        memset(table->places, 0, table->size * sizeof *table->places);
+    table->taken = 0;
+}
+
+static void forget(void)
+{
+    clear(&directories);
+    clear(&names);
+    Py_CLEAR(last_moment);
+}
+
+static void put(Table *table, uint64_t value)
+{
+    uint64_t *place = place_of(table, value);
+    if (*place)
+        return;
+    if (table->taken == table->size / 2) {
+        forget(); /* the rest of this is said in vain, and does no harm */
+        place = place_of(table, value);
+    }
+    *place = value;
+    table->taken++;
+}
+
+void absent_note_directory(uint64_t node)
+{
+    put(&directories, node);
+}
+
+void absent_note_name(uint64_t parent, const char *name)
+{
+    if (has(&directories, parent))
+        put(&names, hash_of(parent, name));
+}
+
+int absent_is(uint64_t parent, const char *name)
+{
+    return has(&directories, parent) && !has(&names, hash_of(parent, name));
+}
+
+/* -- turns ------------------------------------------------------------------------------------- */
+
+static PyObject *moment(void)
+{
+    PyObject *found = CALL(call_moment);
+    if (!found)
+        errno_of_failure();
+    return found;
+}
+
+void absent_begin_turn(void)
+{
+    if (!directories.taken)
+        return;
+    PyObject *now = moment();
+    int is_same = now && last_moment ? PyObject_RichCompareBool(now, last_moment, Py_EQ) : 0;
+    if (is_same < 0)
+        errno_of_failure();
+    Py_XDECREF(now);
+    if (is_same != 1)
+        forget();
+}
+
+void absent_end_turn(void)
+{
+    if (directories.taken)
+        Py_XSETREF(last_moment, moment());
+}
+
+int absent_bind(PyObject *owner)
+{
+    forget();
+    return take_attribute(owner, "moment", &call_moment);
+}
