@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 
-#: The last arguments of `_inode`, in order. ``data`` is what `content.record_of` made of the bytes
-#: of a file, at most one block, or the target of a link.
+#: Number, mode, links, owner, group, device, size, four times, directory, name; and of a file what
+#: `content.record_of` made of its bytes, at most one block, of a link its target.
 Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are

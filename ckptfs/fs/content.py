@@ -20,7 +20,7 @@ from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.fs.gathering import Gathered
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer, CorruptBlock
+from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
 from ckptfs.store.format import (
     INLINE_MAX,
     NO_EPOCH,
@@ -54,10 +54,8 @@ def settle(fs: Filesystem, ino: Ino) -> None:
         view = gathered.view
         inode = inodes.load(fs, view, ino)
         data = gathered.data
-        length = len(data)
-        key = b"" if length <= INLINE_MAX else fs.store.blocks.add(data, gathered.edit)
-        record = pack_reference(length, key) if key else pack_inline(data)
-        grown = _put_record(fs, view, inode, gathered.number, record, length)
+        record, key = _stored(fs, data, gathered.edit)
+        grown = _put_record(fs, view, inode, gathered.number, record, len(data))
         del fs.gathered[ino]
         if key:
             fs.at_hand.keep(key, data)
@@ -227,10 +225,17 @@ def _put_record(
 
 def record_of(fs: Filesystem, data: Buffer) -> bytes:
     """The block-map record of these bytes. What is too long for one is stored as a block."""
+    return _stored(fs, data)[0]
+
+
+def _stored(fs: Filesystem, data: Buffer, edit: Edit | None = None) -> tuple[bytes, bytes]:
+    """The same, and the key of the block, if they are one. With ``edit`` they are known to differ
+    little from those of another."""
     length = len(data)
     if length <= INLINE_MAX:
-        return pack_inline(data)
-    return pack_reference(length, fs.store.blocks.add(data))
+        return pack_inline(data), b""
+    key = fs.store.blocks.add(data, edit)
+    return pack_reference(length, key), key
 
 
 def _length(record: bytes | None) -> int:
