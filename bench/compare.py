@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.kit import Kit, NotToBeHad, fetch
 from bench.outcome import Comparison, Outcome
 from bench.product import HERE, Installation
+from bench.programs import unpack
 from bench.registry import Workload
 from bench.report import comparison_text, median_text, print_facts
 from bench.scale import Scale
@@ -67,7 +68,7 @@ def _unpack(commit: str, target: Path) -> None:
     with subprocess.Popen(command, cwd=HERE.checkout, stdout=subprocess.PIPE) as git:
         assert git.stdout is not None
         with tarfile.open(fileobj=git.stdout, mode="r|") as archive:
-            archive.extractall(target, filter="data")
+            unpack(archive, target)
 
 
 def change(ratio: Spread | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import sources
 from bench.kit import Kit, NotToBeHad, fetch
-from bench.programs import GIT, run
+from bench.programs import GIT, run, unpack
 from bench.scale import Scale
 
 # Part of the names in the cache: raise it when what a maker makes changes.
@@ -139,7 +139,7 @@ def _sdist(kit: Kit, requirement: str, home: Path) -> Path:
     if len(archives) != 1:
         raise NotToBeHad(f"{requirement} has no source distribution")
     with tarfile.open(archives[0]) as archive:
-        archive.extractall(home, filter="data")
+        unpack(archive, home)
     shutil.rmtree(downloads)
     return next(each for each in home.iterdir() if each.name.lower().startswith(name))
 

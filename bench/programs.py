@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 # A background gc would still run when the next row starts.
@@ -45,3 +46,9 @@ def _start(command: tuple[str | Path, ...]) -> "subprocess.CompletedProcess[byte
         stderr=subprocess.PIPE,
         check=False,
     )
+
+
+def unpack(archive: tarfile.TarFile, target: Path) -> None:
+    """As files of a project, nothing beyond. Debian 12's Python has no filter for that."""
+    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    archive.extractall(target)

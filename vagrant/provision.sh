@@ -32,10 +32,22 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
 
-# The first interpreter that is new enough; with PYTHON given, that one or none.
+# New enough, and with all that a virtual environment and an extension need.
+whole() {
+    new_enough "$1" && "$1" - >/dev/null 2>&1 <<'PYTHON'
+import ensurepip, os, sys, sysconfig, venv
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
+PYTHON
+}
+
+# The first interpreter that is new enough; with PYTHON given, that one or none. The distribution's
+# own, if nothing is missing there, goes before one that was built by hand: it is compiled with a
+# profile of itself, and requests take a tenth less.
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         set -- "$PYTHON"
+    elif whole /usr/bin/python3; then
+        set -- /usr/bin/python3
     else
         # /usr/bin/python3 last: a pyenv shim may stand before it with an older version.
         set -- python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3
@@ -215,7 +227,7 @@ fingerprint() {
     "$venv/bin/python" --version
     cksum <"$root/pyproject.toml"
     cksum <"$root/vagrant/provision.sh"
-    cksum <"$root/ckptfs/fuse/_front.c"
+    cat "$root"/ckptfs/fuse/*.[ch] | cksum
 }
 
 # Every distribution that the package asks for is there; the names are in pyproject.toml only.

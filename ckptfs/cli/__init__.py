@@ -11,12 +11,21 @@ def main() -> int:
         from ckptfs.cli.hook import call
 
         call()
+    _have_streams()
     from ckptfs.cli.entry import run
 
     code = run()
     if _may_end_at_once():
         os._exit(code)
     return code
+
+
+def _have_streams() -> None:
+    """What is said to a stream that was closed by whoever started us goes nowhere. Not every Python
+    that is supported gets by without one in argparse."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _may_end_at_once() -> bool:
@@ -26,8 +35,7 @@ def _may_end_at_once() -> bool:
         return False
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # closed by whoever started us
-                stream.flush()
+            stream.flush()
     except OSError:
         return False
     return True
