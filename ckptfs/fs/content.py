@@ -20,16 +20,13 @@ from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.fs.gathering import Gathered
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
+from ckptfs.store import mapping
+from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
-    INLINE_MAX,
     NO_EPOCH,
     CorruptRecord,
-    Mapping,
     block_entity,
     block_number,
-    pack_inline,
-    pack_reference,
     pack_u64,
     unpack_mapping,
 )
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
 
-#: How many files may have a gathered block waiting at once.
-_GATHERED_MAX = 64
-
 _ZEROS = bytes(BLOCK_SIZE)
 
 
@@ -48,29 +42,29 @@ _ZEROS = bytes(BLOCK_SIZE)
 
 
 def settle(fs: Filesystem, ino: Ino) -> None:
-    """Put the block that is being gathered for the file into the transaction."""
-    gathered = fs.gathered.get(ino)
-    if gathered is not None:
-        view = gathered.view
-        inode = inodes.load(fs, view, ino)
-        data = gathered.data
-        record, key = _stored(fs, data, gathered.edit)
-        grown = _put_record(fs, view, inode, gathered.number, record, len(data))
-        del fs.gathered[ino]
-        if key:
-            fs.at_hand.keep(key, data)
-        # Whoever wrote it has signed it; now it may be another's turn.
-        inodes.keep(fs, view, inode._replace(allocated=inode.allocated + grown))
+    """Put the blocks that are being gathered for the file into the transaction."""
+    for block in fs.gathered.of(ino):
+        _settle_block(fs, block)
 
 
 def settle_all(fs: Filesystem) -> None:
-    while fs.gathered:
-        settle(fs, next(iter(fs.gathered)))
+    while (block := fs.gathered.oldest()) is not None:
+        _settle_block(fs, block)
+
+
+def _settle_block(fs: Filesystem, block: Gathered) -> None:
+    if block.is_changed:  # it may have been opened for a write that was refused
+        data = block.data
+        record = mapping.record_of(fs.store, data, block.edit)
+        # What it takes is counted already (`write`).
+        mapping.put(fs.store, block.view, block.inode, block.number, record, len(data))
+    fs.gathered.drop(block)
 
 
 def drop_gathered(fs: Filesystem, ino: Ino) -> None:
     """The file is going: what was gathered for it goes too."""
-    fs.gathered.pop(ino, None)
+    for block in fs.gathered.of(ino):
+        fs.gathered.drop(block)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -105,42 +99,27 @@ def write(
         fs.signing = fs.authorship.unsigned
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
-    elif offset // BLOCK_SIZE == end // BLOCK_SIZE:
-        _gathering(fs, view, inode, offset // BLOCK_SIZE)
-        inode = view.unsettled.get(ino, inode)  # as settling another block may have left it
     else:
-        _require_parts(fs, view, inode, offset, end)
-    # Before the blocks: settling a block that is already gathered adds to what is saved here.
+        # A write to a part of a block whose rest is damaged is refused before anything changes.
+        for place in (offset, end):
+            if place % BLOCK_SIZE:
+                _gathering(fs, view, inode, place // BLOCK_SIZE)
     now = fs.clock()
+    grown = _scatter(fs, view, inode, offset, memoryview(data))
     inode = inode._replace(
         size=max(inode.size, end),
+        allocated=inode.allocated + grown,
         mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
         mtime_ns=now,
         ctime_ns=now,
     )
     inodes.save(fs, view, inode)
-    grown = _scatter(fs, view, inode, offset, memoryview(data))
-    if grown:
-        inode = inodes.load(fs, view, ino)
-        inodes.save(fs, view, inode._replace(allocated=inode.allocated + grown))
     return len(data)
-
-
-def _require_parts(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> None:
-    """Refuse a write to parts of blocks whose rest is damaged, before anything changes."""
-    gathered = fs.gathered.get(inode.ino)
-    for number, part in ((offset // BLOCK_SIZE, offset), (end // BLOCK_SIZE, end)):
-        if part % BLOCK_SIZE and (gathered is None or gathered.number != number):
-            mapping = find_block(fs, view, inode, number)
-            if mapping is not None and mapping.key not in fs.at_hand:
-                data = block_bytes(fs, mapping)
-                if mapping.key:  # it is about to be written to
-                    fs.at_hand.keep(mapping.key, bytearray(data))
 
 
 def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview) -> int:
     """Cut the data at block borders: whole blocks are stored, parts are gathered. Returns by how
-    much the stored ones made the file's allocation grow."""
+    much that made the file's allocation grow."""
     position = grown = 0
     length = len(data)
     while position < length:
@@ -148,115 +127,52 @@ def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memory
         size = min(BLOCK_SIZE - start, length - position)
         piece = data[position : position + size]
         if size == BLOCK_SIZE:
-            gathered = fs.gathered.get(inode.ino)
-            if gathered is not None and gathered.number == number:
-                del fs.gathered[inode.ino]
+            gathered = fs.gathered.get(inode.ino, number)
+            if gathered is not None:
+                grown -= gathered.growth
+                fs.gathered.drop(gathered)
             grown += put_block(fs, view, inode, number, piece)
         else:
-            _gather(fs, view, inode, number, start, piece)
+            grown += _gather(fs, view, inode, number, start, piece)
         position += size
     return grown
 
 
 def _gather(
     fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
-) -> None:
-    _gathering(fs, view, inode, number).put(start, piece)
-    if start + len(piece) == BLOCK_SIZE:
-        settle(fs, inode.ino)
+) -> int:
+    block = _gathering(fs, view, inode, number)
+    grown = fs.gathered.put(block, start, piece)
+    # Who fills one block after the other is done with it. Who syncs in between may not be, and then
+    # the journal has its pieces.
+    if start + len(piece) == BLOCK_SIZE and not block.told:
+        _settle_block(fs, block)
+    return grown
 
 
 def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathered:
     """The block of the file, to be written to. Refused if what there is of it is damaged."""
-    gathered = fs.gathered.get(inode.ino)
-    if gathered is not None and gathered.number == number:
-        return gathered
-    settle(fs, inode.ino)
-    if len(fs.gathered) >= _GATHERED_MAX:
-        settle(fs, next(iter(fs.gathered)))
-    mapping = find_block(fs, view, inode, number)
-    if mapping is None:
-        data, key = bytearray(), b""
-    else:
-        key = mapping.key
-        data = fs.at_hand.take(key) or bytearray(block_bytes(fs, mapping))
-    gathered = fs.gathered[inode.ino] = Gathered(view, number, data, key)
-    return gathered
-
-
-# -- the block map ---------------------------------------------------------------------------------
-
-
-def find_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Mapping | None:
-    record = fs.store.blockmap.get(view, block_entity(inode.content, number))
-    return unpack_mapping(record) if record else None
-
-
-def block_bytes(fs: Filesystem, mapping: Mapping) -> Buffer:
-    if mapping.key:
-        data = fs.store.blocks.read(mapping.key)
-        if len(data) != mapping.length:
-            raise CorruptBlock(errno.EIO, "a record of the block map is damaged")
-        return data
-    if not mapping.is_whole:
-        raise CorruptBlock(errno.EIO, "bytes in the block map are damaged")
-    return mapping.inline
+    block = fs.gathered.get(inode.ino, number)
+    if block is not None:
+        return block
+    if fs.gathered.is_full() and (oldest := fs.gathered.oldest()) is not None:
+        _settle_block(fs, oldest)
+    found = mapping.find(fs.store, view, inode, number)
+    data = bytearray(mapping.bytes_of(fs.store, found)) if found else bytearray()
+    block = Gathered(view, inode, number, data, found.key if found else b"")
+    fs.gathered.add(block)
+    return block
 
 
 def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
     """Map a block to these bytes; return by how much the file's allocation grew."""
-    return _put_record(fs, view, inode, number, record_of(fs, data), len(data))
-
-
-def _put_record(
-    fs: Filesystem, view: View, inode: Inode, number: int, record: bytes, length: int
-) -> int:
-    """Map a block to what the record tells of; return by how much the file's allocation grew."""
-    store = fs.store
-    entity = block_entity(inode.content, number)
-    if inode.content_epoch == view.epoch:
-        replaced = store.blockmap.put_unlisted(view, entity, record)
-        inherited = None
-    else:
-        replaced = store.blockmap.put(view, entity, record)
-        inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
-    return length - _release(fs, replaced) - _length(inherited)
+    record = mapping.record_of(fs.store, data)
+    return mapping.put(fs.store, view, inode, number, record, len(data))
 
 
 def record_of(fs: Filesystem, data: Buffer) -> bytes:
-    """The block-map record of these bytes. What is too long for one is stored as a block."""
-    return _stored(fs, data)[0]
-
-
-def _stored(fs: Filesystem, data: Buffer, edit: Edit | None = None) -> tuple[bytes, bytes]:
-    """The same, and the key of the block, if they are one. With ``edit`` they are known to differ
-    little from those of another."""
-    length = len(data)
-    if length <= INLINE_MAX:
-        return pack_inline(data), b""
-    key = fs.store.blocks.add(data, edit)
-    return pack_reference(length, key), key
-
-
-def _length(record: bytes | None) -> int:
-    return unpack_mapping(record).length if record else 0
-
-
-def _release(fs: Filesystem, record: bytes | None) -> int:
-    """Let go of what a dropped block-map record held; return how many bytes it mapped."""
-    if not record:
-        return 0
-    mapping = unpack_mapping(record)
-    if mapping.key:
-        fs.store.blocks.release(mapping.key)
-    return mapping.length
-
-
-def _drop_block(fs: Filesystem, view: View, inode: Inode, entity: bytes) -> None:
-    if inode.content_epoch == view.epoch:
-        _release(fs, fs.store.blockmap.forget_unlisted(view, entity))
-    else:
-        _release(fs, fs.store.blockmap.drop(view, entity))
+    """The block-map record of these bytes, at most one block, for a file that is to come."""
+    return mapping.record_of(fs.store, data)
 
 
 # -- cutting ---------------------------------------------------------------------------------------
@@ -281,14 +197,14 @@ def _cut(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
     allocated = inode.allocated
     prefix = pack_u64(inode.content)
     for entity, record in fs.store.blockmap.walk(view, prefix, block_entity(inode.content, first)):
-        mapping = unpack_mapping(record)
+        found = unpack_mapping(record)
         if keep and block_number(entity) == first:
-            if mapping.length > keep:
-                data = block_bytes(fs, mapping)[:keep]
+            if found.length > keep:
+                data = mapping.bytes_of(fs.store, found)[:keep]
                 allocated += put_block(fs, view, inode, first, data)
         else:
-            _drop_block(fs, view, inode, entity)
-            allocated -= mapping.length
+            mapping.drop(fs.store, view, inode, entity)
+            allocated -= found.length
     return inode._replace(allocated=allocated)
 
 
@@ -298,10 +214,10 @@ def discard(fs: Filesystem, view: View, inode: Inode) -> None:
     prefix = pack_u64(inode.content)
     if inode.content_epoch == view.epoch:
         for entity, _ in blockmap.walk(view, prefix):
-            _release(fs, blockmap.forget_unlisted(view, entity))
+            mapping.release(fs.store, blockmap.forget_unlisted(view, entity))
         return
     for entity in fs.store.changes.walk(view.epoch, blockmap.kind, prefix):
-        _release(fs, blockmap.forget(view, entity))
+        mapping.release(fs.store, blockmap.forget(view, entity))
 
 
 def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
@@ -328,20 +244,19 @@ def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
 
 def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer:
     """Up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
-    settle(fs, ino)
+    pieces = read_pieces(fs, view, ino, offset, size)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def read_pieces(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> list[Buffer]:
+    """The same as they stand, block by block."""
     inode = inodes.load(fs, view, ino)
     if not inode.is_file:
         raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
     end = min(offset + size, inode.size)
-    if offset >= end:
-        return b""
-    first, last = offset // BLOCK_SIZE, (end - 1) // BLOCK_SIZE
     fs.store.expect_blocks()
     try:
-        if first == last:
-            start = first * BLOCK_SIZE
-            return _piece(fs, view, inode, first, offset - start, end - start)
-        return b"".join(_pieces(fs, view, inode, offset, end))
+        return list(_pieces(fs, view, inode, offset, end))
     except (CorruptBlock, CorruptRecord) as error:
         raise CorruptBlock(errno.EIO, _whereabouts(fs, view, inode, error)) from error
 
@@ -373,14 +288,25 @@ def _pieces(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> 
 
 def _piece(fs: Filesystem, view: View, inode: Inode, number: int, start: int, stop: int) -> Buffer:
     """Bytes ``start`` to ``stop`` of a block; a hole and what a short block lacks are zeros."""
-    mapping = find_block(fs, view, inode, number)
-    piece = block_bytes(fs, mapping)[start:stop] if mapping else b""
+    piece = _bytes_at(fs, view, inode, number)[start:stop]
     missing = stop - start - len(piece)
     if not missing:
         return piece
     if inode.allocated >= inode.size:
         raise CorruptBlock(errno.EIO, "a file without holes has one: its block map is damaged")
     return b"".join((piece, _ZEROS[:missing]))
+
+
+def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
+    """What there is of a block, as it is being gathered or as it is stored."""
+    block = fs.gathered.get(inode.ino, number)
+    if block is not None:
+        if block.view.epoch == view.epoch or block.view is view.aside:
+            return block.data
+        # A checkpoint may have the same file as it was.
+        _settle_block(fs, block)
+    found = mapping.find(fs.store, view, inode, number)
+    return mapping.bytes_of(fs.store, found) if found else b""
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:

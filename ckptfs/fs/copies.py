@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import inodes
+from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
 from ckptfs.store.format import (
@@ -13,7 +13,6 @@ from ckptfs.store.format import (
     block_number,
     dirent_entity,
     dirent_name,
-    inode_entity,
     link_entity,
     link_place,
     pack_u64,
@@ -77,8 +76,7 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
     copy_xattrs(fs, view, ino, view, copy.ino)
     store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
     inodes.save(fs, view, copy)
-    view.unsettled.pop(ino, None)
-    store.inodes.drop(view, inode_entity(ino))
+    inodes.remove(fs, view, ino)
     return told
 
 
@@ -127,8 +125,7 @@ def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
     for parent, name in places[1:]:
         store.links.put(view, link_entity(copy.ino, parent, name), PRESENT)
     inodes.save(fs, view, copy)
-    view.unsettled.pop(ino, None)
-    store.inodes.drop(view, inode_entity(ino))
+    inodes.remove(fs, view, ino)
     return places
 
 
@@ -148,6 +145,7 @@ def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode
         ctime_ns=fs.clock(),
     )
     if original.content != NO_CONTENT:
+        content.settle(fs, original.ino)
         copy = copy._replace(content=fs.store.new_content(), content_epoch=view.epoch)
         _share_blocks(fs, source, original, view, copy)
     copy_xattrs(fs, source, original.ino, view, copy.ino)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckptfs.fs import content, copies, inodes
 from ckptfs.fs.exclusion import is_aside
 from ckptfs.model import Ino, Inode
-from ckptfs.store.format import dirent_entity, inode_entity, pack_u64, unpack_u64
+from ckptfs.store.format import dirent_entity, pack_u64, unpack_u64
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
@@ -88,8 +88,7 @@ def _carry(fs: Filesystem, ino: Ino, home: View, place: View) -> None:
             table.drop(home, entity)
             table.put(place, entity, record)
     carried = content.carry(fs, inode, home, place)
-    home.unsettled.pop(ino, None)
-    store.inodes.drop(home, inode_entity(ino))
+    inodes.remove(fs, home, ino)
     home.inodes -= 1
     place.inodes += 1
     if ino in fs.exclusion.borders:

@@ -14,9 +14,13 @@ from ckptfs.fs import arrival, content, copies, inodes, names, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
-from ckptfs.fs.gathering import AtHand, Gathered
-from ckptfs.model import Clock, Epoch, Ino, wall_clock
+from ckptfs.fs.gathering import Gathering
+from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View
+
+
+def _nobody(ino: Ino) -> None:
+    """Hears of changes where nobody else wants to."""
 
 
 class Filesystem:
@@ -28,10 +32,10 @@ class Filesystem:
         self.authorship = Authorship(store)
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
-        #: The blocks that short writes are filling, one a file.
-        self.gathered: dict[Ino, Gathered] = {}
-        #: The bytes of the last few that were filled, for whoever goes on with them.
-        self.at_hand = AtHand()
+        #: The blocks that short writes are filling.
+        self.gathered = Gathering(store.pieces)
+        #: Inodes of the head as the journal has them, where the transaction has older ones.
+        self.told: dict[Ino, Inode] = {}
         #: New entries by the thousand, on their way into the transaction.
         self.bulk = Bulk(self)
         #: How many handles are open on an inode.
@@ -57,10 +61,13 @@ class Filesystem:
         #: Whether such a mount can be asked to forget what nobody has open, before it is decided
         #: by what it knows; ``is_used`` then tells of all that the kernel knows.
         self.can_ask = False
+        #: Told of each inode before it changes or goes, whatever view it is in.
+        self.changing: Callable[[Ino], object] = _nobody
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
         self.settle()
+        store.before_commit = self._prepare
 
     @property
     def head(self) -> View:
@@ -106,13 +113,25 @@ class Filesystem:
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
-        self._prepare()
         self.store.commit()
 
     def sync(self) -> None:
         """The same, for one who may ask again soon."""
-        self._prepare()
-        self.store.sync()
+        if self.store.is_journalling and not self.limbo and self.store.aside is None:
+            self._tell()
+        else:
+            self.settle()
+        inodes.record_orphans(self)
+        if not self.store.sync():
+            self.commit()
+
+    def _tell(self) -> None:
+        """Have the journal note what waits for the transaction, so that it can go on waiting. Not
+        for files that are kept out of history or in limbo, which have views of their own."""
+        self.bulk.settle()
+        inodes.tell(self)
+        self.authorship.settle()
+        self.gathered.tell()
 
     def _prepare(self) -> None:
         """Put all that must be durable into the transaction."""
@@ -122,6 +141,8 @@ class Filesystem:
     seek = names.seek
     lookup = names.lookup
     entries = names.entries
+    numbers = names.numbers
+    seek_number = names.seek_number
     readlink = names.readlink
     mknod = names.mknod
     mkdir = names.mkdir
@@ -142,6 +163,7 @@ class Filesystem:
     erase = inodes.erase
 
     read = content.read
+    read_pieces = content.read_pieces
     write = content.write
     record_of = content.record_of
     extents = content.extents

@@ -1,6 +1,8 @@
-"""The bytes of a block while short writes fill it, and a little longer.
+"""The blocks that short writes are filling: they are not in the transaction yet.
 
-Knows blocks by their keys; where they belong is others' business.
+A program that writes a few bytes here and there writes to the same blocks again and again. Each is
+put together here, and goes into the transaction once. What a sync must make durable until then are
+the pieces that were written (`Gathered.untold`); where they go is others' business.
 """
 
 from __future__ import annotations
@@ -11,62 +13,142 @@ from ckptfs.model import BLOCK_SIZE
 from ckptfs.store.blocks import Edit
 
 if TYPE_CHECKING:
+    from ckptfs.model import Ino, Inode
     from ckptfs.store import View
+    from ckptfs.store.pieces import Pieces
 
-#: How many blocks stay at hand after they were stored.
-_AT_HAND_MAX = 2
+#: How many blocks may wait at once.
+GATHERED_MAX = 256
 
 _ZEROS = bytes(BLOCK_SIZE)
+#: What begins behind its end.
+_NOWHERE = BLOCK_SIZE, 0
 
 
 class Gathered:
-    """The block of one file that short writes are filling; it is not in the transaction yet.
+    """One block of a file. ``inode`` names the content that it is of, in the view in which it is
+    written, and is otherwise as it was."""
 
-    Invariant: nobody reads the file's block map without `content.settle`, and no commit happens
-    before `content.settle_all`.
-    """
+    __slots__ = (
+        "_key",
+        "_length",
+        "_start",
+        "_stop",
+        "data",
+        "inode",
+        "number",
+        "told",
+        "untold",
+        "view",
+    )
 
-    __slots__ = ("_key", "_start", "_stop", "data", "number", "view")
-
-    def __init__(self, view: View, number: int, data: bytearray, key: bytes) -> None:
+    def __init__(self, view: View, inode: Inode, number: int, data: bytearray, key: bytes) -> None:
         self.view = view
+        self.inode = inode
         self.number = number
         self.data = data
         #: The block that the data were, and between which places they are others now.
         self._key = key
-        self._start, self._stop = BLOCK_SIZE, 0
+        self._start, self._stop = _NOWHERE
+        self._length = len(data)
+        #: Between which places the data are others than at the last sync, and how many pieces
+        #: syncs have told.
+        self.untold = _NOWHERE
+        self.told = 0
+
+    @property
+    def is_changed(self) -> bool:
+        return self._stop > 0
+
+    @property
+    def growth(self) -> int:
+        """How many bytes longer it is than what is stored."""
+        return len(self.data) - self._length
 
     @property
     def edit(self) -> Edit | None:
         return Edit(self._key, self._start, self._stop) if self._key else None
 
-    def put(self, start: int, piece: memoryview) -> None:
-        end = len(self.data)
+    def put(self, start: int, piece: memoryview) -> int:
+        """Write a piece; return by how much the data grew."""
+        data = self.data
+        end = len(data)
         if start > end:
-            self.data.extend(_ZEROS[: start - end])
+            data.extend(_ZEROS[: start - end])
         stop = start + len(piece)
-        self.data[start:stop] = piece
-        self._start = min(self._start, start, end)
-        self._stop = max(self._stop, stop)
+        data[start:stop] = piece
+        if start > end:
+            start = end
+        if start < self._start:
+            self._start = start
+        if stop > self._stop:
+            self._stop = stop
+        self.untold = min(self.untold[0], start), max(self.untold[1], stop)
+        return len(data) - end
 
 
-class AtHand:
-    """The bytes of a few blocks that were stored or looked at last: whoever syncs after each short
-    write writes on in the same block. A key is a digest of the bytes, so what is here cannot be out
-    of date."""
+class Gathering:
+    """All that are being filled, by file and number.
 
-    def __init__(self) -> None:
-        self._blocks: dict[bytes, bytearray] = {}
+    Invariant: nobody looks at a file's block map without a look here (`content.read`) or
+    `content.settle`, and no commit happens before `content.settle_all`.
+    """
 
-    def keep(self, key: bytes, data: bytearray) -> None:
-        """From here on nobody else changes the data."""
-        self._blocks[key] = data
-        if len(self._blocks) > _AT_HAND_MAX:
-            del self._blocks[next(iter(self._blocks))]
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._files: dict[Ino, dict[int, Gathered]] = {}
+        self._count = 0
+        #: Those of which the journal does not have everything.
+        self._untold: dict[Gathered, None] = {}
 
-    def take(self, key: bytes) -> bytearray | None:
-        """The bytes, to be changed."""
-        return self._blocks.pop(key, None)
+    def __contains__(self, ino: Ino) -> bool:
+        return ino in self._files
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._blocks
+    def __len__(self) -> int:
+        return self._count
+
+    def is_full(self) -> bool:
+        return self._count >= GATHERED_MAX
+
+    def get(self, ino: Ino, number: int) -> Gathered | None:
+        blocks = self._files.get(ino)
+        return blocks.get(number) if blocks else None
+
+    def of(self, ino: Ino) -> list[Gathered]:
+        """All of a file."""
+        return list(self._files.get(ino, {}).values())
+
+    def oldest(self) -> Gathered | None:
+        """The first block of the file that has been here for longest."""
+        for blocks in self._files.values():
+            return next(iter(blocks.values()))
+        return None
+
+    def add(self, block: Gathered) -> None:
+        self._files.setdefault(block.inode.ino, {})[block.number] = block
+        self._count += 1
+
+    def put(self, block: Gathered, start: int, piece: memoryview) -> int:
+        """Write a piece; return by how much the block grew."""
+        self._untold[block] = None
+        return block.put(start, piece)
+
+    def drop(self, block: Gathered) -> None:
+        """It is in the transaction, or nobody wants it any more."""
+        inode = block.inode
+        blocks = self._files[inode.ino]
+        del blocks[block.number]
+        if not blocks:
+            del self._files[inode.ino]
+        self._count -= 1
+        self._untold.pop(block, None)
+        self._pieces.withdraw(inode, block.number, block.told)
+
+    def tell(self) -> None:
+        """Have the journal note what was written since the last time."""
+        for block in self._untold:
+            start, stop = block.untold
+            self._pieces.tell(block.inode, block.number, block.told, start, block.data[start:stop])
+            block.told += 1
+            block.untold = _NOWHERE
+        self._untold.clear()

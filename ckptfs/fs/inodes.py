@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: How many changed inodes wait in memory before they go into the transaction.
 _UNSETTLED_MAX = 4096
+#: With so many it is no longer worth the while to look which of them the journal has.
+_TOLD_MAX = 64
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
@@ -52,7 +54,7 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
 
 
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
-    """`save` of many, which the caller has noted."""
+    """`save` of many new ones, which the caller has noted: nobody knows of them yet."""
     fs.signing.update(found)
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)
@@ -64,6 +66,7 @@ def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     fs.store.note()
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)
+    fs.changing(inode.ino)
     view.unsettled[inode.ino] = inode
 
 
@@ -78,6 +81,27 @@ def settle(fs: Filesystem, view: View) -> None:
     records.sort()
     fs.store.inodes.put_all(view, records)
     view.unsettled.clear()
+    fs.told.clear()
+
+
+def tell(fs: Filesystem) -> None:
+    """Have the journal note the changed inodes of the head. Where the epoch has no record of one
+    yet they are put into the transaction, with all that belongs to that."""
+    view = fs.head
+    if len(view.unsettled) > _TOLD_MAX:
+        settle(fs, view)
+        return
+    store, told = fs.store, fs.told
+    for ino, inode in view.unsettled.items():
+        before = told.get(ino)
+        if before is inode:
+            continue
+        entity = inode_entity(ino)
+        if before is None and store.inodes.own(view, entity) is None:
+            settle(fs, view)
+            return
+        store.inodes.tell(view, entity, pack_inode(inode))
+        told[ino] = inode
 
 
 def make(
@@ -120,9 +144,7 @@ def make(
 
 
 def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    """The inode as a user sees it: with what is still being gathered for the file counted."""
-    if ino in fs.gathered:
-        content.settle(fs, ino)
+    """The inode as a user sees it."""
     inode = load(fs, view, ino)
     return shown(fs, view, inode) if view.aside is not None else inode
 
@@ -132,11 +154,11 @@ def setattr(
 ) -> Inode:
     """Change attributes. A change of size by one who may not keep them takes set-id bits away."""
     view.require_writable()
-    content.settle(fs, ino)
     home = home_of(fs, view, ino)
     inode = load(fs, home, ino)
     now = fs.clock()
     if wanted.size is not None:
+        content.settle(fs, ino)
         if not inode.is_file:
             raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
         cleared = 0 if keep_set_id else set_id_bits(inode.mode)
@@ -202,7 +224,8 @@ def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
     if limbo is None:
         return False
     # What the epoch holds is found through its inode records when it is removed.
-    content.drop_gathered(fs, ino)
+    fs.changing(ino)  # the number may mean another file now
+    content.settle(fs, ino)
     settle(fs, limbo)
     return True
 
@@ -251,9 +274,16 @@ def erase(fs: Filesystem, view: View, inode: Inode) -> None:
         content.discard(fs, view, inode)
     if store.xattrs_used:
         _erase_xattrs(fs, view, inode.ino)
-    view.unsettled.pop(inode.ino, None)
-    store.inodes.drop(view, inode_entity(inode.ino))
+    remove(fs, view, inode.ino)
     view.inodes -= 1
+
+
+def remove(fs: Filesystem, view: View, ino: Ino) -> None:
+    """Take the inode itself out of the view."""
+    fs.changing(ino)
+    fs.told.pop(ino, None)
+    view.unsettled.pop(ino, None)
+    fs.store.inodes.drop(view, inode_entity(ino))
 
 
 def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:

@@ -95,24 +95,38 @@ def entries(
     The caller may change the directory between two entries: nothing is given twice, and nothing
     that stays is left out.
     """
+    for name, child in numbers(fs, view, ino, after):
+        inode = seek_number(fs, view, ino, name, child)
+        if inode is not None:
+            yield name, inode
+
+
+def numbers(
+    fs: Filesystem, view: View, ino: Ino, after: bytes = b""
+) -> Iterator[tuple[bytes, Ino]]:
+    """The same with the numbers of the inodes; what was removed since the first was given may be
+    among them."""
     prefix = pack_u64(ino)
     # An entity ends in NUL, so the name followed by \x01 lies behind it and before every other.
     start = prefix + after + b"\x01" if after else prefix
     for entity, record in fs.store.dirents.walk(view, prefix, start):
-        child = Ino(unpack_u64(record))
-        name = dirent_name(entity)
-        try:
-            inode = inodes.getattr(fs, view, child)
-        except OSError as error:
-            # Removed since the walk read ahead, or it never led there.
-            if error.errno != errno.ESTALE or find(fs, view, ino, name) == child:
-                raise
-            continue
-        if inode.name != name or inode.parent != ino:
-            if find(fs, view, ino, name) != child:
-                continue
-            _require_link(fs, view, inode, ino, name)
-        yield name, inode
+        yield dirent_name(entity), Ino(unpack_u64(record))
+
+
+def seek_number(fs: Filesystem, view: View, parent: Ino, name: bytes, ino: Ino) -> Inode | None:
+    """The inode that a walk found under a name, unless it stands there no more."""
+    try:
+        inode = inodes.getattr(fs, view, ino)
+    except OSError as error:
+        # Removed since the walk read ahead, or it never led there.
+        if error.errno != errno.ESTALE or find(fs, view, parent, name) == ino:
+            raise
+        return None
+    if inode.name != name or inode.parent != parent:
+        if find(fs, view, parent, name) != ino:
+            return None
+        _require_link(fs, view, inode, parent, name)
+    return inode
 
 
 def readlink(fs: Filesystem, view: View, ino: Ino) -> bytes:

@@ -102,7 +102,7 @@ static char run[DATA_MAX];
 static size_t run_size;
 
 static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
-static PyObject *call_lookup, *call_getattr, *call_link;
+static PyObject *call_lookup, *call_getattr, *call_second_name;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
@@ -285,8 +285,10 @@ static int is_settled(void)
 static void settle_link(void)
 {
     PyObject *result =
-        CALL(call_link, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
-             PyBytes_FromString(second.name), NUMBER(second.pid));
+        CALL(call_second_name, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
+             PyBytes_FromString(second.name), NUMBER(second.pid),
+             PyLong_FromLongLong(join_time(second.item->attributes.ctime,
+                                           second.item->attributes.ctimensec)));
     if (!result)
         lose();
     Py_XDECREF(result);
@@ -980,5 +982,5 @@ int fresh_bind(PyObject *owner)
            take_attribute(owner, "lose", &call_lose) &&
            take_attribute(owner, "lookup", &call_lookup) &&
            take_attribute(owner, "getattr", &call_getattr) &&
-           take_attribute(owner, "link", &call_link);
+           take_attribute(owner, "second_name", &call_second_name);
 }

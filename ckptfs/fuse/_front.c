@@ -19,6 +19,9 @@
 
 #include "_front.h"
 
+/* How many blocks the bytes of one answer may be from. */
+#define PIECES_MAX (WRITE_MAX / IO_SIZE + 2)
+
 static int device = -1;
 static char *buffer;
 static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
@@ -28,7 +31,7 @@ static unsigned long long requests;
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
     X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
-    X(rmdir) X(rename) X(read) X(write) X(sync) X(forget) X(entries) X(errno_of)
+    X(rmdir) X(rename) X(read_pieces) X(write) X(sync) X(forget) X(entries) X(errno_of)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
 static PyObject *generations, *limbo, *unlinked;
@@ -200,6 +203,7 @@ static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t ba
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
     fresh_note_directory(&entry->attr);
+    known_note(&entry->attr);
     entry->nodeid = entry->attr.ino;
     entry->generation = generation_of(inode, entry->nodeid);
     entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
@@ -260,6 +264,7 @@ static Outcome answer_attributes(const Request *request, PyObject *inode)
     if (!filled)
         return FAILED;
     fresh_note_directory(&out.attr);
+    known_note(&out.attr);
     return answer(request, &out, sizeof out);
 }
 
@@ -276,6 +281,32 @@ static Outcome answer_bytes(const Request *request, PyObject *result)
     }
     Py_DECREF(result);
     return got ? ANSWERED : FAILED;
+}
+
+/* The bytes of the objects in a list, one behind the other, without a copy. */
+static Outcome answer_pieces(const Request *request, PyObject *list)
+{
+    if (!list)
+        return FAILED;
+    Py_buffer buffers[PIECES_MAX];
+    struct iovec parts[PIECES_MAX + 1];
+    struct fuse_out_header head = {.len = sizeof head, .unique = request->head->unique};
+    Py_ssize_t wanted = PyList_Check(list) ? PyList_GET_SIZE(list) : PIECES_MAX + 1, got = 0;
+    if (wanted > PIECES_MAX)
+        PyErr_SetString(PyExc_TypeError, "the bytes of a few blocks were expected");
+    while (wanted <= PIECES_MAX && got < wanted &&
+           !PyObject_GetBuffer(PyList_GET_ITEM(list, got), &buffers[got], PyBUF_SIMPLE)) {
+        head.len += (uint32_t)buffers[got].len;
+        parts[got + 1] = (struct iovec){buffers[got].buf, (size_t)buffers[got].len};
+        got++;
+    }
+    parts[0] = (struct iovec){&head, sizeof head};
+    if (got == wanted)
+        writev(device, parts, (int)got + 1);
+    for (Py_ssize_t i = 0; i < got; i++)
+        PyBuffer_Release(&buffers[i]);
+    Py_DECREF(list);
+    return got == wanted ? ANSWERED : FAILED;
 }
 
 /* The errno for the exception that is set; it is told in the log if nobody expected it. */
@@ -326,6 +357,9 @@ static Outcome do_lookup(const Request *request)
 
 static Outcome do_getattr(const Request *request)
 {
+    const struct fuse_attr *known = known_of(request->head->nodeid);
+    if (known)
+        return answer_known(request, known);
     return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
 }
 
@@ -503,8 +537,8 @@ static Outcome do_release(const Request *request)
 static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    return answer_bytes(request, CALL(call_read, NUMBER(request->head->nodeid),
-                                      NUMBER(in->offset), NUMBER(in->size)));
+    return answer_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
+                                       NUMBER(in->offset), NUMBER(in->size)));
 }
 
 /* The bytes of a write: many are not copied, but looked at where they were read. Nobody keeps them
@@ -571,14 +605,28 @@ static int is_dot(const char *name)
     return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
 }
 
-/* Adds (name, inode, cookie). Returns 1 if it fitted, 0 if not, -1 for an exception. */
+/* Says no more of something than what it is: the kernel knows the rest. Where a directory leads up
+ * to, a directory is. */
+static int name_entry(struct fuse_entry_out *entry, PyObject *name, PyObject *number)
+{
+    memset(entry, 0, sizeof *entry);
+    entry->attr.ino = PyLong_AsUnsignedLongLong(number);
+    entry->attr.mode =
+        is_dot(PyBytes_AS_STRING(name)) ? S_IFDIR : known_type_of(entry->attr.ino);
+    return !PyErr_Occurred();
+}
+
+/* Adds (name, inode or the number of one that is familiar, cookie). Returns 1 if it fitted, 0 if not,
+ * -1 for an exception. */
 static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *used, size_t size,
                     uint64_t *last)
 {
     PyObject *name, *inode;
     unsigned long long cookie;
     struct fuse_entry_out entry;
-    if (!PyArg_ParseTuple(item, "SOK", &name, &inode, &cookie) || !fill_entry(&entry, inode, base))
+    if (!PyArg_ParseTuple(item, "SOK", &name, &inode, &cookie))
+        return -1;
+    if (!(PyLong_Check(inode) ? name_entry(&entry, name, inode) : fill_entry(&entry, inode, base)))
         return -1;
     size_t name_size = (size_t)PyBytes_GET_SIZE(name);
     size_t head = plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
@@ -903,6 +951,7 @@ static PyObject *bind(PyObject *module, PyObject *owner)
     waiting = 0;
     hooked = 0;
     forget_everything();
+    known_forget_all();
     Py_RETURN_NONE;
 }
 
@@ -917,6 +966,21 @@ static PyObject *knows(PyObject *module, PyObject *node)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(is_known(number));
 }
 
+static PyObject *familiar(PyObject *module, PyObject *node)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(node);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_known(number) && known_type_of(number));
+}
+
+static PyObject *changes(PyObject *module, PyObject *node)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(node);
+    if (PyErr_Occurred())
+        return NULL;
+    known_forget(number);
+    Py_RETURN_NONE;
+}
+
 static PyObject *count(PyObject *module, PyObject *none)
 {
     return PyLong_FromUnsignedLongLong(requests);
@@ -927,6 +991,8 @@ static PyMethodDef functions[] = {
     {"serve", serve, METH_VARARGS, serve_doc},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
     {"knows", knows, METH_O, "Whether the kernel knows a live inode, and may be using it."},
+    {"familiar", familiar, METH_O, "Whether a listing may give no more than a live inode's number."},
+    {"changes", changes, METH_O, "Told of a live inode that is about to change."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     {0},
 };

@@ -50,9 +50,10 @@ class Bound:
         self.grant, self.joins, self.moment = fresh.grant, fresh.joins, fresh.moment
         self.record, self.take = fresh.record, fresh.take
         self.go_on, self.lose = fresh.go_on, fresh.lose
+        self.second_name = fresh.second_name
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
-            " read write forget entries"
+            " read_pieces write forget entries"
         ).split():
             setattr(self, name, getattr(requests, name))
 

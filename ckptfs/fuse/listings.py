@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from ckptfs.model import Inode
+from ckptfs.model import Ino, Inode
 
 #: How many streams, and names of all of them together, are remembered.
 _STREAMS_MAX = 64
@@ -26,8 +26,10 @@ _POSITION_MASK = (1 << _POSITION_BITS) - 1
 #: "." and "..".
 _DOTS = 2
 
-Dots = Callable[[int], tuple[Inode, Inode]]
-Walk = Callable[[int, bytes], Iterator[tuple[bytes, Inode]]]
+#: Of what the kernel knows already the number is enough.
+Item = Inode | Ino
+Dots = Callable[[int], tuple[Item, Item]]
+Walk = Callable[[int, bytes], Iterator[tuple[bytes, Item]]]
 
 
 class Listings:
@@ -40,7 +42,7 @@ class Listings:
         self._count = 0
         self._latest = 0
 
-    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Inode, int]]:
+    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Item, int]]:
         """(name, inode, cookie) behind a cookie. An entry is taken for given when the next one is
         asked for."""
         number, given = cookie >> _POSITION_BITS, cookie & _POSITION_MASK
@@ -54,7 +56,7 @@ class Listings:
 
     def _behind(
         self, node: int, names: list[bytes], position: int
-    ) -> Iterator[tuple[bytes, Inode, int]]:
+    ) -> Iterator[tuple[bytes, Item, int]]:
         """(name, inode, place) of what stands behind a place."""
         # A stream that is no longer remembered is counted through again.
         unknown = max(position - len(names), 0)
@@ -72,7 +74,7 @@ class Listings:
                 names.append(name)
                 self._count += 1
 
-    def _first_two(self, node: int, base: int, given: int) -> Iterator[tuple[bytes, Inode, int]]:
+    def _first_two(self, node: int, base: int, given: int) -> Iterator[tuple[bytes, Item, int]]:
         here, above = self._dots(node)
         if given == 0:
             yield b".", here, base | 1

@@ -20,7 +20,7 @@ from ckptfs.fuse import history_dir
 from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, Loss, touching
-from ckptfs.fuse.listings import Listings
+from ckptfs.fuse.listings import Item, Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
 from ckptfs.history.references import safe_tag
@@ -59,6 +59,8 @@ class Requests:
         #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
         #: bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None
+        #: Tells whether of an inode the kernel knows all that a listing could say of it.
+        self.familiar: Callable[[int], bool] = lambda ino: False
         self._listings = Listings(self._dots, self._walk)
 
     # -- where ------------------------------------------------------------------------------------
@@ -101,13 +103,15 @@ class Requests:
     # -- names ------------------------------------------------------------------------------------
 
     def lookup(self, parent: int, name: bytes) -> Inode | None:
+        fs = self._fs
         if parent < LIVE_END:
-            if name == history_dir.NAME and parent == ROOT_INO:
+            if parent == ROOT_INO and name == history_dir.NAME:
                 return self.directory.itself()
-        elif parent == HISTORY_ROOT:
+            return fs.seek(fs.limbo.get(Ino(parent)) or fs.head, Ino(parent), name)
+        if parent == HISTORY_ROOT:
             return self.directory.lookup(name)
         view, ino, _ = self.nodes.place(parent)
-        return self._fs.seek(view, ino, name)
+        return fs.seek(view, ino, name)
 
     def getattr(self, node: int) -> Inode:
         if node >= HISTORY:
@@ -199,6 +203,11 @@ class Requests:
         view, ino, _ = self.nodes.place(node)
         return self._fs.read(view, ino, offset, size)
 
+    def read_pieces(self, node: int, offset: int, size: int) -> list[Buffer]:
+        """The same, for one who need not have them in a row."""
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.read_pieces(view, ino, offset, size)
+
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
         fs = self._fs
@@ -233,11 +242,12 @@ class Requests:
 
     # -- directories ------------------------------------------------------------------------------
 
-    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Inode, int]]:
-        """(name, inode, cookie) of a directory's entries behind a cookie; 0 is the start."""
+    def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Item, int]]:
+        """(name, inode, cookie) of a directory's entries behind a cookie; 0 is the start. Of what
+        is ``familiar`` it is the number of the inode."""
         return self._listings.entries(node, cookie)
 
-    def _dots(self, node: int) -> tuple[Inode, Inode]:
+    def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""
         fs = self._fs
         if node == HISTORY_ROOT:
@@ -245,10 +255,12 @@ class Requests:
         view, ino, base = self.nodes.place(node)
         here = fs.getattr(view, ino)
         if here.parent:
+            if node < LIVE_END and self.familiar(here.parent):
+                return here, here.parent
             return here, fs.getattr(view, here.parent)
         return here, self.directory.itself() if base else here
 
-    def _walk(self, node: int, after: bytes) -> Iterator[tuple[bytes, Inode]]:
+    def _walk(self, node: int, after: bytes) -> Iterator[tuple[bytes, Item]]:
         """What stands in a directory behind a name."""
         if node == HISTORY_ROOT:
             yield from self.directory.entries(after)
@@ -259,4 +271,9 @@ class Requests:
                 yield history_dir.NAME, self.directory.itself()
             elif after == history_dir.NAME:
                 after = b""
-        yield from self._fs.entries(view, ino, after)
+        familiar = self.familiar
+        for name, child in self._fs.numbers(view, ino, after):
+            if node < LIVE_END and familiar(child):
+                yield name, child
+            elif (inode := self._fs.seek_number(view, ino, name, child)) is not None:
+                yield name, inode

@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 PAUSE_S = 0.1
 #: Under load, what is not committed is at most this old.
 INTERVAL_S = 1.0
-#: How far the kernel reads ahead; as much as one request can ask for.
-_READ_AHEAD_KB = 1024
+#: How far the kernel reads ahead: twice what one request can ask for, so that one is answered while
+#: the program is busy with the other.
+_READ_AHEAD_KB = 2048
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -81,6 +82,8 @@ async def serve(
     if compiled is not None and compiled.hooked():
         fs.is_used = compiled.knows
         fs.can_ask = True
+        fs.changing = compiled.changes
+        operations.requests.familiar = compiled.familiar
     log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
     try:
         async with trio.open_nursery() as nursery:

@@ -249,6 +249,7 @@ def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) 
 def _let_go(fs: Filesystem, ino: Ino) -> None:
     """Who has it open finds it stale."""
     drop_gathered(fs, ino)
+    fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
     fs.store.orphans.delete(pack_u64(ino))

@@ -107,6 +107,8 @@ def restore(
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
+    for ino in differing.inodes:
+        fs.changing(ino)
     differing.entries.update(_let_go(fs, old, differing.inodes))
     stay_aside(fs, old, differing)
     # In limbo nothing changed for those who have it open.

@@ -46,8 +46,6 @@ _DELTA_WORTH = 4
 _WAY_MAX = 16
 #: Blocks up to this length are put together.
 PACKED_MAX = 20_000
-#: Of so many blocks it is remembered that they are as they were added.
-_RAW_MAX = 4096
 #: Readers ask for a block piece by piece, and for the blocks of a pack one after the other: so many
 #: bytes that were decoded are kept at hand.
 _DECODED_MAX = 16 << 20
@@ -86,13 +84,6 @@ class Blocks:
         #: By key, which is a digest of the bytes: what is here cannot be out of date.
         self._decoded: dict[bytes, bytes] = {}
         self._decoded_bytes = 0
-        #: Keys of blocks that were added in this transaction and are as they were added, with the
-        #: first seed: their records are known without a look. No disk can have damaged them yet.
-        self._raw: set[bytes] = set()
-
-    def begin(self) -> None:
-        """A transaction begins."""
-        self._raw.clear()
 
     def add(self, data: Buffer, edit: Edit | None = None) -> bytes:
         """Store the bytes, or count one more use of them; return the block's key. What they were
@@ -102,11 +93,7 @@ class Blocks:
             record = b"".join((_HEADERS[seed], data))
             if self._blocks.add(key, record):
                 if edit is not None:
-                    # Both records begin with the same header then.
-                    sure = not seed and edit.key in self._raw
-                    self._tell_by(edit, key, data, sure=sure)
-                if not seed:
-                    self._note_raw(key)
+                    self._tell_by(edit, key, data)
                 return key
             # What was stored a moment ago, as by one who copies a tree, is still as it came.
             if self._blocks.get(key) == record or self._holds(key, data):
@@ -114,14 +101,9 @@ class Blocks:
                 return key
         raise CorruptBlock(EIO, f"more than {SEEDS} different blocks share one digest")
 
-    def _tell_by(self, edit: Edit, key: bytes, data: Buffer, *, sure: bool) -> None:
+    def _tell_by(self, edit: Edit, key: bytes, data: Buffer) -> None:
         piece = bytes(memoryview(data)[edit.start : edit.stop])
-        self._blocks.tell_by(edit.key, key, BLOCK_HEADER + edit.start, piece, sure=sure)
-
-    def _note_raw(self, key: bytes) -> None:
-        if len(self._raw) >= _RAW_MAX:
-            self._raw.clear()
-        self._raw.add(key)
+        self._blocks.tell_by(edit.key, key, BLOCK_HEADER + edit.start, piece)
 
     def _holds(self, key: bytes, data: Buffer) -> bool:
         """Whether these are the bytes of the block; a damaged one holds nothing any more."""
@@ -328,7 +310,6 @@ class Blocks:
 
     def _rewrite(self, key: bytes, record: bytes) -> None:
         # LMDB keeps all pages of a value that is overwritten in the transaction that wrote it.
-        self._raw.discard(key)
         self._blocks.delete(key)
         self._blocks.put(key, record)
 
@@ -346,9 +327,6 @@ class Blocks:
         uses = self.uses(key)
         if uses > 1:
             self._count(key, uses - 1)
-        elif key in self._raw:
-            self._raw.discard(key)
-            self._blocks.delete(key)
         else:
             record = self._blocks.pop(key)
             if record is not None and record[:1] in _BASED:
@@ -396,12 +374,10 @@ class Blocks:
 
     def erase(self, key: bytes) -> None:
         """Remove a block whoever names it."""
-        self._raw.discard(key)
         self._blocks.delete(key)
 
     def recount(self, used: Counter[bytes]) -> None:
         """Count anew, given how often block maps name each block; what nobody names goes."""
-        self._raw.clear()
         for key, _ in self._refs.walk():
             self._refs.delete(key)
         used.update(base for _, base in self.bases())

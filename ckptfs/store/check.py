@@ -44,7 +44,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     """
     problems: list[Problem] = []
     looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in (chunks, at_rest, *looks):
+    for look in (chunks, at_rest, _pieces, *looks):
         problems += _told(look, store)
     if deep:
         problems += _told(_blocks, store, progress)
@@ -65,6 +65,12 @@ def _told(look: Callable[P, Iterable[Problem]], *args: P.args, **kwargs: P.kwarg
     except (struct.error, LookupError, ValueError, OSError) as error:
         what = look.__name__.strip("_").replace("_", " ")
         return [Problem("records", f"a record makes no sense to the check of {what}: {error!r}")]
+
+
+def _pieces(store: Store) -> Iterator[Problem]:
+    """What a journal has left is in the blocks once a store is open."""
+    for key, _ in store.pieces.left():
+        yield Problem("pieces", f"{key.hex()} is in no block")
 
 
 def _epochs(store: Store) -> Iterator[Problem]:

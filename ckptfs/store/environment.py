@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +29,7 @@ from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
+from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import Room
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
@@ -52,6 +53,7 @@ _PLAIN = (
     b"borders",
     b"authors",
     b"rest",
+    b"pieces",
 )
 #: New ones come at the end: the journal names them by their places.
 TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
@@ -99,6 +101,7 @@ class Store:
         self.borders = plain[b"borders"]
         #: The view of what is kept out of history, once there is such a thing.
         self.aside: View | None = None
+        self.pieces = Pieces(plain[b"pieces"])
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self._map = residency.Map(path / DATA_FILE)
@@ -119,6 +122,9 @@ class Store:
             self.xattrs,
             *plain.values(),
         )
+        #: Called before everything is committed, by whoever has something that is not in the
+        #: transaction yet.
+        self.before_commit: Callable[[], None] = lambda: None
         #: Backups under way, in other threads.
         self._copying = 0
         self._journal = Journal(path)
@@ -210,6 +216,7 @@ class Store:
         anchor = Epoch(fmt.unpack_u64(self._meta.get(_ANCHOR) or bytes(8)))
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
+        take_up(self)
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
@@ -280,7 +287,6 @@ class Store:
         writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
             table.bind(writing)
-        self.blocks.begin()
         self._budget.begin()
 
     def commit(self) -> None:
@@ -290,21 +296,28 @@ class Store:
         The store on disk is what the last good one made it; whoever opens it goes on from there.
         """
         with self._failing():
+            self.before_commit()
             if not self._settle():
                 return
             self._txn.commit()
         self._room.written(self.dirty_bytes)
         self._begin()
 
-    def sync(self) -> None:
+    @property
+    def is_journalling(self) -> bool:
+        """Whether a sync writes down what changed, and can be told what is to change."""
+        return self._journal.is_open
+
+    def sync(self) -> bool:
         """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
-        goes into the journal, and a commit comes later."""
+        goes into the journal, and a commit comes later. False if only a commit will do, which the
+        caller has to see to."""
         with self._failing():
             if not self._settle() or self._journal.append():
-                return
+                return True
             if self._journal.want():
                 self._meta.put(batches.KEY, self._journal.key)
-        self.commit()
+        return False
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

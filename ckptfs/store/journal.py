@@ -53,7 +53,8 @@ class Recorder:
         #: For reading, or by `put_all`.
         self.cursor = txn.cursor
 
-    def _note(self, db: Database, key: bytes, value: bytes | None) -> None:
+    def note(self, db: Database, key: bytes, value: bytes | None) -> None:
+        """The next sync is to write down that a key has this value, or none any more."""
         if self._left < 0:
             return
         self._left -= RECORD.size + len(key) + len(value or b"")
@@ -65,42 +66,41 @@ class Recorder:
     def put(self, key: bytes, value: bytes, *, overwrite: bool = True, db: Database) -> bool:
         done = self._txn.put(key, value, overwrite=overwrite, db=db)
         if done:
-            self._note(db, key, value)
+            self.note(db, key, value)
         return done
 
     def put_all(self, db: Database, cursor: Cursor, records: Iterable[tuple[bytes, bytes]]) -> None:
         found = list(records)
         cursor.putmulti(found)
         for key, value in found:
-            self._note(db, key, value)
+            self.note(db, key, value)
 
-    def shorten(self, db: Database, key: bytes, part: Part, *, sure: bool) -> None:
+    def shorten(self, db: Database, key: bytes, part: Part) -> None:
         """Of a value that was just put, note only a part: so much of it differs from another. Left
-        as it is where that is not so, unless the caller is sure, or where the other has not been
-        there since the last sync."""
+        as it is where that is not so, or where the other has not been there since the last sync."""
         changed = self._changed
         value = changed.get((db, key))
         if not isinstance(value, bytes) or (db, part.other) in changed:
             return
-        if sure or part.makes(value, self._txn.get(part.other, db=db)):
+        if part.makes(value, self._txn.get(part.other, db=db)):
             changed[db, key] = part
             self._left += len(value) - len(part.piece) - _PART_MORE
 
     def replace(self, key: bytes, value: bytes, *, db: Database) -> bytes | None:
         replaced = self._txn.replace(key, value, db=db)
-        self._note(db, key, value)
+        self.note(db, key, value)
         return replaced
 
     def pop(self, key: bytes, *, db: Database) -> bytes | None:
         popped = self._txn.pop(key, db=db)
         if popped is not None:
-            self._note(db, key, None)
+            self.note(db, key, None)
         return popped
 
     def delete(self, key: bytes, *, db: Database) -> bool:
         found = self._txn.delete(key, db=db)
         if found:
-            self._note(db, key, None)
+            self.note(db, key, None)
         return found
 
     def take(self) -> list[Change] | None:
@@ -158,6 +158,11 @@ class Journal:
     def _follow(self, base: int) -> None:
         if base != self._base:
             self._base, self._count, self._end = base, 0, 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what changes is noted, for a sync to write it down."""
+        return self._recorder is not None
 
     def append(self) -> bool:
         """Make durable what changed since the last time. False if only a commit can do that."""

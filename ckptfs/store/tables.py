@@ -56,12 +56,17 @@ class Plain:
         """Store the value unless the key is there already; say whether it was stored."""
         return self._txn.put(key, value, overwrite=False, db=self._db)
 
-    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes, *, sure: bool) -> None:
-        """The value that was just put under a key has these bytes from ``start`` on, and is
-        another's value for the rest: a sync need not write down what is the same. Unless it is
-        ``sure`` to be so, it is looked at."""
+    def tell(self, key: bytes, value: bytes | None) -> None:
+        """Have the journal note a record, or that it is gone, and leave the table as it is."""
         if isinstance(self._txn, Recorder):
-            self._txn.shorten(self._db, key, Part(other, start, piece), sure=sure)
+            self._txn.note(self._db, key, value)
+
+    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
+        """The value that was just put under a key has these bytes from ``start`` on, and is
+        another's value for the rest: a sync need not write down what is the same. Whether it is so
+        is looked at."""
+        if isinstance(self._txn, Recorder):
+            self._txn.shorten(self._db, key, Part(other, start, piece))
 
     def delete(self, key: bytes) -> bool:
         return self._txn.delete(key, db=self._db)
@@ -323,6 +328,12 @@ class Versioned:
             self._rest.wake(self.kind, entity)
         self.changed += 1
         return self._txn.replace(entity + view.suffix, value, db=self._db)
+
+    def tell(self, view: View, entity: bytes, value: bytes) -> None:
+        """Have the journal note what the view's epoch, which has a record of the entity, is to put
+        there later."""
+        if isinstance(self._txn, Recorder):
+            self._txn.note(self._db, entity + view.suffix, value)
 
     def put_all(self, view: View, records: Sequence[tuple[bytes, bytes]]) -> None:
         """`put` of many records, by entity; quick in the order of the entities."""

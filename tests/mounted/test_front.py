@@ -70,6 +70,81 @@ def test_a_file_without_a_name_lives_while_it_is_open(work: Workspace) -> None:
     wait_until(lambda: work.status()["inodes"] == 1, "the file to go with its last user")
 
 
+def stat_after_reading(path: Path) -> os.stat_result:
+    """After a read that the kernel does not answer itself, it asks for the attributes once more."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.read()
+        return os.fstat(file.fileno())
+
+
+def chmod(path: Path) -> None:
+    path.chmod(0o640)
+
+
+def set_times(path: Path) -> None:
+    os.utime(path, ns=(1, 2))
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 1_000)
+
+
+def map_and_write(path: Path) -> None:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[:4] = b"more"
+
+
+def link_and_unlink(path: Path) -> None:
+    path.with_name("twin").hardlink_to(path)
+    assert stat_after_reading(path).st_nlink == 2
+    path.with_name("twin").unlink()
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.with_name("moved").rename(path)
+
+
+@pytest.mark.parametrize(
+    "change", [chmod, set_times, append, cut, map_and_write, link_and_unlink, move]
+)
+def test_attributes_that_are_asked_for_again_are_those_of_now(
+    work: Workspace, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    seen = []
+    for path in (work.path / "file", tmp_path / "file"):
+        path.write_bytes(b"x" * 9_000)
+        set_times(path)
+        stat_after_reading(path)
+        stat_after_reading(path)
+        change(path)
+        after = stat_after_reading(path)
+        seen.append((after.st_mode, after.st_nlink, after.st_size))
+        if change is not map_and_write:  # of which the kernel may tell later
+            assert (after.st_mtime_ns == 2) == (change not in (append, cut))
+    assert seen[0] == seen[1]
+
+
+def test_attributes_after_a_restore_are_those_of_the_checkpoint(work: Workspace) -> None:
+    path = work.path / "file"
+    path.write_text("old")
+    was, saved = stat_after_reading(path), save(work)
+    path.write_text("newer")
+    path.chmod(0o600)
+    assert stat_after_reading(path).st_size == 5
+    restore(work, saved)
+    now = stat_after_reading(path)
+    assert (now.st_size, now.st_mode, now.st_mtime_ns) == (3, was.st_mode, was.st_mtime_ns)
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert stat_after_reading(path).st_size == 5
+
+
 def test_a_restore_leaves_it_to_its_user_though_the_checkpoint_has_it_too(work: Workspace) -> None:
     path = work.path / "file"
     with path.open("w+b", buffering=0) as stream:

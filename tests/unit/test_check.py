@@ -11,7 +11,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino, Inode
-from ckptfs.store import Store, check
+from ckptfs.store import Store, check, pieces
 from ckptfs.store import format as fmt
 from tests.direct import Ticks, find, mkdir, put
 
@@ -348,3 +348,12 @@ def _two_files_with_one_content(fs: Filesystem) -> None:
 def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None:
     damage(fs)
     assert found(fs)
+
+
+# -- what a journal left ---------------------------------------------------------------------------
+
+
+def test_a_piece_that_is_in_no_block(fs: Filesystem) -> None:
+    ino = find(fs, fs.head, b"small")
+    fs.store.pieces._table.put(pieces._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
+    assert found(fs) == {"pieces"}

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from ckptfs import history
-from ckptfs.fs import Filesystem, content
+from ckptfs.fs import Filesystem
+from ckptfs.fs.gathering import GATHERED_MAX
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store import check
 from ckptfs.store.format import INLINE_MAX
@@ -343,12 +344,12 @@ def test_a_gathered_block_that_is_written_whole(fs: Filesystem) -> None:
 
 
 def test_more_files_than_may_gather(fs: Filesystem) -> None:
-    many = content._GATHERED_MAX + 20
+    many = GATHERED_MAX + 20
     inos = [put(fs, b"%d" % n) for n in range(many)]
     for turn in range(3):
         for n, ino in enumerate(inos):
             fs.write(fs.head, ino, turn * 2, b"%02d" % (n % 100))
-        assert len(fs.gathered) <= content._GATHERED_MAX
+        assert len(fs.gathered) <= GATHERED_MAX
     for n, ino in enumerate(inos):
         assert whole(fs, ino) == b"%02d" % (n % 100) * 3
 

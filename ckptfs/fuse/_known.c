@@ -1,0 +1,54 @@
+/* Attributes of files as they were last answered, for when they are asked for again.
+ *
+ * The kernel keeps attributes until it hears that they changed, but for one thing: a read that comes
+ * here might have changed the time of access, so after it the kernel asks for all of them once more.
+ * Whoever reads a tree and then copies it asks so for every file. What was answered is still right, unless
+ * the inode has changed since, and of that whoever changes it tells (`Filesystem.changing`).
+ *
+ * Of others than files only the type is kept, which an inode has for ever: directories change with
+ * every name in them. Listings need no more of what the kernel knows already.
+ */
+
+#include "_front.h"
+
+#define PLACES (1 << 14)
+
+/* By the number of the inode; one that comes later takes the place of one before it. */
+static struct {
+    struct fuse_attr attributes;
+    int are_whole; /* or the type alone is still right */
+} places[PLACES];
+
+void known_note(const struct fuse_attr *attributes)
+{
+    size_t place = attributes->ino % PLACES;
+    if (attributes->ino >= LIVE_END)
+        return;
+    places[place].attributes = *attributes;
+    places[place].are_whole = S_ISREG(attributes->mode);
+}
+
+const struct fuse_attr *known_of(uint64_t node)
+{
+    size_t place = node % PLACES;
+    return places[place].are_whole && places[place].attributes.ino == node
+               ? &places[place].attributes
+               : NULL;
+}
+
+uint32_t known_type_of(uint64_t node)
+{
+    size_t place = node % PLACES;
+    return places[place].attributes.ino == node ? places[place].attributes.mode & S_IFMT : 0;
+}
+
+void known_forget(uint64_t node)
+{
+    if (places[node % PLACES].attributes.ino == node)
+        places[node % PLACES].are_whole = 0;
+}
+
+void known_forget_all(void)
+{
+    memset(places, 0, sizeof places);
+}

@@ -1,0 +1,86 @@
+"""The block map of a content: which bytes stand in which of its blocks.
+
+Short bytes stand in the map's own record, longer ones in a block that it names. Owns both, and what
+follows for the blocks when a record comes or goes. What an inode says of its content is the
+caller's to keep.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
+from ckptfs.store.format import (
+    INLINE_MAX,
+    Mapping,
+    block_entity,
+    pack_inline,
+    pack_reference,
+    unpack_mapping,
+)
+
+if TYPE_CHECKING:
+    from ckptfs.model import Inode
+    from ckptfs.store.environment import Store
+    from ckptfs.store.views import View
+
+
+def find(store: Store, view: View, inode: Inode, number: int) -> Mapping | None:
+    record = store.blockmap.get(view, block_entity(inode.content, number))
+    return unpack_mapping(record) if record else None
+
+
+def bytes_of(store: Store, mapping: Mapping) -> Buffer:
+    """The bytes that a record tells of, which are those that were stored, or an error."""
+    if mapping.key:
+        data = store.blocks.read(mapping.key)
+        if len(data) != mapping.length:
+            raise CorruptBlock(errno.EIO, "a record of the block map is damaged")
+        return data
+    if not mapping.is_whole:
+        raise CorruptBlock(errno.EIO, "bytes in the block map are damaged")
+    return mapping.inline
+
+
+def record_of(store: Store, data: Buffer, edit: Edit | None = None) -> bytes:
+    """The record of these bytes. What is too long for one is stored as a block. With ``edit`` they
+    are known to differ little from those of another."""
+    length = len(data)
+    if length <= INLINE_MAX:
+        return pack_inline(data)
+    return pack_reference(length, store.blocks.add(data, edit))
+
+
+def put(store: Store, view: View, inode: Inode, number: int, record: bytes, length: int) -> int:
+    """Map a block to what the record tells of; return by how much the file's allocation grew."""
+    entity = block_entity(inode.content, number)
+    if inode.content_epoch == view.epoch:
+        replaced = store.blockmap.put_unlisted(view, entity, record)
+        inherited = None
+    else:
+        replaced = store.blockmap.put(view, entity, record)
+        inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
+    return length - release(store, replaced) - _length(inherited)
+
+
+def drop(store: Store, view: View, inode: Inode, entity: bytes) -> None:
+    """Make a block a hole."""
+    if inode.content_epoch == view.epoch:
+        release(store, store.blockmap.forget_unlisted(view, entity))
+    else:
+        release(store, store.blockmap.drop(view, entity))
+
+
+def release(store: Store, record: bytes | None) -> int:
+    """Let go of what a dropped record held; return how many bytes it mapped."""
+    if not record:
+        return 0
+    mapping = unpack_mapping(record)
+    if mapping.key:
+        store.blocks.release(mapping.key)
+    return mapping.length
+
+
+def _length(record: bytes | None) -> int:
+    return unpack_mapping(record).length if record else 0
