@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 _ZEROS = bytes(BLOCK_SIZE)
+#: What a block that is gathered takes of a nearly full disk, beside the bytes that are written to
+#: it, in records: it is stored anew, whole.
+_BLOCK_RECORDS = 4
 
 
 # -- settling --------------------------------------------------------------------------------------
@@ -49,6 +52,12 @@ def settle(fs: Filesystem, ino: Ino) -> None:
 
 def settle_all(fs: Filesystem) -> None:
     while (block := fs.gathered.oldest()) is not None:
+        _settle_block(fs, block)
+
+
+def settle_view(fs: Filesystem, view: View) -> None:
+    """The same for what is written in one view and was not told to the journal."""
+    for block in fs.gathered.untold_in(view):
         _settle_block(fs, block)
 
 
@@ -105,22 +114,29 @@ def write(
             if place % BLOCK_SIZE:
                 _gathering(fs, view, inode, place // BLOCK_SIZE)
     now = fs.clock()
-    grown = _scatter(fs, view, inode, offset, memoryview(data))
-    inode = inode._replace(
-        size=max(inode.size, end),
-        allocated=inode.allocated + grown,
-        mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
-        mtime_ns=now,
-        ctime_ns=now,
-    )
-    inodes.save(fs, view, inode)
+    allocated = inode.allocated
+    try:
+        for growth in _scatter(fs, view, inode, offset, memoryview(data)):
+            allocated += growth
+    finally:
+        # Also if one of the blocks could not be written: those before it are.
+        inode = inode._replace(
+            size=max(inode.size, end),
+            allocated=allocated,
+            mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
+            mtime_ns=now,
+            ctime_ns=now,
+        )
+        inodes.save(fs, view, inode)
     return len(data)
 
 
-def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview) -> int:
-    """Cut the data at block borders: whole blocks are stored, parts are gathered. Returns by how
-    much that made the file's allocation grow."""
-    position = grown = 0
+def _scatter(
+    fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview
+) -> Iterator[int]:
+    """Cut the data at block borders: whole blocks are stored, parts are gathered. Gives by how much
+    each of them made the file's allocation grow."""
+    position = 0
     length = len(data)
     while position < length:
         number, start = divmod(offset + position, BLOCK_SIZE)
@@ -129,13 +145,12 @@ def _scatter(fs: Filesystem, view: View, inode: Inode, offset: int, data: memory
         if size == BLOCK_SIZE:
             gathered = fs.gathered.get(inode.ino, number)
             if gathered is not None:
-                grown -= gathered.growth
+                yield -gathered.growth
                 fs.gathered.drop(gathered)
-            grown += put_block(fs, view, inode, number, piece)
+            yield put_block(fs, view, inode, number, piece)
         else:
-            grown += _gather(fs, view, inode, number, start, piece)
+            yield _gather(fs, view, inode, number, start, piece)
         position += size
-    return grown
 
 
 def _gather(
@@ -159,6 +174,7 @@ def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathere
         _settle_block(fs, oldest)
     found = mapping.find(fs.store, view, inode, number)
     data = bytearray(mapping.bytes_of(fs.store, found)) if found else bytearray()
+    fs.store.note(_BLOCK_RECORDS)
     block = Gathered(view, inode, number, data, found.key if found else b"")
     fs.gathered.add(block)
     return block

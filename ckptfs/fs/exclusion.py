@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs.model import ROOT_INO, Ino, Inode
@@ -40,10 +40,12 @@ _PATHS_MAX = 4096
 
 
 class Exclusion:
-    """The patterns of a workspace, and its border directories."""
+    """The patterns of a workspace, and its border directories. ``changing`` is told of a directory
+    that is about to look different."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, changing: Callable[[Ino], object]) -> None:
         self._store = store
+        self._changing = changing
         self.patterns: tuple[str, ...] = tuple(json.loads(store.facts.get(_FACT) or b"[]"))
         self._spec = spec_of(self.patterns)
         #: By directory of history, what its excluded entries add to it.
@@ -111,12 +113,14 @@ class Exclusion:
 
     def _put(self, directory: Ino, border: Border) -> None:
         self._store.note()
+        self._changing(directory)
         self.borders[directory] = border
         self._changed.add(directory)
 
     def drop(self, directory: Ino) -> Border:
         """The directory is none of history any more."""
         self._store.note()
+        self._changing(directory)
         self._changed.add(directory)
         return self.borders.pop(directory, Border())
 

@@ -19,7 +19,7 @@ from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View
 
 
-def _nobody(ino: Ino) -> None:
+def unheard(what: object) -> None:
     """Hears of changes where nobody else wants to."""
 
 
@@ -28,7 +28,7 @@ class Filesystem:
         self.store = store
         self.clock = clock
         #: What is kept out of history.
-        self.exclusion = Exclusion(store)
+        self.exclusion = Exclusion(store, lambda ino: self.changing(ino))
         self.authorship = Authorship(store)
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
@@ -61,8 +61,10 @@ class Filesystem:
         #: Whether such a mount can be asked to forget what nobody has open, before it is decided
         #: by what it knows; ``is_used`` then tells of all that the kernel knows.
         self.can_ask = False
-        #: Told of each inode before it changes or goes, whatever view it is in.
-        self.changing: Callable[[Ino], object] = _nobody
+        #: Told of each inode that somebody may know of before it changes or goes, whatever view it
+        #: is in; or else of what it has become, if that is what its user sees.
+        self.changing: Callable[[Ino], object] = unheard
+        self.changed: Callable[[Inode], object] = unheard
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
@@ -107,9 +109,13 @@ class Filesystem:
         for view in {self.head, *self.limbo.values()}:
             inodes.settle(self, view)
         if self.store.aside is not None:
-            inodes.settle(self, self.store.aside)
-            self.exclusion.settle()
+            self._settle_aside(self.store.aside)
         self.authorship.settle()
+
+    def _settle_aside(self, aside: View) -> None:
+        content.settle_view(self, aside)
+        inodes.settle(self, aside)
+        self.exclusion.settle()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
@@ -117,7 +123,7 @@ class Filesystem:
 
     def sync(self) -> None:
         """The same, for one who may ask again soon."""
-        if self.store.is_journalling and not self.limbo and self.store.aside is None:
+        if self.store.is_journalling and not self.limbo:
             self._tell()
         else:
             self.settle()
@@ -127,8 +133,10 @@ class Filesystem:
 
     def _tell(self) -> None:
         """Have the journal note what waits for the transaction, so that it can go on waiting. Not
-        for files that are kept out of history or in limbo, which have views of their own."""
+        of files in limbo or kept out of history, which have views of their own."""
         self.bulk.settle()
+        if self.store.aside is not None:
+            self._settle_aside(self.store.aside)
         inodes.tell(self)
         self.authorship.settle()
         self.gathered.tell()

@@ -124,6 +124,10 @@ class Gathering:
             return next(iter(blocks.values()))
         return None
 
+    def untold_in(self, view: View) -> list[Gathered]:
+        """Those of a view of which the journal does not have everything."""
+        return [block for block in self._untold if block.view is view]
+
     def add(self, block: Gathered) -> None:
         self._files.setdefault(block.inode.ino, {})[block.number] = block
         self._count += 1

@@ -66,7 +66,11 @@ def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     fs.store.note()
     if len(view.unsettled) >= _UNSETTLED_MAX:
         settle(fs, view)
-    fs.changing(inode.ino)
+    # Of what a restore parted from the head, or is kept out of history, others know how it looks.
+    if view is fs.store.head and view.aside is None and not fs.limbo:
+        fs.changed(inode)
+    else:
+        fs.changing(inode.ino)
     view.unsettled[inode.ino] = inode
 
 

@@ -220,14 +220,22 @@ def set_entry(fs: Filesystem, view: View, parent: Ino, name: bytes, ino: Ino) ->
     fs.store.dirents.put(view, dirent_entity(parent, name), pack_u64(ino))
 
 
-def touch(fs: Filesystem, view: View, directory: Inode, home: View, *, subdirs: int = 0) -> None:
+def touch(
+    fs: Filesystem,
+    view: View,
+    directory: Inode,
+    home: View,
+    *,
+    subdirs: int = 0,
+    now_ns: int | None = None,
+) -> None:
     """Save the directory with the times, and the link count, of a changed entry, whose home tells
     whether history is to know of it."""
     if view.aside is not None:
         if note_border(fs, view, directory.ino, home, subdirs=subdirs):
             return
         view = home_of(fs, view, directory.ino)
-    now = fs.clock()
+    now = fs.clock() if now_ns is None else now_ns
     inodes.keep(
         fs,
         view,
@@ -235,7 +243,10 @@ def touch(fs: Filesystem, view: View, directory: Inode, home: View, *, subdirs: 
     )
 
 
-def link(fs: Filesystem, view: View, ino: Ino, parent: Ino, name: bytes) -> Inode:
+def link(
+    fs: Filesystem, view: View, ino: Ino, parent: Ino, name: bytes, now_ns: int | None = None
+) -> Inode:
+    """Give a file another name, now unless it is said when."""
     directory = _open_place(fs, view, parent, name)
     inode = inodes.load(fs, view, ino)
     if inode.is_dir:
@@ -250,9 +261,10 @@ def link(fs: Filesystem, view: View, ino: Ino, parent: Ino, name: bytes) -> Inod
     fs.store.charge()
     set_entry(fs, home, parent, name, ino)
     fs.store.links.put(home, link_entity(ino, parent, name), PRESENT)
-    inode = inode._replace(nlink=inode.nlink + 1, ctime_ns=fs.clock())
+    now_ns = fs.clock() if now_ns is None else now_ns
+    inode = inode._replace(nlink=inode.nlink + 1, ctime_ns=now_ns)
     inodes.save(fs, home, inode)
-    touch(fs, view, directory, home)
+    touch(fs, view, directory, home, now_ns=now_ns)
     return inode
 
 

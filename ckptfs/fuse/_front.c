@@ -202,8 +202,8 @@ static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t ba
     memset(entry, 0, sizeof *entry);
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
+    known_note(&entry->attr); /* as the store has them */
     fresh_note_directory(&entry->attr);
-    known_note(&entry->attr);
     entry->nodeid = entry->attr.ino;
     entry->generation = generation_of(inode, entry->nodeid);
     entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
@@ -263,8 +263,8 @@ static Outcome answer_attributes(const Request *request, PyObject *inode)
     out.attr_valid = out.attr.ino < HISTORY ? FOREVER : 0;
     if (!filled)
         return FAILED;
+    known_note(&out.attr); /* as the store has them */
     fresh_note_directory(&out.attr);
-    known_note(&out.attr);
     return answer(request, &out, sizeof out);
 }
 
@@ -972,12 +972,22 @@ static PyObject *familiar(PyObject *module, PyObject *node)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(is_known(number) && known_type_of(number));
 }
 
-static PyObject *changes(PyObject *module, PyObject *node)
+static PyObject *changing(PyObject *module, PyObject *node)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(node);
     if (PyErr_Occurred())
         return NULL;
     known_forget(number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *changed(PyObject *module, PyObject *inode)
+{
+    struct fuse_attr attributes;
+    if (!fill_attributes(&attributes, inode, 0))
+        return NULL;
+    if (known_has(attributes.ino))
+        known_note(&attributes);
     Py_RETURN_NONE;
 }
 
@@ -992,7 +1002,8 @@ static PyMethodDef functions[] = {
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
     {"knows", knows, METH_O, "Whether the kernel knows a live inode, and may be using it."},
     {"familiar", familiar, METH_O, "Whether a listing may give no more than a live inode's number."},
-    {"changes", changes, METH_O, "Told of a live inode that is about to change."},
+    {"changing", changing, METH_O, "Told of a live inode that is about to change or go."},
+    {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     {0},
 };

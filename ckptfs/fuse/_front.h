@@ -1,6 +1,6 @@
 /* What the parts of the compiled front share: `_front.c` has the loop and the ordinary way of a
  * request, `_fresh.c` what is answered before it is put into the store, `_absent.c` which names need
- * not be looked for there, `_known.c` of which files it need not be asked for the attributes. */
+ * not be looked for there, `_known.c` of what it need not be asked for the attributes. */
 
 #ifndef CKPTFS_FRONT_H
 #define CKPTFS_FRONT_H
@@ -135,7 +135,7 @@ int absent_is(uint64_t parent, const char *name);
 void absent_begin_turn(void);
 void absent_end_turn(void);
 
-/* -- what is known of files (_known.c) ----------------------------------------------------------- */
+/* -- what is known of inodes (_known.c) ----------------------------------------------------------- */
 
 /* Another workspace. */
 void known_forget_all(void);
@@ -143,7 +143,10 @@ void known_forget_all(void);
 /* Told of attributes that are about to be answered. */
 void known_note(const struct fuse_attr *attributes);
 
-/* The attributes of a file as the store has them, if they are known; else NULL. */
+/* Whether anything is known of a node. */
+int known_has(uint64_t node);
+
+/* The attributes of a file or directory as the store has them, if they are known; else NULL. */
 const struct fuse_attr *known_of(uint64_t node);
 
 /* The bits of a node's mode that say what it is; 0 if that is not known. */

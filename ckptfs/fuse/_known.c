@@ -1,12 +1,14 @@
-/* Attributes of files as they were last answered, for when they are asked for again.
+/* Attributes as they were last answered, for when they are asked for again.
  *
- * The kernel keeps attributes until it hears that they changed, but for one thing: a read that comes
- * here might have changed the time of access, so after it the kernel asks for all of them once more.
- * Whoever reads a tree and then copies it asks so for every file. What was answered is still right, unless
- * the inode has changed since, and of that whoever changes it tells (`Filesystem.changing`).
+ * The kernel keeps attributes until it hears that they changed, but for two things. A read that comes
+ * here might have changed the time of access, so after it the kernel asks for all of them once more:
+ * whoever reads a tree and then copies it asks so for every file. And whatever changes in a directory
+ * changes its times and links, of which no answer tells: whoever removes a tree asks for them before
+ * every name that goes. What was answered is still right, unless the inode has changed since, and of
+ * that whoever changes it tells (`Filesystem.changed`, `Filesystem.changing`).
  *
- * Of others than files only the type is kept, which an inode has for ever: directories change with
- * every name in them. Listings need no more of what the kernel knows already.
+ * Of what is neither only the type is kept, which an inode has for ever. Listings need no more of
+ * what the kernel knows already.
  */
 
 #include "_front.h"
@@ -25,7 +27,12 @@ void known_note(const struct fuse_attr *attributes)
     if (attributes->ino >= LIVE_END)
         return;
     places[place].attributes = *attributes;
-    places[place].are_whole = S_ISREG(attributes->mode);
+    places[place].are_whole = S_ISREG(attributes->mode) || S_ISDIR(attributes->mode);
+}
+
+int known_has(uint64_t node)
+{
+    return places[node % PLACES].attributes.ino == node;
 }
 
 const struct fuse_attr *known_of(uint64_t node)

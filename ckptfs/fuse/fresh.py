@@ -108,13 +108,8 @@ class Fresh:
 
     def second_name(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
         """Link a file that was taken, with the time of change that was answered then."""
-        fs = self._fs
         self._guard(pid, None)
-        clock, fs.clock = fs.clock, lambda: time_ns
-        try:
-            fs.link(fs.head, Ino(node), Ino(parent), name)
-        finally:
-            fs.clock = clock
+        self._fs.link(self._fs.head, Ino(node), Ino(parent), name, time_ns)
 
     def lose(self) -> None:
         """Something that was acknowledged could not be put into the workspace: better to stop than

@@ -41,6 +41,11 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
+def unfamiliar(ino: int) -> bool:
+    """What the kernel knows of an inode where nobody counts that."""
+    return False
+
+
 class Requests:
     """One mounted workspace."""
 
@@ -60,7 +65,7 @@ class Requests:
         #: bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None
         #: Tells whether of an inode the kernel knows all that a listing could say of it.
-        self.familiar: Callable[[int], bool] = lambda ino: False
+        self.familiar: Callable[[int], bool] = unfamiliar
         self._listings = Listings(self._dots, self._walk)
 
     # -- where ------------------------------------------------------------------------------------

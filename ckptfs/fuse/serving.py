@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pyfuse3
 import trio
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
+from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import front, loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
@@ -26,6 +28,7 @@ from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
+from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.model import Ino, KernelClock
 
 log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ async def serve(
         _read_ahead(mountpoint)
         if fs.can_ask and not (compiled and compiled.hooked()):
             log.info("requests: pyfuse3 alone, since the kernel is too old for the front")
-            _go_by_handles(fs)
+            _go_by_handles(fs, operations.requests)
 
     committer = Committer(fs, committed, met)
     latency = Latency()
@@ -80,10 +83,7 @@ async def serve(
     notices.ended.clear()
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
-        fs.is_used = compiled.knows
-        fs.can_ask = True
-        fs.changing = compiled.changes
-        operations.requests.familiar = compiled.familiar
+        _go_by_front(fs, operations.requests, compiled)
     log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
     try:
         async with trio.open_nursery() as nursery:
@@ -96,17 +96,27 @@ async def serve(
             nursery.cancel_scope.cancel()
     finally:
         fs.keep_unlinked = False
-        _go_by_handles(fs)
+        _go_by_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()
         pyfuse3.close(unmount=True)
         fs.commit()
 
 
-def _go_by_handles(fs: Filesystem) -> None:
+def _go_by_front(fs: Filesystem, requests: Requests, compiled: ModuleType) -> None:
+    """What is in use is what the kernel knows; the front counts that, and knows attributes."""
+    fs.is_used = compiled.knows
+    fs.can_ask = True
+    fs.changing, fs.changed = compiled.changing, compiled.changed
+    requests.familiar = compiled.familiar
+
+
+def _go_by_handles(fs: Filesystem, requests: Requests) -> None:
     """What is in use is what somebody has open; nobody counts what the kernel knows."""
     fs.is_used = fs.is_held
     fs.can_ask = False
+    fs.changing = fs.changed = unheard
+    requests.familiar = unfamiliar
 
 
 def _read_ahead(mountpoint: Path) -> None:

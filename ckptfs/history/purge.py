@@ -187,6 +187,7 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
             lost = sum(_stands_in(store, view, ino, parent) for ino in doomed)
             if lost:
                 record = pack_inode(directory._replace(nlink=directory.nlink - lost))
+                fs.changing(parent)
                 store.inodes.put(view, pack_u64(parent), record)
 
 

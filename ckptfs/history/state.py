@@ -127,7 +127,7 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
 
 
 def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
-    """The key of a document's block; empty if it has none."""
+    """The key of a document's block, which is settled; empty if it has none."""
     inode = fs.getattr(fs.head.bare, ino)
     found = mapping.find(fs.store, fs.head.bare, inode, number)
     return found.key if found is not None else b""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
 from ckptfs.store.format import (
     INLINE_MAX,
+    CorruptRecord,
     Mapping,
     block_entity,
     pack_inline,
@@ -61,7 +62,14 @@ def put(store: Store, view: View, inode: Inode, number: int, record: bytes, leng
     else:
         replaced = store.blockmap.put(view, entity, record)
         inherited = None if replaced is not None else store.blockmap.inherited(view, entity)
-    return length - release(store, replaced) - _length(inherited)
+    try:
+        return length - release(store, replaced) - _length(inherited)
+    except CorruptRecord:
+        # What it mapped is not known, so it cannot be counted out: it stays, for a repair.
+        if replaced is not None:
+            store.blockmap.put_unlisted(view, entity, replaced)
+            release(store, record)
+        raise
 
 
 def drop(store: Store, view: View, inode: Inode, entity: bytes) -> None:

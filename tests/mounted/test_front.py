@@ -131,6 +131,88 @@ def test_attributes_that_are_asked_for_again_are_those_of_now(
     assert seen[0] == seen[1]
 
 
+def make_and_remove(directory: Path) -> None:
+    for number in range(20):
+        (directory / f"f{number}").write_text("x")
+    for number in range(20):
+        assert directory.stat().st_nlink == 3
+        (directory / f"f{number}").unlink()
+
+
+def make_subdirectories(directory: Path) -> None:
+    for number in range(3):
+        (directory / f"d{number}").mkdir()
+        assert directory.stat().st_nlink == 4 + number
+
+
+def remove_subdirectory(directory: Path) -> None:
+    (directory / "sub").rmdir()
+
+
+def move_subdirectory_out(directory: Path) -> None:
+    (directory / "sub").rename(directory.with_name("out"))
+
+
+def chmod_directory(directory: Path) -> None:
+    directory.chmod(0o2750)
+
+
+def make_what_is_excluded(directory: Path) -> None:
+    (directory / "a.log").write_text("x")
+    (directory / "b.log").mkdir()
+    (directory / "a.log").unlink()
+
+
+@pytest.mark.parametrize("options", [(), ("--exclude", "*.log")], ids=["plain", "excluding"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        make_and_remove,
+        make_subdirectories,
+        remove_subdirectory,
+        move_subdirectory_out,
+        chmod_directory,
+        make_what_is_excluded,
+    ],
+)
+def test_attributes_of_directories_are_those_of_now(
+    make_workspace: Callable[..., Workspace],
+    tmp_path: Path,
+    change: Callable[[Path], None],
+    options: tuple[str, ...],
+) -> None:
+    work = make_workspace("--auto", "off", *options)
+    seen = []
+    for directory in (work.path / "dir", tmp_path / "dir"):
+        (directory / "sub").mkdir(parents=True)
+        (directory / "file").write_text("x")
+        set_times(directory)
+        (directory / "file").chmod(0o600)
+        assert directory.stat().st_mtime_ns == 2
+        change(directory)
+        after = directory.stat()
+        seen.append((after.st_mode, after.st_nlink, after.st_mtime_ns == 2))
+    assert seen[0] == seen[1]
+    known = facts(work.path)
+    work.remount()
+    assert facts(work.path) == known
+
+
+def test_attributes_of_directories_after_a_restore(work: Workspace) -> None:
+    directory = work.path / "dir"
+    (directory / "sub").mkdir(parents=True)
+    was, saved = directory.stat(), save(work)
+    (directory / "sub").rmdir()
+    assert directory.stat().st_nlink == 2
+    (directory / "file").write_text("x")
+    (directory / "file").unlink()
+    restore(work, saved)
+    now = directory.stat()
+    assert (now.st_nlink, now.st_mtime_ns) == (3, was.st_mtime_ns)
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert directory.stat().st_nlink == 2
+
+
 def test_attributes_after_a_restore_are_those_of_the_checkpoint(work: Workspace) -> None:
     path = work.path / "file"
     path.write_text("old")

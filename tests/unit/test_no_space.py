@@ -203,6 +203,27 @@ def test_a_refused_write_does_not_stand_in_the_way_of_a_small_one(small_map: Ful
     small_map.assert_whole()
 
 
+@pytest.mark.parametrize("synced", [False, True], ids=["unsynced", "synced"])
+def test_short_writes_all_over_a_large_file_are_kept(memory: Path, synced: bool) -> None:
+    """Each of them stores a block anew. Commits come when the store feels pressed, as the daemon
+    makes them, and a page that one gave up can be used again by the one after the next."""
+    full = Full(memory / "store", map_size=48 * MIB)
+    data = bytearray(os.urandom(16 * MIB))
+    ino = put(full.fs, b"file", bytes(data))
+    full.fs.commit()
+    for number in range(3 * len(data) // BLOCK_SIZE):
+        if full.fs.store.pressed:
+            full.fs.commit()
+        place = number * (BLOCK_SIZE + 13) % len(data)
+        full.fs.write(full.fs.head, ino, place, b"x")
+        data[place : place + 1] = b"x"
+        if synced:
+            full.fs.sync()
+    full.files[b"file"] = bytes(data)
+    full.assert_whole()
+    full.fs.store.close(commit=False)
+
+
 @AS_ROOT
 @pytest.mark.deep
 def test_removing_very_many_small_files_from_a_full_disk(

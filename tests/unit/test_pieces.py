@@ -13,6 +13,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.fs.gathering import GATHERED_MAX
+from ckptfs.history import excluded
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check, repair
 from ckptfs.store.format import block_entity
@@ -103,6 +104,42 @@ def test_what_was_synced_and_then_used(life: Life, use: Use, size: int) -> None:
     assert get(after, b"file") == wanted
     assert after.getattr(after.head, ino) == shown
     assert check(after.store) == []
+
+
+def test_with_files_that_are_kept_out_of_history(life: Life) -> None:
+    """Theirs are stored with every sync; those of the others are pieces all the same."""
+    fs = life.fs
+    excluded.apply(fs, ("*.log",))
+    ino, log = journalling(fs), put(fs, b"a.log")
+    fs.sync()
+    before = fs.store.blockmap.changed
+    for number in range(20):
+        write(fs, ino, 100 * number, b"piece")
+        write(fs, log, 10 * number, b"of the log")
+    assert fs.store.blockmap.changed == before + 20
+    wanted = get(fs, b"file"), get(fs, b"a.log")
+    after = life.crash()
+    assert (get(after, b"file"), get(after, b"a.log")) == wanted
+    assert check(after.store) == []
+
+
+def test_of_a_write_that_fails_midway_what_was_written_is_counted(life: Life) -> None:
+    fs = life.fs
+    ino = put(fs, b"file", b"short")
+    fs.write(fs.head, ino, BLOCK_SIZE, b"y" * BLOCK_SIZE)
+    fs.commit()
+    inode = fs.getattr(fs.head, ino)
+    key = block_entity(inode.content, 1) + fs.head.suffix
+    record = fs.store.blockmap.own(fs.head, block_entity(inode.content, 1)) or b""
+    fs.store.blockmap.rewrite(key, b"C" + record[1:])
+    with pytest.raises(OSError, match="damaged"):
+        fs.write(fs.head, ino, 20, b"z" * 2 * BLOCK_SIZE)
+    fs.store.blockmap.rewrite(key, record)
+    after = fs.getattr(fs.head, ino)
+    assert after.allocated == 2 * BLOCK_SIZE
+    assert after.mtime_ns > inode.mtime_ns
+    wanted = b"short" + bytes(15) + b"z" * (BLOCK_SIZE - 20) + b"y" * BLOCK_SIZE
+    assert get(fs, b"file")[: 2 * BLOCK_SIZE] == wanted
 
 
 def test_a_file_that_went_leaves_nothing(life: Life) -> None:
