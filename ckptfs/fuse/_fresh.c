@@ -31,8 +31,6 @@
 /* Where no grant was given, so many changes go the ordinary way before it is asked for again. */
 #define PATIENCE 6
 
-static const char HISTORY_NAME[] = ".checkpoints";
-
 typedef struct {
     struct fuse_attr attributes;
     int64_t btime_ns;
@@ -419,6 +417,15 @@ static void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
+static int get_stored(uint64_t node, struct fuse_attr *attributes)
+{
+    PyObject *inode = CALL(call_getattr, NUMBER(node));
+    int filled = inode && fill_attributes(attributes, inode, 0);
+    Py_XDECREF(inode);
+    PyErr_Clear(); /* the ordinary way meets it, too */
+    return filled;
+}
+
 /* The attributes of the directory that something is to be made in; NULL if nothing can be. */
 static struct fuse_attr *place_for(uint64_t parent)
 {
@@ -428,11 +435,7 @@ static struct fuse_attr *place_for(uint64_t parent)
     Directory *directory = directory_of(parent);
     if (!directory) {
         struct fuse_attr attributes;
-        PyObject *inode = CALL(call_getattr, NUMBER(parent));
-        int filled = inode && fill_attributes(&attributes, inode, 0);
-        Py_XDECREF(inode);
-        PyErr_Clear(); /* the ordinary way meets it, too */
-        if (!filled)
+        if (!get_standing(parent, &attributes) && !get_stored(parent, &attributes))
             return NULL;
         fresh_note_directory(&attributes);
         directory = directory_of(parent);
@@ -446,6 +449,10 @@ static int is_free(uint64_t parent, const char *name)
         return 0;
     if (is_absent(parent, name) || fresh_of(parent) || absent_is(parent, name))
         return 1;
+    struct fuse_attr attributes;
+    Look look = find_standing(parent, name, &attributes);
+    if (look != UNSURE)
+        return look == ABSENT;
     PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
     int is_free = found == Py_None;
     Py_XDECREF(found);

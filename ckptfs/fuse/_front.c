@@ -188,6 +188,50 @@ int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base
     return !PyErr_Occurred();
 }
 
+static void show_standing(struct fuse_attr *attributes, const Standing *standing)
+{
+    *attributes = (struct fuse_attr){
+        .ino = standing->ino,
+        .size = standing->size,
+        .blocks = (standing->allocated + STAT_BLOCK - 1) / STAT_BLOCK,
+        .mode = standing->mode,
+        .nlink = standing->nlink,
+        .uid = standing->uid,
+        .gid = standing->gid,
+        .rdev = (uint32_t)standing->rdev,
+        .blksize = IO_SIZE,
+    };
+    set_time(&attributes->atime, &attributes->atimensec, standing->atime_ns);
+    set_time(&attributes->mtime, &attributes->mtimensec, standing->mtime_ns);
+    set_time(&attributes->ctime, &attributes->ctimensec, standing->ctime_ns);
+}
+
+/* Whether a number means what it means in the store: a restore may have parted the two. */
+static int is_plain(uint64_t node)
+{
+    return node < LIVE_END && !PyDict_GET_SIZE(limbo) && !PyDict_GET_SIZE(generations);
+}
+
+Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes)
+{
+    Standing standing;
+    if (!is_plain(parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
+        return UNSURE;
+    Look look = standing_look_up(parent, name, &standing);
+    if (look == FOUND)
+        show_standing(attributes, &standing);
+    return look;
+}
+
+int get_standing(uint64_t node, struct fuse_attr *attributes)
+{
+    Standing standing;
+    if (!is_plain(node) || standing_get(node, &standing) != FOUND)
+        return 0;
+    show_standing(attributes, &standing);
+    return 1;
+}
+
 static uint64_t generation_of(PyObject *inode, uint64_t node)
 {
     if (node >= LIVE_END || !PyDict_GET_SIZE(generations))
@@ -344,22 +388,45 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments)
 
 /* -- names ------------------------------------------------------------------------------------ */
 
+/* A name that stands as it was committed. */
+static Outcome answer_standing(const Request *request, struct fuse_attr *attributes)
+{
+    known_note(attributes); /* as the store has them */
+    fresh_note_directory(attributes);
+    return answer_new_entry(request, attributes);
+}
+
+static Outcome answer_no_entry(const Request *request)
+{
+    fresh_note_absent(request);
+    return answer_absent(request);
+}
+
 static Outcome do_lookup(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
+    struct fuse_attr attributes;
+    Look look = find_standing(parent, request->body, &attributes);
+    if (look != UNSURE)
+        return look == FOUND ? answer_standing(request, &attributes) : answer_no_entry(request);
     PyObject *inode = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(request->body));
     if (inode != Py_None)
         return answer_entry(request, inode);
     Py_DECREF(inode);
-    fresh_note_absent(request);
-    return answer_absent(request);
+    return answer_no_entry(request);
 }
 
 static Outcome do_getattr(const Request *request)
 {
     const struct fuse_attr *known = known_of(request->head->nodeid);
+    struct fuse_attr attributes;
     if (known)
         return answer_known(request, known);
+    if (get_standing(request->head->nodeid, &attributes)) {
+        known_note(&attributes); /* as the store has them */
+        fresh_note_directory(&attributes);
+        return answer_known(request, &attributes);
+    }
     return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
 }
 
@@ -588,71 +655,142 @@ static Outcome do_flush(const Request *request)
 
 /* -- directories ------------------------------------------------------------------------------ */
 
-/* Room for an entry of a listing, or NULL if there is none. */
-static char *room_for(char *out, size_t *used, size_t size, size_t head, size_t name_size)
+/* The answer to a request for the entries of a directory, as far as it is put together. */
+typedef struct {
+    uint64_t node;
+    int plus; /* with attributes */
+    char *out;
+    size_t used, size;
+    uint64_t last; /* the cookie of the last entry in it */
+} Listing;
+
+/* Room for an entry, or NULL if there is none. */
+static char *room_for(Listing *listing, size_t head, size_t name_size)
 {
     size_t wanted = FUSE_DIRENT_ALIGN(head + name_size);
-    if (*used + wanted > size)
+    if (listing->used + wanted > listing->size)
         return NULL;
-    char *place = out + *used;
+    char *place = listing->out + listing->used;
     memset(place, 0, wanted);
-    *used += wanted;
+    listing->used += wanted;
     return place;
 }
 
-static int is_dot(const char *name)
+static int is_dot(const char *name, size_t size)
 {
-    return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
+    return name[0] == '.' && (size == 1 || (size == 2 && name[1] == '.'));
+}
+
+/* Returns whether it fitted. */
+static int put_entry(Listing *listing, const char *name, size_t name_size,
+                     const struct fuse_entry_out *entry, uint64_t cookie)
+{
+    size_t head = listing->plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
+    char *place = room_for(listing, head, name_size);
+    if (!place)
+        return 0;
+    struct fuse_dirent *dirent = (void *)place;
+    if (listing->plus) {
+        struct fuse_direntplus *both = (void *)place;
+        both->entry_out = *entry;
+        if (is_dot(name, name_size))
+            both->entry_out.nodeid = 0; /* not looked up */
+        dirent = &both->dirent;
+    }
+    dirent->ino = entry->attr.ino;
+    dirent->off = listing->last = cookie;
+    dirent->namelen = (uint32_t)name_size;
+    dirent->type = (entry->attr.mode & S_IFMT) >> 12;
+    memcpy(dirent->name, name, name_size);
+    return 1;
 }
 
 /* Says no more of something than what it is: the kernel knows the rest. Where a directory leads up
  * to, a directory is. */
-static int name_entry(struct fuse_entry_out *entry, PyObject *name, PyObject *number)
+static struct fuse_entry_out named_entry(const char *name, size_t name_size, uint64_t ino)
 {
-    memset(entry, 0, sizeof *entry);
-    entry->attr.ino = PyLong_AsUnsignedLongLong(number);
-    entry->attr.mode =
-        is_dot(PyBytes_AS_STRING(name)) ? S_IFDIR : known_type_of(entry->attr.ino);
-    return !PyErr_Occurred();
+    struct fuse_entry_out entry = {.attr.ino = ino};
+    entry.attr.mode = is_dot(name, name_size) ? S_IFDIR : known_type_of(ino);
+    return entry;
+}
+
+/* Whether a listing may give no more than the number of a live inode. */
+static int is_familiar(uint64_t ino)
+{
+    return is_known(ino) && known_type_of(ino);
 }
 
 /* Adds (name, inode or the number of one that is familiar, cookie). Returns 1 if it fitted, 0 if not,
  * -1 for an exception. */
-static int add_item(PyObject *item, uint64_t base, int plus, char *out, size_t *used, size_t size,
-                    uint64_t *last)
+static int add_item(Listing *listing, PyObject *item)
 {
     PyObject *name, *inode;
     unsigned long long cookie;
     struct fuse_entry_out entry;
     if (!PyArg_ParseTuple(item, "SOK", &name, &inode, &cookie))
         return -1;
-    if (!(PyLong_Check(inode) ? name_entry(&entry, name, inode) : fill_entry(&entry, inode, base)))
-        return -1;
     size_t name_size = (size_t)PyBytes_GET_SIZE(name);
-    size_t head = plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
-    char *place = room_for(out, used, size, head, name_size);
-    if (!place)
-        return 0;
-    struct fuse_dirent *dirent = (void *)place;
-    if (plus) {
-        struct fuse_direntplus *both = (void *)place;
-        both->entry_out = entry;
-        if (is_dot(PyBytes_AS_STRING(name)))
-            both->entry_out.nodeid = 0; /* not looked up */
-        dirent = &both->dirent;
-    }
-    dirent->ino = entry.attr.ino;
-    dirent->off = *last = cookie;
-    dirent->namelen = (uint32_t)name_size;
-    dirent->type = (entry.attr.mode & S_IFMT) >> 12;
-    memcpy(dirent->name, PyBytes_AS_STRING(name), name_size);
-    return 1;
+    if (PyLong_Check(inode))
+        entry = named_entry(PyBytes_AS_STRING(name), name_size, PyLong_AsUnsignedLongLong(inode));
+    else if (!fill_entry(&entry, inode, base_of(listing->node)))
+        return -1;
+    if (PyErr_Occurred())
+        return -1;
+    return put_entry(listing, PyBytes_AS_STRING(name), name_size, &entry, cookie);
 }
 
-static void remember_listed(const char *out, size_t used)
+/* As `listings.UNCOUNTED`: the stream of what was listed here, of which nobody has the names. */
+#define UNCOUNTED (((uint64_t)1 << 30) + 1)
+#define POSITION_BITS 32
+
+static int add_standing(void *context, const char *name, size_t name_size, uint64_t ino,
+                        const Standing *inode)
 {
-    for (size_t at = 0; at < used;) {
-        const struct fuse_direntplus *entry = (const void *)(out + at);
+    Listing *listing = context;
+    uint64_t position = (listing->last & (((uint64_t)1 << POSITION_BITS) - 1)) + 1;
+    struct fuse_entry_out entry = named_entry(name, name_size, ino);
+    if (inode) {
+        show_standing(&entry.attr, inode);
+        known_note(&entry.attr); /* as the store has them */
+        fresh_note_directory(&entry.attr);
+        entry.nodeid = ino;
+        entry.attr_valid = entry.entry_valid = FOREVER;
+    }
+    return put_entry(listing, name, name_size, &entry, UNCOUNTED << POSITION_BITS | position);
+}
+
+/* All that is in a directory, if it stands as it was committed, and fits. */
+static int list_standing(Listing *listing)
+{
+    uint64_t above;
+    /* In the root `.checkpoints` may have to be shown. */
+    if (!is_plain(listing->node) || listing->node == FUSE_ROOT_ID)
+        return 0;
+    if (!standing_parent(listing->node, &above) ||
+        !add_standing(listing, ".", 1, listing->node, NULL) ||
+        !add_standing(listing, "..", 2, above, NULL))
+        return 0;
+    return standing_list(listing->node, is_familiar, add_standing, listing);
+}
+
+/* What Python gives. Returns 1 if that was all, 0 if it did not fit, -1 for an exception. */
+static int list_stored(Listing *listing, uint64_t offset)
+{
+    PyObject *entries = CALL(call_entries, NUMBER(listing->node), NUMBER(offset));
+    int fits = entries ? 1 : -1;
+    PyObject *item = NULL;
+    while (fits > 0 && (item = PyIter_Next(entries))) {
+        fits = add_item(listing, item);
+        Py_DECREF(item);
+    }
+    Py_XDECREF(entries);
+    return PyErr_Occurred() ? -1 : fits;
+}
+
+static void remember_listed(const Listing *listing)
+{
+    for (size_t at = 0; at < listing->used;) {
+        const struct fuse_direntplus *entry = (const void *)(listing->out + at);
         remember(entry->entry_out.nodeid);
         at += FUSE_DIRENTPLUS_SIZE(entry);
     }
@@ -661,34 +799,29 @@ static void remember_listed(const char *out, size_t used)
 static Outcome list(const Request *request, int plus)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    uint64_t node = request->head->nodeid, last = in->offset;
+    Listing listing = {request->head->nodeid, plus, malloc(in->size), 0, in->size, 0};
     /* The kernel asks until it gets nothing: the end that was just reached is still one. */
     static uint64_t ended_node, ended_at;
-    if (in->offset && in->offset == ended_at && node == ended_node)
-        return answer(request, NULL, 0);
-    PyObject *entries = CALL(call_entries, NUMBER(node), NUMBER(in->offset));
-    char *out = malloc(in->size);
-    size_t used = 0;
-    int fits = entries && out ? 1 : -1;
-    if (!out && !PyErr_Occurred())
+    int fits = -1;
+    if (!listing.out)
         PyErr_NoMemory();
-    while (fits > 0) {
-        PyObject *item = PyIter_Next(entries);
-        if (!item) {
-            fits = PyErr_Occurred() ? -1 : 0;
-            ended_node = node;
-            ended_at = fits < 0 ? 0 : last;
-            break;
-        }
-        fits = add_item(item, base_of(node), plus, out, &used, in->size, &last);
-        Py_DECREF(item);
+    else if (in->offset && in->offset == ended_at && listing.node == ended_node)
+        fits = 1;
+    else if (!in->offset && list_standing(&listing))
+        fits = 1;
+    else {
+        listing.used = 0;
+        listing.last = in->offset;
+        fits = list_stored(&listing, in->offset);
     }
-    Outcome outcome = fits < 0 ? FAILED : ANSWERED;
-    if (fits >= 0 && send_answer(request, 0, out, used) && plus)
-        remember_listed(out, used);
-    free(out);
-    Py_XDECREF(entries);
-    return outcome;
+    if (fits > 0) {
+        ended_node = listing.node;
+        ended_at = listing.used ? listing.last : in->offset;
+    }
+    if (fits >= 0 && send_answer(request, 0, listing.out, listing.used) && plus)
+        remember_listed(&listing);
+    free(listing.out);
+    return fits < 0 ? FAILED : ANSWERED;
 }
 
 static Outcome do_readdir(const Request *request)
@@ -969,7 +1102,7 @@ static PyObject *knows(PyObject *module, PyObject *node)
 static PyObject *familiar(PyObject *module, PyObject *node)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(node);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_known(number) && known_type_of(number));
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_familiar(number));
 }
 
 static PyObject *changing(PyObject *module, PyObject *node)
@@ -978,6 +1111,7 @@ static PyObject *changing(PyObject *module, PyObject *node)
     if (PyErr_Occurred())
         return NULL;
     known_forget(number);
+    standing_touch(number);
     Py_RETURN_NONE;
 }
 
@@ -988,6 +1122,7 @@ static PyObject *changed(PyObject *module, PyObject *inode)
         return NULL;
     if (known_has(attributes.ino))
         known_note(&attributes);
+    standing_touch(attributes.ino);
     Py_RETURN_NONE;
 }
 
@@ -1005,6 +1140,7 @@ static PyMethodDef functions[] = {
     {"changing", changing, METH_O, "Told of a live inode that is about to change or go."},
     {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
+    STANDING_METHODS,
     {0},
 };
 

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <Python.h>
 
+#include "../store/_standing.h"
 #include "_protocol.h"
 
 #include <dlfcn.h>
@@ -31,6 +32,7 @@
 #define HISTORY_ROOT (HISTORY | 1)
 
 #define STAT_BLOCK 512
+#define HISTORY_NAME ".checkpoints"
 
 #ifndef RENAME_NOREPLACE
 #define RENAME_NOREPLACE (1 << 0)
@@ -65,6 +67,11 @@ Outcome answer_new_entry(const Request *request, const struct fuse_attr *attribu
 Outcome answer_absent(const Request *request);
 /* The attributes of a node. */
 Outcome answer_known(const Request *request, const struct fuse_attr *attributes);
+
+/* What stands under a name, or has a number, in the live tree, as far as that is known without asking
+ * the store. */
+Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes);
+int get_standing(uint64_t node, struct fuse_attr *attributes);
 
 /* Returns 0 if what Python returned is no inode; an exception is set then. */
 int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base);

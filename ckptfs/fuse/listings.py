@@ -25,6 +25,8 @@ _POSITION_BITS = 32
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 #: "." and "..".
 _DOTS = 2
+#: The stream of whatever the front listed by itself, and all at once; nobody has the names.
+UNCOUNTED = (1 << 30) + 1
 
 #: Of what the kernel knows already the number is enough.
 Item = Inode | Ino
@@ -90,6 +92,8 @@ class Listings:
         return self._latest
 
     def _names(self, number: int) -> list[bytes]:
+        if number == UNCOUNTED:
+            return []
         names = self._streams.setdefault(number, [])
         self._streams.move_to_end(number)
         return names

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pyfuse3
 import trio
@@ -30,6 +31,7 @@ from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.model import Ino, KernelClock
+from ckptfs.store.standing import NOBODY, Standing
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +111,8 @@ def _go_by_front(fs: Filesystem, requests: Requests, compiled: ModuleType) -> No
     fs.can_ask = True
     fs.changing, fs.changed = compiled.changing, compiled.changed
     requests.familiar = compiled.familiar
+    fs.commit()
+    fs.store.stand_by(cast("Standing", compiled))
 
 
 def _go_by_handles(fs: Filesystem, requests: Requests) -> None:
@@ -116,6 +120,7 @@ def _go_by_handles(fs: Filesystem, requests: Requests) -> None:
     fs.is_used = fs.is_held
     fs.can_ask = False
     fs.changing = fs.changed = unheard
+    fs.store.stand_by(NOBODY)
     requests.familiar = unfamiliar
 
 

@@ -32,6 +32,7 @@ from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import Room
+from ckptfs.store.standing import NOBODY, Standing
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, child_of, view_of
 
@@ -125,6 +126,9 @@ class Store:
         #: Called before everything is committed, by whoever has something that is not in the
         #: transaction yet.
         self.before_commit: Callable[[], None] = lambda: None
+        self._standing = NOBODY
+        #: The suffix of the head as it was at the last commit.
+        self._stood = b""
         #: Backups under way, in other threads.
         self._copying = 0
         self._journal = Journal(path)
@@ -240,10 +244,14 @@ class Store:
         if self.aside is not None:
             view.see_aside(self.aside)
         self._head = view
+        # What descends from the head of that commit differs from it only by what was written since.
+        if self._stood not in view.seen:
+            self._standing.fall()
 
     def open_aside(self) -> View:
         """The epoch of what is kept out of history; from now on the head sees it."""
         if self.aside is None:
+            self._standing.fall()
             self._put_aside(0)
             record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=0, info={})
             self.aside = view_of({fmt.ASIDE_EPOCH: record}, fmt.ASIDE_EPOCH)
@@ -302,6 +310,24 @@ class Store:
             self._txn.commit()
         self._room.written(self.dirty_bytes)
         self._begin()
+        self._stand()
+
+    def stand_by(self, standing: Standing) -> None:
+        """From here on tell somebody what commits leave, and what changes after them. Everything
+        must be committed."""
+        self._standing.leave()
+        self._standing = standing
+        self.dirents.touch = self.inodes.touch = standing.touch
+        self._stand()
+
+    def _stand(self) -> None:
+        """Not where the head sees more than what its own tables have."""
+        if self.aside is not None or (self.rest.used and self.rest.concerns(self.head)):
+            self._standing.fall()
+        else:
+            path = os.fsencode(self.path / DATA_FILE)
+            self._stood = self.head.suffix
+            self._standing.stand(path, set(self.head.seen), self._stood)
 
     @property
     def is_journalling(self) -> bool:
@@ -330,6 +356,7 @@ class Store:
         except lmdb.Error as error:
             failure = opening.commit_failed(self.path, error)
             self._budget.fail(failure)
+            self._standing.fall()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             raise failure from error
@@ -411,6 +438,7 @@ class Store:
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
         map_size = int(self._env.info()["map_size"])
+        self._standing.leave()
         self._env.close()
         try:
             compaction.adopt_copy(self.path / DATA_FILE)
@@ -421,6 +449,7 @@ class Store:
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)
             self._begin()
+            self._stand()
 
     # -- space ------------------------------------------------------------------------------------
 
@@ -490,6 +519,7 @@ class Store:
         """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""
         if residency.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
+            self._standing.release()
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""

@@ -7,7 +7,7 @@ view. `Plain` tables are ordinary keys and values. Neither knows what an entity 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.store.batches import Part
@@ -230,6 +230,10 @@ class Changes:
             prefix = key[:SUFFIX_SIZE] + b"\xff"
 
 
+def _untold(entity: bytes) -> None:
+    """Hears of changes where nobody else wants to."""
+
+
 class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
@@ -243,6 +247,8 @@ class Versioned:
         rest.know(kind, self)
         #: Grows with every change, but for those that no view can see.
         self.changed = 0
+        #: Told of every entity that changes.
+        self.touch: Callable[[bytes], object] = _untold
         self._txn: Records
         self._cursor: Cursor
 
@@ -327,6 +333,7 @@ class Versioned:
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
         self.changed += 1
+        self.touch(entity)
         return self._txn.replace(entity + view.suffix, value, db=self._db)
 
     def tell(self, view: View, entity: bytes, value: bytes) -> None:
@@ -347,6 +354,10 @@ class Versioned:
     def put_all_unlisted(self, view: View, records: Iterable[tuple[bytes, bytes]]) -> None:
         suffix = view.suffix
         self.changed += 1
+        if self.touch is not _untold:
+            records = list(records)
+            for entity, _ in records:
+                self.touch(entity)
         _put_all(self._txn, self._db, ((entity + suffix, value) for entity, value in records))
 
     def drop(self, view: View, entity: bytes) -> bytes | None:
@@ -360,6 +371,7 @@ class Versioned:
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
         self.changed += 1
+        self.touch(entity)
         own = self._txn.pop(entity + view.suffix, db=self._db)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
@@ -370,6 +382,7 @@ class Versioned:
         if self._rest.used and not view.writable:
             self._rest.wake(self.kind, entity)
         self.changed += 1
+        self.touch(entity)
         return self._txn.pop(entity + view.suffix, db=self._db)
 
     def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

@@ -328,3 +328,68 @@ def test_a_restore_of_paths_leaves_nothing_behind_that_nobody_uses(
     work.mount("--auto", "off")
     succeed(work.cli("restore", saved.name, "--force", "-w", work.path, work.path / "dir"))
     assert work.status()["inodes"] == used
+
+
+def grow(root: Path) -> None:
+    for number in range(30):
+        directory = root / f"d{number % 3}" / f"s{number}"
+        directory.mkdir(parents=True)
+        for name in range(number % 7):
+            (directory / f"f{name}").write_text(f"{number} {name}")
+    (root / "d0" / "s0" / "link").symlink_to("nowhere")
+    (root / "d1" / "twin").hardlink_to(root / "d1" / "s1" / "f0")
+
+
+def rework(root: Path) -> None:
+    """A little of everything that changes names."""
+    (root / "d0" / "s3" / "f0").unlink()
+    (root / "d1" / "s4").rename(root / "d2" / "moved")
+    (root / "d2" / "s5" / "new").write_text("new")
+    (root / "d2" / "s5" / "f1").write_text("written over")
+    (root / "d0" / "made").mkdir()
+    os.utime(root / "d0" / "s6", ns=(1, 2))
+    (root / "d1" / "twin").unlink()
+    (root / "d2" / "s5" / "f2").replace(root / "d2" / "s5" / "f3")
+
+
+def without_times(root: Path) -> dict[str, object]:
+    """Nor the sizes of directories, which every file system has its own of."""
+    return {
+        name: fact._replace(mtime_ns=0, size=fact.size if fact.type == "-" else 0)
+        for name, fact in facts(root).items()
+    }
+
+
+def test_a_tree_that_was_committed_looks_as_it_does_on_disk(
+    work: Workspace, tmp_path: Path
+) -> None:
+    """The kernel knows nothing of it yet, and the front answers what the last commit has."""
+    for root in (work.path, tmp_path):
+        grow(root)
+        root.chmod(0o755)
+    before = facts(work.path)
+    work.remount()
+    assert facts(work.path) == before
+    work.remount()
+    for root in (work.path, tmp_path):
+        assert not (root / "d0" / "absent").exists()
+        rework(root)
+        assert not (root / "d0" / "s3" / "f0").exists()
+        assert not (root / "d1" / "s4" / "f1").exists()
+    assert without_times(work.path) == without_times(tmp_path)
+    after = facts(work.path)
+    work.quiet()
+    assert facts(work.path) == after
+    work.remount()
+    assert facts(work.path) == after
+
+
+def test_a_tree_that_was_restored_looks_as_it_did(work: Workspace) -> None:
+    grow(work.path)
+    before, saved = facts(work.path), save(work)
+    work.remount()
+    rework(work.path)
+    restore(work, saved)
+    assert facts(work.path) == before
+    work.remount()
+    assert facts(work.path) == before
