@@ -51,7 +51,12 @@ class Room:
 
     def disk(self) -> int:
         """How much the disk says that it has."""
-        disk = os.statvfs(self._path)
+        try:
+            disk = os.statvfs(self._path)
+        except FileNotFoundError as error:
+            # Whoever asked for something else must not take this for its answer: `rm -f` would go
+            # on as if all were well.
+            raise OSError(errno.EIO, f"the store {self._path} is gone") from error
         return disk.f_bavail * disk.f_frsize
 
     def written(self, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from ckptfs.store import room
 from ckptfs.store.room import AHEAD, Room
+from tests.support.errnos import fails
 
 MIB = 1 << 20
 
@@ -80,3 +82,9 @@ def test_a_real_disk_gives_and_keeps_nothing(tmp_path: Path) -> None:
     assert found.free() > 0
     assert os.listdir(tmp_path) == []
     assert abs(found.disk() - before) < 16 * MIB
+
+
+def test_a_store_that_is_gone_is_no_answer_to_another_question(tmp_path: Path) -> None:
+    """Who removes a file must not hear that it is not there."""
+    with fails(errno.EIO):
+        Room(tmp_path / "gone").free()
