@@ -31,7 +31,7 @@ static unsigned long long requests;
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
     X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
-    X(rmdir) X(rename) X(read_pieces) X(write) X(sync) X(forget) X(entries) X(errno_of)
+    X(rmdir) X(rename) X(read_pieces) X(write) X(sync) X(forget) X(entries) X(adopt) X(errno_of)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
 static PyObject *generations, *limbo, *unlinked;
@@ -206,10 +206,21 @@ static void show_standing(struct fuse_attr *attributes, const Standing *standing
     set_time(&attributes->ctime, &attributes->ctimensec, standing->ctime_ns);
 }
 
+static int has_number(PyObject *numbers, uint64_t node)
+{
+    if (!PyDict_GET_SIZE(numbers))
+        return 0;
+    PyObject *number = NUMBER(node);
+    int has = number ? PyDict_Contains(numbers, number) : -1;
+    Py_XDECREF(number);
+    PyErr_Clear();
+    return has != 0;
+}
+
 /* Whether a number means what it means in the store: a restore may have parted the two. */
 static int is_plain(uint64_t node)
 {
-    return node < LIVE_END && !PyDict_GET_SIZE(limbo) && !PyDict_GET_SIZE(generations);
+    return node < LIVE_END && !has_number(limbo, node) && !has_number(generations, node);
 }
 
 Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes)
@@ -218,6 +229,8 @@ Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attribut
     if (!is_plain(parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
         return UNSURE;
     Look look = standing_look_up(parent, name, &standing);
+    if (look == FOUND && !is_plain(standing.ino))
+        return UNSURE;
     if (look == FOUND)
         show_standing(attributes, &standing);
     return look;
@@ -739,16 +752,76 @@ static int add_item(Listing *listing, PyObject *item)
     return put_entry(listing, PyBytes_AS_STRING(name), name_size, &entry, cookie);
 }
 
-/* As `listings.UNCOUNTED`: the stream of what was listed here, of which nobody has the names. */
-#define UNCOUNTED (((uint64_t)1 << 30) + 1)
+/* As in `listings`: a cookie is a stream and a place in it. Streams of what is listed here have higher
+ * numbers than the others. */
 #define POSITION_BITS 32
+#define STREAM_FIRST ((uint64_t)1 << 30)
+#define STREAM_END ((uint64_t)1 << 31)
+#define STREAMS_MAX 64
+
+/* The last answers of which all names were given at once; should somebody go on behind one of them, or
+ * somewhere in the middle, `Listings` takes the names. None if there is no stream. */
+static struct {
+    uint64_t stream;
+    Listing listing;
+} streams[STREAMS_MAX];
+static uint64_t last_stream;
+
+static void keep_stream(uint64_t stream, const Listing *listing)
+{
+    size_t place = stream % STREAMS_MAX;
+    char *shorter = listing->used ? realloc(listing->out, listing->used) : NULL;
+    free(streams[place].listing.out);
+    streams[place].stream = stream;
+    streams[place].listing = *listing;
+    if (shorter)
+        streams[place].listing.out = shorter;
+}
+
+static void forget_streams(void)
+{
+    for (size_t i = 0; i < STREAMS_MAX; i++)
+        keep_stream(i, &(Listing){0});
+}
+
+/* The names in an answer, as they were given, without the dots. */
+static PyObject *names_of(const Listing *listing)
+{
+    PyObject *names = PyList_New(0);
+    for (size_t at = 0; names && at < listing->used;) {
+        const struct fuse_direntplus *both = (const void *)(listing->out + at);
+        const struct fuse_dirent *dirent = listing->plus ? &both->dirent : (const void *)both;
+        at += listing->plus ? FUSE_DIRENTPLUS_SIZE(both) : FUSE_DIRENT_SIZE(dirent);
+        if (is_dot(dirent->name, dirent->namelen))
+            continue;
+        PyObject *name = PyBytes_FromStringAndSize(dirent->name, dirent->namelen);
+        if (!name || PyList_Append(names, name))
+            Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+/* Somebody goes on in a stream: its names are handed over. Returns 0 with an exception set if that
+ * failed. */
+static int hand_over_stream(uint64_t stream)
+{
+    size_t place = stream % STREAMS_MAX;
+    if (stream < STREAM_FIRST || streams[place].stream != stream)
+        return 1;
+    PyObject *result = CALL(call_adopt, NUMBER(stream), names_of(&streams[place].listing));
+    streams[place].stream = 0;
+    Py_XDECREF(result);
+    return result != NULL;
+}
 
 static int add_standing(void *context, const char *name, size_t name_size, uint64_t ino,
                         const Standing *inode)
 {
     Listing *listing = context;
-    uint64_t position = (listing->last & (((uint64_t)1 << POSITION_BITS) - 1)) + 1;
     struct fuse_entry_out entry = named_entry(name, name_size, ino);
+    if (inode && !is_plain(ino))
+        return 0;
     if (inode) {
         show_standing(&entry.attr, inode);
         known_note(&entry.attr); /* as the store has them */
@@ -756,17 +829,19 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
         entry.nodeid = ino;
         entry.attr_valid = entry.entry_valid = FOREVER;
     }
-    return put_entry(listing, name, name_size, &entry, UNCOUNTED << POSITION_BITS | position);
+    return put_entry(listing, name, name_size, &entry, listing->last + 1);
 }
 
 /* All that is in a directory, if it stands as it was committed, and fits. */
 static int list_standing(Listing *listing)
 {
     uint64_t above;
+    last_stream = last_stream + 1 < STREAM_END && last_stream ? last_stream + 1 : STREAM_FIRST;
+    listing->last = last_stream << POSITION_BITS;
     /* In the root `.checkpoints` may have to be shown. */
     if (!is_plain(listing->node) || listing->node == FUSE_ROOT_ID)
         return 0;
-    if (!standing_parent(listing->node, &above) ||
+    if (!standing_parent(listing->node, &above) || !above ||
         !add_standing(listing, ".", 1, listing->node, NULL) ||
         !add_standing(listing, "..", 2, above, NULL))
         return 0;
@@ -796,32 +871,39 @@ static void remember_listed(const Listing *listing)
     }
 }
 
+/* The end of the listing that was answered last: the kernel asks until it gets nothing. */
+static uint64_t ended_node, ended_at;
+
+/* Puts an answer together. Returns 1 if it ends the listing, 0 if there is more, -1 for an exception. */
+static int fill_listing(Listing *listing, uint64_t offset)
+{
+    if (!listing->out) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (offset && offset == ended_at && listing->node == ended_node)
+        return 1;
+    if (!offset && list_standing(listing))
+        return 1;
+    listing->used = 0;
+    listing->last = offset;
+    return hand_over_stream(offset >> POSITION_BITS) ? list_stored(listing, offset) : -1;
+}
+
 static Outcome list(const Request *request, int plus)
 {
     const struct fuse_read_in *in = (const void *)request->body;
     Listing listing = {request->head->nodeid, plus, malloc(in->size), 0, in->size, 0};
-    /* The kernel asks until it gets nothing: the end that was just reached is still one. */
-    static uint64_t ended_node, ended_at;
-    int fits = -1;
-    if (!listing.out)
-        PyErr_NoMemory();
-    else if (in->offset && in->offset == ended_at && listing.node == ended_node)
-        fits = 1;
-    else if (!in->offset && list_standing(&listing))
-        fits = 1;
-    else {
-        listing.used = 0;
-        listing.last = in->offset;
-        fits = list_stored(&listing, in->offset);
-    }
-    if (fits > 0) {
-        ended_node = listing.node;
-        ended_at = listing.used ? listing.last : in->offset;
-    }
-    if (fits >= 0 && send_answer(request, 0, listing.out, listing.used) && plus)
+    int ends = fill_listing(&listing, in->offset);
+    ended_node = listing.node;
+    ended_at = ends > 0 ? (listing.used ? listing.last : in->offset) : 0;
+    if (ends >= 0 && send_answer(request, 0, listing.out, listing.used) && plus)
         remember_listed(&listing);
-    free(listing.out);
-    return fits < 0 ? FAILED : ANSWERED;
+    if (ends > 0 && !in->offset && listing.last >> POSITION_BITS >= STREAM_FIRST)
+        keep_stream(listing.last >> POSITION_BITS, &listing);
+    else
+        free(listing.out);
+    return ends < 0 ? FAILED : ANSWERED;
 }
 
 static Outcome do_readdir(const Request *request)
@@ -1084,6 +1166,8 @@ static PyObject *bind(PyObject *module, PyObject *owner)
     waiting = 0;
     hooked = 0;
     forget_everything();
+    forget_streams();
+    ended_node = ended_at = 0;
     known_forget_all();
     Py_RETURN_NONE;
 }

@@ -25,8 +25,8 @@ _POSITION_BITS = 32
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 #: "." and "..".
 _DOTS = 2
-#: The stream of whatever the front listed by itself, and all at once; nobody has the names.
-UNCOUNTED = (1 << 30) + 1
+#: Streams from here on are the front's, until they are adopted.
+_OWN_END = 1 << 30
 
 #: Of what the kernel knows already the number is enough.
 Item = Inode | Ino
@@ -82,18 +82,25 @@ class Listings:
             yield b".", here, base | 1
         yield b"..", above, base | 2
 
+    def adopt(self, number: int, names: list[bytes]) -> None:
+        """Remember the names of a stream that somebody else began."""
+        self._make_room()
+        self._streams[number] = names
+        self._count += len(names)
+
     def _next(self) -> int:
-        self._latest = self._latest % (1 << 30) + 1
+        self._latest = self._latest % (_OWN_END - 1) + 1
+        self._make_room()
+        return self._latest
+
+    def _make_room(self) -> None:
         while len(self._streams) >= _STREAMS_MAX or (self._streams and self._count > _NAMES_MAX):
             _, names = self._streams.popitem(last=False)
             self._count -= len(names)
         if not self._streams:
             self._count = 0  # one that was dropped while it was read has been counted on
-        return self._latest
 
     def _names(self, number: int) -> list[bytes]:
-        if number == UNCOUNTED:
-            return []
         names = self._streams.setdefault(number, [])
         self._streams.move_to_end(number)
         return names

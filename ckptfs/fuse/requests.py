@@ -252,6 +252,10 @@ class Requests:
         is ``familiar`` it is the number of the inode."""
         return self._listings.entries(node, cookie)
 
+    def adopt(self, stream: int, names: list[bytes]) -> None:
+        """Go on with a listing that the front began: these are the names that it gave."""
+        self._listings.adopt(stream, names)
+
     def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""
         fs = self._fs

@@ -67,15 +67,19 @@ static const unsigned char *map; /* NULL: the file is not mapped */
 static uint64_t last_page;
 static Tree inodes, dirents;
 
-/* NULL if that is no page that can be read. */
-static const Page *page_at(uint64_t number)
+/* A page of a tree. NULL if it is not as it should be: a branch, or where the leaves are a leaf. */
+static const Page *page_at(uint64_t number, int is_leaf)
 {
-    return number <= last_page ? (const Page *)(map + number * PAGE) : NULL;
+    const Page *page = (const void *)(map + number * PAGE);
+    if (number > last_page || page->number != number || page->flags != (is_leaf ? LEAF : BRANCH) ||
+        page->lower <= sizeof *page || page->lower > page->upper || page->upper > PAGE)
+        return NULL;
+    return page;
 }
 
 static unsigned count_of(const Page *page)
 {
-    return page->lower >= sizeof *page && page->lower <= PAGE ? (page->lower - sizeof *page) / 2 : 0;
+    return (page->lower - sizeof *page) / 2;
 }
 
 /* NULL if it is not within its page. */
@@ -83,7 +87,7 @@ static const Node *node_at(const Page *page, unsigned index)
 {
     size_t place = page->places[index];
     const Node *node = (const void *)((const char *)page + place);
-    if (place < sizeof *page || place + sizeof *node > PAGE ||
+    if (place & 1 || place < page->upper || place + sizeof *node > PAGE ||
         place + sizeof *node + node->key_size > PAGE)
         return NULL;
     return node;
@@ -96,32 +100,41 @@ static int compare(const Node *node, Bytes key)
     return order ? order : (node->key_size > key.size) - (node->key_size < key.size);
 }
 
-/* The first node of a page whose key is not below the wanted one; in a branch the first key counts as
- * below all. Returns -1 if the page makes no sense. */
-static int first_from(const Page *page, Bytes key)
+/* Where a key is in a page, or would be: the first node that is not below it. In a branch the first
+ * key counts as below all. Looks at the same nodes as LMDB does, so that both are led astray by the
+ * same. Returns -1 if the page makes no sense. */
+static int place_in(const Page *page, Bytes key, int *is_there)
 {
-    unsigned low = page->flags & BRANCH ? 1 : 0, high = count_of(page);
-    if (!high)
-        return -1;
-    while (low < high) {
-        unsigned middle = (low + high) / 2;
-        const Node *node = node_at(page, middle);
+    int low = page->flags == BRANCH, high = (int)count_of(page) - 1, middle = 0, order = 0;
+    while (low <= high) {
+        middle = (low + high) / 2;
+        const Node *node = node_at(page, (unsigned)middle);
         if (!node)
             return -1;
-        if (compare(node, key) < 0)
+        order = -compare(node, key);
+        if (!order)
+            break;
+        if (order > 0)
             low = middle + 1;
         else
-            high = middle;
+            high = middle - 1;
     }
-    return (int)low;
+    *is_there = !order;
+    return middle + (order > 0);
 }
 
 /* -- a way through a tree ------------------------------------------------------------------------ */
 
+/* So many nodes may be looked at on one way: as many as a directory has entries that are ever listed
+ * here, and versions. In a tree that leads to itself there is no end. */
+#define STEPS_MAX (1 << 16)
+
 typedef struct {
+    int levels; /* of the tree */
     const Page *pages[DEPTH_MAX];
     unsigned indexes[DEPTH_MAX];
     int depth;
+    int steps;
 } Way;
 
 static uint64_t child_of(const Node *node)
@@ -129,55 +142,69 @@ static uint64_t child_of(const Node *node)
     return node->low | (uint64_t)node->high << 16 | (uint64_t)node->flags << 32;
 }
 
-/* Goes down from what the last step of the way leads to, to its first leaf, or with a key to where that
- * would be. Returns 0 if that cannot be. */
+/* Where to go on in a page: to its beginning, or with a key to where that would be. Returns -1 if that
+ * cannot be. */
+static int step_in(const Page *page, const Bytes *key)
+{
+    int is_there = 0;
+    int index = key ? place_in(page, *key, &is_there) : 0;
+    /* In a branch: the one that is equal or, mostly, the one before the first that is above. */
+    return index - (page->flags == BRANCH && key && index > 0 && !is_there);
+}
+
+/* Goes down from what the last step of the way leads to, to a leaf. Returns 0 if that cannot be. */
 static int go_down(Way *way, uint64_t number, const Bytes *key)
 {
-    for (;;) {
-        const Page *page = page_at(number);
-        if (!page || way->depth == DEPTH_MAX || !(page->flags & (BRANCH | LEAF)))
-            return 0;
-        int index = key ? first_from(page, *key) : 0;
+    while (way->depth < way->levels) {
+        const Page *page = page_at(number, way->depth == way->levels - 1);
+        int index = page ? step_in(page, key) : -1;
         if (index < 0)
             return 0;
-        if (page->flags & BRANCH && key) {
-            /* The one that is equal or, mostly, the one before the first that is above. */
-            const Node *node = (unsigned)index < count_of(page) ? node_at(page, (unsigned)index) : NULL;
-            if (!node || compare(node, *key))
-                index--;
-        }
         way->pages[way->depth] = page;
         way->indexes[way->depth++] = (unsigned)index;
-        if (page->flags & LEAF)
+        if (way->depth == way->levels)
             return 1;
         const Node *node = node_at(page, (unsigned)index);
         if (!node)
             return 0;
         number = child_of(node);
     }
+    return 0;
+}
+
+/* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
+static int find_way(Way *way, const Tree *tree, Bytes key)
+{
+    *way = (Way){.levels = tree->depth};
+    return tree->depth <= DEPTH_MAX && go_down(way, tree->root, &key);
+}
+
+static int is_empty(const Tree *tree)
+{
+    return tree->root == NO_PAGE;
 }
 
 /* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree, or
  * with ``sure`` cleared where the tree makes no sense. */
 static const Node *node_on(Way *way, int *sure)
 {
-    for (;;) {
+    while (way->depth) {
         const Page *page = way->pages[way->depth - 1];
         unsigned index = way->indexes[way->depth - 1];
-        if (index < count_of(page)) {
-            const Node *node = node_at(page, index);
-            if (!node)
-                *sure = 0;
-            else if (page->flags & BRANCH && (*sure = go_down(way, child_of(node), NULL)))
-                continue;
-            else if (page->flags & LEAF)
-                return node;
-            return NULL;
+        if (index >= count_of(page)) {
+            if (--way->depth)
+                way->indexes[way->depth - 1]++;
+            continue;
         }
-        if (--way->depth == 0)
+        const Node *node = node_at(page, index);
+        *sure = node && ++way->steps < STEPS_MAX;
+        if (!*sure || page->flags == LEAF)
+            return *sure ? node : NULL;
+        *sure = go_down(way, child_of(node), NULL);
+        if (!*sure)
             return NULL;
-        way->indexes[way->depth - 1]++;
     }
+    return NULL;
 }
 
 /* -- versions ------------------------------------------------------------------------------------ */
@@ -214,13 +241,12 @@ static int record_of(const Page *page, const Node *node, Bytes *record)
 /* The newest record of an entity that the view sees. ``key`` has room behind the entity. */
 static Look newest(const Tree *tree, unsigned char *key, size_t size, Bytes *record)
 {
-    Way way = {.depth = 0};
+    Way way;
     int sure = 1;
-    Bytes wanted = {key, size + SUFFIX};
     memcpy(key + size, first, SUFFIX);
-    if (tree->root == NO_PAGE)
+    if (is_empty(tree))
         return ABSENT;
-    if (!go_down(&way, tree->root, &wanted))
+    if (!find_way(&way, tree, (Bytes){key, size + SUFFIX}))
         return UNSURE;
     for (const Node *node; (node = node_on(&way, &sure));) {
         if (node->key_size != size + SUFFIX || memcmp(node->data, key, size))
@@ -469,12 +495,12 @@ int standing_parent(uint64_t directory, uint64_t *above)
 int standing_list(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, void *context)
 {
     unsigned char prefix[8];
-    Bytes wanted = {prefix, sizeof prefix};
-    Way way = {.depth = 0};
+    Way way;
     int sure = 1;
     const Node *last = NULL; /* the one whose name was given, or is gone */
     put_big(prefix, directory);
-    if (!stands(directory) || dirents.root == NO_PAGE || !go_down(&way, dirents.root, &wanted))
+    if (!stands(directory) || is_empty(&dirents) ||
+        !find_way(&way, &dirents, (Bytes){prefix, sizeof prefix}))
         return 0;
     for (const Node *node; (node = node_on(&way, &sure)); way.indexes[way.depth - 1]++) {
         if (node->key_size < sizeof prefix || memcmp(node->data, prefix, sizeof prefix))
@@ -503,10 +529,10 @@ static const Meta *meta_at(uint64_t number)
 /* The tree of a table. Returns 0 if there is none. */
 static int find_tree(const Tree *names, const char *name, Tree *tree)
 {
-    Way way = {.depth = 0};
+    Way way;
     int sure = 1;
     Bytes key = {(const unsigned char *)name, strlen(name)}, record;
-    if (names->root == NO_PAGE || !go_down(&way, names->root, &key))
+    if (is_empty(names) || !find_way(&way, names, key))
         return 0;
     const Node *node = node_on(&way, &sure);
     if (!node || compare(node, key) || !record_of(way.pages[way.depth - 1], node, &record) ||

@@ -394,6 +394,7 @@ class Store:
                 self.commit()
                 committed = True
         finally:
+            self._standing.leave()
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
 from ckptfs.store.journal import Recorder
+from ckptfs.store.standing import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -230,10 +231,6 @@ class Changes:
             prefix = key[:SUFFIX_SIZE] + b"\xff"
 
 
-def _untold(entity: bytes) -> None:
-    """Hears of changes where nobody else wants to."""
-
-
 class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
@@ -248,7 +245,7 @@ class Versioned:
         #: Grows with every change, but for those that no view can see.
         self.changed = 0
         #: Told of every entity that changes.
-        self.touch: Callable[[bytes], object] = _untold
+        self.touch: Callable[[bytes], object] = untouched
         self._txn: Records
         self._cursor: Cursor
 
@@ -354,7 +351,7 @@ class Versioned:
     def put_all_unlisted(self, view: View, records: Iterable[tuple[bytes, bytes]]) -> None:
         suffix = view.suffix
         self.changed += 1
-        if self.touch is not _untold:
+        if self.touch is not untouched:
             records = list(records)
             for entity, _ in records:
                 self.touch(entity)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import mmap
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.mounting import Workspace, succeed
+from tests.support.syscalls import Dirent, getdents
 from tests.support.trees import facts, plant
 from tests.support.waiting import wait_until
 
@@ -393,3 +395,98 @@ def test_a_tree_that_was_restored_looks_as_it_did(work: Workspace) -> None:
     assert facts(work.path) == before
     work.remount()
     assert facts(work.path) == before
+
+
+NAMES = [b"m%03d" % number for number in range(20)]
+
+
+@contextlib.contextmanager
+def opened(directory: Path) -> Iterator[int]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def committed(work: Workspace) -> Path:
+    """A directory that stands as it was committed, and that the kernel knows nothing of."""
+    directory = work.path / "dir"
+    for place in (directory, work.path / "elsewhere"):
+        place.mkdir()
+        for name in NAMES:
+            (place / os.fsdecode(name)).touch()
+    work.remount()
+    return directory
+
+
+def list_elsewhere(work: Workspace) -> None:
+    """What was listed last is another directory then."""
+    (work.path / "elsewhere" / "new").touch()
+    os.listdir(work.path / "elsewhere")
+    (work.path / "elsewhere" / "new").unlink()
+
+
+def read_on(fd: int, size: int) -> list[bytes]:
+    found: list[bytes] = []
+    while batch := getdents(fd, size):
+        found += [entry.name for entry in batch]
+    return found
+
+
+def names_of(entries: list[Dirent]) -> list[bytes]:
+    return [entry.name for entry in entries if entry.name not in (b".", b"..")]
+
+
+@pytest.mark.parametrize("size", [400, 32_768])
+def test_a_listing_goes_on_behind_what_was_removed(work: Workspace, size: int) -> None:
+    directory = committed(work)
+    with opened(directory) as fd:
+        given = names_of(getdents(fd, size))
+        for name in given:
+            (directory / os.fsdecode(name)).unlink()
+        list_elsewhere(work)
+        assert given + read_on(fd, size) == NAMES
+
+
+@pytest.mark.parametrize("size", [400, 32_768])
+def test_a_listing_gives_nothing_twice_if_names_come_before(work: Workspace, size: int) -> None:
+    directory = committed(work)
+    with opened(directory) as fd:
+        given = names_of(getdents(fd, size))
+        for number in range(4):
+            (directory / f"a{number}").touch()
+        list_elsewhere(work)
+        assert given + read_on(fd, size) == NAMES
+
+
+def test_a_listing_goes_on_where_it_is_told_to(work: Workspace) -> None:
+    directory = committed(work)
+    with opened(directory) as fd:
+        entries = getdents(fd, 32_768)
+        place = next(entry for entry in entries if entry.name == NAMES[9])
+        for name in NAMES[:7]:
+            (directory / os.fsdecode(name)).unlink()
+        list_elsewhere(work)
+        os.lseek(fd, place.after, os.SEEK_SET)
+        assert read_on(fd, 32_768) == NAMES[10:]
+
+
+def test_a_program_that_writes_beside_what_it_lists_ends(work: Workspace) -> None:
+    directory = committed(work)
+    seen = []
+    for entry in os.scandir(directory):
+        seen.append(os.fsencode(entry.name))
+        (directory / f"backup-{entry.name}").touch()
+        list_elsewhere(work)
+    assert seen == NAMES
+
+
+def test_more_listings_at_once_than_are_remembered(work: Workspace) -> None:
+    directory = committed(work)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(opened(directory)) for _ in range(100)]
+        begun = [names_of(getdents(fd, 400)) for fd in readers]
+        (directory / "zz").touch()
+        for fd, given in zip(readers, begun, strict=True):
+            assert given + read_on(fd, 400) == [*NAMES, b"zz"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import stat
 from collections.abc import Callable, Iterator
@@ -254,6 +255,40 @@ def test_what_is_damaged_is_left_to_the_store(standing: Life, compiled: ModuleTy
     fs.store.dirty = True
     fs.commit()
     assert compiled.look_up(ROOT_INO, b"file")
+
+
+#: In the head of a page: its number, and its flags. How many nodes it has nobody else can tell.
+_PAGE, _HEAD = 4096, (*range(8), 10, 11)
+
+
+def test_a_page_that_is_not_as_it_should_be_is_left_to_the_store(
+    standing: Life, compiled: ModuleType
+) -> None:
+    """Each bit in the heads of all pages flips, one after the other."""
+    fs = standing.fs
+    directories = [mkdir(fs, ROOT_INO, b"%d" % number) for number in range(20)]
+    places = [(directory, b"%03d" % name) for directory in directories for name in range(40)]
+    for directory, name in places:
+        mknod(fs, directory, name)
+    fs.commit()
+    places = places[::40] + places[39::40] + [(directories[0], b"absent")]
+    good = [compiled.look_up(*place) for place in places]
+    assert None not in good
+    file = fs.store.path / "data.mdb"
+    unsure = 0
+    with file.open("r+b", buffering=0) as data:
+        for at in range(2 * _PAGE, file.stat().st_size, _PAGE):
+            head = os.pread(data.fileno(), 16, at)
+            for bit in (8 * byte + bit for byte in _HEAD for bit in range(8)):
+                flipped = bytearray(head)
+                flipped[bit // 8] ^= 1 << bit % 8
+                os.pwrite(data.fileno(), flipped, at)
+                found = [compiled.look_up(*place) for place in places]
+                assert all(now in (None, then) for now, then in zip(found, good, strict=True))
+                unsure += found.count(None)
+            os.pwrite(data.fileno(), head, at)
+    assert unsure > 1_000
+    assert [compiled.look_up(*place) for place in places] == good
 
 
 def test_where_names_are_kept_out_of_history_nothing_is_known(
