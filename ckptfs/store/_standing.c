@@ -175,7 +175,10 @@ static int go_down(Way *way, uint64_t number, const Bytes *key)
 /* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
 static int find_way(Way *way, const Tree *tree, Bytes key)
 {
-    *way = (Way){.levels = tree->depth};
+    /* The steps are filled in as they come. (GCC 12.2 with -fwrapv takes them back if they are cleared
+     * here.) */
+    way->levels = tree->depth;
+    way->depth = way->steps = 0;
     return tree->depth <= DEPTH_MAX && go_down(way, tree->root, &key);
 }
 
