@@ -270,6 +270,8 @@ def read_pieces(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) ->
     if not inode.is_file:
         raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
     end = min(offset + size, inode.size)
+    if offset >= end:
+        return []
     fs.store.expect_blocks()
     try:
         return list(_pieces(fs, view, inode, offset, end))

@@ -10,32 +10,19 @@
  * store is asked, as if it were not known.
  */
 
+#include "../store/_numbers.h"
 #include "_front.h"
 
-/* Powers of two; at most half of the places are taken. */
 #define DIRECTORIES_SIZE (1 << 13)
 #define NAMES_SIZE (1 << 16)
 
-/* A place with 0 is free. */
-typedef struct {
-    uint64_t *places;
-    size_t size;
-    size_t taken;
-} Table;
-
 static uint64_t directory_places[DIRECTORIES_SIZE], name_places[NAMES_SIZE];
-static Table directories = {directory_places, DIRECTORIES_SIZE, 0};
-static Table names = {name_places, NAMES_SIZE, 0};
+static Numbers directories = {directory_places, DIRECTORIES_SIZE, 0};
+static Numbers names = {name_places, NAMES_SIZE, 0};
 
 static PyObject *call_moment;
 /* When the last turn ended, as the store tells; NULL if nothing was known then. */
 static PyObject *last_moment;
-
-static uint64_t mixed(uint64_t value)
-{
-    value = (value ^ value >> 32) * 0x9e3779b97f4a7c15ULL;
-    return value ^ value >> 29;
-}
 
 /* Never 0. */
 static uint64_t hash_of(uint64_t parent, const char *name)
@@ -46,45 +33,19 @@ static uint64_t hash_of(uint64_t parent, const char *name)
     return mixed(hash) | 1;
 }
 
-/* Where a value stands, or is to stand. */
-static uint64_t *place_of(const Table *table, uint64_t value)
-{
-    size_t index = mixed(value) % table->size;
-    while (table->places[index] && table->places[index] != value)
-        index = (index + 1) % table->size;
-    return &table->places[index];
-}
-
-static int has(const Table *table, uint64_t value)
-{
-    return table->taken && *place_of(table, value) == value;
-}
-
-static void clear(Table *table)
-{
-    if (table->taken)
-        memset(table->places, 0, table->size * sizeof *table->places);
-    table->taken = 0;
-}
-
 static void forget(void)
 {
-    clear(&directories);
-    clear(&names);
+    numbers_clear(&directories);
+    numbers_clear(&names);
     Py_CLEAR(last_moment);
 }
 
-static void put(Table *table, uint64_t value)
+static void put(Numbers *numbers, uint64_t number)
 {
-    uint64_t *place = place_of(table, value);
-    if (*place)
+    if (numbers_put(numbers, number))
         return;
-    if (table->taken == table->size / 2) {
-        forget(); /* the rest of this is said in vain, and does no harm */
-        place = place_of(table, value);
-    }
-    *place = value;
-    table->taken++;
+    forget(); /* the rest of this is said in vain, and does no harm */
+    numbers_put(numbers, number);
 }
 
 void absent_note_directory(uint64_t node)
@@ -94,13 +55,13 @@ void absent_note_directory(uint64_t node)
 
 void absent_note_name(uint64_t parent, const char *name)
 {
-    if (has(&directories, parent))
+    if (numbers_have(&directories, parent))
         put(&names, hash_of(parent, name));
 }
 
 int absent_is(uint64_t parent, const char *name)
 {
-    return has(&directories, parent) && !has(&names, hash_of(parent, name));
+    return numbers_have(&directories, parent) && !numbers_have(&names, hash_of(parent, name));
 }
 
 /* -- turns ------------------------------------------------------------------------------------- */

@@ -253,14 +253,20 @@ static uint64_t generation_of(PyObject *inode, uint64_t node)
     return generation ? PyLong_AsUnsignedLongLong(generation) : 0;
 }
 
+/* Attributes as the store has them are about to be answered; puts in what it has not heard of yet. */
+static void note_attributes(struct fuse_attr *attributes)
+{
+    known_note(attributes);
+    fresh_note_directory(attributes);
+}
+
 /* What is said of an inode together with its name. */
 static int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
 {
     memset(entry, 0, sizeof *entry);
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
-    known_note(&entry->attr); /* as the store has them */
-    fresh_note_directory(&entry->attr);
+    note_attributes(&entry->attr);
     entry->nodeid = entry->attr.ino;
     entry->generation = generation_of(inode, entry->nodeid);
     entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
@@ -320,8 +326,7 @@ static Outcome answer_attributes(const Request *request, PyObject *inode)
     out.attr_valid = out.attr.ino < HISTORY ? FOREVER : 0;
     if (!filled)
         return FAILED;
-    known_note(&out.attr); /* as the store has them */
-    fresh_note_directory(&out.attr);
+    note_attributes(&out.attr);
     return answer(request, &out, sizeof out);
 }
 
@@ -404,8 +409,7 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments)
 /* A name that stands as it was committed. */
 static Outcome answer_standing(const Request *request, struct fuse_attr *attributes)
 {
-    known_note(attributes); /* as the store has them */
-    fresh_note_directory(attributes);
+    note_attributes(attributes);
     return answer_new_entry(request, attributes);
 }
 
@@ -436,8 +440,7 @@ static Outcome do_getattr(const Request *request)
     if (known)
         return answer_known(request, known);
     if (get_standing(request->head->nodeid, &attributes)) {
-        known_note(&attributes); /* as the store has them */
-        fresh_note_directory(&attributes);
+        note_attributes(&attributes);
         return answer_known(request, &attributes);
     }
     return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
@@ -765,7 +768,7 @@ static struct {
     uint64_t stream;
     Listing listing;
 } streams[STREAMS_MAX];
-static uint64_t last_stream;
+static uint64_t last_stream = STREAM_END - 1;
 
 static void keep_stream(uint64_t stream, const Listing *listing)
 {
@@ -824,8 +827,7 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
         return 0;
     if (inode) {
         show_standing(&entry.attr, inode);
-        known_note(&entry.attr); /* as the store has them */
-        fresh_note_directory(&entry.attr);
+        note_attributes(&entry.attr);
         entry.nodeid = ino;
         entry.attr_valid = entry.entry_valid = FOREVER;
     }
@@ -836,7 +838,7 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
 static int list_standing(Listing *listing)
 {
     uint64_t above;
-    last_stream = last_stream + 1 < STREAM_END && last_stream ? last_stream + 1 : STREAM_FIRST;
+    last_stream = last_stream + 1 < STREAM_END ? last_stream + 1 : STREAM_FIRST;
     listing->last = last_stream << POSITION_BITS;
     /* In the root `.checkpoints` may have to be shown. */
     if (!is_plain(listing->node) || listing->node == FUSE_ROOT_ID)

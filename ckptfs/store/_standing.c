@@ -13,6 +13,7 @@
  */
 
 #include "_standing.h"
+#include "_numbers.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -266,19 +267,10 @@ static Look newest(const Tree *tree, unsigned char *key, size_t size, Bytes *rec
 
 /* -- what was changed since ---------------------------------------------------------------------- */
 
-/* A power of two; at most half of the places are taken. 0 is free. */
 #define TOUCHED_SIZE (1 << 14)
 
-static uint64_t touched[TOUCHED_SIZE];
-static size_t touched_count;
-
-static uint64_t *place_of(uint64_t ino)
-{
-    size_t index = (ino * 0x9e3779b97f4a7c15ULL >> 40) % TOUCHED_SIZE;
-    while (touched[index] && touched[index] != ino)
-        index = (index + 1) % TOUCHED_SIZE;
-    return &touched[index];
-}
+static uint64_t touched_places[TOUCHED_SIZE];
+static Numbers touched = {touched_places, TOUCHED_SIZE, 0};
 
 static void fall(void)
 {
@@ -287,17 +279,13 @@ static void fall(void)
 
 void standing_touch(uint64_t ino)
 {
-    uint64_t *place = seen ? place_of(ino) : NULL;
-    if (!place || *place == ino)
-        return;
-    *place = ino;
-    if (++touched_count > TOUCHED_SIZE / 2)
+    if (seen && !numbers_put(&touched, ino))
         fall();
 }
 
 static int stands(uint64_t ino)
 {
-    return seen && *place_of(ino) != ino;
+    return seen && !numbers_have(&touched, ino);
 }
 
 /* -- records ------------------------------------------------------------------------------------- */
@@ -438,14 +426,15 @@ Look standing_look_up(uint64_t parent, const char *name, Standing *found)
 {
     unsigned char key[KEY_MAX];
     size_t size = strlen(name);
-    Bytes entry, record;
+    uint64_t above;
+    Bytes entry;
     if (!stands(parent) || size > UINT8_MAX)
         return UNSURE;
     put_big(key, parent);
     memcpy(key + 8, name, size + 1);
     Look look = newest(&dirents, key, 8 + size + 1, &entry);
     if (look == ABSENT) /* unless the directory came later */
-        return inode_record(parent, &record) && S_ISDIR(u32_at(record.at)) ? ABSENT : UNSURE;
+        return standing_parent(parent, &above) ? ABSENT : UNSURE;
     if (look == UNSURE || entry.size != 8)
         return UNSURE;
     return follow(__builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND : UNSURE;
@@ -597,7 +586,7 @@ static int find_trees(void)
 const char standing_stand_doc[] =
     "stand(path, seen, first)\n\n"
     "A commit was made. ``path`` is the data file, ``seen`` a set of the suffixes that the head\n"
-    "sees, which nobody changes from here on, and ``first`` the head's own.";
+    "sees now, and ``first`` its own.";
 
 PyObject *standing_stand(PyObject *module, PyObject *args)
 {
@@ -611,11 +600,12 @@ PyObject *standing_stand(PyObject *module, PyObject *args)
         return NULL;
     }
     fall();
-    memset(touched, 0, sizeof touched);
-    touched_count = 0;
+    numbers_clear(&touched);
     if ((is_mapped(path) || map_file(path)) && find_trees()) {
         memcpy(first, own, SUFFIX);
-        seen = Py_NewRef(suffixes);
+        seen = PySet_New(suffixes);
+        if (!seen)
+            return NULL;
     }
     Py_RETURN_NONE;
 }

@@ -327,7 +327,7 @@ class Store:
         else:
             path = os.fsencode(self.path / DATA_FILE)
             self._stood = self.head.suffix
-            self._standing.stand(path, set(self.head.seen), self._stood)
+            self._standing.stand(path, self.head.seen, self._stood)
 
     @property
     def is_journalling(self) -> bool:

@@ -12,8 +12,8 @@ from typing import Protocol
 
 class Standing(Protocol):
     def stand(self, path: bytes, seen: set[bytes], first: bytes) -> object:
-        """Everything is committed into this data file, and the head sees these suffixes; ``first``
-        is its own."""
+        """Everything is committed into this data file, and the head sees these suffixes now;
+        ``first`` is its own."""
 
     def touch(self, entity: bytes) -> object:
         """A record is written since; the first eight bytes say of which inode, or directory."""
