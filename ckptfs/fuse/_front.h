@@ -1,6 +1,7 @@
-/* What the parts of the compiled front share: `_front.c` has the loop and the ordinary way of a
- * request, `_fresh.c` what is answered before it is put into the store, `_absent.c` which names need
- * not be looked for there, `_known.c` of what it need not be asked for the attributes. */
+/* What the parts of the compiled front share. A request is read in `_front.c`, the loop, and goes to
+ * `_fresh.c`, which answers before anything is put into the store; what it leaves goes the ordinary way
+ * (`_ordinary.c`, `_listing.c`). `_answers.c` is how the kernel is told. What need not be asked for:
+ * `_absent.c` has names that are not there, `_known.c` attributes, `_lookups.c` what the kernel knows. */
 
 #ifndef CKPTFS_FRONT_H
 #define CKPTFS_FRONT_H
@@ -55,7 +56,13 @@ typedef struct {
 
 #pragma GCC visibility push(hidden)
 
-/* -- answers (_front.c) ------------------------------------------------------------------------ */
+/* -- answers (_answers.c) ---------------------------------------------------------------------- */
+
+/* As `fresh_bind`. */
+int answers_bind(PyObject *owner);
+
+/* The FUSE descriptor. */
+extern int device;
 
 /* Whether the one who asked took the answer. */
 int send_answer(const Request *request, int error, const void *body, size_t size);
@@ -68,21 +75,41 @@ Outcome answer_absent(const Request *request);
 /* The attributes of a node. */
 Outcome answer_known(const Request *request, const struct fuse_attr *attributes);
 
+/* What Python returned, which is let go of: nothing, an inode under a name, the attributes of one,
+ * bytes, a list of such, which are not copied. FAILED if it is NULL. */
+Outcome answer_done(const Request *request, PyObject *result);
+Outcome answer_entry(const Request *request, PyObject *inode);
+Outcome answer_attributes(const Request *request, PyObject *inode);
+Outcome answer_bytes(const Request *request, PyObject *result);
+Outcome answer_pieces(const Request *request, PyObject *list);
+
 /* What stands under a name, or has a number, in the live tree, as far as that is known without asking
  * the store. */
 Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes);
 int get_standing(uint64_t node, struct fuse_attr *attributes);
+void show_standing(struct fuse_attr *attributes, const Standing *standing);
 
-/* Returns 0 if what Python returned is no inode; an exception is set then. */
+/* Whether a number means what it means in the store: a restore may have parted the two. */
+int is_plain(uint64_t node);
+
+/* Files that a restore replaced while they were in use, by node. */
+extern PyObject *limbo;
+
+/* What the numbers of inodes in the view of a node have above them. */
+uint64_t base_of(uint64_t node);
+
+/* Return 0 if what Python returned is no inode; an exception is set then. */
 int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base);
+int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base);
+
+/* Attributes as the store has them are about to be answered; puts in what it has not heard of yet. */
+void note_attributes(struct fuse_attr *attributes);
 
 void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns);
 int64_t join_time(uint64_t seconds, uint32_t nanoseconds);
 
 /* The errno for the exception that is set; it is told in the log if nobody expected it. */
 int errno_of_failure(void);
-
-/* -- calls (_front.c) -------------------------------------------------------------------------- */
 
 #define NUMBER(value) PyLong_FromUnsignedLongLong(value)
 
@@ -94,8 +121,45 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments);
     call(method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
          (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
 
-/* Keeps an attribute of an object. Returns 0 with an exception set if there is none. */
+/* Keep an attribute of an object, the second one of a type. Return 0 with an exception set if there is
+ * none. */
 int take_attribute(PyObject *owner, const char *name, PyObject **place);
+int take_state(PyObject *owner, const char *name, PyTypeObject *type, PyObject **place);
+
+/* -- the ordinary way (_ordinary.c, _listing.c) --------------------------------------------------- */
+
+/* What answers a request, and how many bytes it must have behind its head. Names come after those,
+ * and end with a zero in any case. */
+typedef struct {
+    Outcome (*handle)(const Request *request);
+    size_t least;
+} Handler;
+
+/* NULL for what is left to libfuse. */
+const Handler *ordinary_of(uint32_t opcode);
+
+Outcome do_readdir(const Request *request);
+Outcome do_readdirplus(const Request *request);
+
+/* Whether a listing may give no more than the number of a live inode. */
+int is_familiar(uint64_t ino);
+
+/* As `fresh_bind`. */
+int ordinary_bind(PyObject *owner);
+int listing_bind(PyObject *owner);
+
+/* -- what the kernel knows (_lookups.c) ----------------------------------------------------------- */
+
+/* Told of a node that was answered together with its name, and that the kernel forgets such answers.
+ * Of the second: whether that was all it knew of the node. */
+void lookups_add(uint64_t node);
+int lookups_drop(uint64_t node, uint64_t times);
+
+/* Whether the kernel knows a live inode, and may be using it. */
+int lookups_has(uint64_t node);
+
+/* Another workspace. */
+void lookups_forget_all(void);
 
 /* -- what is fresh (_fresh.c) ------------------------------------------------------------------ */
 

@@ -1,0 +1,321 @@
+/* The ordinary way of a request: it is parsed where it was read, the method of `Requests` that it means
+ * is called with plain values, and what that returns is written out as the answer. What can be known
+ * without asking Python is not asked.
+ */
+
+#include "_front.h"
+
+/* The methods of `Requests`, and the state that is looked at here without asking it. */
+#define METHODS(X) \
+    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
+    X(rmdir) X(rename) X(read_pieces) X(write) X(sync) X(forget)
+#define DECLARE(name) static PyObject *call_##name;
+METHODS(DECLARE)
+static PyObject *unlinked;
+
+/* -- names ------------------------------------------------------------------------------------ */
+
+/* A name that stands as it was committed. */
+static Outcome answer_standing(const Request *request, struct fuse_attr *attributes)
+{
+    note_attributes(attributes);
+    return answer_new_entry(request, attributes);
+}
+
+static Outcome answer_no_entry(const Request *request)
+{
+    fresh_note_absent(request);
+    return answer_absent(request);
+}
+
+static Outcome do_lookup(const Request *request)
+{
+    uint64_t parent = request->head->nodeid;
+    struct fuse_attr attributes;
+    Look look = find_standing(parent, request->body, &attributes);
+    if (look != UNSURE)
+        return look == FOUND ? answer_standing(request, &attributes) : answer_no_entry(request);
+    PyObject *inode = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(request->body));
+    if (inode != Py_None)
+        return answer_entry(request, inode);
+    Py_DECREF(inode);
+    return answer_no_entry(request);
+}
+
+static Outcome do_getattr(const Request *request)
+{
+    const struct fuse_attr *known = known_of(request->head->nodeid);
+    struct fuse_attr attributes;
+    if (known)
+        return answer_known(request, known);
+    if (get_standing(request->head->nodeid, &attributes)) {
+        note_attributes(&attributes);
+        return answer_known(request, &attributes);
+    }
+    return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
+}
+
+static Outcome do_mkdir(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_mkdir_in *in = (const void *)request->body;
+    if (head->nodeid == HISTORY_ROOT)
+        return NOT_OURS;
+    return answer_entry(request, CALL(call_mkdir, NUMBER(head->nodeid),
+                                      PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
+                                      NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
+}
+
+static PyObject *make_node(const Request *request, const char *name, uint32_t mode, uint32_t rdev)
+{
+    const struct fuse_in_header *head = request->head;
+    return CALL(call_mknod, NUMBER(head->nodeid), PyBytes_FromString(name), NUMBER(mode),
+                NUMBER(rdev), NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+}
+
+static Outcome do_mknod(const Request *request)
+{
+    const struct fuse_mknod_in *in = (const void *)request->body;
+    return answer_entry(request, make_node(request, (const char *)(in + 1), in->mode, in->rdev));
+}
+
+static Outcome do_symlink(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const char *target = request->body + strlen(request->body) + 1;
+    return answer_entry(request, CALL(call_symlink, NUMBER(head->nodeid),
+                                      PyBytes_FromString(request->body),
+                                      PyBytes_FromString(target), NUMBER(head->pid),
+                                      NUMBER(head->uid), NUMBER(head->gid)));
+}
+
+static Outcome do_link(const Request *request)
+{
+    const struct fuse_link_in *in = (const void *)request->body;
+    return answer_entry(request, CALL(call_link, NUMBER(in->oldnodeid),
+                                      NUMBER(request->head->nodeid),
+                                      PyBytes_FromString((const char *)(in + 1)),
+                                      NUMBER(request->head->pid)));
+}
+
+static Outcome do_readlink(const Request *request)
+{
+    return answer_bytes(request, CALL(call_readlink, NUMBER(request->head->nodeid)));
+}
+
+static Outcome remove_name(const Request *request, PyObject *method)
+{
+    return answer_done(request, CALL(method, NUMBER(request->head->nodeid),
+                                     PyBytes_FromString(request->body),
+                                     NUMBER(request->head->pid)));
+}
+
+static Outcome do_unlink(const Request *request)
+{
+    return remove_name(request, call_unlink);
+}
+
+static Outcome do_rmdir(const Request *request)
+{
+    return request->head->nodeid == HISTORY_ROOT ? NOT_OURS : remove_name(request, call_rmdir);
+}
+
+static Outcome rename_to(const Request *request, uint64_t directory, uint32_t flags,
+                         const char *name)
+{
+    const char *new_name = name + strlen(name) + 1;
+    return answer_done(request, CALL(call_rename, NUMBER(request->head->nodeid),
+                                     PyBytes_FromString(name), NUMBER(directory),
+                                     PyBytes_FromString(new_name), NUMBER(flags),
+                                     NUMBER(request->head->pid)));
+}
+
+static Outcome do_rename(const Request *request)
+{
+    const struct fuse_rename_in *in = (const void *)request->body;
+    return rename_to(request, in->newdir, 0, (const char *)(in + 1));
+}
+
+static Outcome do_rename2(const Request *request)
+{
+    const struct fuse_rename2_in *in = (const void *)request->body;
+    return rename_to(request, in->newdir, in->flags, (const char *)(in + 1));
+}
+
+/* Nobody waits for an answer, and what went wrong with one node is no matter to the next. */
+static void forget_node(uint64_t node, uint64_t times)
+{
+    if (!lookups_drop(node, times) || (!PySet_GET_SIZE(unlinked) && !PyDict_GET_SIZE(limbo)))
+        return;
+    PyObject *result = CALL(call_forget, NUMBER(node));
+    if (!result)
+        errno_of_failure();
+    Py_XDECREF(result);
+}
+
+static Outcome do_forget(const Request *request)
+{
+    const struct fuse_forget_in *in = (const void *)request->body;
+    forget_node(request->head->nodeid, in->nlookup);
+    return ANSWERED;
+}
+
+static Outcome do_batch_forget(const Request *request)
+{
+    const struct fuse_batch_forget_in *in = (const void *)request->body;
+    const struct fuse_forget_one *items = (const void *)(in + 1);
+    size_t there = (request->size - sizeof *in) / sizeof *items;
+    for (size_t i = 0; i < in->count && i < there; i++)
+        forget_node(items[i].nodeid, items[i].nlookup);
+    return ANSWERED;
+}
+
+static Outcome do_interrupt(const Request *request)
+{
+    /* A request is answered before the next is read: there is nothing left to interrupt. */
+    (void)request;
+    return ANSWERED;
+}
+
+/* -- attributes ------------------------------------------------------------------------------- */
+
+static PyObject *optional(int wanted, int64_t value)
+{
+    return wanted ? PyLong_FromLongLong(value) : Py_NewRef(Py_None);
+}
+
+static Outcome do_setattr(const Request *request)
+{
+    const struct fuse_setattr_in *in = (const void *)request->body;
+    uint32_t valid = in->valid;
+    return answer_attributes(
+        request,
+        CALL(call_setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
+             optional(valid & FATTR_UID, in->uid), optional(valid & FATTR_GID, in->gid),
+             optional(valid & FATTR_SIZE, (int64_t)in->size),
+             optional(valid & FATTR_ATIME, join_time(in->atime, in->atimensec)),
+             optional(valid & FATTR_MTIME, join_time(in->mtime, in->mtimensec)),
+             optional(valid & FATTR_CTIME, join_time(in->ctime, in->ctimensec)),
+             NUMBER(valid & (FATTR_ATIME_NOW | FATTR_MTIME_NOW)), NUMBER(request->head->pid),
+             PyBool_FromLong(!(valid & FATTR_KILL_SUIDGID))));
+}
+
+/* -- files ------------------------------------------------------------------------------------ */
+
+static Outcome do_create(const Request *request)
+{
+    /* A file is made, and needs not be opened: ENOSYS tells the kernel to ask for the first only. */
+    return answer_error(request, ENOSYS);
+}
+
+static Outcome do_open(const Request *request)
+{
+    /* ENOSYS tells the kernel that neither files nor directories need to be opened, and to keep
+     * what it read of them until they change. It does not ask again, nor does it tell of a close. */
+    return answer_error(request, ENOSYS);
+}
+
+static Outcome do_release(const Request *request)
+{
+    return answer_error(request, 0);
+}
+
+static Outcome do_read(const Request *request)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    return answer_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
+                                       NUMBER(in->offset), NUMBER(in->size)));
+}
+
+/* The bytes of a write: many are not copied, but looked at where they were read. Nobody keeps them
+ * beyond the call, and the buffer is there for ever. */
+static PyObject *bytes_of(const struct fuse_write_in *in)
+{
+    char *data = (char *)(in + 1);
+    return in->size < IO_SIZE ? PyBytes_FromStringAndSize(data, (Py_ssize_t)in->size)
+                              : PyMemoryView_FromMemory(data, (Py_ssize_t)in->size, PyBUF_READ);
+}
+
+static Outcome do_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    struct fuse_write_out out = {.size = in->size};
+    if (in->size > request->size - sizeof *in)
+        return answer_error(request, EIO);
+    /* Pages of a mapping are written by whoever makes room. */
+    uint32_t pid = in->write_flags & FUSE_WRITE_CACHE ? 0 : request->head->pid;
+    PyObject *result =
+        CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
+             NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
+    if (!result)
+        return FAILED;
+    Py_DECREF(result);
+    if (pid)
+        fresh_note_write(request);
+    return answer(request, &out, sizeof out);
+}
+
+static Outcome do_fsync(const Request *request)
+{
+    return answer_done(request, CALL(call_sync));
+}
+
+static Outcome do_ioctl(const Request *request)
+{
+    /* Programs ask every file whether it is a terminal. */
+    return answer_error(request, ENOTTY);
+}
+
+static Outcome do_flush(const Request *request)
+{
+    /* Nothing waits for close(2); ENOSYS tells the kernel not to ask again. */
+    return answer_error(request, ENOSYS);
+}
+
+/* -- which is for what -------------------------------------------------------------------------- */
+
+static const Handler HANDLERS[] = {
+    [FUSE_LOOKUP] = {do_lookup, 1},
+    [FUSE_FORGET] = {do_forget, sizeof(struct fuse_forget_in)},
+    [FUSE_GETATTR] = {do_getattr, 0},
+    [FUSE_SETATTR] = {do_setattr, sizeof(struct fuse_setattr_in)},
+    [FUSE_READLINK] = {do_readlink, 0},
+    [FUSE_SYMLINK] = {do_symlink, 1},
+    [FUSE_MKNOD] = {do_mknod, sizeof(struct fuse_mknod_in)},
+    [FUSE_MKDIR] = {do_mkdir, sizeof(struct fuse_mkdir_in)},
+    [FUSE_UNLINK] = {do_unlink, 1},
+    [FUSE_RMDIR] = {do_rmdir, 1},
+    [FUSE_RENAME] = {do_rename, sizeof(struct fuse_rename_in)},
+    [FUSE_LINK] = {do_link, sizeof(struct fuse_link_in)},
+    [FUSE_OPEN] = {do_open, 0},
+    [FUSE_READ] = {do_read, sizeof(struct fuse_read_in)},
+    [FUSE_WRITE] = {do_write, sizeof(struct fuse_write_in)},
+    [FUSE_RELEASE] = {do_release, 0},
+    [FUSE_FSYNC] = {do_fsync, 0},
+    [FUSE_FLUSH] = {do_flush, 0},
+    [FUSE_OPENDIR] = {do_open, 0},
+    [FUSE_READDIR] = {do_readdir, sizeof(struct fuse_read_in)},
+    [FUSE_RELEASEDIR] = {do_release, 0},
+    [FUSE_FSYNCDIR] = {do_fsync, 0},
+    [FUSE_CREATE] = {do_create, 0},
+    [FUSE_INTERRUPT] = {do_interrupt, 0},
+    [FUSE_IOCTL] = {do_ioctl, 0},
+    [FUSE_BATCH_FORGET] = {do_batch_forget, sizeof(struct fuse_batch_forget_in)},
+    [FUSE_READDIRPLUS] = {do_readdirplus, sizeof(struct fuse_read_in)},
+    [FUSE_RENAME2] = {do_rename2, sizeof(struct fuse_rename2_in)},
+};
+#define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
+
+const Handler *ordinary_of(uint32_t opcode)
+{
+    return opcode < HANDLERS_COUNT && HANDLERS[opcode].handle ? &HANDLERS[opcode] : NULL;
+}
+
+int ordinary_bind(PyObject *owner)
+{
+#define TAKE(name) \
+    if (!take_attribute(owner, #name, &call_##name)) \
+        return 0;
+    METHODS(TAKE)
+    return take_state(owner, "unlinked", &PySet_Type, &unlinked);
+}
