@@ -327,13 +327,14 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
     return mapping.bytes_of(fs.store, found) if found else b""
 
 
-def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
-    """(offset, length) of each stored range of the file, in order."""
+def extents(fs: Filesystem, view: View, ino: Ino, start: int = 0) -> Iterator[tuple[int, int]]:
+    """(offset, length) of each stored range of the file, in order, from the block at ``start``."""
     settle(fs, ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return
-    for entity, record in fs.store.blockmap.walk(view, pack_u64(inode.content)):
+    first = block_entity(inode.content, start // BLOCK_SIZE)
+    for entity, record in fs.store.blockmap.walk(view, pack_u64(inode.content), first):
         offset = block_number(entity) * BLOCK_SIZE
         length = min(unpack_mapping(record).length, inode.size - offset)
         if length > 0:

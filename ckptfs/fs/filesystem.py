@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ckptfs.fs import arrival, content, copies, inodes, names, renames, xattrs
+from ckptfs.fs import arrival, content, copies, inodes, names, ranges, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
 from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
@@ -175,6 +175,12 @@ class Filesystem:
     write = content.write
     record_of = content.record_of
     extents = content.extents
+
+    allocate = ranges.allocate
+    punch = ranges.punch
+    seek_data = ranges.seek_data
+    seek_hole = ranges.seek_hole
+    copy_range = ranges.copy_range
 
     clone = copies.clone
     renumber = copies.renumber

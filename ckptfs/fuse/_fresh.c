@@ -100,7 +100,7 @@ static char run[DATA_MAX];
 static size_t run_size;
 
 static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
-static PyObject *call_lookup, *call_getattr, *call_second_name;
+static PyObject *call_lookup, *call_getattr, *call_second_name, *call_read_pieces;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
@@ -641,31 +641,108 @@ static Outcome write_on(const Request *request)
     return answer(request, &out, sizeof out);
 }
 
+/* The fresh file that bytes may be put into, up to ``end``; NULL if there is none. */
+static Fresh *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
+{
+    Fresh *item = fresh_of(node);
+    if (!item || item->record || !is_granted(request->head->pid))
+        return NULL;
+    if (offset > item->attributes.size || end > DATA_MAX || end - offset > grant.bytes ||
+        !S_ISREG(item->attributes.mode) || !make_space(item, end))
+        return NULL;
+    return item;
+}
+
+/* Bytes were put into a file up to ``end``. */
+static Outcome answer_written(const Request *request, Fresh *item, uint64_t size, uint64_t end)
+{
+    struct fuse_attr *attributes = &item->attributes;
+    if (end > attributes->size)
+        attributes->size = end;
+    grant.bytes -= size;
+    attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
+    stamp_change(attributes, stamp_ns());
+    struct fuse_write_out out = {.size = (uint32_t)size};
+    return answer(request, &out, sizeof out);
+}
+
 static Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     if (goes_on(request) && may_change(request->head->pid))
         return write_on(request);
     settle_run();
-    Fresh *item = fresh_of(request->head->nodeid);
     uint64_t end = in->offset + in->size;
-    if (!item || item->record || !is_granted(request->head->pid) ||
-        in->write_flags & FUSE_WRITE_CACHE)
+    if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
         return pass_change();
-    struct fuse_attr *attributes = &item->attributes;
-    if (in->size > request->size - sizeof *in || in->offset > attributes->size || end > DATA_MAX ||
-        in->size > grant.bytes || !S_ISREG(attributes->mode) || !make_space(item, end))
+    Fresh *item = file_for(request, request->head->nodeid, in->offset, end);
+    if (!item)
         return pass_change();
     memcpy(item->data + in->offset, in + 1, in->size);
-    if (end > attributes->size)
-        attributes->size = end;
-    grant.bytes -= in->size;
-    attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
-        attributes->mode &= ~set_id_bits(attributes->mode);
-    stamp_change(attributes, stamp_ns());
-    struct fuse_write_out out = {.size = in->size};
-    return answer(request, &out, sizeof out);
+        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
+    return answer_written(request, item, in->size, end);
+}
+
+/* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
+ * they are not such, or more than there is room for. */
+static ssize_t put_pieces(char *place, size_t room, PyObject *list)
+{
+    size_t used = 0;
+    if (!list || !PyList_Check(list))
+        return -1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        Py_buffer piece;
+        if (PyObject_GetBuffer(PyList_GET_ITEM(list, i), &piece, PyBUF_SIMPLE))
+            return -1;
+        size_t size = (size_t)piece.len;
+        int fits = size <= room - used;
+        if (fits)
+            memcpy(place + used, piece.buf, size);
+        PyBuffer_Release(&piece);
+        if (!fits)
+            return -1;
+        used += size;
+    }
+    return (ssize_t)used;
+}
+
+/* Puts bytes of a file, which may be fresh itself, somewhere; fewer than ``size`` at its end. Returns
+ * how many they are, or -1 if they cannot be had. */
+static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
+{
+    Fresh *source = fresh_of(node);
+    if (source) {
+        uint64_t end = source->attributes.size;
+        uint64_t left = offset < end ? end - offset : 0;
+        size = left < size ? left : size;
+        if (size)
+            memcpy(place, source->data + offset, size);
+        return (ssize_t)size;
+    }
+    PyObject *pieces = CALL(call_read_pieces, NUMBER(node), NUMBER(offset), NUMBER(size));
+    ssize_t used = put_pieces(place, size, pieces);
+    Py_XDECREF(pieces);
+    PyErr_Clear(); /* the ordinary way meets it, too */
+    return used;
+}
+
+/* Bytes of another file, as by cp. */
+static Outcome copy_bytes(const Request *request)
+{
+    const struct fuse_copy_file_range_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    if (in->nodeid_out == node || in->len > DATA_MAX || in->off_out > DATA_MAX)
+        return pass_change();
+    Fresh *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
+    if (!item)
+        return pass_change();
+    ssize_t size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
+    if (size < 0)
+        return pass_change();
+    if (!keeps_set_id(request))
+        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
+    return answer_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
 }
 
 static void set_owner(struct fuse_attr *attributes, const struct fuse_setattr_in *in)
@@ -929,6 +1006,8 @@ static Outcome handle(const Request *request)
         return make_link(request);
     case FUSE_WRITE:
         return write_bytes(request);
+    case FUSE_COPY_FILE_RANGE:
+        return copy_bytes(request);
     case FUSE_SETATTR:
         return set_attributes(request);
     case FUSE_LINK:
@@ -989,5 +1068,6 @@ int fresh_bind(PyObject *owner)
            take_attribute(owner, "lose", &call_lose) &&
            take_attribute(owner, "lookup", &call_lookup) &&
            take_attribute(owner, "getattr", &call_getattr) &&
-           take_attribute(owner, "second_name", &call_second_name);
+           take_attribute(owner, "second_name", &call_second_name) &&
+           take_attribute(owner, "read_pieces", &call_read_pieces);
 }

@@ -54,6 +54,13 @@ typedef struct {
     size_t size;
 } Request;
 
+/* Whether a file keeps its set-id bits when its bytes change by something else than write(2), of which
+ * the kernel does not say whose they are to lose. */
+static inline int keeps_set_id(const Request *request)
+{
+    return request->head->uid == 0;
+}
+
 #pragma GCC visibility push(hidden)
 
 /* -- answers (_answers.c) ---------------------------------------------------------------------- */

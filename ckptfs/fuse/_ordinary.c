@@ -8,7 +8,7 @@
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
     X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
-    X(rmdir) X(rename) X(read_pieces) X(write) X(sync) X(forget)
+    X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) X(forget)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
 static PyObject *unlinked;
@@ -255,6 +255,47 @@ static Outcome do_write(const Request *request)
     return answer(request, &out, sizeof out);
 }
 
+static Outcome do_fallocate(const Request *request)
+{
+    const struct fuse_fallocate_in *in = (const void *)request->body;
+    return answer_done(request, CALL(call_allocate, NUMBER(request->head->nodeid),
+                                     NUMBER(in->offset), NUMBER(in->length), NUMBER(in->mode),
+                                     NUMBER(request->head->pid),
+                                     PyBool_FromLong(keeps_set_id(request))));
+}
+
+/* Whether Python returned a number, which is let go of; if not, an exception is set. */
+static int take_number(PyObject *result, uint64_t *number)
+{
+    if (!result)
+        return 0;
+    *number = PyLong_AsUnsignedLongLong(result);
+    Py_DECREF(result);
+    return !PyErr_Occurred();
+}
+
+static Outcome do_lseek(const Request *request)
+{
+    const struct fuse_lseek_in *in = (const void *)request->body;
+    struct fuse_lseek_out out;
+    PyObject *place = CALL(call_seek, NUMBER(request->head->nodeid), NUMBER(in->offset),
+                           NUMBER(in->whence));
+    return take_number(place, &out.offset) ? answer(request, &out, sizeof out) : FAILED;
+}
+
+static Outcome do_copy(const Request *request)
+{
+    const struct fuse_copy_file_range_in *in = (const void *)request->body;
+    uint64_t copied;
+    PyObject *result = CALL(call_copy_range, NUMBER(request->head->nodeid), NUMBER(in->off_in),
+                            NUMBER(in->nodeid_out), NUMBER(in->off_out), NUMBER(in->len),
+                            NUMBER(request->head->pid), PyBool_FromLong(keeps_set_id(request)));
+    if (!take_number(result, &copied))
+        return FAILED;
+    struct fuse_write_out out = {.size = (uint32_t)copied};
+    return answer(request, &out, sizeof out);
+}
+
 static Outcome do_fsync(const Request *request)
 {
     return answer_done(request, CALL(call_sync));
@@ -301,8 +342,11 @@ static const Handler HANDLERS[] = {
     [FUSE_INTERRUPT] = {do_interrupt, 0},
     [FUSE_IOCTL] = {do_ioctl, 0},
     [FUSE_BATCH_FORGET] = {do_batch_forget, sizeof(struct fuse_batch_forget_in)},
+    [FUSE_FALLOCATE] = {do_fallocate, sizeof(struct fuse_fallocate_in)},
     [FUSE_READDIRPLUS] = {do_readdirplus, sizeof(struct fuse_read_in)},
     [FUSE_RENAME2] = {do_rename2, sizeof(struct fuse_rename2_in)},
+    [FUSE_LSEEK] = {do_lseek, sizeof(struct fuse_lseek_in)},
+    [FUSE_COPY_FILE_RANGE] = {do_copy, sizeof(struct fuse_copy_file_range_in)},
 };
 #define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
 

@@ -32,6 +32,11 @@ from ckptfs.store.blocks import Buffer
 _WRITING_NS = 60 * 1_000_000_000
 _WRITERS_MAX = 4096
 
+#: As in linux/falloc.h.
+_KEEP_SIZE = 0x01
+_PUNCH_HOLE = 0x02
+_ZERO_RANGE = 0x10
+
 
 def _tag_name(tag: str) -> bytes:
     return os.fsencode(safe_tag(tag))
@@ -215,6 +220,11 @@ class Requests:
 
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
+        view, ino, _ = self._to_write(node, pid)
+        return self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
+
+    def _to_write(self, node: int, pid: int) -> Place:
+        """Where bytes are to be written, now that this has been told of."""
         fs = self._fs
         if node >= LIVE_END:
             self.at(node)
@@ -227,8 +237,43 @@ class Requests:
         else:
             self.before(0, None, node)
             self._guard.sign(pid)
-        view, ino, _ = self.at(node)
-        return fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
+        return self.at(node)
+
+    def allocate(
+        self, node: int, offset: int, length: int, mode: int, pid: int, keep_set_id: bool
+    ) -> None:
+        """As fallocate(2)."""
+        if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
+            raise _error(errno.EOPNOTSUPP)
+        view, ino, _ = self._to_write(node, pid)
+        change = self._fs.punch if mode & (_PUNCH_HOLE | _ZERO_RANGE) else self._fs.allocate
+        keep_size = bool(mode & _KEEP_SIZE)
+        change(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
+
+    def seek(self, node: int, offset: int, whence: int) -> int:
+        """The next place with data, or without: SEEK_DATA or SEEK_HOLE."""
+        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise _error(errno.EINVAL)
+        view, ino, _ = self.nodes.place(node)
+        find = self._fs.seek_data if whence == os.SEEK_DATA else self._fs.seek_hole
+        return find(view, ino, offset)
+
+    def copy_range(
+        self,
+        node: int,
+        offset: int,
+        target: int,
+        target_offset: int,
+        length: int,
+        pid: int,
+        keep_set_id: bool,
+    ) -> int:
+        """As copy_file_range(2): how many bytes were copied."""
+        view, ino, _ = self._to_write(target, pid)
+        source, original, _ = self.nodes.place(node)
+        return self._fs.copy_range(
+            source, original, offset, view, ino, target_offset, length, keep_set_id=keep_set_id
+        )
 
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""

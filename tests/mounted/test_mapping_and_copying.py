@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -175,23 +174,6 @@ def test_posix_fallocate_makes_room(mount: Path) -> None:
         assert os.pread(file.fileno(), 600_000, 0) == b"kept" + bytes(499_996)
         os.posix_fallocate(file.fileno(), 0, 1_000)
         assert os.fstat(file.fileno()).st_size == 500_000
-
-
-def test_fallocate_is_done_or_refused(mount: Path) -> None:
-    """A file system may not know fallocate; it may not claim to have punched a hole it did not."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    punch_hole_keep_size = 0x02 | 0x01
-    with open(mount / "file", "w+b", buffering=0) as file:
-        file.write(b"x" * 200_000)
-        result = libc.fallocate(
-            file.fileno(), punch_hole_keep_size, ctypes.c_long(65_536), ctypes.c_long(65_536)
-        )
-        if result == 0:
-            expected = b"x" * 65_536 + bytes(65_536) + b"x" * 68_928
-        else:
-            assert ctypes.get_errno() in (errno.EOPNOTSUPP, errno.ENOSYS)
-            expected = b"x" * 200_000
-        assert os.pread(file.fileno(), 300_000, 0) == expected
 
 
 def test_o_direct_is_done_or_refused(file: Path, data: bytes) -> None:

@@ -29,7 +29,14 @@ from tests.direct import (
     place,
     shown,
 )
-from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from tests.support.syscalls import (
+    FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_PUNCH_HOLE,
+    RENAME_EXCHANGE,
+    RENAME_NOREPLACE,
+    fallocate,
+    renameat2,
+)
 
 ROOT_USER = os.geteuid() == 0
 
@@ -178,6 +185,15 @@ class Direct:
     def truncate(self, path: bytes, size: int) -> None:
         self.truncate_to(self._find(path), size)
 
+    def copy(self, path: bytes, offset: int, target: bytes, target_offset: int, size: int) -> int:
+        source, ino = find(self.fs, self._head, path), self._find(target)
+        size = min(size, max(source.size - offset, 0))
+        if source.ino == ino and abs(offset - target_offset) < size:
+            raise error(errno.EINVAL)
+        return self.fs.copy_range(
+            self._head, source.ino, offset, self._head, ino, target_offset, size
+        )
+
     # -- handles --
 
     def open(self, path: bytes) -> Ino:
@@ -196,6 +212,12 @@ class Direct:
 
     def truncate_to(self, handle: Ino, size: int) -> None:
         self.fs.setattr(self._head, handle, Attributes(size=size), keep_set_id=ROOT_USER)
+
+    def punch_in(self, handle: Ino, offset: int, size: int) -> None:
+        self.fs.punch(self._head, handle, offset, size)
+
+    def allocate_for(self, handle: Ino, offset: int, size: int) -> None:
+        self.fs.allocate(self._head, handle, offset, size, keep_size=False)
 
     def tree(self) -> Shown:
         return shown(self.fs, self._head)
@@ -314,6 +336,17 @@ class Kernel:
         finally:
             os.close(fd)
 
+    def copy(self, path: bytes, offset: int, target: bytes, target_offset: int, size: int) -> int:
+        source = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            fd = os.open(self.at(target), os.O_WRONLY | os.O_NOFOLLOW)
+            try:
+                return os.copy_file_range(source, fd, size, offset, target_offset)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(source)
+
     # -- handles --
 
     def open(self, path: bytes) -> int:
@@ -330,6 +363,12 @@ class Kernel:
 
     def truncate_to(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
+
+    def punch_in(self, handle: int, offset: int, size: int) -> None:
+        fallocate(handle, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size)
+
+    def allocate_for(self, handle: int, offset: int, size: int) -> None:
+        fallocate(handle, 0, offset, size)
 
     def tree(self) -> Shown:
         tree = Shown({}, {}, {})

@@ -98,6 +98,8 @@ WORK = st.one_of(
     st.tuples(st.just("write_to"), OFFSETS, DATA),
     st.tuples(st.just("write_to"), OFFSETS, DATA),
     st.tuples(st.just("truncate_to"), SIZES),
+    st.tuples(st.just("punch_in"), OFFSETS, LENGTHS),
+    st.tuples(st.just("allocate_for"), st.sampled_from([0, *_BORDERS]), LENGTHS),
     st.tuples(st.just("read_from"), OFFSETS, LENGTHS),
 )
 XATTRS = st.sampled_from([b"user.a", b"user.ab", b"user.\xff" + b"n" * 200])
@@ -367,6 +369,23 @@ class PosixMachine(RuleBasedStateMachine):
     @rule(path=FILES, offset=OFFSETS, size=LENGTHS)
     def read(self, path: bytes, offset: int, size: int) -> None:
         self.both("read", path, offset, size)
+
+    @rule(
+        path=FILES,
+        offset=OFFSETS,
+        new_path=FILES,
+        new_offset=OFFSETS,
+        size=LENGTHS | st.integers(0, 4 * BLOCK_SIZE),
+        alike=st.booleans(),
+    )
+    def copy(
+        self, path: bytes, offset: int, new_path: bytes, new_offset: int, size: int, alike: bool
+    ) -> None:
+        """Mostly from and to the beginnings of blocks, which can be shared."""
+        if alike:
+            offset -= offset % BLOCK_SIZE
+            new_offset -= new_offset % BLOCK_SIZE
+        self.both("copy", path, offset, new_path, new_offset, size)
 
     @rule(
         operation=st.sampled_from([("write", 0, b"x"), ("truncate", 0), ("read", 0, 1)]),

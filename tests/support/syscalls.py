@@ -15,6 +15,10 @@ AT_SYMLINK_FOLLOW = 0x400
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
+FALLOC_FL_KEEP_SIZE = 0x01
+FALLOC_FL_PUNCH_HOLE = 0x02
+FALLOC_FL_COLLAPSE_RANGE = 0x08
+FALLOC_FL_ZERO_RANGE = 0x10
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
@@ -31,6 +35,10 @@ def renameat2(
 ) -> None:
     result = _libc.renameat2(AT_FDCWD, os.fsencode(old), AT_FDCWD, os.fsencode(new), flags)
     _check(result, old, new)
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    _check(_libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)))
 
 
 def link_following(old: os.PathLike[str] | str, new: os.PathLike[str] | str) -> None:
