@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 
+from bench.programs import run
 from bench.registry import MICRO, SAME, Place, workload
 from bench.sources import chunks
 
@@ -72,6 +73,18 @@ workload(
     mark=SAME,
     needs=("stream-write",),
 )(_stream_read)
+@workload(
+    "stream-copy",
+    "cp of {scale.stream_mb} MB",
+    scene="stream",
+    kind=MICRO,
+    needs=("stream-write",),
+)
+def stream_copy(place: Place) -> Iterator[None]:
+    yield
+    run("cp", place / "large", place / "copied")
+
+
 workload(
     "stream-read-cold",
     "read {scale.stream_mb} MB in 1 MiB pieces, cold",
