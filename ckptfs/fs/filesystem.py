@@ -181,6 +181,7 @@ class Filesystem:
     seek_data = ranges.seek_data
     seek_hole = ranges.seek_hole
     copy_range = ranges.copy_range
+    share_record = ranges.share_record
 
     clone = copies.clone
     renumber = copies.renumber

@@ -205,6 +205,21 @@ def copy_range(
     return copied
 
 
+def share_record(fs: Filesystem, view: View, ino: Ino, length: int) -> bytes | None:
+    """The block-map record of all the bytes of a file, if they are so many and stand in one block:
+    it is counted once more, for a file that is to come."""
+    inode = inodes.load(fs, view, ino)
+    if inode.size != length or inode.allocated != length or ino in fs.gathered:
+        return None
+    record = fs.store.blockmap.get(view, block_entity(inode.content, 0))
+    found = unpack_mapping(record) if record else None
+    if found is None or found.length != length:
+        return None
+    if found.key:
+        fs.store.blocks.share(found.key)
+    return record
+
+
 def _share_blocks(
     fs: Filesystem,
     source: View,

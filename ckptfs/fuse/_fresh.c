@@ -41,6 +41,7 @@ typedef struct {
     char *data;
     size_t room;
     PyObject *record; /* of the bytes, once they are in the store; NULL before */
+    int is_shared;    /* they were there already, and are not here */
 } Fresh;
 
 /* A directory in the store whose attributes are known. */
@@ -100,7 +101,8 @@ static char run[DATA_MAX];
 static size_t run_size;
 
 static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
-static PyObject *call_lookup, *call_getattr, *call_second_name, *call_read_pieces;
+static PyObject *call_lookup, *call_getattr, *call_second_name;
+static PyObject *call_read_pieces, *call_share_record;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
@@ -295,8 +297,10 @@ static void settle_link(void)
 
 static void forget_items(void)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         Py_CLEAR(items[i].record);
+        items[i].is_shared = 0;
+    }
     count = 0;
 }
 
@@ -712,6 +716,8 @@ static ssize_t put_pieces(char *place, size_t room, PyObject *list)
 static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
 {
     Fresh *source = fresh_of(node);
+    if (source && source->is_shared)
+        return -1;
     if (source) {
         uint64_t end = source->attributes.size;
         uint64_t left = offset < end ? end - offset : 0;
@@ -727,6 +733,24 @@ static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t 
     return used;
 }
 
+/* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them. */
+static int share_bytes(Fresh *item, const Request *request)
+{
+    const struct fuse_copy_file_range_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    if (in->off_in || in->off_out || !in->len || item->attributes.size || fresh_of(node))
+        return 0;
+    PyObject *record = CALL(call_share_record, NUMBER(node), NUMBER(in->len));
+    if (record && PyBytes_Check(record)) {
+        item->record = record;
+        item->is_shared = 1;
+        return 1;
+    }
+    Py_XDECREF(record);
+    PyErr_Clear(); /* the ordinary way meets it, too */
+    return 0;
+}
+
 /* Bytes of another file, as by cp. */
 static Outcome copy_bytes(const Request *request)
 {
@@ -737,7 +761,9 @@ static Outcome copy_bytes(const Request *request)
     Fresh *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
     if (!item)
         return pass_change();
-    ssize_t size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
+    ssize_t size = (ssize_t)in->len;
+    if (!share_bytes(item, request))
+        size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
     if (size < 0)
         return pass_change();
     if (!keeps_set_id(request))
@@ -913,6 +939,10 @@ static Outcome read_bytes(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
     Fresh *item = fresh_of(request->head->nodeid);
+    if (item && item->is_shared) {
+        fresh_settle();
+        return NOT_OURS;
+    }
     if (!item)
         return NOT_OURS;
     uint64_t size = item->attributes.size;
@@ -1069,5 +1099,6 @@ int fresh_bind(PyObject *owner)
            take_attribute(owner, "lookup", &call_lookup) &&
            take_attribute(owner, "getattr", &call_getattr) &&
            take_attribute(owner, "second_name", &call_second_name) &&
-           take_attribute(owner, "read_pieces", &call_read_pieces);
+           take_attribute(owner, "read_pieces", &call_read_pieces) &&
+           take_attribute(owner, "share_record", &call_share_record);
 }

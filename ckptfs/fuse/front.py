@@ -53,7 +53,7 @@ class Bound:
         self.second_name = fresh.second_name
         for name in (
             "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
-            " read_pieces write allocate seek copy_range forget entries adopt"
+            " read_pieces write allocate seek copy_range share_record forget entries adopt"
         ).split():
             setattr(self, name, getattr(requests, name))
 

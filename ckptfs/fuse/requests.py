@@ -275,6 +275,11 @@ class Requests:
             source, original, offset, view, ino, target_offset, length, keep_set_id=keep_set_id
         )
 
+    def share_record(self, node: int, length: int) -> bytes | None:
+        """What `Fresh.take` is to be told of a copy of a file that is no longer than a block."""
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.share_record(view, ino, length)
+
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""
         return Fresh(self._fs, self._clock, self._guard, self._note_writer)

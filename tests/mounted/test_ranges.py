@@ -214,6 +214,38 @@ def test_a_copy_of_what_was_made_a_moment_ago(mount: Path) -> None:
         assert (mount / f"copy{number}").read_bytes() == b"%d" % number * number
 
 
+@pytest.mark.parametrize("size", [10, 5_000, BLOCK])
+@pytest.mark.parametrize("then", ["read", "write", "copy", "cut", "move", "nothing"])
+def test_a_copy_is_used_at_once(mount: Path, data: bytes, size: int, then: str) -> None:
+    """The bytes of a small copy are nowhere but in the store, where its name is not yet."""
+    for number in range(20):
+        (mount / f"{number}").write_bytes(data[number : number + size])
+    (mount / "settled").mkdir()
+    os.listdir(mount)
+    for number in range(20):
+        expected, copy = data[number : number + size], mount / f"copy{number}"
+        with open(mount / f"{number}", "rb") as source, open(copy, "w+b", buffering=0) as target:
+            done = os.copy_file_range(source.fileno(), target.fileno(), size)
+            assert done == size
+            if then == "read":
+                assert os.pread(target.fileno(), size + 1, 0) == expected
+            elif then == "write":
+                os.pwrite(target.fileno(), b"new", 2)
+                expected = expected[:2] + b"new" + expected[5:]
+            elif then == "copy":
+                with open(mount / f"again{number}", "w+b") as again:
+                    assert os.copy_file_range(target.fileno(), again.fileno(), size, 0) == size
+                    assert os.pread(again.fileno(), size + 1, 0) == expected
+            elif then == "cut":
+                os.ftruncate(target.fileno(), 7)
+                expected = expected[:7]
+            elif then == "move":
+                os.rename(copy, mount / "settled" / copy.name)
+                copy = mount / "settled" / copy.name
+            assert os.fstat(target.fileno()).st_size == len(expected)
+        assert copy.read_bytes() == expected
+
+
 @pytest.mark.needs_root
 def test_a_copy_takes_set_id_bits_of_who_may_not_keep_them(open_mount: Path) -> None:
     (open_mount / "source").write_bytes(b"new")
