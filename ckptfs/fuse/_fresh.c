@@ -16,33 +16,10 @@
  * more when they are handed over.
  */
 
-#include "_front.h"
+#include "_fresh.h"
 
 #define FRESH_MAX 128
 #define DIRECTORIES_MAX 64
-/* One block: of a larger file the rest goes the ordinary way. */
-#define DATA_MAX 65536
-/* As in `model`. */
-#define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
-#define NAME_MOST 255
-#define TARGET_MOST 4095
-/* So many threads and processes may be known to act together. */
-#define PARTY_MAX 16
-/* Where no grant was given, so many changes go the ordinary way before it is asked for again. */
-#define PATIENCE 6
-
-typedef struct {
-    struct fuse_attr attributes;
-    int64_t btime_ns;
-    uint64_t parent;
-    uint32_t maker; /* the process */
-    char name[NAME_MOST + 1];
-    /* Of a file its bytes, of a link its target. */
-    char *data;
-    size_t room;
-    PyObject *record; /* of the bytes, once they are in the store; NULL before */
-    int is_shared;    /* they were there already, and are not here */
-} Fresh;
 
 /* A directory in the store whose attributes are known. */
 typedef struct {
@@ -56,18 +33,6 @@ static Fresh items[FRESH_MAX];
 static size_t count;
 static Directory directories[DIRECTORIES_MAX];
 static size_t directories_count;
-
-static struct {
-    int held;
-    uint32_t party[PARTY_MAX]; /* the first one is the one that asked */
-    size_t party_size;
-    int64_t until_ns;
-    uint64_t ino; /* of the first item; they are numbered in order */
-    uint64_t bytes;
-    int64_t latest_ns; /* no stamp is earlier than this */
-} grant;
-
-static unsigned patience;
 
 /* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
 static uint32_t busy_maker;
@@ -89,24 +54,11 @@ static struct {
 static uint64_t absent_parent;
 static char absent_name[NAME_MOST + 1];
 
-/* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
-static struct {
-    uint64_t node;
-    uint64_t end;
-    uint32_t pid;
-} last_write;
-
-/* What was written behind that and is not in the store yet: the last bytes before its end. */
-static char run[DATA_MAX];
-static size_t run_size;
-
-static PyObject *call_grant, *call_joins, *call_record, *call_take, *call_go_on, *call_lose;
-static PyObject *call_lookup, *call_getattr, *call_second_name;
-static PyObject *call_read_pieces, *call_share_record;
+static PyObject *call_take, *call_lose, *call_lookup, *call_getattr, *call_second_name;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
-static Fresh *fresh_of(uint64_t node)
+Fresh *fresh_of(uint64_t node)
 {
     return count && node >= grant.ino && node - grant.ino < count ? &items[node - grant.ino] : NULL;
 }
@@ -165,33 +117,10 @@ static void forget_knowledge(void)
 {
     directories_count = 0;
     absent_parent = 0;
-    last_write.node = 0;
+    run_forget();
 }
 
 /* -- handing over ------------------------------------------------------------------------------ */
-
-/* Puts the bytes of a file into the store, which looks at them where they are. Returns 0 with an
- * exception set if that failed. */
-static int record_bytes(Fresh *item)
-{
-    Py_ssize_t size = (Py_ssize_t)item->attributes.size;
-    item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
-    return item->record != NULL;
-}
-
-static int has_bytes(const Fresh *item)
-{
-    return S_ISREG(item->attributes.mode) && item->attributes.size;
-}
-
-/* What comes with an item: of a file the record of its bytes, of a link its target. */
-static PyObject *told_data(Fresh *item)
-{
-    if (has_bytes(item))
-        return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
-    int is_link = S_ISLNK(item->attributes.mode);
-    return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
-}
 
 static PyObject *told_item(Fresh *item)
 {
@@ -251,26 +180,13 @@ static PyObject *told_directories(void)
 }
 
 /* What was acknowledged is not in the store: nothing goes on as if it were. */
-static void lose(void)
+void lose(void)
 {
     errno_of_failure();
     PyObject *result = CALL(call_lose);
     if (!result)
         errno_of_failure();
     Py_XDECREF(result);
-}
-
-static void settle_run(void)
-{
-    if (!run_size)
-        return;
-    PyObject *result =
-        CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
-             PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
-    if (!result)
-        lose();
-    Py_XDECREF(result);
-    run_size = 0;
 }
 
 static int is_settled(void)
@@ -306,7 +222,7 @@ static void forget_items(void)
 
 void fresh_settle(void)
 {
-    settle_run();
+    run_settle();
     grant.held = 0;
     if (is_settled())
         return;
@@ -340,82 +256,16 @@ void fresh_end(void)
 
 /* The ordinary way for a change: the store knows all that came before it, and from here on nothing
  * is known. */
-static Outcome pass_change(void)
+Outcome pass_change(void)
 {
-    patience -= patience > 0;
+    grant_pass();
     fresh_end();
     return NOT_OURS;
 }
 
 /* -- making ------------------------------------------------------------------------------------ */
 
-static int ask_for_grant(uint32_t pid)
-{
-    unsigned long long ino, bytes;
-    long long until_ns, latest_ns;
-    PyObject *granted = CALL(call_grant, NUMBER(pid));
-    int given = granted && granted != Py_None &&
-                PyArg_ParseTuple(granted, "KLKL", &ino, &until_ns, &bytes, &latest_ns);
-    if (given) {
-        grant.held = 1;
-        grant.party[0] = pid;
-        grant.party_size = 1;
-        grant.ino = ino;
-        grant.until_ns = until_ns;
-        grant.bytes = bytes;
-        grant.latest_ns = latest_ns;
-    } else if (PyErr_Occurred()) {
-        errno_of_failure();
-    }
-    Py_XDECREF(granted);
-    return given;
-}
-
-/* Whether a process acts together with the one that the grant was given to. */
-static int is_of_party(uint32_t pid)
-{
-    for (size_t i = 0; i < grant.party_size; i++)
-        if (grant.party[i] == pid)
-            return 1;
-    if (grant.party_size == PARTY_MAX)
-        return 0;
-    PyObject *joins = CALL(call_joins, NUMBER(pid));
-    if (!joins)
-        errno_of_failure();
-    int does = joins == Py_True;
-    Py_XDECREF(joins);
-    if (does)
-        grant.party[grant.party_size++] = pid;
-    return does;
-}
-
-static int is_granted(uint32_t pid)
-{
-    return grant.held && monotonic_ns() < grant.until_ns && is_of_party(pid);
-}
-
-/* Whether this process may change something without asking. */
-static int may_change(uint32_t pid)
-{
-    if (is_granted(pid))
-        return 1;
-    if (patience)
-        return 0;
-    fresh_settle();
-    int given = ask_for_grant(pid);
-    patience = given ? 0 : PATIENCE;
-    return given;
-}
-
-static int64_t stamp_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    int64_t now_ns = now.tv_sec * NS + now.tv_nsec;
-    return now_ns > grant.latest_ns ? now_ns : grant.latest_ns;
-}
-
-static void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
+void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
 {
     set_time(&attributes->mtime, &attributes->mtimensec, now_ns);
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
@@ -482,19 +332,6 @@ static void note_entry(uint64_t parent, struct fuse_attr *attributes, int is_dir
         directory->changed = 1;
         directory->subdirectories += is_directory;
     }
-}
-
-static int make_space(Fresh *item, size_t size)
-{
-    if (size <= item->room)
-        return 1;
-    size_t room = size < 4096 ? 4096 : DATA_MAX;
-    char *data = realloc(item->data, room);
-    if (!data)
-        return 0;
-    item->data = data;
-    item->room = room;
-    return 1;
 }
 
 /* Whether this process may make something here without asking. */
@@ -607,168 +444,9 @@ static Outcome make_link(const Request *request)
 
 /* -- changing ---------------------------------------------------------------------------------- */
 
-static uint32_t set_id_bits(uint32_t mode)
+uint32_t set_id_bits(uint32_t mode)
 {
     return (mode & S_ISUID) | (mode & S_IXGRP ? mode & S_ISGID : 0);
-}
-
-void fresh_note_write(const Request *request)
-{
-    const struct fuse_write_in *in = (const void *)request->body;
-    last_write.node = request->head->nodeid;
-    last_write.end = in->offset + in->size;
-    last_write.pid = request->head->pid;
-}
-
-/* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
- * store has seen then that the block can be written to. */
-static int goes_on(const Request *request)
-{
-    const struct fuse_write_in *in = (const void *)request->body;
-    uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
-    return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
-           in->offset == last_write.end && in->size && in->size <= room &&
-           in->size <= request->size - sizeof *in && !in->write_flags &&
-           in->offset + in->size <= FILE_SIZE_MAX;
-}
-
-static Outcome write_on(const Request *request)
-{
-    const struct fuse_write_in *in = (const void *)request->body;
-    if (!is_granted(request->head->pid) || in->size > grant.bytes)
-        return pass_change();
-    memcpy(run + run_size, in + 1, in->size);
-    run_size += in->size;
-    last_write.end += in->size;
-    grant.bytes -= in->size;
-    struct fuse_write_out out = {.size = in->size};
-    return answer(request, &out, sizeof out);
-}
-
-/* The fresh file that bytes may be put into, up to ``end``; NULL if there is none. */
-static Fresh *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
-{
-    Fresh *item = fresh_of(node);
-    if (!item || item->record || !is_granted(request->head->pid))
-        return NULL;
-    if (offset > item->attributes.size || end > DATA_MAX || end - offset > grant.bytes ||
-        !S_ISREG(item->attributes.mode) || !make_space(item, end))
-        return NULL;
-    return item;
-}
-
-/* Bytes were put into a file up to ``end``. */
-static Outcome answer_written(const Request *request, Fresh *item, uint64_t size, uint64_t end)
-{
-    struct fuse_attr *attributes = &item->attributes;
-    if (end > attributes->size)
-        attributes->size = end;
-    grant.bytes -= size;
-    attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
-    stamp_change(attributes, stamp_ns());
-    struct fuse_write_out out = {.size = (uint32_t)size};
-    return answer(request, &out, sizeof out);
-}
-
-static Outcome write_bytes(const Request *request)
-{
-    const struct fuse_write_in *in = (const void *)request->body;
-    if (goes_on(request) && may_change(request->head->pid))
-        return write_on(request);
-    settle_run();
-    uint64_t end = in->offset + in->size;
-    if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
-        return pass_change();
-    Fresh *item = file_for(request, request->head->nodeid, in->offset, end);
-    if (!item)
-        return pass_change();
-    memcpy(item->data + in->offset, in + 1, in->size);
-    if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
-        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
-    return answer_written(request, item, in->size, end);
-}
-
-/* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
- * they are not such, or more than there is room for. */
-static ssize_t put_pieces(char *place, size_t room, PyObject *list)
-{
-    size_t used = 0;
-    if (!list || !PyList_Check(list))
-        return -1;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-        Py_buffer piece;
-        if (PyObject_GetBuffer(PyList_GET_ITEM(list, i), &piece, PyBUF_SIMPLE))
-            return -1;
-        size_t size = (size_t)piece.len;
-        int fits = size <= room - used;
-        if (fits)
-            memcpy(place + used, piece.buf, size);
-        PyBuffer_Release(&piece);
-        if (!fits)
-            return -1;
-        used += size;
-    }
-    return (ssize_t)used;
-}
-
-/* Puts bytes of a file, which may be fresh itself, somewhere; fewer than ``size`` at its end. Returns
- * how many they are, or -1 if they cannot be had. */
-static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
-{
-    Fresh *source = fresh_of(node);
-    if (source && source->is_shared)
-        return -1;
-    if (source) {
-        uint64_t end = source->attributes.size;
-        uint64_t left = offset < end ? end - offset : 0;
-        size = left < size ? left : size;
-        if (size)
-            memcpy(place, source->data + offset, size);
-        return (ssize_t)size;
-    }
-    PyObject *pieces = CALL(call_read_pieces, NUMBER(node), NUMBER(offset), NUMBER(size));
-    ssize_t used = put_pieces(place, size, pieces);
-    Py_XDECREF(pieces);
-    PyErr_Clear(); /* the ordinary way meets it, too */
-    return used;
-}
-
-/* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them. */
-static int share_bytes(Fresh *item, const Request *request)
-{
-    const struct fuse_copy_file_range_in *in = (const void *)request->body;
-    uint64_t node = request->head->nodeid;
-    if (in->off_in || in->off_out || !in->len || item->attributes.size || fresh_of(node))
-        return 0;
-    PyObject *record = CALL(call_share_record, NUMBER(node), NUMBER(in->len));
-    if (record && PyBytes_Check(record)) {
-        item->record = record;
-        item->is_shared = 1;
-        return 1;
-    }
-    Py_XDECREF(record);
-    PyErr_Clear(); /* the ordinary way meets it, too */
-    return 0;
-}
-
-/* Bytes of another file, as by cp. */
-static Outcome copy_bytes(const Request *request)
-{
-    const struct fuse_copy_file_range_in *in = (const void *)request->body;
-    uint64_t node = request->head->nodeid;
-    if (in->nodeid_out == node || in->len > DATA_MAX || in->off_out > DATA_MAX)
-        return pass_change();
-    Fresh *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
-    if (!item)
-        return pass_change();
-    ssize_t size = (ssize_t)in->len;
-    if (!share_bytes(item, request))
-        size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
-    if (size < 0)
-        return pass_change();
-    if (!keeps_set_id(request))
-        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
-    return answer_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
 }
 
 static void set_owner(struct fuse_attr *attributes, const struct fuse_setattr_in *in)
@@ -935,29 +613,6 @@ static Outcome get_attributes(const Request *request)
     return directory ? answer_known(request, &directory->attributes) : NOT_OURS;
 }
 
-static Outcome read_bytes(const Request *request)
-{
-    const struct fuse_read_in *in = (const void *)request->body;
-    Fresh *item = fresh_of(request->head->nodeid);
-    if (item && item->is_shared) {
-        fresh_settle();
-        return NOT_OURS;
-    }
-    if (!item)
-        return NOT_OURS;
-    uint64_t size = item->attributes.size;
-    if (in->offset >= size)
-        return answer(request, NULL, 0);
-    uint64_t left = size - in->offset;
-    return answer(request, item->data + in->offset, left < in->size ? left : in->size);
-}
-
-static Outcome read_link(const Request *request)
-{
-    Fresh *item = fresh_of(request->head->nodeid);
-    return item ? answer(request, item->data, item->attributes.size) : NOT_OURS;
-}
-
 /* What is fresh is in directories that are fresh or have changed. */
 static Outcome list_entries(const Request *request)
 {
@@ -1014,11 +669,7 @@ static Outcome handle(const Request *request)
 {
     if (second.item && is_about_names(request->head->opcode))
         fresh_settle();
-    if (request->head->opcode != FUSE_WRITE && last_write.node) {
-        settle_run();
-        if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
-            last_write.node = 0;
-    }
+    run_note(request);
     switch (request->head->opcode) {
     case FUSE_LOOKUP:
         return look_up(request);
@@ -1083,22 +734,14 @@ Outcome fresh_handle(const Request *request)
 
 int fresh_bind(PyObject *owner)
 {
-    grant.held = 0;
     forget_items();
     ends_with_move = 0;
-    patience = 0;
     forget_knowledge();
-    run_size = 0;
     second.item = NULL;
-    return take_attribute(owner, "grant", &call_grant) &&
-           take_attribute(owner, "joins", &call_joins) &&
-           take_attribute(owner, "record", &call_record) &&
+    return grant_bind(owner) && run_bind(owner) && bytes_bind(owner) &&
            take_attribute(owner, "take", &call_take) &&
-           take_attribute(owner, "go_on", &call_go_on) &&
            take_attribute(owner, "lose", &call_lose) &&
            take_attribute(owner, "lookup", &call_lookup) &&
            take_attribute(owner, "getattr", &call_getattr) &&
-           take_attribute(owner, "second_name", &call_second_name) &&
-           take_attribute(owner, "read_pieces", &call_read_pieces) &&
-           take_attribute(owner, "share_record", &call_share_record);
+           take_attribute(owner, "second_name", &call_second_name);
 }

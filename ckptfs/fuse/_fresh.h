@@ -1,0 +1,116 @@
+/* What the parts that answer before the store share: `_fresh.c` has the items and what may be done to
+ * them, `_bytes.c` their bytes, `_run.c` writes to files that are in the store, `_grant.c` what allows
+ * all that. */
+
+#ifndef CKPTFS_FRESH_H
+#define CKPTFS_FRESH_H
+
+#include "_front.h"
+
+/* One block: of a larger file the rest goes the ordinary way. */
+#define DATA_MAX 65536
+#define NAME_MOST 255
+#define TARGET_MOST 4095
+/* So many threads and processes may be known to act together. */
+#define PARTY_MAX 16
+
+typedef struct {
+    struct fuse_attr attributes;
+    int64_t btime_ns;
+    uint64_t parent;
+    uint32_t maker; /* the process */
+    char name[NAME_MOST + 1];
+    /* Of a file its bytes, of a link its target. */
+    char *data;
+    size_t room;
+    PyObject *record; /* of the bytes, once they are in the store; NULL before */
+    int is_shared;    /* they were there already, and are not here */
+} Fresh;
+
+#pragma GCC visibility push(hidden)
+
+/* -- items (_fresh.c) --------------------------------------------------------------------------- */
+
+/* NULL if a node is not fresh. */
+Fresh *fresh_of(uint64_t node);
+
+/* The ordinary way for a change: the store knows all that came before it, and from here on nothing
+ * is known. */
+Outcome pass_change(void);
+
+/* What was acknowledged is not in the store: nothing goes on as if it were. */
+void lose(void);
+
+void stamp_change(struct fuse_attr *attributes, int64_t now_ns);
+
+/* The bits of a mode that a file loses with a change. */
+uint32_t set_id_bits(uint32_t mode);
+
+/* -- their bytes (_bytes.c) ---------------------------------------------------------------------- */
+
+/* As `fresh_bind`. */
+int bytes_bind(PyObject *owner);
+
+int has_bytes(const Fresh *item);
+
+/* Room for so many bytes of an item. Returns 0 if there is none. */
+int make_space(Fresh *item, size_t size);
+
+/* Puts the bytes of a file into the store, which looks at them where they are. Returns 0 with an
+ * exception set if that failed. */
+int record_bytes(Fresh *item);
+
+/* What comes with an item: of a file the record of its bytes, of a link its target. */
+PyObject *told_data(Fresh *item);
+
+Outcome write_bytes(const Request *request);
+Outcome copy_bytes(const Request *request);
+Outcome read_bytes(const Request *request);
+Outcome read_link(const Request *request);
+
+/* -- writes that go on (_run.c) ------------------------------------------------------------------ */
+
+/* As `fresh_bind`. */
+int run_bind(PyObject *owner);
+
+/* Told of every request: any other than a write ends the run. */
+void run_note(const Request *request);
+
+/* Whether a write goes on where the last one ended, and its answer. */
+int run_goes_on(const Request *request);
+Outcome run_write(const Request *request);
+
+/* Hands the run over to the store. */
+void run_settle(void);
+
+/* Nothing is known of the last write any more. */
+void run_forget(void);
+
+/* -- what allows it (_grant.c) ------------------------------------------------------------------- */
+
+extern struct Grant {
+    int held;
+    uint32_t party[PARTY_MAX]; /* the first one is the one that asked */
+    size_t party_size;
+    int64_t until_ns;
+    uint64_t ino; /* of the first item; they are numbered in order */
+    uint64_t bytes;
+    int64_t latest_ns; /* no stamp is earlier than this */
+} grant;
+
+/* As `fresh_bind`. */
+int grant_bind(PyObject *owner);
+
+/* Whether a process has the grant, and whether it has it or gets one. */
+int is_granted(uint32_t pid);
+int may_change(uint32_t pid);
+
+/* Told of a change that went the ordinary way. */
+void grant_pass(void);
+
+/* The time of a change now. */
+int64_t stamp_ns(void);
+
+#pragma GCC visibility pop
+
+#endif

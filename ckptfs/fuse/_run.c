@@ -1,0 +1,87 @@
+/* Writes that go on where the last one ended, put together to a *run* before they reach the store, as
+ * long as nothing else is asked for. */
+
+#include "_fresh.h"
+
+/* As in `model`. */
+#define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
+
+/* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
+static struct {
+    uint64_t node;
+    uint64_t end;
+    uint32_t pid;
+} last_write;
+
+/* What was written behind that and is not in the store yet: the last bytes before its end. */
+static char run[DATA_MAX];
+static size_t run_size;
+
+static PyObject *call_go_on;
+
+void run_settle(void)
+{
+    if (!run_size)
+        return;
+    PyObject *result =
+        CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
+             PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
+    if (!result)
+        lose();
+    Py_XDECREF(result);
+    run_size = 0;
+}
+
+void fresh_note_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    last_write.node = request->head->nodeid;
+    last_write.end = in->offset + in->size;
+    last_write.pid = request->head->pid;
+}
+
+/* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
+ * store has seen then that the block can be written to. */
+int run_goes_on(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
+    return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
+           in->offset == last_write.end && in->size && in->size <= room &&
+           in->size <= request->size - sizeof *in && !in->write_flags &&
+           in->offset + in->size <= FILE_SIZE_MAX;
+}
+
+Outcome run_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    if (!is_granted(request->head->pid) || in->size > grant.bytes)
+        return pass_change();
+    memcpy(run + run_size, in + 1, in->size);
+    run_size += in->size;
+    last_write.end += in->size;
+    grant.bytes -= in->size;
+    struct fuse_write_out out = {.size = in->size};
+    return answer(request, &out, sizeof out);
+}
+
+void run_note(const Request *request)
+{
+    if (request->head->opcode == FUSE_WRITE || !last_write.node)
+        return;
+    run_settle();
+    if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
+        last_write.node = 0;
+}
+
+void run_forget(void)
+{
+    last_write.node = 0;
+}
+
+int run_bind(PyObject *owner)
+{
+    run_size = 0;
+    run_forget();
+    return take_attribute(owner, "go_on", &call_go_on);
+}
