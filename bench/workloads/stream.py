@@ -73,6 +73,8 @@ workload(
     mark=SAME,
     needs=("stream-write",),
 )(_stream_read)
+
+
 @workload(
     "stream-copy",
     "cp of {scale.stream_mb} MB",

@@ -61,7 +61,7 @@ class Fresh:
         until_ns = self._guard.lasting(pid)
         if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
             return None
-        return fs.store.next_numbers()[0], until_ns, BYTES, self._clock.latest_ns
+        return fs.store.numbers.ino, until_ns, BYTES, self._clock.latest_ns
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the grant."""
@@ -89,7 +89,7 @@ class Fresh:
         self._guard(pid, None)
         view = fs.head
         if arrivals:
-            fs.store.skip_numbers(arrivals[-1][0], 0)
+            fs.store.numbers.skip(arrivals[-1][0], 0)
             size = sum(map(itemgetter(_SIZE), arrivals))
             fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)

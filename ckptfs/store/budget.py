@@ -49,6 +49,10 @@ class Budget:
         self.failure = failure
         self.dirty = True
 
+    def mark(self) -> None:
+        """There is something to commit."""
+        self.dirty = True
+
     def note(self, records: int = 1) -> None:
         """Note records that are written, whatever space is left."""
         if self.failure is not None:

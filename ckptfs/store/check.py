@@ -89,7 +89,7 @@ def _numbers(store: Store) -> Iterator[Problem]:
     contents = map(fmt.unpack_u64, _content_inodes(store))
     last = (_last_inode(store), max(contents, default=0), max(store.epochs, default=0))
     names = ("inode", "content", "epoch")
-    for what, used, following in zip(names, last, store.next_numbers(), strict=True):
+    for what, used, following in zip(names, last, store.numbers.following(), strict=True):
         if used >= following:
             yield Problem("numbers", f"{what} {used} is there, and {following} comes next")
 

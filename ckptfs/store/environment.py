@@ -8,7 +8,6 @@ half an operation and no cache has to agree with the disk. What the records mean
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -18,15 +17,16 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors
-from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
+from ckptfs.model import Epoch
 from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
-from ckptfs.store.epochs import EpochTree
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
+from ckptfs.store.lineage import Lineage
+from ckptfs.store.numbers import Numbers
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
@@ -34,7 +34,7 @@ from ckptfs.store.rest import Rest
 from ckptfs.store.room import Room
 from ckptfs.store.standing import NOBODY, Standing
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
-from ckptfs.store.views import View, child_of, view_of
+from ckptfs.store.views import View, view_of
 
 if TYPE_CHECKING:
     from ckptfs.store.plain_lmdb import Transaction
@@ -64,8 +64,6 @@ _ANCHOR = b"anchor"
 #: What is counted of the epoch aside.
 _ASIDE = b"aside"
 
-#: How many views of checkpoints are kept at hand: each names all epochs before it.
-_VIEWS_MAX = 16
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 #: With less than this there are commits alone, and no journal.
@@ -86,6 +84,8 @@ class Store:
         #: What the budget is asked and told, before and while something is written.
         self.note, self.note_room = budget.note, budget.note_room
         self.charge, self.require, self.has_room = budget.charge, budget.require, budget.has_room
+        self.numbers = Numbers()
+        self.new_ino, self.new_content = self.numbers.new_ino, self.numbers.new_content
         dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
@@ -132,11 +132,11 @@ class Store:
         #: Backups under way, in other threads.
         self._copying = 0
         self._journal = Journal(path)
-        #: Views of checkpoints, of those that were asked for.
-        self._views: dict[Epoch, View] = {}
-        self.epoch_tree = EpochTree()
-        #: Its records.
-        self.epochs = self.epoch_tree.records
+        self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
+        self.epoch_tree, self.epochs = lineage.tree, lineage.records
+        self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
+        self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
+        self.remove_epoch, self.view = lineage.remove, lineage.view
         #: The counters as they are in their table.
         self._counted: dict[bytes, int] = {}
         self._begin()
@@ -155,7 +155,6 @@ class Store:
             raise opening.refusal(path, error) from error
         store = cls._attach(path, map_size)
         store._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
-        store._next_ino, store._next_content, store._next_epoch = 1, 1, 1
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
         store.commit()
         compaction.sync(path)  # the names of its files, and then its own
@@ -207,9 +206,10 @@ class Store:
         return store
 
     def _load(self) -> None:
-        self._next_ino = self._counter(b"next_ino")
-        self._next_content = self._counter(b"next_content")
-        self._next_epoch = self._counter(b"next_epoch")
+        numbers = self.numbers
+        numbers.ino = self._counter(b"next_ino")
+        numbers.content = self._counter(b"next_content")
+        numbers.epoch = self._counter(b"next_epoch")
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.ASIDE_EPOCH:
@@ -224,7 +224,7 @@ class Store:
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
-        following = self.next_numbers()
+        following = self.numbers.following()
         used = (self._last(b"i"), self._last(b"b"), max(self.epochs))
         if not self.head.writable or any(a >= b for a, b in zip(used, following, strict=True)):
             raise ValueError("its numbers")
@@ -237,13 +237,13 @@ class Store:
 
     @property
     def head(self) -> View:
-        return self._head
+        return self._lineage.head
 
     @head.setter
     def head(self, view: View) -> None:
         if self.aside is not None:
             view.see_aside(self.aside)
-        self._head = view
+        self._lineage.head = view
         # What descends from the head of that commit differs from it only by what was written since.
         if self._stood not in view.seen:
             self._standing.fall()
@@ -373,14 +373,14 @@ class Store:
         head = self.head
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
-            self._put_epoch(head.epoch, record._replace(inodes=head.inodes))
+            self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
         if self.aside is not None and self._counted.get(_ASIDE) != self.aside.inodes:
             self._put_aside(self.aside.inodes)
             self._counted[_ASIDE] = self.aside.inodes
         for key, value in (
-            (b"next_ino", self._next_ino),
-            (b"next_content", self._next_content),
-            (b"next_epoch", self._next_epoch),
+            (b"next_ino", self.numbers.ino),
+            (b"next_content", self.numbers.content),
+            (b"next_epoch", self.numbers.epoch),
             (b"head", head.epoch),
         ):
             if self._counted.get(key) != value:
@@ -529,97 +529,3 @@ class Store:
 
     def statvfs(self) -> os.statvfs_result:
         return os.statvfs(self.path)
-
-    # -- numbers that are never used twice --------------------------------------------------------
-
-    def next_numbers(self) -> tuple[Ino, ContentId, Epoch]:
-        """The inode, the content and the epoch that come next."""
-        return Ino(self._next_ino), ContentId(self._next_content), Epoch(self._next_epoch)
-
-    def skip_numbers(self, ino: int, content: int) -> None:
-        """Give out no number up to these."""
-        self._next_ino = max(self._next_ino, ino + 1)
-        self._next_content = max(self._next_content, content + 1)
-
-    def new_ino(self) -> Ino:
-        ino = self._next_ino
-        if ino > INO_MAX:
-            raise OSError(errno.ENOSPC, "the store has no inode numbers left")
-        self._next_ino = ino + 1
-        return Ino(ino)
-
-    def new_content(self) -> ContentId:
-        content = self._next_content
-        self._next_content = content + 1
-        return ContentId(content)
-
-    # -- epochs -----------------------------------------------------------------------------------
-
-    def open_epoch(self, parent: Epoch, *, inodes: int) -> View:
-        """A new epoch below ``parent`` that may be written."""
-        epoch = Epoch(self._next_epoch)
-        self._require_epoch(epoch)
-        self._next_epoch += 1
-        self._put_epoch(epoch, fmt.EpochRecord(parent, sealed=False, inodes=inodes, info={}))
-        if parent == fmt.NO_EPOCH:
-            return view_of(self.epochs, epoch)
-        return child_of(self.view(parent), epoch, inodes)
-
-    def _require_epoch(self, epoch: int) -> None:
-        if epoch > fmt.EPOCH_MAX:
-            raise OSError(errno.ENOSPC, "the store has no epoch numbers left")
-
-    def seal_epoch(self, view: View, info: dict[str, object]) -> None:
-        """Make the view's epoch a checkpoint: from here on it can only be read. Refused if there is
-        no number left for an epoch to go on in."""
-        self._require_epoch(self._next_epoch)
-        record = self.epochs[view.epoch]
-        sealed = record._replace(sealed=True, inodes=view.inodes, info=info)
-        self._put_epoch(view.epoch, sealed)
-        view.seal()
-        self._remember(view)
-
-    def describe_epoch(self, epoch: Epoch, info: dict[str, object]) -> None:
-        """Change what is told about a sealed epoch."""
-        self._put_epoch(epoch, self.epochs[epoch]._replace(info=info))
-
-    def remove_epoch(self, epoch: Epoch) -> None:
-        """Take an epoch without records out of the tree; its children become its parent's."""
-        self.dirty = True
-        parent = self.epochs[epoch].parent
-        for child in list(self.epoch_tree.children(epoch)):
-            self._put_epoch(child, self.epochs[child]._replace(parent=parent))
-        self.epoch_tree.remove(epoch)
-        self._epochs.delete(fmt.pack_u32(epoch))
-        # A view that still looks for the records of a removed epoch finds none and is right; those
-        # that live long, or that new ones come from, are kept short.
-        self._views.pop(epoch, None)
-        for view in (self.head, *self._views.values()):
-            view.forget(epoch)
-
-    def recount_epoch(self, epoch: Epoch, inodes: int) -> None:
-        """Note how many inodes the epoch's view has, after some were purged from it."""
-        self._put_epoch(epoch, self.epochs[epoch]._replace(inodes=inodes))
-        self._views.pop(epoch, None)
-        if epoch == self.head.epoch:
-            self.head.inodes = inodes
-
-    def _put_epoch(self, epoch: Epoch, record: fmt.EpochRecord) -> None:
-        self.dirty = True
-        self.epoch_tree.put(epoch, record)
-        self._epochs.put(fmt.pack_u32(epoch), fmt.pack_epoch(record))
-
-    def view(self, epoch: Epoch) -> View:
-        if epoch == self.head.epoch:
-            return self.head
-        found = self._views.get(epoch)
-        if found is None:
-            found = view_of(self.epochs, epoch, self.head)
-            if not found.writable:
-                self._remember(found)
-        return found
-
-    def _remember(self, view: View) -> None:
-        if len(self._views) >= _VIEWS_MAX:
-            self._views.pop(next(iter(self._views)))
-        self._views[view.epoch] = view

@@ -209,7 +209,7 @@ def _mend_numbers(store: Store) -> None:
         inodes.append(ino_of(entity))
         if record:
             contents.append(fmt.unpack_inode(ino_of(entity), record).content)
-    store.skip_numbers(max(inodes), max(contents))
+    store.numbers.skip(max(inodes), max(contents))
 
 
 # -- one tree --------------------------------------------------------------------------------------
