@@ -40,8 +40,10 @@ class Filesystem:
         self.bulk = Bulk(self)
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
-        #: Inodes that lost their last name and may still be in use.
+        #: Inodes without a name that may still be in use.
         self.unlinked: set[Ino] = set()
+        #: Those of them that never had one, and may get one.
+        self.nameless: set[Ino] = set()
         #: Those of them that the kernel forgot while a handle was still open.
         self.forgotten: set[Ino] = set()
         #: Files held open while a restore took them away or changed them: they live on in the view
@@ -153,6 +155,7 @@ class Filesystem:
     seek_number = names.seek_number
     readlink = names.readlink
     mknod = names.mknod
+    make_nameless = names.make_nameless
     mkdir = names.mkdir
     symlink = names.symlink
     link = names.link

@@ -256,10 +256,16 @@ def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
         erase(fs, view, inode)
 
 
-def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
+def leave_orphans(fs: Filesystem, ino: Ino) -> None:
+    """An inode is no longer one without a name."""
     fs.unlinked.discard(ino)
+    fs.nameless.discard(ino)
     fs.forgotten.discard(ino)
     fs.store.orphans.delete(pack_u64(ino))
+
+
+def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
+    leave_orphans(fs, ino)
     home = home_of(fs, view, ino)
     try:
         inode = load(fs, home, ino)

@@ -204,6 +204,24 @@ def _make(
     return inode
 
 
+def make_nameless(fs: Filesystem, view: View, parent: Ino, mode: int, uid: int, gid: int) -> Inode:
+    """A regular file as O_TMPFILE makes it in a directory: it has no name until it is given one by
+    `link`, and may never get one."""
+    view.require_writable()
+    directory = inodes.load_dir(fs, view, parent)
+    if not directory.nlink:
+        raise error(errno.ENOENT)
+    if directory.mode & stat.S_ISGID:
+        gid = directory.gid
+    fs.store.charge()
+    home = home_of(fs, view, parent)
+    inode = inodes.make(fs, home, stat.S_IFREG | stat.S_IMODE(mode), uid, gid)._replace(nlink=0)
+    fs.unlinked.add(inode.ino)
+    fs.nameless.add(inode.ino)
+    inodes.save(fs, home, inode)
+    return inode
+
+
 def _open_place(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
     """The directory, if the name is valid and free in it."""
     view.require_writable()
@@ -251,7 +269,7 @@ def link(
     inode = inodes.load(fs, view, ino)
     if inode.is_dir:
         raise error(errno.EPERM)
-    if not inode.nlink:
+    if not inode.nlink and ino not in fs.nameless:
         raise error(errno.ENOENT)
     if inode.nlink >= LINK_MAX:
         raise error(errno.EMLINK)
@@ -260,7 +278,11 @@ def link(
         raise error(errno.EXDEV)  # one of the names would be in history and the other not
     fs.store.charge()
     set_entry(fs, home, parent, name, ino)
-    fs.store.links.put(home, link_entity(ino, parent, name), PRESENT)
+    if inode.nlink:
+        fs.store.links.put(home, link_entity(ino, parent, name), PRESENT)
+    else:
+        inodes.leave_orphans(fs, ino)
+        inode = inode._replace(parent=parent, name=name)
     now_ns = fs.clock() if now_ns is None else now_ns
     inode = inode._replace(nlink=inode.nlink + 1, ctime_ns=now_ns)
     inodes.save(fs, home, inode)

@@ -7,8 +7,9 @@
 
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
-    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(mkdir) X(symlink) X(link) X(unlink) \
-    X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) X(forget)
+    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(make_nameless) X(mkdir) X(symlink) X(link) \
+    X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) \
+    X(forget)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
 static PyObject *unlinked;
@@ -208,6 +209,27 @@ static Outcome do_create(const Request *request)
     return answer_error(request, ENOSYS);
 }
 
+/* A file without a name, which is opened in the same request. */
+static Outcome do_tmpfile(const Request *request)
+{
+    const struct fuse_in_header *head = request->head;
+    const struct fuse_create_in *in = (const void *)request->body;
+    struct {
+        struct fuse_entry_out entry;
+        struct fuse_open_out open;
+    } out = {0};
+    PyObject *inode = CALL(call_make_nameless, NUMBER(head->nodeid), NUMBER(in->mode),
+                           NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+    int filled = inode && fill_entry(&out.entry, inode, base_of(head->nodeid));
+    Py_XDECREF(inode);
+    if (!filled)
+        return FAILED;
+    out.open.open_flags = FOPEN_KEEP_CACHE;
+    if (send_answer(request, 0, &out, sizeof out))
+        lookups_add(out.entry.nodeid);
+    return ANSWERED;
+}
+
 static Outcome do_open(const Request *request)
 {
     /* ENOSYS tells the kernel that neither files nor directories need to be opened, and to keep
@@ -346,6 +368,7 @@ static const Handler HANDLERS[] = {
     [FUSE_READDIRPLUS] = {do_readdirplus, sizeof(struct fuse_read_in)},
     [FUSE_RENAME2] = {do_rename2, sizeof(struct fuse_rename2_in)},
     [FUSE_LSEEK] = {do_lseek, sizeof(struct fuse_lseek_in)},
+    [FUSE_TMPFILE] = {do_tmpfile, sizeof(struct fuse_create_in)},
     [FUSE_COPY_FILE_RANGE] = {do_copy, sizeof(struct fuse_copy_file_range_in)},
 };
 #define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)

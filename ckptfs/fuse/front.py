@@ -52,7 +52,7 @@ class Bound:
         self.go_on, self.lose = fresh.go_on, fresh.lose
         self.second_name = fresh.second_name
         for name in (
-            "lookup getattr readlink mknod mkdir symlink link unlink rmdir rename"
+            "lookup getattr readlink mknod make_nameless mkdir symlink link unlink rmdir rename"
             " read_pieces write allocate seek copy_range share_record forget entries adopt"
         ).split():
             setattr(self, name, getattr(requests, name))

@@ -148,6 +148,14 @@ class Requests:
         self._note_writer(inode.ino, pid)
         return inode
 
+    def make_nameless(self, parent: int, mode: int, pid: int, uid: int, gid: int) -> Inode:
+        """As open(2) with O_TMPFILE."""
+        self.before(pid, None, parent)
+        view, ino, _ = self.at(parent)
+        inode = self._fs.make_nameless(view, ino, mode, uid, gid)
+        self._note_writer(inode.ino, pid)
+        return inode
+
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         self.before(pid, None, parent, name, is_dir=True)
         view, ino, _ = self.entry_place(parent, name)

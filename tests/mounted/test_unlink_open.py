@@ -1,15 +1,20 @@
-"""Files that lose their last name while somebody holds them open."""
+"""Files that lose their last name while somebody holds them open, and files that never had one."""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.errnos import fails
+from tests.support.mounting import Workspace
 from tests.support.peer import peer
+from tests.support.syscalls import link_following
 from tests.support.trees import plant
 
 
@@ -95,8 +100,69 @@ def test_reopened_through_proc(mount: Path) -> None:
         os.close(fd)
 
 
+def nameless(mount: Path, flags: int = 0) -> int:
+    return os.open(mount, os.O_TMPFILE | os.O_RDWR | flags, 0o640)
+
+
+def test_a_file_that_never_has_a_name(mount: Path) -> None:
+    fd = nameless(mount)
+    os.write(fd, b"x" * 100_000)
+    found = os.fstat(fd)
+    assert (found.st_nlink, found.st_size, stat.S_IMODE(found.st_mode)) == (0, 100_000, 0o640)
+    assert os.listdir(mount) == []
+    assert os.pread(fd, 100_001, 0) == b"x" * 100_000
+    os.close(fd)
+    assert os.listdir(mount) == []
+
+
+def test_a_file_that_gets_its_name_when_it_is_whole(mount: Path) -> None:
+    fd = nameless(mount)
+    os.write(fd, b"whole")
+    link_following(f"/proc/self/fd/{fd}", mount / "file")
+    assert os.fstat(fd).st_nlink == 1
+    link_following(f"/proc/self/fd/{fd}", mount / "second")
+    os.write(fd, b" and more")
+    os.close(fd)
+    os.unlink(mount / "file")
+    assert (mount / "second").read_bytes() == b"whole and more"
+    assert (mount / "second").stat().st_nlink == 1
+    assert os.listdir(mount) == ["second"]
+
+
+def test_a_file_that_must_not_get_a_name(mount: Path) -> None:
+    fd = nameless(mount, os.O_EXCL)
+    with fails(errno.ENOENT):
+        link_following(f"/proc/self/fd/{fd}", mount / "file")
+    os.close(fd)
+    assert os.listdir(mount) == []
+
+
+def test_a_nameless_file_belongs_to_the_group_of_a_set_gid_directory(mount: Path) -> None:
+    os.chown(mount, -1, 1234)
+    os.chmod(mount, 0o2755)
+    fd = nameless(mount)
+    assert os.fstat(fd).st_gid == 1234
+    os.close(fd)
+
+
+@pytest.mark.needs_mount
+@pytest.mark.parametrize("named", [True, False])
+def test_a_kill_leaves_of_nameless_files_what_has_a_name(own_mount: Workspace, named: bool) -> None:
+    fd = nameless(own_mount.path)
+    os.write(fd, b"x" * 100_000)
+    if named:
+        link_following(f"/proc/self/fd/{fd}", own_mount.path / "file")
+    os.fsync(fd)
+    own_mount.kill()
+    with fails(errno.ENOTCONN):
+        os.close(fd)
+    own_mount.mount()
+    assert os.listdir(own_mount.path) == ["file"] * named
+    if named:
+        assert (own_mount.path / "file").read_bytes() == b"x" * 100_000
+
+
 def test_temporary_files_of_python(mount: Path) -> None:
-    """tempfile tries O_TMPFILE first and must be told properly where that is not offered."""
     with tempfile.TemporaryFile(dir=mount) as file:
         file.write(b"x" * 10_000)
         file.seek(0)
