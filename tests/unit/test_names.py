@@ -445,3 +445,41 @@ def test_entries_behind_a_name_that_is_gone(fs: Filesystem) -> None:
     fs.unlink(fs.head, ROOT_INO, b"a")
     assert [name for name, _ in fs.entries(fs.head, ROOT_INO, b"a")] == [b"a\x01", b"ab", b"b"]
     assert list(fs.entries(fs.head, ROOT_INO, b"b")) == []
+
+
+# -- files without a name --------------------------------------------------------------------------
+
+
+def test_a_nameless_file_gets_a_name_once(fs: Filesystem) -> None:
+    made = fs.make_nameless(fs.head, ROOT_INO, 0o4640, 1, 2)
+    fs.hold(made.ino)
+    assert (made.nlink, made.mode & 0o7777, made.uid, made.gid) == (0, 0o4640, 1, 2)
+    fs.write(fs.head, made.ino, 0, b"bytes")
+    fs.commit()
+    assert fs.link(fs.head, made.ino, ROOT_INO, b"file").nlink == 1
+    assert get(fs, b"file") == b"bytes"
+    fs.unlink(fs.head, ROOT_INO, b"file")
+    with fails(errno.ENOENT):
+        fs.link(fs.head, made.ino, ROOT_INO, b"again")
+    fs.drop(made.ino)
+
+
+def test_a_nameless_file_that_nobody_wants_goes(fs: Filesystem) -> None:
+    count = fs.head.inodes
+    made = fs.make_nameless(fs.head, ROOT_INO, 0o600, 0, 0)
+    fs.hold(made.ino)
+    fs.write(fs.head, made.ino, 0, b"x" * 100_000)
+    fs.commit()
+    fs.drop(made.ino)
+    assert fs.head.inodes == count
+    with fails(errno.ESTALE):
+        fs.getattr(fs.head, made.ino)
+
+
+def test_no_nameless_file_in_a_directory_that_is_gone(fs: Filesystem) -> None:
+    directory = mkdir(fs, b"dir")
+    fs.hold(directory)
+    fs.rmdir(fs.head, ROOT_INO, b"dir")
+    with fails(errno.ENOENT):
+        fs.make_nameless(fs.head, directory, 0o600, 0, 0)
+    fs.drop(directory)
