@@ -299,10 +299,20 @@ def _without_name(fs: Filesystem, view: View, inode: Inode, parent: Ino, name: b
     if (inode.parent, inode.name) != (parent, name):
         links.drop(view, link_entity(inode.ino, parent, name))
         return inode
-    entity, _ = next(links.walk(view, pack_u64(inode.ino)))
+    entity = _another_name(fs, view, inode)
     links.drop(view, entity)
     new_parent, new_name = link_place(entity)
     return inode._replace(parent=new_parent, name=new_name)
+
+
+def _another_name(fs: Filesystem, view: View, inode: Inode) -> bytes:
+    """One of the names that the inode's own record has not. Rather one behind that: who removes
+    thousands of them in order leaves as many records before it that say so."""
+    prefix, own = pack_u64(inode.ino), link_entity(inode.ino, inode.parent, inode.name)
+    for start in (own, prefix):
+        for entity, _ in fs.store.links.walk(view, prefix, start):
+            return entity
+    raise CorruptRecord("an inode has fewer names than it counts")
 
 
 # -- removing --------------------------------------------------------------------------------------

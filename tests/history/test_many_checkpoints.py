@@ -4,13 +4,10 @@ no more than with few."""
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +24,7 @@ from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH, suffix_of
 from tests.direct import reopened
 from tests.history.edits import Edits
+from tests.support.effort import lines_of
 
 FEW, MANY = 20, 220
 
@@ -132,25 +130,6 @@ def test_a_checkpoint_that_is_not_told_anew_is_the_same_object(work: Edits) -> N
 
 
 # -- and verbs do no more than with few ------------------------------------------------------------
-
-
-def lines_of(action: Callable[[], object]) -> int:
-    """How many lines of Python an action goes through; one that is gone through again counts again.
-    A clock would tell less."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def verbs_of(work: Edits) -> dict[str, int]:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from ckptfs import history
 from ckptfs.fs import Filesystem, names, renames
 from ckptfs.model import NAME_MAX, ROOT_INO, TARGET_MAX, Attributes, Ino, Inode
 from tests.direct import Life, find, get, mkdir, place, put, shown
+from tests.support.effort import lines_of
 from tests.support.errnos import fails
 
 NOREPLACE, EXCHANGE = renames.RENAME_NOREPLACE, renames.RENAME_EXCHANGE
@@ -445,6 +447,29 @@ def test_entries_behind_a_name_that_is_gone(fs: Filesystem) -> None:
     fs.unlink(fs.head, ROOT_INO, b"a")
     assert [name for name, _ in fs.entries(fs.head, ROOT_INO, b"a")] == [b"a\x01", b"ab", b"b"]
     assert list(fs.entries(fs.head, ROOT_INO, b"b")) == []
+
+
+def test_many_names_go_in_order_after_a_checkpoint(fs: Filesystem) -> None:
+    """Each of them leaves a record that says so, and none of those is looked at again."""
+    ino = put(fs, b"a", b"bytes")
+    names = [b"name%04d" % number for number in range(2_000)]
+    for name in names:
+        fs.link(fs.head, ino, ROOT_INO, name)
+    history.seal(fs, "manual", "", 0)
+    first = lines_of(lambda: fs.unlink(fs.head, ROOT_INO, b"a"))
+    for name in names[:-2]:
+        fs.unlink(fs.head, ROOT_INO, name)
+    last = lines_of(lambda: fs.unlink(fs.head, ROOT_INO, names[-2]))
+    assert last < 2 * first
+    assert get(fs, names[-1]) == b"bytes"
+    assert fs.getattr(fs.head, ino).nlink == 1
+
+
+def test_a_name_is_left_that_comes_before_the_one_that_goes(fs: Filesystem) -> None:
+    ino = put(fs, b"z", b"bytes")
+    fs.link(fs.head, ino, ROOT_INO, b"a")
+    fs.unlink(fs.head, ROOT_INO, b"z")
+    assert fs.getattr(fs.head, ino).name == b"a"
 
 
 # -- files without a name --------------------------------------------------------------------------
