@@ -103,9 +103,7 @@ def write(
     if not data:
         return 0
     fs.store.charge(len(data))
-    if fs.signing is fs.authorship.late and ino not in fs.held:
-        # Nobody is known to have it open, so whoever changed it last need not be who wrote this.
-        fs.signing = fs.authorship.unsigned
+    sign_late(fs, ino)
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
     else:
@@ -129,6 +127,13 @@ def write(
         )
         inodes.save(fs, view, inode)
     return len(data)
+
+
+def sign_late(fs: Filesystem, ino: Ino) -> None:
+    """Before bytes change by one who is not known."""
+    if fs.signing is fs.authorship.late and ino not in fs.held:
+        # Nobody is known to have it open, so whoever changed it last need not be who wrote this.
+        fs.signing = fs.authorship.unsigned
 
 
 def _scatter(
@@ -247,8 +252,8 @@ def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
     for entity, record in list(store.blockmap.walk(home, pack_u64(inode.content))):
         if content == inode.content:
             store.blockmap.forget_unlisted(home, entity)
-        elif key := unpack_mapping(record).key:
-            store.blocks.share(key)
+        else:
+            mapping.share(store, unpack_mapping(record))
         store.blockmap.put_unlisted(place, block_entity(content, block_number(entity)), record)
     if content != inode.content:
         discard(fs, home, inode)
@@ -327,14 +332,13 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
     return mapping.bytes_of(fs.store, found) if found else b""
 
 
-def extents(fs: Filesystem, view: View, ino: Ino, start: int = 0) -> Iterator[tuple[int, int]]:
-    """(offset, length) of each stored range of the file, in order, from the block at ``start``."""
+def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
+    """(offset, length) of each stored range of the file, in order."""
     settle(fs, ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return
-    first = block_entity(inode.content, start // BLOCK_SIZE)
-    for entity, record in fs.store.blockmap.walk(view, pack_u64(inode.content), first):
+    for entity, record in fs.store.blockmap.walk(view, pack_u64(inode.content)):
         offset = block_number(entity) * BLOCK_SIZE
         length = min(unpack_mapping(record).length, inode.size - offset)
         if length > 0:

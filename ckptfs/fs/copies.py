@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
+from ckptfs.store import mapping
 from ckptfs.store.format import (
     PRESENT,
     block_entity,
@@ -155,10 +156,8 @@ def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode
 def _share_blocks(fs: Filesystem, source: View, original: Inode, view: View, copy: Inode) -> None:
     store = fs.store
     for entity, record in store.blockmap.walk(source, pack_u64(original.content)):
-        mapping = unpack_mapping(record)
         store.note()
-        if mapping.key:
-            store.blocks.share(mapping.key)
+        mapping.share(store, unpack_mapping(record))
         place = block_entity(copy.content, block_number(entity))
         store.blockmap.put_unlisted(view, place, record)
 

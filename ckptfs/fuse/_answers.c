@@ -9,7 +9,6 @@ int device = -1;
 PyObject *limbo;
 static PyObject *generations, *call_errno_of;
 
-/* Whether the one who asked took the answer. */
 int send_answer(const Request *request, int error, const void *body, size_t size)
 {
     struct fuse_out_header head = {
@@ -117,7 +116,6 @@ static int has_number(PyObject *numbers, uint64_t node)
     return has != 0;
 }
 
-/* Whether a number means what it means in the store: a restore may have parted the two. */
 int is_plain(uint64_t node)
 {
     return node < LIVE_END && !has_number(limbo, node) && !has_number(generations, node);
@@ -153,7 +151,6 @@ static uint64_t generation_of(PyObject *inode, uint64_t node)
     return generation ? PyLong_AsUnsignedLongLong(generation) : 0;
 }
 
-/* Attributes as the store has them are about to be answered; puts in what it has not heard of yet. */
 void note_attributes(struct fuse_attr *attributes)
 {
     known_note(attributes);
@@ -271,7 +268,6 @@ Outcome answer_pieces(const Request *request, PyObject *list)
     return got == wanted ? ANSWERED : FAILED;
 }
 
-/* The errno for the exception that is set; it is told in the log if nobody expected it. */
 int errno_of_failure(void)
 {
     PyObject *type, *value, *traceback;

@@ -5,8 +5,6 @@
 
 static PyObject *call_record, *call_read_pieces, *call_share_record;
 
-/* Puts the bytes of a file into the store, which looks at them where they are. Returns 0 with an
- * exception set if that failed. */
 int record_bytes(Fresh *item)
 {
     Py_ssize_t size = (Py_ssize_t)item->attributes.size;
@@ -19,7 +17,6 @@ int has_bytes(const Fresh *item)
     return S_ISREG(item->attributes.mode) && item->attributes.size;
 }
 
-/* What comes with an item: of a file the record of its bytes, of a link its target. */
 PyObject *told_data(Fresh *item)
 {
     if (has_bytes(item))
@@ -47,7 +44,7 @@ static Fresh *file_for(const Request *request, uint64_t node, uint64_t offset, u
     Fresh *item = fresh_of(node);
     if (!item || item->record || !is_granted(request->head->pid))
         return NULL;
-    if (offset > item->attributes.size || end > DATA_MAX || end - offset > grant.bytes ||
+    if (offset > item->attributes.size || end > DATA_MAX || !grant_covers(end - offset) ||
         !S_ISREG(item->attributes.mode) || !make_space(item, end))
         return NULL;
     return item;
@@ -59,7 +56,7 @@ static Outcome answer_written(const Request *request, Fresh *item, uint64_t size
     struct fuse_attr *attributes = &item->attributes;
     if (end > attributes->size)
         attributes->size = end;
-    grant.bytes -= size;
+    grant_spend(size);
     attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
     stamp_change(attributes, stamp_ns());
     struct fuse_write_out out = {.size = (uint32_t)size};
@@ -85,7 +82,8 @@ Outcome write_bytes(const Request *request)
 }
 
 /* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
- * they are not such, or more than there is room for. */
+ * they are not such, or more than there is room for: a mistake of our own, after which what is there
+ * may be part of both. */
 static ssize_t put_pieces(char *place, size_t room, PyObject *list)
 {
     size_t used = 0;

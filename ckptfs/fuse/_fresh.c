@@ -179,7 +179,6 @@ static PyObject *told_directories(void)
     return list;
 }
 
-/* What was acknowledged is not in the store: nothing goes on as if it were. */
 void lose(void)
 {
     errno_of_failure();
@@ -254,8 +253,6 @@ void fresh_end(void)
     forget_knowledge();
 }
 
-/* The ordinary way for a change: the store knows all that came before it, and from here on nothing
- * is known. */
 Outcome pass_change(void)
 {
     grant_pass();
@@ -380,7 +377,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
         return pass_change();
     struct fuse_attr *place = place_for(parent);
     Fresh *item = &items[count];
-    if (!place || !is_free(parent, name) || !make_space(item, size) || grant.bytes < size)
+    if (!place || !is_free(parent, name) || !make_space(item, size) || !grant_covers(size))
         return pass_change();
     int is_directory = S_ISDIR(mode);
     uint32_t gid = head->gid;
@@ -408,7 +405,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     stamp_change(&item->attributes, now_ns);
     count++;
     note_maker(head->pid, S_ISREG(mode));
-    grant.bytes -= size;
+    grant_spend(size);
     absent_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
     absent_note_name(parent, name);

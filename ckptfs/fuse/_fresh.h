@@ -105,6 +105,10 @@ int grant_bind(PyObject *owner);
 int is_granted(uint32_t pid);
 int may_change(uint32_t pid);
 
+/* Whether it is for so many bytes more, and that they were used. */
+int grant_covers(uint64_t size);
+void grant_spend(uint64_t size);
+
 /* Told of a change that went the ordinary way. */
 void grant_pass(void);
 

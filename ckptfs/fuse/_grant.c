@@ -76,6 +76,16 @@ int64_t stamp_ns(void)
     return now_ns > grant.latest_ns ? now_ns : grant.latest_ns;
 }
 
+int grant_covers(uint64_t size)
+{
+    return size <= grant.bytes;
+}
+
+void grant_spend(uint64_t size)
+{
+    grant.bytes -= size;
+}
+
 void grant_pass(void)
 {
     patience -= patience > 0;

@@ -63,7 +63,6 @@ static struct fuse_entry_out named_entry(const char *name, size_t name_size, uin
     return entry;
 }
 
-/* Whether a listing may give no more than the number of a live inode. */
 int is_familiar(uint64_t ino)
 {
     return lookups_has(ino) && known_type_of(ino);

@@ -55,12 +55,12 @@ int run_goes_on(const Request *request)
 Outcome run_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (!is_granted(request->head->pid) || in->size > grant.bytes)
+    if (!is_granted(request->head->pid) || !grant_covers(in->size))
         return pass_change();
     memcpy(run + run_size, in + 1, in->size);
     run_size += in->size;
     last_write.end += in->size;
-    grant.bytes -= in->size;
+    grant_spend(in->size);
     struct fuse_write_out out = {.size = in->size};
     return answer(request, &out, sizeof out);
 }

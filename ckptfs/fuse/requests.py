@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
+from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
@@ -231,8 +232,8 @@ class Requests:
         view, ino, _ = self._to_write(node, pid)
         return self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
 
-    def _to_write(self, node: int, pid: int) -> Place:
-        """Where bytes are to be written, now that this has been told of."""
+    def _to_write(self, node: int, pid: int, loss: Loss | None = None) -> Place:
+        """Where bytes are to be written, or taken away, now that this has been told of."""
         fs = self._fs
         if node >= LIVE_END:
             self.at(node)
@@ -240,8 +241,8 @@ class Requests:
             raise _error(errno.EROFS)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        if self._note_writer(node, pid):
-            self.before(pid, None, node)
+        if self._note_writer(node, pid) or loss is not None:
+            self.before(pid, loss, node)
         else:
             self.before(0, None, node)
             self._guard.sign(pid)
@@ -253,18 +254,29 @@ class Requests:
         """As fallocate(2)."""
         if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
             raise _error(errno.EOPNOTSUPP)
-        view, ino, _ = self._to_write(node, pid)
-        change = self._fs.punch if mode & (_PUNCH_HOLE | _ZERO_RANGE) else self._fs.allocate
+        fs = self._fs
         keep_size = bool(mode & _KEEP_SIZE)
-        change(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
+        if mode & (_PUNCH_HOLE | _ZERO_RANGE):
+            view, ino, _ = self._to_write(node, pid, lambda: self._loses_bytes(node, offset))
+            fs.punch(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
+        else:
+            view, ino, _ = self._to_write(node, pid)
+            fs.allocate(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
 
     def seek(self, node: int, offset: int, whence: int) -> int:
-        """The next place with data, or without: SEEK_DATA or SEEK_HOLE."""
+        """The next place with data, or without: SEEK_DATA or SEEK_HOLE. In the live tree all is
+        data: what a shared mapping has in a hole the kernel may not have handed over yet, and it
+        does not before it asks this."""
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise _error(errno.EINVAL)
+        fs = self._fs
         view, ino, _ = self.nodes.place(node)
-        find = self._fs.seek_data if whence == os.SEEK_DATA else self._fs.seek_hole
-        return find(view, ino, offset)
+        if node >= LIVE_END:
+            return (fs.seek_data if whence == os.SEEK_DATA else fs.seek_hole)(view, ino, offset)
+        size = fs.getattr(view, ino).size
+        if not 0 <= offset < size:
+            raise _error(errno.ENXIO)
+        return offset if whence == os.SEEK_DATA else size
 
     def copy_range(
         self,
@@ -280,7 +292,10 @@ class Requests:
         view, ino, _ = self._to_write(target, pid)
         source, original, _ = self.nodes.place(node)
         return self._fs.copy_range(
-            source, original, offset, view, ino, target_offset, length, keep_set_id=keep_set_id
+            Spot(source, original, offset),
+            Spot(view, ino, target_offset),
+            length,
+            keep_set_id=keep_set_id,
         )
 
     def share_record(self, node: int, length: int) -> bytes | None:

@@ -80,6 +80,12 @@ def drop(store: Store, view: View, inode: Inode, entity: bytes) -> None:
         release(store, store.blockmap.drop(view, entity))
 
 
+def share(store: Store, found: Mapping) -> None:
+    """Count one more use of what a record tells of: another is about to tell of it, too."""
+    if found.key:
+        store.blocks.share(found.key)
+
+
 def release(store: Store, record: bytes | None) -> int:
     """Let go of what a dropped record held; return how many bytes it mapped."""
     if not record:

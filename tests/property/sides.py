@@ -13,6 +13,7 @@ import stat
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
+from ckptfs.fs.ranges import Spot
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from tests.direct import (
     NO_BYTES,
@@ -190,9 +191,8 @@ class Direct:
         size = min(size, max(source.size - offset, 0))
         if source.ino == ino and abs(offset - target_offset) < size:
             raise error(errno.EINVAL)
-        return self.fs.copy_range(
-            self._head, source.ino, offset, self._head, ino, target_offset, size
-        )
+        spot = Spot(self._head, ino, target_offset)
+        return self.fs.copy_range(Spot(self._head, source.ino, offset), spot, size)
 
     # -- handles --
 

@@ -13,6 +13,7 @@ import pytest
 from ckptfs import history
 from ckptfs.errors import StoreCorrupt
 from ckptfs.fs import Filesystem
+from ckptfs.fs.ranges import Spot
 from ckptfs.history import compression, removal
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check
@@ -20,6 +21,7 @@ from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.mend import mend
 from tests.direct import Ticks, find, get, mkdir, put
+from tests.support.errnos import fails
 
 DATA = os.urandom(3 * BLOCK_SIZE)
 
@@ -74,6 +76,57 @@ def test_a_write_into_a_damaged_block_changes_nothing(fs: Filesystem, offset: in
     assert find(fs, fs.head, b"dir/file")[:9] == inode[:9]
     fs.commit()
     assert {problem.invariant for problem in check(fs.store)} == {"blocks"}
+
+
+@pytest.mark.parametrize("start, stop", [(0, BLOCK_SIZE + 7), (BLOCK_SIZE + 7, 3 * BLOCK_SIZE)])
+def test_a_hole_that_ends_in_a_damaged_block_changes_nothing(
+    fs: Filesystem, start: int, stop: int
+) -> None:
+    inode = find(fs, fs.head, b"dir/file")
+    with fails(errno.EIO):
+        fs.punch(fs.head, inode.ino, start, stop - start)
+    assert find(fs, fs.head, b"dir/file") == inode
+    assert bytes(fs.read(fs.head, inode.ino, 0, BLOCK_SIZE)) == DATA[:BLOCK_SIZE]
+    fs.commit()
+    assert {problem.invariant for problem in check(fs.store)} == {"blocks"}
+
+
+def test_a_hole_takes_a_damaged_block_away(fs: Filesystem) -> None:
+    ino = find(fs, fs.head, b"dir/file").ino
+    fs.punch(fs.head, ino, BLOCK_SIZE, BLOCK_SIZE)
+    assert get(fs, b"dir/file") == DATA[:BLOCK_SIZE] + bytes(BLOCK_SIZE) + DATA[2 * BLOCK_SIZE :]
+
+
+def test_what_comes_before_the_damage_is_copied(fs: Filesystem) -> None:
+    """Shifted, so that every byte is read."""
+    ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")
+    done = fs.copy_range(Spot(fs.head, ino, 0), Spot(fs.head, target, 9), len(DATA))
+    assert 0 < done < BLOCK_SIZE
+    assert get(fs, b"copy") == bytes(9) + DATA[:done]
+    with fails(errno.EIO):
+        fs.copy_range(Spot(fs.head, ino, BLOCK_SIZE), Spot(fs.head, target, 9), 100)
+    fs.commit()
+    assert {problem.invariant for problem in check(fs.store)} == {"blocks"}
+
+
+def test_a_block_map_that_is_damaged_ends_a_copy(fs: Filesystem) -> None:
+    ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")
+    entity, _ = mapping(fs, b"dir/file", 2)
+    fs.store.blockmap.put(fs.head, entity, b"?damaged")
+    spot = Spot(fs.head, target, 0)
+    assert fs.copy_range(Spot(fs.head, ino, 0), spot, len(DATA)) == 2 * BLOCK_SIZE
+    copy = fs.getattr(fs.head, target)
+    assert (copy.size, copy.allocated) == (2 * BLOCK_SIZE, 2 * BLOCK_SIZE)
+    assert bytes(fs.read(fs.head, target, 0, BLOCK_SIZE)) == DATA[:BLOCK_SIZE]
+
+
+def test_what_a_repair_could_not_save_is_not_copied(fs: Filesystem) -> None:
+    ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")
+    entity, _ = mapping(fs, b"dir/file", 0)
+    fs.store.blockmap.put(fs.head, entity, fmt.pack_reference(BLOCK_SIZE, LOST))
+    with fails(errno.EIO):
+        fs.copy_range(Spot(fs.head, ino, 0), Spot(fs.head, target, 0), len(DATA))
+    assert get(fs, b"copy") == b""
 
 
 def test_writing_a_whole_damaged_block_puts_it_right(fs: Filesystem) -> None:

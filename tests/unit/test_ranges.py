@@ -9,8 +9,10 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem, ranges
+from ckptfs.fs.ranges import Spot
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, ROOT_INO, Attributes, Ino
 from tests.direct import get, mkdir, put
+from tests.support.effort import lines_of
 from tests.support.errnos import fails
 
 B = BLOCK_SIZE
@@ -32,9 +34,9 @@ def stamps(fs: Filesystem, ino: Ino) -> tuple[int, int]:
 
 
 def copy(
-    fs: Filesystem, source: Ino, target: Ino, offset: int = 0, place: int = 0, length: int = 1 << 40
+    fs: Filesystem, source: Ino, target: Ino, offset: int = 0, place: int = 0, length: int = 1 << 41
 ) -> int:
-    return fs.copy_range(fs.head, source, offset, fs.head, target, place, length)
+    return fs.copy_range(Spot(fs.head, source, offset), Spot(fs.head, target, place), length)
 
 
 # -- holes -----------------------------------------------------------------------------------------
@@ -127,9 +129,19 @@ def test_room_that_the_disk_does_not_have(fs: Filesystem) -> None:
     assert whole(fs, ino) == b"data"
 
 
-@pytest.mark.parametrize("change", [ranges.allocate, ranges.punch])
-def test_ranges_that_no_file_has(fs: Filesystem, change: object) -> None:
-    assert callable(change)
+def test_room_for_what_is_there_already_is_not_needed_again(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ino = put(fs, b"file", DATA)
+    monkeypatch.setattr(fs.store, "free_bytes", lambda: len(DATA) // 2 + fs.store.dirty_bytes)
+    fs.allocate(fs.head, ino, 0, len(DATA), keep_size=False)
+    with fails(errno.ENOSPC):
+        fs.allocate(fs.head, ino, 0, 2 * len(DATA), keep_size=False)
+    assert whole(fs, ino) == DATA
+
+
+@pytest.mark.parametrize("change", ["allocate", "punch"])
+def test_ranges_that_no_file_has(fs: Filesystem, change: str) -> None:
     ino, directory = put(fs, b"file", b"data"), mkdir(fs, b"dir")
     for offset, length, number in (
         (-1, 5, errno.EINVAL),
@@ -137,10 +149,16 @@ def test_ranges_that_no_file_has(fs: Filesystem, change: object) -> None:
         (FILE_SIZE_MAX, 1, errno.EFBIG),
     ):
         with fails(number):
-            change(fs, fs.head, ino, offset, length, keep_size=True)
+            getattr(fs, change)(fs.head, ino, offset, length, keep_size=False)
     with fails(errno.EISDIR):
-        change(fs, fs.head, directory, 0, 1, keep_size=True)
+        getattr(fs, change)(fs.head, directory, 0, 1, keep_size=True)
     assert whole(fs, ino) == b"data"
+
+
+def test_all_that_follows_may_become_a_hole(fs: Filesystem) -> None:
+    ino = put(fs, b"file", DATA)
+    fs.punch(fs.head, ino, 5, 2**63 - 6)
+    assert whole(fs, ino) == DATA[:5] + bytes(len(DATA) - 5)
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -230,20 +248,33 @@ def test_a_copy_out_of_a_checkpoint(fs: Filesystem) -> None:
     history.seal(fs, "manual", "", 0)
     fs.write(fs.head, ino, 0, os.urandom(len(DATA)))
     target = put(fs, b"back", b"")
-    assert fs.copy_range(view, ino, 0, fs.head, target, 0, len(DATA)) == len(DATA)
+    assert fs.copy_range(Spot(view, ino, 0), Spot(fs.head, target, 0), len(DATA)) == len(DATA)
     assert get(fs, b"back") == DATA
     with fails(errno.EROFS):
-        fs.copy_range(fs.head, target, 0, view, ino, 0, 1)
+        fs.copy_range(Spot(fs.head, target, 0), Spot(view, ino, 0), 1)
 
 
-def test_much_is_copied_in_steps(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "COPIED_MAX", B)
+@pytest.mark.parametrize("shift", [0, 7])
+def test_much_is_copied_in_steps(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    monkeypatch.setattr(ranges, "EFFORT_MAX", 1)
     source, target = put(fs, b"one", DATA), put(fs, b"other", b"")
     done, steps = 0, 0
-    while step := copy(fs, source, target, done, done):
+    while step := copy(fs, source, target, done, done + shift):
         done, steps = done + step, steps + 1
     assert (done, steps) == (len(DATA), 5)
-    assert whole(fs, target) == DATA
+    assert whole(fs, target) == bytes(shift) + DATA
+
+
+def test_a_hole_of_a_tebibyte_is_one_step(fs: Filesystem) -> None:
+    source, target = put(fs, b"one", b"first"), put(fs, b"other", b"")
+    fs.write(fs.head, source, 1 << 40, b"last")
+    effort = lines_of(lambda: copy(fs, source, target))
+    assert effort < 3_000
+    assert fs.read(fs.head, target, 1 << 40, 9) == b"last"
+    assert fs.getattr(fs.head, target).size == (1 << 40) + 4
+    assert fs.read(fs.head, target, 0, 9) == b"first" + bytes(4)
 
 
 def test_copies_that_cannot_be(fs: Filesystem) -> None:
