@@ -160,6 +160,8 @@ class Housekeeping:
         except SettingInvalid as error:
             self._complain(error)
         else:
+            for item in gone:
+                log.info("checkpoint %d expired: %s", item.id, item.reason)
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
 
     @contextmanager

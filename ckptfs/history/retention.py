@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -125,15 +126,32 @@ class Verdicts:
 
     def limit_count(self) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
-        oldest do, as long as it has more than half of the places."""
+        are thinned, as long as it has more than half of the places."""
         kept = sum(keep for keep, _ in self.found.values())
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         young = sum(map(self._is_young, self.open))
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
-            gone = self._expire(young - 1 if crowded else len(self.open) - 1, reason)
+            gone = self._expire(self._closest(young) if crowded else len(self.open) - 1, reason)
             young -= self._is_young(gone)
+
+    def _closest(self, young: int) -> int:
+        """Which of the young ones is missed least: that whose neighbours are closest together, for
+        its age. So they stand ever further apart the older they are, and the first of all, from
+        which everything began, stays."""
+        kept = [checkpoint for checkpoint in self._all if self.found[checkpoint.id][0]]
+        gaps = {
+            checkpoint.id: newer.time_ns - older.time_ns
+            for newer, checkpoint, older in zip(kept, kept[1:], kept[2:], strict=False)
+        }
+
+        def apart(index: int) -> float:
+            checkpoint = self.open[index]
+            age_ns = max(self._now_ns - checkpoint.time_ns, 1)
+            return gaps.get(checkpoint.id, inf) / age_ns
+
+        return min(reversed(range(young)), key=apart)
 
     def _is_young(self, checkpoint: Checkpoint) -> bool:
         """Whether it is at an age at which all stay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -91,7 +92,22 @@ def test_a_busy_hour_does_not_push_out_what_is_older() -> None:
     stay = decide(many, max_checkpoints=100)
     assert len(stay) == 100
     assert stay[:3] == [0, 1, 2]
-    assert stay[3:] == list(range(206, 303))
+
+
+def test_a_busy_hour_is_thinned_and_not_cut_off() -> None:
+    """The older, the further apart; the first of all and the newest stay."""
+    busy = made(*(number / 2000 for number in range(1800)))
+    stay = decide(busy, max_checkpoints=100)
+    assert len(stay) == 100
+    assert (stay[0], stay[-1]) == (0, 1799)
+    ages = [1799 - number for number in stay]
+    assert all(older - newer <= 1 + older // 8 for older, newer in pairwise(ages))
+
+
+def test_what_stands_alone_outlives_what_comes_in_bursts() -> None:
+    """A checkpoint before something was deleted, and then a hundred commands in a row."""
+    alone, burst = [0.1, 0.05], [0.01 - number / 100_000 for number in range(300)]
+    assert decide(made(*alone, *burst), max_checkpoints=100)[:2] == [0, 1]
 
 
 def test_over_the_limit_of_bytes_a_quarter_goes() -> None:

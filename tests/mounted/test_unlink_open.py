@@ -137,6 +137,7 @@ def test_a_file_that_must_not_get_a_name(mount: Path) -> None:
     assert os.listdir(mount) == []
 
 
+@pytest.mark.needs_root
 def test_a_nameless_file_belongs_to_the_group_of_a_set_gid_directory(mount: Path) -> None:
     os.chown(mount, -1, 1234)
     os.chmod(mount, 0o2755)
