@@ -106,6 +106,7 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "log": str(workspace.log),
         "scan": scan,
         "history_lost": plan.history_lost,
+        "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
     }
     human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
@@ -117,6 +118,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
 
 def _remarks(plan: rules.Plan) -> Iterator[str]:
     workspace = plan.workspace
+    if plan.covered_by_dead:
+        yield "The last daemon had died. Everything that reached the store is kept."
     if plan.history_lost:
         yield (
             f"The store of this workspace, {screen.safe(workspace.store)}, was gone, and its "

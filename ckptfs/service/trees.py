@@ -107,7 +107,8 @@ def bring_in(
     _meet(service, dir_fd, path)
     first = not service.checkpoints()
     if not first and service.has_unsaved():
-        service.save("as it was unmounted", "mount")
+        left = "unmounted" if service.below_is_current() else "left"
+        service.save(f"as it was {left}", "mount")
     result = service.take_in(dir_fd, progress)
     if first:
         service.save("first mount", "mount")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -37,8 +38,12 @@ def test_the_next_mount_clears_it_away(workspace: Workspace) -> None:
     workspace.kill()
     with pytest.raises(OSError, match="not connected"):
         (workspace.path / "file").read_text()
-    workspace.mount()
+    assert "The last daemon had died." in workspace.mount().stderr
     assert tree(workspace.path) == {"file": "x"}
+    (newest, *_) = json.loads(workspace.cli("list", "--json", "-w", workspace.path).stdout)[
+        "checkpoints"
+    ]
+    assert newest["message"] == "as it was left"
     assert "died" not in workspace.status()
     workspace.umount()
     assert workspace.status()["died"] is None
