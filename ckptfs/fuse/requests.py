@@ -96,7 +96,9 @@ class Requests:
         fs = self._fs
         if fs.store.pressed:
             fs.commit()
-        excluded = fs.head.aside is not None and node < LIVE_END
+        if node >= LIVE_END:
+            return  # it will be refused
+        excluded = fs.head.aside is not None
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
             self._guard(pid, loss)
 

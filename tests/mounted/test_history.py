@@ -97,6 +97,25 @@ def test_a_checkpoint_cannot_be_changed(work: Workspace, change: Callable[[Path]
     assert (history(work) / str(number) / "file").read_text() == "content"
 
 
+@pytest.mark.parametrize("program", ["chmod 600", "touch", "rm -f", "truncate -s 0"])
+def test_what_is_refused_takes_no_checkpoint(
+    make_workspace: Callable[..., Workspace], program: str
+) -> None:
+    work = make_workspace()
+    plant(work.path, {"file": "content"})
+    save(work)
+    (work.path / "file").write_text("unsaved")
+    before = os.listdir(history(work))
+    done = subprocess.run(
+        [*program.split(), history(work) / "latest" / "file"],
+        start_new_session=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode
+    assert os.listdir(history(work)) == before
+
+
 def test_mkdir_saves_and_rmdir_deletes(work: Workspace) -> None:
     plant(work.path, {"file": "one"})
     (history(work) / "mine").mkdir()
