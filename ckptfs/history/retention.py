@@ -6,7 +6,7 @@ all stay while they are young, then one in an hour, then one a day, then none. L
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -20,6 +20,8 @@ _DAY_NS = 24 * _HOUR_NS
 #: Over a limit of bytes this share of what may expire goes at a time: how much each checkpoint
 #: frees is known only once it is gone.
 _SHARE = 4
+#: How many times closer together those may stand that are precious.
+_PRECIOUS = 20
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,19 @@ def judge(
     free_bytes: int | None = None,
     *,
     undo: Collection[int] = (),
+    is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False,
 ) -> Verdicts:
     """What becomes of each checkpoint.
 
-    ``undo`` are the ones that `undo` and `redo` would go to. After a limit of bytes was found
+    ``undo`` are the ones that `undo` and `redo` would go to; one that is precious goes later than
+    another that is missed as little. After a limit of bytes was found
     exceeded and the verdicts were carried out, judge again: it may not have been enough.
     """
     newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
     verdicts = Verdicts(newest_first, policy, now_ns)
     verdicts.protect(undo)
     verdicts.thin()
-    verdicts.limit_count()
+    verdicts.limit_count(is_precious)
     verdicts.limit_bytes(store_bytes, free_bytes)
     return verdicts
 
@@ -124,19 +128,20 @@ class Verdicts:
             return True, "the newest of its day", _DAY_NS
         return False, f"older than {_age(policy.daily_ns)}", 0
 
-    def limit_count(self) -> None:
+    def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
         are thinned, as long as it has more than half of the places."""
         kept = sum(keep for keep, _ in self.found.values())
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         young = sum(map(self._is_young, self.open))
+        precious = {item.id for item in self.open[:young] if excess > 0 and is_precious(item)}
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
-            gone = self._expire(self._closest(young) if crowded else len(self.open) - 1, reason)
-            young -= self._is_young(gone)
+            index = self._closest(young, precious) if crowded else len(self.open) - 1
+            young -= self._is_young(self._expire(index, reason))
 
-    def _closest(self, young: int) -> int:
+    def _closest(self, young: int, precious: Collection[int]) -> int:
         """Which of the young ones is missed least: that whose neighbours are closest together, for
         its age. So they stand ever further apart the older they are, and the first of all, from
         which everything began, stays."""
@@ -149,7 +154,8 @@ class Verdicts:
         def apart(index: int) -> float:
             checkpoint = self.open[index]
             age_ns = max(self._now_ns - checkpoint.time_ns, 1)
-            return gaps.get(checkpoint.id, inf) / age_ns
+            worth = _PRECIOUS if checkpoint.id in precious else 1
+            return worth * gaps.get(checkpoint.id, inf) / age_ns
 
         return min(reversed(range(young)), key=apart)
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
+
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
-from ckptfs.history.checkpoints import checkpoints, find
+from ckptfs.history.checkpoints import Checkpoint, checkpoints, find
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
+from ckptfs.store import Store
+
+#: Of what came after a checkpoint so many names are looked at.
+_LOOKED_AT = 32
 
 
 def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
@@ -24,7 +31,18 @@ def _judge(fs: Filesystem, policy: RetentionPolicy) -> Verdicts:
         store.size_bytes() - store.reusable_bytes(),
         store.free_bytes(),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
+        is_precious=partial(_precedes_a_loss, store),
     )
+
+
+def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
+    """Whether names went after a checkpoint, which may be nowhere else: as far as the first of the
+    changes tell."""
+    for epoch in store.epoch_tree.children(checkpoint.epoch):
+        names = store.changes.walk(epoch, store.dirents.kind)
+        if any(store.dirents.drops(epoch, name) for name in islice(names, _LOOKED_AT)):
+            return True
+    return False
 
 
 def expire(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.store.batches import Part
-from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32
+from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
 from ckptfs.store.standing import untouched
 
@@ -275,6 +275,10 @@ class Versioned:
                 return value or None
             if not cursor.next():
                 return None
+
+    def drops(self, epoch: Epoch, entity: bytes) -> bool:
+        """Whether an epoch wrote that the entity is gone; not of one at rest."""
+        return self._txn.get(entity + suffix_of(epoch), db=self._db) == GONE
 
     def own(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view's own epoch wrote (GONE if it says so), or None."""

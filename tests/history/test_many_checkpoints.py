@@ -18,7 +18,7 @@ from ckptfs.history import Checkpoint, checkpoints, removal
 from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
 from ckptfs.history.retention import RetentionPolicy
 from ckptfs.history.upkeep import expire
-from ckptfs.model import Epoch
+from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.service import Service
 from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH, suffix_of
@@ -181,3 +181,30 @@ def test_letting_expire_what_cannot_takes_a_few_lines_for_each(
     work = grown(MANY)
     many = lines_of(lambda: expire(work.fs, policy))
     assert many - few < 12 * (MANY - FEW)
+
+
+# -- and what was deleted a while ago can still be had ---------------------------------------------
+
+
+def test_what_came_before_a_deletion_outlives_what_came_before_edits(
+    grown: Callable[[int], Edits],
+) -> None:
+    """A file is made and removed, and then a log is written to by hundreds of commands, each of
+    which takes a checkpoint; and they expire as they come."""
+    work, policy = grown(1), RetentionPolicy(max_checkpoints=50)
+    before = min(item.id for item in checkpoints(work.store))
+    second = 1_000_000_000
+    for number in range(400):
+        if number == 20:
+            work.put("precious", b"bytes")
+        if number == 21:
+            work.remove("precious")
+        work.put("file", b"%d" % number)
+        work.fs.clock.now_ns += second  # type: ignore[attr-defined]
+        history.seal(work.fs, "auto", "", work.fs.clock())
+        expire(work.fs, policy)
+    left = checkpoints(work.store)
+    assert len(left) <= 50
+    assert before in {item.id for item in left}
+    views = [work.fs.view_of(item.epoch) for item in left]
+    assert any(work.fs.seek(view, ROOT_INO, b"precious") for view in views)

@@ -110,6 +110,20 @@ def test_what_stands_alone_outlives_what_comes_in_bursts() -> None:
     assert decide(made(*alone, *burst), max_checkpoints=100)[:2] == [0, 1]
 
 
+def test_what_is_precious_outlives_its_neighbours() -> None:
+    busy = made(*(number / 2000 for number in range(1800)))
+    precious = {900, 1000, 1500}
+    verdicts = judge(
+        busy,
+        RetentionPolicy(max_checkpoints=100),
+        NOW_NS,
+        is_precious=lambda checkpoint: checkpoint.id in precious,
+    )
+    stay = kept(verdicts.all())
+    assert len(stay) == 100
+    assert precious <= set(stay)
+
+
 def test_over_the_limit_of_bytes_a_quarter_goes() -> None:
     eight = made(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
     assert decide(eight, max_bytes=100, store_bytes=101) == [2, 3, 4, 5, 6, 7, 8]
