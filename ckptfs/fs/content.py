@@ -315,9 +315,14 @@ def _piece(fs: Filesystem, view: View, inode: Inode, number: int, start: int, st
     missing = stop - start - len(piece)
     if not missing:
         return piece
+    require_holes(inode)
+    return b"".join((piece, _ZEROS[:missing]))
+
+
+def require_holes(inode: Inode) -> None:
+    """Before a hole is believed in: a file without any has lost a record there."""
     if inode.allocated >= inode.size:
         raise CorruptBlock(errno.EIO, "a file without holes has one: its block map is damaged")
-    return b"".join((piece, _ZEROS[:missing]))
 
 
 def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:

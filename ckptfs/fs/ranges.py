@@ -319,6 +319,8 @@ def _share_next(
     if step % BLOCK_SIZE and inode.size > place + step:
         step -= step % BLOCK_SIZE  # the target has more in the last block
     found = unpack_mapping(record) if record else None
+    if (found.length if found else 0) < min(BLOCK_SIZE, original.size - source.offset):
+        content.require_holes(original)
     if not step or (found and (found.length > step or found.key == LOST)):
         return 0, 0
     if record is None or found is None:

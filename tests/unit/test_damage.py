@@ -120,6 +120,17 @@ def test_a_block_map_that_is_damaged_ends_a_copy(fs: Filesystem) -> None:
     assert bytes(fs.read(fs.head, target, 0, BLOCK_SIZE)) == DATA[:BLOCK_SIZE]
 
 
+def test_a_block_map_that_lacks_a_record_ends_a_copy(fs: Filesystem) -> None:
+    """It is no hole: the file has none."""
+    ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")
+    entity, _ = mapping(fs, b"dir/file", 1)
+    fs.store.blockmap.put(fs.head, entity, fmt.GONE)
+    assert fs.copy_range(Spot(fs.head, ino, 0), Spot(fs.head, target, 0), len(DATA)) == BLOCK_SIZE
+    with fails(errno.EIO):
+        fs.copy_range(Spot(fs.head, ino, BLOCK_SIZE), Spot(fs.head, target, 0), len(DATA))
+    assert get(fs, b"copy") == DATA[:BLOCK_SIZE]
+
+
 def test_what_a_repair_could_not_save_is_not_copied(fs: Filesystem) -> None:
     ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")
     entity, _ = mapping(fs, b"dir/file", 0)
