@@ -93,13 +93,11 @@ def write(
     end = offset + len(data)
     if offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
-    if end > FILE_SIZE_MAX:
-        raise OSError(errno.EFBIG, "file too large")
+    require_size(end)
     if view.aside is not None:
         view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
-    if not inode.is_file:
-        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    inodes.require_file(inode)
     if not data:
         return 0
     fs.store.charge(len(data))
@@ -127,6 +125,12 @@ def write(
         )
         inodes.save(fs, view, inode)
     return len(data)
+
+
+def require_size(size: int) -> None:
+    """Refuse to make a file longer than any can be."""
+    if size > FILE_SIZE_MAX:
+        raise OSError(errno.EFBIG, "file too large")
 
 
 def sign_late(fs: Filesystem, ino: Ino) -> None:
@@ -203,8 +207,7 @@ def truncate(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
     """The inode with its content cut or grown to ``size``; the caller saves it."""
     if size < 0:
         raise OSError(errno.EINVAL, "negative size")
-    if size > FILE_SIZE_MAX:
-        raise OSError(errno.EFBIG, "file too large")
+    require_size(size)
     if size == 0 and inode.content != NO_CONTENT:
         discard(fs, view, inode)
         inode = inode._replace(content=NO_CONTENT, content_epoch=NO_EPOCH, allocated=0)
@@ -272,8 +275,7 @@ def read(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> Buffer
 def read_pieces(fs: Filesystem, view: View, ino: Ino, offset: int, size: int) -> list[Buffer]:
     """The same as they stand, block by block."""
     inode = inodes.load(fs, view, ino)
-    if not inode.is_file:
-        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    inodes.require_file(inode)
     end = min(offset + size, inode.size)
     if offset >= end:
         return []

@@ -45,6 +45,12 @@ def load_dir(fs: Filesystem, view: View, ino: Ino) -> Inode:
     return inode
 
 
+def require_file(inode: Inode) -> None:
+    """Refuse what has no bytes to read or write."""
+    if not inode.is_file:
+        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+
+
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
     """Keep a changed inode. One file's making is half a dozen changes to its inode and its
     directory's; they meet in memory, and the last one goes into the transaction."""
@@ -163,8 +169,7 @@ def setattr(
     now = fs.clock()
     if wanted.size is not None:
         content.settle(fs, ino)
-        if not inode.is_file:
-            raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+        require_file(inode)
         cleared = 0 if keep_set_id else set_id_bits(inode.mode)
         inode = content.truncate(fs, home, inode, wanted.size)
         inode = inode._replace(mtime_ns=now, mode=inode.mode & ~cleared)

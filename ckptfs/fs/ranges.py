@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_of
-from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
 from ckptfs.store import mapping
 from ckptfs.store.blocks import LOST
 from ckptfs.store.format import block_entity, block_number, pack_u64, unpack_mapping
@@ -52,8 +52,7 @@ class Spot(NamedTuple):
 def _settled_file(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The file, once all of its blocks are in the transaction."""
     inode = inodes.load(fs, view, ino)
-    if not inode.is_file:
-        raise OSError(errno.EISDIR if inode.is_dir else errno.EINVAL, "not a regular file")
+    inodes.require_file(inode)
     content.settle(fs, ino)
     return inode
 
@@ -62,11 +61,6 @@ def _end_of(offset: int, length: int) -> int:
     if offset < 0 or length <= 0:
         raise OSError(errno.EINVAL, "no range of a file")
     return offset + length
-
-
-def _require_size(end: int) -> None:
-    if end > FILE_SIZE_MAX:
-        raise OSError(errno.EFBIG, "file too large")
 
 
 def _save_changed(fs: Filesystem, home: View, inode: Inode, *, keep_set_id: bool) -> None:
@@ -114,7 +108,7 @@ def allocate(
     is set aside: no block is ever written in place, so none could be kept for a later write."""
     view.require_writable()
     end = _end_of(offset, length)
-    _require_size(end)
+    content.require_size(end)
     home = home_of(fs, view, ino)
     inode = _settled_file(fs, home, ino)
     missing = min(length, max(end, inode.size) - min(inode.allocated, inode.size))
@@ -150,7 +144,7 @@ def punch(
     home = home_of(fs, view, ino)
     inode = _settled_file(fs, home, ino)
     if not keep_size:
-        _require_size(end)
+        content.require_size(end)
     size = inode.size if keep_size else max(inode.size, end)
     # What stays of the blocks at both ends is read, and given room, before anything goes.
     gaps = list(_gaps(fs, home, inode, offset, min(end, inode.size)))
@@ -236,7 +230,7 @@ def copy_range(
     length = min(length, _settled_file(fs, source.view, source.ino).size - source.offset)
     if length <= 0:
         return 0
-    _require_size(target.offset + length)
+    content.require_size(target.offset + length)
     copied = _copy(fs, source, target, length)
     if not keep_set_id:
         home = home_of(fs, target.view, target.ino)
