@@ -64,7 +64,7 @@ def settle_view(fs: Filesystem, view: View) -> None:
 def _settle_block(fs: Filesystem, block: Gathered) -> None:
     if block.is_changed:  # it may have been opened for a write that was refused
         data = block.data
-        record = mapping.record_of(fs.store, data, block.edit)
+        record = mapping.record_of(fs.store, data, block.edit, block.number)
         # What it takes is counted already (`write`).
         mapping.put(fs.store, block.view, block.inode, block.number, record, len(data))
     fs.gathered.drop(block)
@@ -191,7 +191,7 @@ def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathere
 
 def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
     """Map a block to these bytes; return by how much the file's allocation grew."""
-    record = mapping.record_of(fs.store, data)
+    record = mapping.record_of(fs.store, data, number=number)
     return mapping.put(fs.store, view, inode, number, record, len(data))
 
 

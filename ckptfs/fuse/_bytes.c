@@ -69,6 +69,8 @@ Outcome write_bytes(const Request *request)
     if (run_goes_on(request) && may_change(request->head->pid))
         return run_write(request);
     run_settle();
+    if (is_stream(request))
+        return stream_write(request);
     uint64_t end = in->offset + in->size;
     if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
         return pass_change();

@@ -80,6 +80,11 @@ void run_note(const Request *request);
 int run_goes_on(const Request *request);
 Outcome run_write(const Request *request);
 
+/* Whether a write is one of whole blocks, and its answer, ahead of the store if that is sure to take
+ * it. */
+int is_stream(const Request *request);
+Outcome stream_write(const Request *request);
+
 /* Hands the run over to the store. */
 void run_settle(void);
 

@@ -1,10 +1,13 @@
-/* Writes that go on where the last one ended, put together to a *run* before they reach the store, as
- * long as nothing else is asked for. */
+/* Writes that go on where the last one ended. Short ones are put together to a *run* before they reach
+ * the store, as long as nothing else is asked for. Of a *stream*, whole blocks at the end of a file, each
+ * is answered before it is stored: its writer gets the next one ready meanwhile. */
 
 #include "_fresh.h"
 
 /* As in `model`. */
 #define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
+/* Shorter writes are no stream: to ask whether they may be answered takes as long as it saves. */
+#define STREAM_LEAST (2 * DATA_MAX)
 
 /* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
 static struct {
@@ -17,18 +20,23 @@ static struct {
 static char run[DATA_MAX];
 static size_t run_size;
 
-static PyObject *call_go_on;
+static PyObject *call_go_on, *call_is_certain;
+
+/* Puts bytes into the store whose writer has its answer. */
+static void hand_over(uint64_t node, uint64_t offset, PyObject *bytes, uint32_t pid)
+{
+    PyObject *result = CALL(call_go_on, NUMBER(node), NUMBER(offset), bytes, NUMBER(pid));
+    if (!result)
+        lose();
+    Py_XDECREF(result);
+}
 
 void run_settle(void)
 {
     if (!run_size)
         return;
-    PyObject *result =
-        CALL(call_go_on, NUMBER(last_write.node), NUMBER(last_write.end - run_size),
-             PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), NUMBER(last_write.pid));
-    if (!result)
-        lose();
-    Py_XDECREF(result);
+    hand_over(last_write.node, last_write.end - run_size,
+              PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), last_write.pid);
     run_size = 0;
 }
 
@@ -65,6 +73,43 @@ Outcome run_write(const Request *request)
     return answer(request, &out, sizeof out);
 }
 
+int is_stream(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    return in->size >= STREAM_LEAST && in->size % DATA_MAX == 0 && in->offset % DATA_MAX == 0 &&
+           in->size <= request->size - sizeof *in && !in->write_flags &&
+           in->offset + in->size <= FILE_SIZE_MAX;
+}
+
+static int is_certain(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    PyObject *certain = CALL(call_is_certain, NUMBER(request->head->nodeid), NUMBER(in->offset),
+                             NUMBER(in->size), NUMBER(request->head->pid));
+    int is = certain == Py_True;
+    if (!certain)
+        errno_of_failure();
+    Py_XDECREF(certain);
+    return is;
+}
+
+Outcome stream_write(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    fresh_settle();
+    if (!is_certain(request))
+        return pass_change();
+    struct fuse_write_out out = {.size = in->size};
+    answer(request, &out, sizeof out);
+    /* Looked at where they were read: nothing else is read before this is done. */
+    hand_over(request->head->nodeid, in->offset,
+              PyMemoryView_FromMemory((char *)(in + 1), (Py_ssize_t)in->size, PyBUF_READ),
+              request->head->pid);
+    fresh_end();
+    fresh_note_write(request);
+    return ANSWERED;
+}
+
 void run_note(const Request *request)
 {
     if (request->head->opcode == FUSE_WRITE || !last_write.node)
@@ -83,5 +128,6 @@ int run_bind(PyObject *owner)
 {
     run_size = 0;
     run_forget();
-    return take_attribute(owner, "go_on", &call_go_on);
+    return take_attribute(owner, "go_on", &call_go_on) &&
+           take_attribute(owner, "is_certain", &call_is_certain);
 }

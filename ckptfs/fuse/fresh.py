@@ -35,7 +35,8 @@ Grant = tuple[int, int, int, int]
 
 
 class Fresh:
-    """``wrote`` is told of every file that a process made."""
+    """``wrote`` is told of every file that a process made, ``writes`` tells whether a process was
+    the last to write to a file, and not long ago."""
 
     def __init__(
         self,
@@ -43,11 +44,13 @@ class Fresh:
         clock: KernelClock,
         guard: Guard,
         wrote: Callable[[int, int], object],
+        writes: Callable[[int, int], bool],
     ) -> None:
         self._fs = fs
         self._clock = clock
         self._guard = guard
         self._wrote = wrote
+        self._writes = writes
 
     def grant(self, pid: int) -> Grant | None:
         """For how long and for how much this process need not ask, or None. Not where some names
@@ -99,7 +102,18 @@ class Fresh:
             if stat.S_ISREG(arrival[1]):
                 self._wrote(arrival[0], maker)
 
-    def go_on(self, node: int, offset: int, data: bytes, pid: int) -> None:
+    def is_certain(self, node: int, offset: int, size: int, pid: int) -> bool:
+        """Whether a process goes on with whole blocks behind the end of a file that it was writing
+        to, and nothing can come of it but that they are there: so it may have its answer first."""
+        fs = self._fs
+        if fs.head.aside is not None or fs.limbo or pid in touching:
+            return False
+        if not self._writes(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+            return False
+        inode = fs.getattr(fs.head, Ino(node))
+        return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
+
+    def go_on(self, node: int, offset: int, data: Buffer, pid: int) -> None:
         """Write on where the process's last write to a file ended: no beginning of anything, so no
         checkpoint comes between."""
         self._guard(0, None)

@@ -49,7 +49,7 @@ class Bound:
         fresh = requests.fresh()
         self.grant, self.joins, self.moment = fresh.grant, fresh.joins, fresh.moment
         self.record, self.take = fresh.record, fresh.take
-        self.go_on, self.lose = fresh.go_on, fresh.lose
+        self.is_certain, self.go_on, self.lose = fresh.is_certain, fresh.go_on, fresh.lose
         self.second_name = fresh.second_name
         for name in (
             "lookup getattr readlink mknod make_nameless mkdir symlink link unlink rmdir rename"

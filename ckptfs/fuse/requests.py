@@ -307,18 +307,22 @@ class Requests:
 
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""
-        return Fresh(self._fs, self._clock, self._guard, self._note_writer)
+        return Fresh(self._fs, self._clock, self._guard, self._note_writer, self._is_writing)
 
     def _note_writer(self, node: int, pid: int) -> bool:
         """A process makes, cuts or writes to a file. Whether it did none of that to it before."""
         if not pid:
             return False
-        now_ns = monotonic_ns()
-        last = self._writers.get(node)
-        if last is None and len(self._writers) >= _WRITERS_MAX:
+        goes_on = self._is_writing(node, pid)
+        if len(self._writers) >= _WRITERS_MAX and node not in self._writers:
             self._writers.clear()
-        self._writers[node] = (pid, now_ns)
-        return last is None or last[0] != pid or now_ns - last[1] > _WRITING_NS
+        self._writers[node] = (pid, monotonic_ns())
+        return not goes_on
+
+    def _is_writing(self, node: int, pid: int) -> bool:
+        """Whether the process was the last to do any of that to a file of the workspace."""
+        last = self._writers.get(node)
+        return last is not None and last[0] == pid and monotonic_ns() - last[1] <= _WRITING_NS
 
     # -- directories ------------------------------------------------------------------------------
 

@@ -7,30 +7,39 @@ a key of its own, so a file can never turn into another.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from errno import EIO
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xxhash import xxh3_128_digest
 
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import codec
 from ckptfs.store.format import (
     BLOCK_HEADER,
     BLOCK_KEY,
     CODEC_DELTA,
+    CODEC_HEAP,
     CODEC_RAW,
     CODEC_SLICE,
     CODEC_ZSTD,
     SEEDS,
+    CorruptRecord,
     block_header,
     pack_slice,
+    pack_slot,
     pack_u32,
     unpack_slice,
+    unpack_slot,
     unpack_u32,
 )
 from ckptfs.store.tables import Plain
+
+if TYPE_CHECKING:
+    from ckptfs.store.heap import Heap
 
 Buffer = bytes | bytearray | memoryview
 Digest = Callable[[Buffer, int], bytes]
@@ -38,7 +47,8 @@ Digest = Callable[[Buffer, int], bytes]
 #: Where the record of a difference has the key of its base.
 _BASE = slice(BLOCK_HEADER, BLOCK_HEADER + BLOCK_KEY)
 _BASED = (bytes((CODEC_DELTA,)), bytes((CODEC_SLICE,)))
-_RAW = bytes((CODEC_RAW,))
+#: Kept as they are, here or in the heap.
+_PLAIN = (bytes((CODEC_RAW,)), bytes((CODEC_HEAP,)))
 #: A difference must be so many times smaller than the bytes; compressed for themselves they are
 #: about that.
 _DELTA_WORTH = 4
@@ -74,9 +84,10 @@ class Blocks:
     """``refs`` holds only counts above one: a block without an entry there is used once."""
 
     def __init__(
-        self, blocks: Plain, refs: Plain, expect: Callable[[], None] = lambda: None
+        self, blocks: Plain, refs: Plain, heap: Heap, expect: Callable[[], None] = lambda: None
     ) -> None:
         self._blocks = blocks
+        self._heap = heap
         #: Called before the bytes of blocks are read.
         self._expect = expect
         self._refs = refs
@@ -101,6 +112,14 @@ class Blocks:
                 return key
         raise CorruptBlock(EIO, f"more than {SEEDS} different blocks share one digest")
 
+    def add_large(self, data: Buffer) -> bytes:
+        """The same for a whole block of a large file: its bytes go to the heap if there is room."""
+        key = self.digest(data, 0)
+        if not self.has(key) and (slot := self._heap.put(data)) is not None:
+            self._blocks.put(key, block_header(CODEC_HEAP, 0) + pack_slot(slot))
+            return key
+        return self.add(data)
+
     def _tell_by(self, edit: Edit, key: bytes, data: Buffer) -> None:
         piece = bytes(memoryview(data)[edit.start : edit.stop])
         self._blocks.tell_by(edit.key, key, BLOCK_HEADER + edit.start, piece)
@@ -122,8 +141,8 @@ class Blocks:
         """The bytes of a block, which are those it is named by, or an error: of 64 KiB that takes
         two microseconds to see."""
         record = self._record(key)
-        if record[0] == CODEC_RAW:
-            raw = memoryview(record)[BLOCK_HEADER:]
+        if record[:1] in _PLAIN:
+            raw = self._as_it_is(key, record)
             if self.digest(raw, record[1]) != key:
                 raise CorruptBlock(EIO, f"block {key.hex()} is damaged")
             return raw
@@ -135,6 +154,15 @@ class Blocks:
             if record[0] != CODEC_SLICE:
                 self._remember(key, data)
         return memoryview(data)
+
+    def _as_it_is(self, key: bytes, record: bytes) -> memoryview:
+        """The bytes of a block that is kept plain, right or wrong."""
+        if record[0] == CODEC_RAW:
+            return memoryview(record)[BLOCK_HEADER:]
+        try:
+            return memoryview(self._heap.read(unpack_slot(record[BLOCK_HEADER:])))
+        except OSError as error:
+            raise CorruptBlock(EIO, f"block {key.hex()} cannot be read: {error}") from error
 
     def _remember(self, key: bytes, data: bytes) -> None:
         self._decoded[key] = data
@@ -179,9 +207,9 @@ class Blocks:
         alone: its length is returned, and `pack` puts it together with others; else 0 is.
         """
         record = self._blocks.get(key)
-        if record is None or record[:1] != _RAW or not self.is_whole(key):
+        if record is None or record[:1] not in _PLAIN or not self.is_whole(key):
             return 0  # what is damaged stays as it is: compressed, it would be beyond all help
-        data = record[BLOCK_HEADER:]
+        data = bytes(self._as_it_is(key, record))
         if base is not None and self._encode_difference(key, data, record[1], base):
             return 0
         if len(data) <= PACKED_MAX:
@@ -244,7 +272,7 @@ class Blocks:
 
     def _squeeze_alone(self, key: bytes, data: bytes) -> None:
         record = self._record(key)
-        if record[:1] == _RAW:
+        if record[:1] in _PLAIN:
             self._squeeze(key, data, record[1], codec.LEVEL_SMALL)
 
     def _add_pack(self, whole: bytes, frame: bytes, uses: int) -> bytes | None:
@@ -288,7 +316,7 @@ class Blocks:
     def is_compressed(self, key: bytes) -> bool:
         """Whether a block takes less room than its bytes."""
         record = self._blocks.get(key)
-        return record is not None and record[:1] != _RAW
+        return record is not None and record[:1] not in _PLAIN
 
     def unpack(self, key: bytes) -> int:
         """Keep a block that is told by another for itself again, as it is; return its length."""
@@ -310,8 +338,17 @@ class Blocks:
 
     def _rewrite(self, key: bytes, record: bytes) -> None:
         # LMDB keeps all pages of a value that is overwritten in the transaction that wrote it.
-        self._blocks.delete(key)
+        self._pop(key)
         self._blocks.put(key, record)
+
+    def _pop(self, key: bytes) -> bytes | None:
+        """Delete a record, with the bytes that it has in the heap, and return it."""
+        record = self._blocks.pop(key)
+        if record is not None and record[:1] == _PLAIN[1]:
+            # Where it does not say which slot is its own, that stays taken until a `compact`.
+            with contextlib.suppress(CorruptRecord):
+                self._heap.free(unpack_slot(record[BLOCK_HEADER:]))
+        return record
 
     def _record(self, key: bytes) -> bytes:
         self._expect()
@@ -328,7 +365,7 @@ class Blocks:
         if uses > 1:
             self._count(key, uses - 1)
         else:
-            record = self._blocks.pop(key)
+            record = self._pop(key)
             if record is not None and record[:1] in _BASED:
                 self.release(record[_BASE])
 
@@ -348,7 +385,8 @@ class Blocks:
         slices: list[tuple[bytes, bytes, int]] = []
         found: dict[bytes, int] = {}
         for key, record in self._blocks.walk():
-            found[key] = len(record) - BLOCK_HEADER
+            in_heap = record[:1] == _PLAIN[1]
+            found[key] = BLOCK_SIZE if in_heap else len(record) - BLOCK_HEADER
             if record[:1] == _BASED[1]:
                 length = unpack_slice(record[_BASE.stop :])[1]
                 slices.append((key, record[_BASE], length))
@@ -365,6 +403,15 @@ class Blocks:
         packs = {key: self.pack_of(key) or b"" for key in self.keys()}
         return set(packs.values()) - {b""}, sorted(packs, key=lambda key: (packs[key], key))
 
+    def slots(self) -> Iterator[tuple[bytes, int | None]]:
+        """(key, slot) of every block whose bytes are in the heap; None if that is damaged."""
+        for key, record in self._blocks.walk():
+            if record[:1] == _PLAIN[1]:
+                try:
+                    yield key, unpack_slot(record[BLOCK_HEADER:])
+                except CorruptRecord:
+                    yield key, None
+
     def keys(self) -> Iterator[bytes]:
         for key, _ in self._blocks.walk():
             yield key
@@ -374,7 +421,7 @@ class Blocks:
 
     def erase(self, key: bytes) -> None:
         """Remove a block whoever names it."""
-        self._blocks.delete(key)
+        self._pop(key)
 
     def recount(self, used: Counter[bytes]) -> None:
         """Count anew, given how often block maps name each block; what nobody names goes."""
@@ -383,7 +430,7 @@ class Blocks:
         used.update(base for _, base in self.bases())
         unused = [key for key in self.keys() if not used[key]]
         for key in unused:
-            record = self._blocks.pop(key)
+            record = self._pop(key)
             if record is not None and record[:1] in _BASED:
                 base = record[_BASE]
                 used[base] -= 1

@@ -20,6 +20,8 @@ _RESERVE = 16 << 20
 _RECORD_COST = 512
 #: The same at worst: in trees that are large, records that are far apart.
 _RECORD_PAGES = 16 << 10
+#: What names bytes that are elsewhere: a block, and the place in a file's map.
+_PLACED_RECORDS = 2
 
 
 class Budget:
@@ -107,6 +109,13 @@ class Budget:
         if needed > self._limit:
             self._look_ahead(needed)
         return needed <= self._limit
+
+    def place(self, size: int) -> None:
+        """Bytes that were charged are not for the commit to write: they have their room already,
+        and the commit only has the records that name them."""
+        self.bytes += _PLACED_RECORDS * _RECORD_COST - size
+        self._records += _PLACED_RECORDS
+        self._room.written(size)
 
     def note_room(self, size: int, records: int) -> None:
         """Note bytes and records for which there was room."""

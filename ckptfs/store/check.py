@@ -44,7 +44,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     """
     problems: list[Problem] = []
     looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in (chunks, at_rest, _pieces, *looks):
+    for look in (chunks, at_rest, _pieces, _heap, *looks):
         problems += _told(look, store)
     if deep:
         problems += _told(_blocks, store, progress)
@@ -71,6 +71,24 @@ def _pieces(store: Store) -> Iterator[Problem]:
     """What a journal has left is in the blocks once a store is open."""
     for key, _ in store.pieces.left():
         yield Problem("pieces", f"{key.hex()} is in no block")
+
+
+def _heap(store: Store) -> Iterator[Problem]:
+    """Every block in the heap has a slot that was given out, is in the file, and is nobody else's.
+    Slots that are to become holes are no block's."""
+    freed = list(store.heap.freed())
+    if None in freed:
+        yield Problem("heap", "a slot that was freed is damaged")
+    taken = set(freed)
+    following, length = store.numbers.slot, store.heap.length()
+    for key, slot in store.blocks.slots():
+        if slot is None:
+            yield Problem("heap", f"block {key.hex()} does not say where it is", key.hex())
+        elif slot >= length or slot >= following:
+            yield Problem("heap", f"block {key.hex()} is behind the end of the heap", key.hex())
+        elif slot in taken:
+            yield Problem("heap", f"block {key.hex()} shares its slot {slot}", key.hex())
+        taken.add(slot)
 
 
 def _epochs(store: Store) -> Iterator[Problem]:

@@ -23,6 +23,9 @@ from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
 from ckptfs.store.facts import Below, Facts
+from ckptfs.store.heap import FILE as HEAP_FILE
+from ckptfs.store.heap import Heap, HeapFailed
+from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.lineage import Lineage
@@ -55,12 +58,15 @@ _PLAIN = (
     b"authors",
     b"rest",
     b"pieces",
+    b"freed",
 )
 #: New ones come at the end: the journal names them by their places.
 TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 
 #: Where the anchor stands among the counters.
 _ANCHOR = b"anchor"
+#: The same of the number of the next slot in the heap.
+_SLOT = b"next_slot"
 #: What is counted of the epoch aside.
 _ASIDE = b"aside"
 
@@ -106,7 +112,10 @@ class Store:
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self._map = residency.Map(path / DATA_FILE)
-        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self._map.expect_blocks)
+        self.heap = Heap(
+            path, self.numbers, plain[b"freed"], budget, self._has_plenty, self.upgrade
+        )
+        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
         self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.rest)
@@ -210,6 +219,8 @@ class Store:
         numbers.ino = self._counter(b"next_ino")
         numbers.content = self._counter(b"next_content")
         numbers.epoch = self._counter(b"next_epoch")
+        # Stores of earlier formats have none.
+        numbers.slot = fmt.unpack_u64(self._meta.get(_SLOT) or bytes(8))
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.ASIDE_EPOCH:
@@ -220,6 +231,7 @@ class Store:
         anchor = Epoch(fmt.unpack_u64(self._meta.get(_ANCHOR) or bytes(8)))
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
+        self.heap.look()
         take_up(self)
 
     def _require_numbers(self) -> None:
@@ -307,8 +319,10 @@ class Store:
             self.before_commit()
             if not self._settle():
                 return
+            self.heap.flush()
             self._txn.commit()
         self._room.written(self.dirty_bytes)
+        self.heap.committed()
         self._begin()
         self._stand()
 
@@ -339,7 +353,10 @@ class Store:
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
-            if not self._settle() or self._journal.append():
+            if not self._settle():
+                return True
+            self.heap.flush()
+            if self._journal.append():
                 return True
             if self._journal.want():
                 self._meta.put(batches.KEY, self._journal.key)
@@ -347,13 +364,13 @@ class Store:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """What LMDB cannot do ends everything: from then on nothing is accepted, and what is
-        committed can still be read, if LMDB goes on at all."""
+        """What LMDB or the heap cannot do ends everything: from then on nothing is accepted, and
+        what is committed can still be read, if LMDB goes on at all."""
         if self._budget.failure is not None:
             raise self._budget.failure
         try:
             yield
-        except lmdb.Error as error:
+        except (lmdb.Error, HeapFailed) as error:
             failure = opening.commit_failed(self.path, error)
             self._budget.fail(failure)
             self._standing.fall()
@@ -367,6 +384,7 @@ class Store:
             self._save_counters()
             self.rest.flush()
             self.below.settle()
+            self.heap.settle()
         return self.dirty
 
     def _save_counters(self) -> None:
@@ -382,6 +400,7 @@ class Store:
             (b"next_content", self.numbers.content),
             (b"next_epoch", self.numbers.epoch),
             (b"head", head.epoch),
+            (_SLOT, self.numbers.slot),
         ):
             if self._counted.get(key) != value:
                 self._meta.put(key, fmt.pack_u64(value))
@@ -398,6 +417,7 @@ class Store:
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)
+            self.heap.close(committed=committed)
             os.close(self._lock_fd)
 
     def page_faults(self) -> list[str]:
@@ -413,9 +433,12 @@ class Store:
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
             dest.chmod(0o700)
-            compaction.snapshot(self._env, dest)
+            with self.heap.held():
+                compaction.snapshot(self._env, dest)
+                copy_heap(self.path, dest)
         except (lmdb.Error, OSError) as error:
             (dest / DATA_FILE).unlink(missing_ok=True)
+            (dest / HEAP_FILE).unlink(missing_ok=True)
             raise errors.BackupFailed(dest, str(error)) from error
         finally:
             self._copying -= 1
@@ -451,6 +474,15 @@ class Store:
                 table.use(db)
             self._begin()
             self._stand()
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
+        cannot say what is theirs."""
+        used = [slot for _, slot in self.blocks.slots()]
+        known = {slot for slot in used if slot is not None}
+        if len(known) == len(used):
+            self.heap.reclaim(known)
 
     # -- space ------------------------------------------------------------------------------------
 
@@ -513,8 +545,8 @@ class Store:
         return self._room.free() + self.reusable_bytes()
 
     def size_bytes(self) -> int:
-        """How much disk the store's file takes."""
-        return (self.path / DATA_FILE).stat().st_blocks * 512
+        """How much disk the store's files take."""
+        return (self.path / DATA_FILE).stat().st_blocks * 512 + self.heap.size_bytes()
 
     def trim(self) -> None:
         """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""

@@ -19,10 +19,10 @@ from xxhash import xxh3_64_digest, xxh32_digest
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
 #: What a store is that this release makes, or has compacted.
-FORMAT_VERSION = 2
-#: A store of the first format is one of the second that has neither large packs nor records at
-#: rest: it is read as it is, and named anew when it gets such.
-FORMATS_READ = frozenset({1, 2})
+FORMAT_VERSION = 3
+#: A store of an earlier format is one of this that has neither large packs nor records at rest (1),
+#: nor a heap (2): it is read as it is, and named anew when it gets such.
+FORMATS_READ = frozenset({1, 2, 3})
 
 SUFFIX_SIZE = 4
 _EPOCH_MASK = 0xFFFF_FFFF
@@ -262,6 +262,8 @@ CODEC_ZSTD = 1
 CODEC_DELTA = 2
 #: The key of another block, then where in it the bytes stand: offset and length.
 CODEC_SLICE = 3
+#: Where in the heap the bytes stand, as they are: the number of a slot.
+CODEC_HEAP = 4
 SEEDS = 256
 #: A pack, of which codec 3 has slices, is no longer than this. It is decoded as a whole, in 0.6 ms.
 PACK_MAX = 2 << 20
@@ -277,6 +279,17 @@ def pack_slice(offset: int, length: int) -> bytes:
 def unpack_slice(data: bytes) -> tuple[int, int]:
     offset, length = _SLICE.unpack(data)
     return offset, length
+
+
+def pack_slot(slot: int) -> bytes:
+    """With a digest: in a slot that is named wrongly, or freed so, are the bytes of others."""
+    return _summed(pack_u64(slot))
+
+
+def unpack_slot(data: bytes) -> int:
+    if not _is_whole(data):
+        raise CorruptRecord("where bytes stand in the heap is damaged")
+    return unpack_u64(data[:-_SUM])
 
 
 def block_header(codec: int, seed: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.store.blocks import Buffer, CorruptBlock, Edit
 from ckptfs.store.format import (
     INLINE_MAX,
@@ -20,6 +21,10 @@ from ckptfs.store.format import (
     pack_reference,
     unpack_mapping,
 )
+
+#: So many blocks at the beginning of a file are stored beside those of others. Most files are not
+#: longer, and are read together.
+_SMALL = 4
 
 if TYPE_CHECKING:
     from ckptfs.model import Inode
@@ -44,12 +49,16 @@ def bytes_of(store: Store, mapping: Mapping) -> Buffer:
     return mapping.inline
 
 
-def record_of(store: Store, data: Buffer, edit: Edit | None = None) -> bytes:
-    """The record of these bytes. What is too long for one is stored as a block. With ``edit`` they
-    are known to differ little from those of another."""
+def record_of(store: Store, data: Buffer, edit: Edit | None = None, number: int = 0) -> bytes:
+    """The record of these bytes, of which the file has ``number`` blocks before. What is too long
+    for one is stored as a block. With ``edit`` they are known to differ little from those of
+    another."""
     length = len(data)
     if length <= INLINE_MAX:
         return pack_inline(data)
+    # What is edited is edited again: there LMDB is the better place, whose pages are used again.
+    if number >= _SMALL and length == BLOCK_SIZE and edit is None:
+        return pack_reference(length, store.blocks.add_large(data))
     return pack_reference(length, store.blocks.add(data, edit))
 
 

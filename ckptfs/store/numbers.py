@@ -1,4 +1,4 @@
-"""Numbers that are never used twice: of inodes, of contents and of epochs.
+"""Numbers that are never used twice: of inodes, of contents, of epochs and of slots in the heap.
 
 Knows which come next, and when there are none left. Where they are kept is the store's business.
 """
@@ -18,6 +18,7 @@ class Numbers:
         self.ino = 1
         self.content = 1
         self.epoch = 1
+        self.slot = 0
 
     def following(self) -> tuple[Ino, ContentId, Epoch]:
         """The inode, the content and the epoch that come next."""

@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store import batches
+from ckptfs.store import batches, heap
 from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
@@ -73,6 +73,7 @@ def _require_closed(path: Path) -> None:
         ("it", path),
         (DATA_FILE, path / DATA_FILE),
         (batches.FILE, path / batches.FILE),
+        (heap.FILE, path / heap.FILE),
     ):
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -223,7 +224,7 @@ def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
     return errors.StoreUnreadable(path, str(error))
 
 
-def commit_failed(path: Path, error: lmdb.Error) -> errors.StoreError:
+def commit_failed(path: Path, error: lmdb.Error | OSError) -> errors.StoreError:
     disk = os.statvfs(path)
     # A write that finds only part of its space ends with EIO.
     full = disk.f_bavail * disk.f_frsize < _FULL

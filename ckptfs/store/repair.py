@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import errors
-from ckptfs.store import batches, compaction, opening
+from ckptfs.store import batches, compaction, heap, opening
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.mend import mend
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
@@ -62,8 +62,12 @@ def repair(path: Path) -> Repaired:
         unreadable = salvage(path / DATA_FILE, workshop, TABLES)
         if not workshop.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
-        with closing(Store.open(workshop)) as store:
+        with suppress(FileNotFoundError):
+            os.link(path / heap.FILE, workshop / heap.FILE)
+        # The damaged file names slots that the new one may let go of.
+        with closing(Store.open(workshop)) as store, store.heap.held():
             left = mend(store)
+            store.commit()
         return Repaired(_adopt(path, workshop), unreadable, left)
     except ValueError as error:
         raise errors.NotAStore(path) from error

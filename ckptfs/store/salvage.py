@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from ckptfs.model import Epoch, Ino
-from ckptfs.store import batches
+from ckptfs.model import BLOCK_SIZE, Epoch, Ino
+from ckptfs.store import batches, heap
 from ckptfs.store import format as fmt
 from ckptfs.store.chunks import ChunkError, unpack_chunk
 from ckptfs.store.opening import FORMAT, META
@@ -53,6 +53,7 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             lost = list(filter(None, [_replay(damaged.parent, env, tables, meta)]))
             lost += _wake(env, dbs)
             _complete(env, dbs)
+            _complete_heap(env, dbs, damaged.parent)
             env.sync(True)
         return [*pages.broken, *lost]
 
@@ -138,6 +139,21 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
             kept = 0 if name == b"head" else _number(txn, dbs, name)
             txn.put(name, fmt.pack_u64(max(least, kept)), db=dbs[META])
         txn.put(FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[META])
+
+
+def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Path) -> None:
+    """Nothing of the heap may be overwritten or become a hole: `compact` finds what is free."""
+    slots = []
+    with env.begin(write=True) as txn:
+        for _, record in txn.cursor(dbs[b"blocks"]):
+            if record[:1] == bytes((fmt.CODEC_HEAP,)):
+                with contextlib.suppress(fmt.CorruptRecord):
+                    slots.append(fmt.unpack_slot(bytes(record[fmt.BLOCK_HEADER :])))
+        with contextlib.suppress(FileNotFoundError):
+            slots.append((store / heap.FILE).stat().st_size // BLOCK_SIZE)
+        following = max(_number(txn, dbs, b"next_slot"), max(slots, default=-1) + 1)
+        txn.put(b"next_slot", fmt.pack_u64(following), db=dbs[META])
+        txn.drop(dbs[b"freed"], delete=False)
 
 
 def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:

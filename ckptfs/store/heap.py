@@ -1,0 +1,332 @@
+"""The heap: whole blocks of large files, in a file of their own beside the data file.
+
+LMDB copies what it is given into pages, writes those through the page cache, and keeps a page that
+became free for itself. For a large file that is a copy too many, twice the memory, and a store that
+never shrinks. Here a block goes to the disk past the page cache while the next one comes, and its
+room is the disk's again when it goes.
+
+The file is a row of *slots*, each as long as a block. Which block is in which slot stands in the
+table `blocks`. A slot is given out once and never again: when its block goes, it becomes a hole.
+
+Two things hold at any moment. The bytes of a slot are on the disk before a commit, or a batch of
+the journal, that names it (`flush`). And a slot becomes a hole after the commit that lets go of it:
+until then it stands in the table `freed` (`free`, `settle`, `committed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckptfs.model import BLOCK_SIZE
+from ckptfs.store.compaction import sync
+from ckptfs.store.format import CorruptRecord, pack_slot, pack_u64, unpack_slot
+from ckptfs.store.reading import Reader
+from ckptfs.store.writing import Writer
+
+if TYPE_CHECKING:
+    from ckptfs.store.blocks import Buffer
+    from ckptfs.store.budget import Budget
+    from ckptfs.store.numbers import Numbers
+    from ckptfs.store.tables import Plain
+
+log = logging.getLogger(__name__)
+
+FILE = "heap"
+
+#: How much room is set aside at once: as much again as was written, between these.
+_CHUNK_MIN = 1 << 20
+_CHUNK_MAX = 64 << 20
+#: What is copied at once.
+_COPY = 8 << 20
+
+_KEEP_SIZE = 1
+_PUNCH_HOLE = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    if _libc.fallocate(fd, mode, offset, length):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+class HeapFailed(OSError):
+    """What was accepted could not be written."""
+
+
+class Heap:
+    """``freed`` is the table of that name. ``has_plenty`` says whether the disk can spare what is
+    set aside, and ``begin`` is called before the first slot of all is given out."""
+
+    def __init__(
+        self,
+        directory: Path,
+        numbers: Numbers,
+        freed: Plain,
+        budget: Budget,
+        has_plenty: Callable[[], bool],
+        begin: Callable[[], None],
+    ) -> None:
+        self._path = directory / FILE
+        self._numbers = numbers
+        self._table = freed
+        self._budget = budget
+        self._has_plenty = has_plenty
+        self._begin = begin
+        self._fd = -1
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        #: Whether more can be put into it: known when that is first wanted.
+        self._usable: bool | None = None
+        #: Up to where there is room in the file, and what was put there in this life.
+        self._reserved = 0
+        self._written = 0
+        #: Whether anything was put since the last `flush`.
+        self._unsynced = False
+        #: Slots that the transaction let go of, and those that are holes but stand in the table.
+        self._freed: list[int] = []
+        self._punched: list[int] = []
+        #: While somebody copies the last commit its slots stay as they are.
+        self._holders = 0
+
+    # -- opening and closing ----------------------------------------------------------------------
+
+    def look(self) -> None:
+        """After opening a store: see what there is, and undo what was not committed."""
+        self._freed = [slot for slot in self.freed() if slot is not None]
+        if self._numbers.slot and self._path.exists():
+            self._open(os.O_RDWR)
+            self._cut()
+            self.committed()
+
+    def _open(self, flags: int) -> None:
+        flags |= os.O_CLOEXEC
+        try:
+            self._fd = os.open(self._path, flags | os.O_DIRECT, 0o600)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._fd = os.open(self._path, flags, 0o600)
+        self._reserved = os.fstat(self._fd).st_size
+
+    def _cut(self) -> None:
+        """What is behind the last slot was set aside, or is of no commit."""
+        end = self._numbers.slot * BLOCK_SIZE
+        if self._reserved > end:
+            os.ftruncate(self._fd, end)
+            self._reserved = end
+
+    def close(self, *, committed: bool) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+        if self._fd >= 0:
+            if committed:
+                with contextlib.suppress(OSError):  # the next opening does it, too
+                    self._cut()
+            os.close(self._fd)
+        self._fd, self._writer, self._reader = -1, None, None
+
+    # -- putting and reading ----------------------------------------------------------------------
+
+    def put(self, data: Buffer) -> int | None:
+        """Take a whole block; the slot that it is in. None if there is no room here."""
+        slot = self._numbers.slot
+        end = (slot + 1) * BLOCK_SIZE
+        if end > self._reserved and not self._reserve(end):
+            return None
+        if not slot:
+            self._begin()
+        self._writer = self._writer or Writer(self._fd)
+        self._writer.put(data, end - BLOCK_SIZE)
+        self._numbers.slot = slot + 1
+        self._unsynced = True
+        self._written += BLOCK_SIZE
+        self._budget.place(BLOCK_SIZE)
+        return slot
+
+    def _reserve(self, end: int) -> bool:
+        """See that the file has room up to there. So nothing that is accepted can lack it later,
+        and the disk's file system need not find a place for each piece."""
+        if self._usable is False or not self._has_plenty():
+            return False
+        chunk = min(max(self._written, _CHUNK_MIN), _CHUNK_MAX)
+        start = end - BLOCK_SIZE
+        try:
+            if self._usable is None:
+                self._make()
+            _fallocate(self._fd, 0, start, chunk)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                log.info("%s: not used from here on: %s", self._path, error)
+                self._usable = False
+            return False
+        self._reserved = start + chunk
+        return True
+
+    def _make(self) -> None:
+        """Before the first block is put: a heap is of use only where holes can be made."""
+        if self._fd < 0:
+            self._open(os.O_RDWR | os.O_CREAT)
+            sync(self._path.parent)
+        _fallocate(self._fd, _PUNCH_HOLE | _KEEP_SIZE, self._reserved, BLOCK_SIZE)
+        self._usable = True
+
+    def read(self, slot: int) -> bytes:
+        """The bytes in a slot, whatever they are: fewer than a block if the file ends there."""
+        end = self._numbers.slot
+        if self._fd < 0 or slot >= end:
+            return b""
+        if self._writer is not None and (landed := self._writer.landed()) is not None:
+            if slot >= landed // BLOCK_SIZE:
+                self._writer.drain()
+            else:
+                end = landed // BLOCK_SIZE
+        self._reader = self._reader or Reader(self._fd)
+        return self._reader.read(slot, end)
+
+    def flush(self) -> None:
+        """See that everything that was put is on the disk."""
+        if self._unsynced and self._writer is not None:
+            try:
+                self._writer.drain()
+                os.fdatasync(self._fd)
+            except OSError as error:
+                raise HeapFailed(error.errno, f"{self._path}: {error.strerror}") from error
+            self._unsynced = False
+
+    # -- letting go -------------------------------------------------------------------------------
+
+    def free(self, slot: int) -> None:
+        """Nothing in the transaction names the slot any more."""
+        self._table.put(pack_u64(slot), pack_slot(slot))
+        self._freed.append(slot)
+
+    def freed(self) -> Iterator[int | None]:
+        """The slots in the table; None for one that is damaged."""
+        for key, value in self._table.walk():
+            with contextlib.suppress(CorruptRecord):
+                if pack_u64(slot := unpack_slot(value)) == key:
+                    yield slot
+                    continue
+            yield None
+
+    def settle(self) -> None:
+        """Before a commit: what is a hole by now need not be remembered."""
+        for slot in self._punched:
+            self._table.delete(pack_u64(slot))
+        self._punched.clear()
+
+    def committed(self) -> None:
+        """After a commit: make holes of the slots that it let go of."""
+        if not self._freed or self._holders:
+            return
+        try:
+            for start, count in _runs(sorted(self._freed)):
+                _fallocate(
+                    self._fd, _PUNCH_HOLE | _KEEP_SIZE, start * BLOCK_SIZE, count * BLOCK_SIZE
+                )
+        except OSError as error:
+            # They stay in the table: the next opening tries again.
+            log.warning("%s: the room of what was deleted is not free yet: %s", self._path, error)
+        else:
+            self._punched += self._freed
+        self._freed.clear()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing that the last commit names becomes a hole meanwhile."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+
+    def reclaim(self, used: Collection[int]) -> None:
+        """Make a hole of everything but these slots, whatever the table says. Everything must be
+        committed."""
+        if self._fd < 0:
+            return
+        for start, end in _data_ranges(self._fd, self._numbers.slot * BLOCK_SIZE):
+            slots = range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE))
+            for first, count in _runs(slot for slot in slots if slot not in used):
+                _fallocate(
+                    self._fd, _PUNCH_HOLE | _KEEP_SIZE, first * BLOCK_SIZE, count * BLOCK_SIZE
+                )
+
+    # -- the file as a whole ----------------------------------------------------------------------
+
+    def size_bytes(self) -> int:
+        """How much disk it takes."""
+        return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
+
+    def length(self) -> int:
+        """How many slots the file has room for."""
+        return os.fstat(self._fd).st_size // BLOCK_SIZE if self._fd >= 0 else 0
+
+
+def copy(directory: Path, dest: Path) -> None:
+    """A durable copy of a store's heap in another directory, holes as holes. Slots that become
+    holes meanwhile must be held."""
+    try:
+        source = os.open(directory / FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        target = os.open(dest / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(source).st_size
+            os.ftruncate(target, size)
+            for start, end in _data_ranges(source, size):
+                _copy_range(source, target, start, end)
+            os.fsync(target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _copy_range(source: int, target: int, start: int, end: int) -> None:
+    while start < end:
+        data = os.pread(source, min(_COPY, end - start), start)
+        if not data:
+            return  # it was cut meanwhile, behind what is committed
+        start += os.pwrite(target, data, start)
+
+
+def _data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where in the file something may be that is no hole."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+        yield start, end
+
+
+def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """(first, how many) of each row of slots that follow each other; they come in order."""
+    first = count = 0
+    for slot in slots:
+        if count and slot == first + count:
+            count += 1
+            continue
+        if count:
+            yield first, count
+        first, count = slot, 1
+    if count:
+        yield first, count
