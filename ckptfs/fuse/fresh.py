@@ -35,8 +35,8 @@ Grant = tuple[int, int, int, int]
 
 
 class Fresh:
-    """``wrote`` is told of every file that a process made, ``writes`` tells whether a process was
-    the last to write to a file, and not long ago."""
+    """``wrote`` is told of every file that a process made or wrote to, ``writes`` tells whether a
+    process was the last to write to a file, and not long ago."""
 
     def __init__(
         self,
@@ -119,6 +119,7 @@ class Fresh:
         self._guard(0, None)
         self._guard.sign(pid)
         self._fs.write(self._fs.head, Ino(node), offset, data)
+        self._wrote(node, pid)
 
     def second_name(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
         """Link a file that was taken, with the time of change that was answered then."""

@@ -7,7 +7,7 @@ import errno
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,6 +49,21 @@ class Giver(Owner):
         #: To give a grant takes until then.
         self.turn_ns = 0
         self.now = 0
+        #: Whether streams are answered first, and what happens when their bytes come.
+        self.certain = False
+        self.storing: Callable[[], None] = lambda: None
+
+    def is_certain(self, *values: int) -> bool:
+        self.calls.append(("is_certain", *values))
+        return self.certain
+
+    def go_on(self, node: int, offset: int, data: bytes | memoryview, pid: int) -> None:
+        self.storing()
+        self.calls.append(("go_on", node, offset, bytes(data), pid))
+
+    def write(self, node: int, offset: int, *values: object) -> None:
+        self.storing()
+        self.calls.append(("write", node, offset, *values))
 
     def lookup(self, parent: int, name: bytes) -> None:  # type: ignore[override]
         self.calls.append(("lookup", parent, name))
@@ -414,6 +429,56 @@ def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
         ("write", 77, 65_536),
         ("go_on", 77, 65_539),
     ]
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_stream_is_answered_before_it_is_stored(kernel: Kernel, certain: bool) -> None:
+    """If it is certain to be stored; else the ordinary way, and behind what came before it."""
+    answered: list[int] = []
+    giver(kernel).certain = certain
+    giver(kernel).storing = lambda: answered.append(_answers(kernel))
+    make(kernel, b"file")
+    write(kernel, 77, 1 << 20, b"s" * 2 * 65_536)
+    kernel.serve()
+    answered.append(_answers(kernel))
+    assert answered == ([2, 0] if certain else [1, 1])
+    named = [call[0] for call in giver(kernel).calls if call[0] not in ("grant", "lookup")]
+    assert named == ["take", "is_certain", "go_on" if certain else "write"]
+    asked = giver(kernel).named("is_certain")
+    assert asked == [("is_certain", 77, 1 << 20, 2 * 65_536, 42)]
+
+
+@pytest.mark.parametrize(
+    "offset, size, flags", [(0, 65_536, 0), (100, 131_072, 0), (0, 131_073, 0), (0, 131_072, 1)]
+)
+def test_other_writes_are_no_stream(kernel: Kernel, offset: int, size: int, flags: int) -> None:
+    giver(kernel).certain = True
+    body = struct.pack("=QQIIQII", 0, offset, size, flags, 0, 0, 0) + b"s" * size
+    kernel.send(WRITE, body, 77)
+    kernel.serve()
+    assert kernel.error() == 0
+    assert [call[0] for call in giver(kernel).calls] == ["write"]
+
+
+def test_a_stream_that_cannot_be_stored_after_all_ends_everything(kernel: Kernel) -> None:
+    giver(kernel).certain = True
+    giver(kernel).storing = _damaged
+    write(kernel, 77, 0, b"s" * 2 * 65_536)
+    kernel.serve()
+    assert kernel.error() == 0
+    assert len(giver(kernel).named("lose")) == 1
+
+
+def _answers(kernel: Kernel) -> int:
+    """How many there are that nobody has looked at."""
+    count = 0
+    while not kernel.is_silent():
+        count += 1
+    return count
+
+
+def _damaged() -> None:
+    raise OSError(errno.EIO, "damaged")
 
 
 def test_many_are_handed_over_in_portions(kernel: Kernel) -> None:

@@ -14,8 +14,8 @@ from ckptfs.errors import StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
 from ckptfs.fuse.fresh import BYTES, Fresh
-from ckptfs.model import ROOT_INO, Ino, KernelClock
-from tests.direct import new_filesystem
+from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino, KernelClock
+from tests.direct import get, new_filesystem, put
 from tests.support.errnos import fails
 
 FILE, DIRECTORY, LINK = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777
@@ -58,7 +58,13 @@ def wrote() -> list[tuple[int, int]]:
 
 @pytest.fixture
 def fresh(fs: Filesystem, guard: Watched, wrote: list[tuple[int, int]]) -> Fresh:
-    return Fresh(fs, KernelClock(), guard, lambda ino, pid: wrote.append((ino, pid)))
+    return Fresh(
+        fs,
+        KernelClock(),
+        guard,
+        lambda ino, pid: wrote.append((ino, pid)),
+        lambda ino, pid: (ino, pid) in wrote,
+    )
 
 
 def granted(fresh: Fresh) -> Ino:
@@ -152,13 +158,13 @@ def test_our_own_threads_are_granted_nothing(fresh: Fresh) -> None:
 
 def test_nothing_is_granted_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "small", map_size=18 << 20) as fs:
-        fresh = Fresh(fs, KernelClock(), guard, lambda ino, pid: None)
+        fresh = Fresh(fs, KernelClock(), guard, lambda *_: None, lambda *_: True)
         assert fresh.grant(PID) is None
 
 
 def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "lost") as fs:
-        fresh = Fresh(fs, KernelClock(), guard, lambda ino, pid: None)
+        fresh = Fresh(fs, KernelClock(), guard, lambda *_: None, lambda *_: True)
         fs.commit()
         fresh.lose()
         with fails(errno.EIO):
@@ -171,3 +177,56 @@ def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
         with pytest.raises(StoreUnwritten):
             fs.commit()
         fs.store._budget.failure = None  # so that the end of the test can look at it
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(fs: Filesystem, wrote: list[tuple[int, int]]) -> Ino:
+    """A file that a process is writing to, of one block so far."""
+    ino = put(fs, b"stream", bytes(BLOCK_SIZE))
+    wrote.append((ino, PID))
+    return ino
+
+
+def certain(fresh: Fresh, ino: Ino, offset: int = BLOCK_SIZE, pid: int = PID) -> bool:
+    return fresh.is_certain(ino, offset, 2 * BLOCK_SIZE, pid)
+
+
+def test_who_goes_on_at_the_end_of_a_file_has_its_answer_first(
+    fs: Filesystem, fresh: Fresh, guard: Watched, wrote: list[tuple[int, int]], stream: Ino
+) -> None:
+    assert certain(fresh, stream)
+    fresh.go_on(stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID)
+    assert guard.told == [("before", 0), ("sign", PID)]
+    assert get(fs, b"stream") == bytes(BLOCK_SIZE) + b"x" * 2 * BLOCK_SIZE
+    assert wrote == [(stream, PID)] * 2  # it is still at it
+    assert not certain(fresh, stream)
+    assert certain(fresh, stream, 3 * BLOCK_SIZE)
+
+
+def test_others_have_to_wait(fs: Filesystem, fresh: Fresh, stream: Ino) -> None:
+    assert not certain(fresh, stream, 0)
+    assert not certain(fresh, stream, 2 * BLOCK_SIZE)
+    assert not certain(fresh, stream, pid=PID + 1)
+    directory = fs.mkdir(fs.head, 1, b"dir", 0o755, 0, 0).ino
+    assert not certain(fresh, directory, 0)
+
+
+def test_so_it_is_while_names_are_judged_or_something_is_in_limbo(
+    fs: Filesystem, fresh: Fresh, stream: Ino
+) -> None:
+    fs.limbo[Ino(99)] = fs.head
+    assert not certain(fresh, stream)
+    fs.limbo.clear()
+    assert certain(fresh, stream)
+    fs.store.open_aside()
+    assert not certain(fresh, stream)
+
+
+def test_so_it_is_where_there_is_no_room(
+    fs: Filesystem, fresh: Fresh, stream: Ino, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fs.store, "has_room", lambda size: False)
+    assert not certain(fresh, stream)

@@ -135,13 +135,15 @@ def test_more_than_a_batch_can_hold_is_committed(life: Life) -> None:
     fs = life.fs
     synced(fs, b"a", b"b")
     before = commits(fs)
-    put(fs, b"large", os.urandom(3 << 20))
+    many = [b"m%02d" % number for number in range(20)]
+    for name in many:
+        put(fs, name, os.urandom(60_000))
     fs.sync()
     assert commits(fs) == before + 1
     synced(fs, b"c")
     assert commits(fs) == before + 1
     after = life.crash()
-    assert names(after) == [b"a", b"b", b"c", b"large"]
+    assert names(after) == [b"a", b"b", b"c", *many]
 
 
 def test_a_full_journal_is_followed_by_a_commit(
