@@ -51,7 +51,7 @@ _MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert"
 
 #: What stands in the directory of a store, and how the names of the rest begin.
 _OF_A_STORE = frozenset(
-    {"journal", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
+    {"journal", "heap", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
 )
 _BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 

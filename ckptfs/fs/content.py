@@ -156,7 +156,10 @@ def _scatter(
             if gathered is not None:
                 yield -gathered.growth
                 fs.gathered.drop(gathered)
+            slot = fs.store.numbers.slot
             yield put_block(fs, view, inode, number, piece)
+            if fs.store.numbers.slot != slot:
+                fs.store.place(BLOCK_SIZE)
         else:
             yield _gather(fs, view, inode, number, start, piece)
         position += size

@@ -190,6 +190,8 @@ class Committer:
             await self._changed.wait()
             await self._pause_or_interval()
             self._fs.commit()
+            if self._fs.store.dirty:  # what was deleted gives its room back with the one after
+                self._fs.commit()
             self._fs.store.trim()
             self._committed()
             self._trimmed = self.requests()

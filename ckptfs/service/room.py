@@ -115,4 +115,4 @@ def copy(service: Service, dest: Path) -> Backup:
     own = store.path / settings.FILE
     if own.exists():
         (dest / settings.FILE).write_bytes(own.read_bytes())
-    return Backup(str(dest), (dest / "data.mdb").stat().st_size)
+    return Backup(str(dest), sum(file.stat().st_blocks for file in dest.iterdir()) * 512)

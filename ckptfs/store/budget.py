@@ -111,11 +111,10 @@ class Budget:
         return needed <= self._limit
 
     def place(self, size: int) -> None:
-        """Bytes that were charged are not for the commit to write: they have their room already,
-        and the commit only has the records that name them."""
+        """So many of the bytes that were charged are not for the commit to write: they have their
+        room already, and the commit only has the records that name them."""
         self.bytes += _PLACED_RECORDS * _RECORD_COST - size
         self._records += _PLACED_RECORDS
-        self._room.written(size)
 
     def note_room(self, size: int, records: int) -> None:
         """Note bytes and records for which there was room."""

@@ -79,16 +79,20 @@ def _heap(store: Store) -> Iterator[Problem]:
     freed = list(store.heap.freed())
     if None in freed:
         yield Problem("heap", "a slot that was freed is damaged")
-    taken = set(freed)
-    following, length = store.numbers.slot, store.heap.length()
+    length = min(store.numbers.slot, store.heap.length())
+    taken = bytearray(length)
+    for slot in freed:
+        if slot is not None and slot < length:
+            taken[slot] = 1
     for key, slot in store.blocks.slots():
         if slot is None:
             yield Problem("heap", f"block {key.hex()} does not say where it is", key.hex())
-        elif slot >= length or slot >= following:
+        elif slot >= length:
             yield Problem("heap", f"block {key.hex()} is behind the end of the heap", key.hex())
-        elif slot in taken:
+        elif taken[slot]:
             yield Problem("heap", f"block {key.hex()} shares its slot {slot}", key.hex())
-        taken.add(slot)
+        else:
+            taken[slot] = 1
 
 
 def _epochs(store: Store) -> Iterator[Problem]:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import lmdb
 
 #: The copy while it is written.
 COPY_SUFFIX = ".compact"
+#: A backup while it is made, in its own directory, and what makes it a store.
+_PART = "ckptfs.backup"
+_DATA = "data.mdb"
 
 #: Records that are copied at once, and bytes in a transaction of the copy.
 _BATCH = 1_000
@@ -81,12 +85,24 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def snapshot(env: lmdb.Environment, dest: Path) -> None:
+def snapshot(env: lmdb.Environment, dest: Path, complete: Callable[[Path], None]) -> None:
     """A durable copy of the last commit in the directory ``dest``. By LMDB itself, beside a writer
-    and without holding up this process's other threads."""
-    env.copy(os.fspath(dest), compact=True)
-    (dest / "data.mdb").chmod(0o600)
-    sync(dest / "data.mdb")
+    and without holding up this process's other threads. ``complete`` puts what else belongs to it
+    into the directory that it is given. The data file comes last: without one there is no store."""
+    part = dest / _PART
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(mode=0o700)
+    try:
+        env.copy(os.fspath(part), compact=True)
+        complete(part)
+        (part / _DATA).chmod(0o600)
+        sync(part / _DATA)
+        for name in sorted(os.listdir(part), key=lambda name: name == _DATA):
+            os.replace(part / name, dest / name)
+        part.rmdir()
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     sync(dest)
     sync(dest.parent)
 

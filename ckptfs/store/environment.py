@@ -23,7 +23,6 @@ from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
 from ckptfs.store.facts import Below, Facts
-from ckptfs.store.heap import FILE as HEAP_FILE
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
@@ -34,7 +33,7 @@ from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.rest import Rest
-from ckptfs.store.room import Room
+from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.standing import NOBODY, Standing
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
@@ -67,6 +66,7 @@ TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 _ANCHOR = b"anchor"
 #: The same of the number of the next slot in the heap.
 _SLOT = b"next_slot"
+_WITHOUT_HEAP = frozenset({fmt.pack_u32(1), fmt.pack_u32(2)})
 #: What is counted of the epoch aside.
 _ASIDE = b"aside"
 
@@ -90,6 +90,7 @@ class Store:
         #: What the budget is asked and told, before and while something is written.
         self.note, self.note_room = budget.note, budget.note_room
         self.charge, self.require, self.has_room = budget.charge, budget.require, budget.has_room
+        self.place = budget.place
         self.numbers = Numbers()
         self.new_ino, self.new_content = self.numbers.new_ino, self.numbers.new_content
         dbs = {name: env.open_db(name) for name in TABLES}
@@ -112,9 +113,7 @@ class Store:
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self._map = residency.Map(path / DATA_FILE)
-        self.heap = Heap(
-            path, self.numbers, plain[b"freed"], budget, self._has_plenty, self.upgrade
-        )
+        self.heap = Heap(path, self.numbers, plain[b"freed"], self._spare, self.upgrade)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -193,6 +192,9 @@ class Store:
         except (struct.error, LookupError, ValueError) as error:
             store.close(commit=False)
             raise errors.StoreCorrupt(path, "its numbers and epochs make no sense") from error
+        except OSError as error:
+            store.close(commit=False)
+            raise opening.refusal(path, error) from error
         except BaseException:
             store.close(commit=False)
             raise
@@ -219,8 +221,7 @@ class Store:
         numbers.ino = self._counter(b"next_ino")
         numbers.content = self._counter(b"next_content")
         numbers.epoch = self._counter(b"next_epoch")
-        # Stores of earlier formats have none.
-        numbers.slot = fmt.unpack_u64(self._meta.get(_SLOT) or bytes(8))
+        numbers.slot = self._next_slot()
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.ASIDE_EPOCH:
@@ -291,6 +292,16 @@ class Store:
         self.rest.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
         self._meta.put(_ANCHOR, fmt.pack_u64(epoch))
 
+    def _next_slot(self) -> int:
+        """Everything behind it is cut off, so it must be right. Earlier formats have none."""
+        value = self._meta.get(_SLOT)
+        if value is None and self._meta.get(opening.FORMAT) in _WITHOUT_HEAP:
+            return 0
+        try:
+            return fmt.unpack_slot(value or b"")
+        except fmt.CorruptRecord as error:
+            raise errors.StoreCorrupt(self.path, "its next_slot record is damaged") from error
+
     def _counter(self, key: bytes) -> int:
         value = self._meta.get(key)
         if value is None:
@@ -325,6 +336,7 @@ class Store:
         self.heap.committed()
         self._begin()
         self._stand()
+        self.dirty = self.dirty or self.heap.is_waiting
 
     def stand_by(self, standing: Standing) -> None:
         """From here on tell somebody what commits leave, and what changes after them. Everything
@@ -400,17 +412,21 @@ class Store:
             (b"next_content", self.numbers.content),
             (b"next_epoch", self.numbers.epoch),
             (b"head", head.epoch),
-            (_SLOT, self.numbers.slot),
         ):
             if self._counted.get(key) != value:
                 self._meta.put(key, fmt.pack_u64(value))
                 self._counted[key] = value
+        if self._counted.get(_SLOT) != self.numbers.slot:
+            self._meta.put(_SLOT, fmt.pack_slot(self.numbers.slot))
+            self._counted[_SLOT] = self.numbers.slot
 
     def close(self, *, commit: bool = True) -> None:
         committed = False
         try:
             if commit:
                 self.commit()
+                if self.dirty:  # what that one let go of
+                    self.commit()
                 committed = True
         finally:
             self._standing.leave()
@@ -434,11 +450,8 @@ class Store:
             dest.mkdir(mode=0o700, exist_ok=True)
             dest.chmod(0o700)
             with self.heap.held():
-                compaction.snapshot(self._env, dest)
-                copy_heap(self.path, dest)
+                compaction.snapshot(self._env, dest, lambda part: copy_heap(self.path, part))
         except (lmdb.Error, OSError) as error:
-            (dest / DATA_FILE).unlink(missing_ok=True)
-            (dest / HEAP_FILE).unlink(missing_ok=True)
             raise errors.BackupFailed(dest, str(error)) from error
         finally:
             self._copying -= 1
@@ -479,10 +492,12 @@ class Store:
     def _reclaim(self) -> None:
         """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
         cannot say what is theirs."""
-        used = [slot for _, slot in self.blocks.slots()]
-        known = {slot for slot in used if slot is not None}
-        if len(known) == len(used):
-            self.heap.reclaim(known)
+        used = bytearray(self.numbers.slot)
+        for _, slot in self.blocks.slots():
+            if slot is None or slot >= len(used):
+                return
+            used[slot] = 1
+        self.heap.reclaim(used)
 
     # -- space ------------------------------------------------------------------------------------
 
@@ -504,6 +519,17 @@ class Store:
     def pressed(self) -> bool:
         """Whether a commit should come before the next operation: the disk is nearly full."""
         return self._budget.pressed
+
+    def _spare(self, size: int) -> bool:
+        """Whether the disk can spare so much for the heap, which is told of as written: beside it
+        there must be room for all that was accepted and is not committed."""
+        try:
+            plenty = self._room.free(size + AHEAD) > size + _PLENTY and not self._room.limited
+        except OSError:
+            return False
+        if plenty:
+            self._room.written(size)
+        return plenty
 
     def _has_plenty(self) -> bool:
         """Whether the disk can spare what the journal takes."""

@@ -20,8 +20,9 @@ import ctypes
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ckptfs.model import BLOCK_SIZE
@@ -32,7 +33,6 @@ from ckptfs.store.writing import Writer
 
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
-    from ckptfs.store.budget import Budget
     from ckptfs.store.numbers import Numbers
     from ckptfs.store.tables import Plain
 
@@ -43,6 +43,8 @@ FILE = "heap"
 #: How much room is set aside at once: as much again as was written, between these.
 _CHUNK_MIN = 1 << 20
 _CHUNK_MAX = 64 << 20
+#: How long a disk that could not spare any is not asked again.
+_PATIENCE_S = 1.0
 #: What is copied at once.
 _COPY = 8 << 20
 
@@ -54,9 +56,10 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    if _libc.fallocate(fd, mode, offset, length):
+    while _libc.fallocate(fd, mode, offset, length):
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
 
 
 class HeapFailed(OSError):
@@ -64,37 +67,41 @@ class HeapFailed(OSError):
 
 
 class Heap:
-    """``freed`` is the table of that name. ``has_plenty`` says whether the disk can spare what is
-    set aside, and ``begin`` is called before the first slot of all is given out."""
+    """``freed`` is the table of that name. ``spare`` says whether the disk can spare so much, which
+    is then taken, and ``begin`` is called before the first slot of all is given out."""
 
     def __init__(
         self,
         directory: Path,
         numbers: Numbers,
         freed: Plain,
-        budget: Budget,
-        has_plenty: Callable[[], bool],
+        spare: Callable[[int], bool],
         begin: Callable[[], None],
     ) -> None:
         self._path = directory / FILE
         self._numbers = numbers
         self._table = freed
-        self._budget = budget
-        self._has_plenty = has_plenty
+        self._spare = spare
         self._begin = begin
         self._fd = -1
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         #: Whether more can be put into it: known when that is first wanted.
         self._usable: bool | None = None
-        #: Up to where there is room in the file, and what was put there in this life.
+        #: Up to where there is room in the file, what was put there in this life, and until when,
+        #: by the monotonic clock, the disk need not be asked for more.
         self._reserved = 0
         self._written = 0
+        self._patient_until = 0.0
         #: Whether anything was put since the last `flush`.
         self._unsynced = False
-        #: Slots that the transaction let go of, and those that are holes but stand in the table.
+        #: Slots that the transaction let go of, those that the last commit did, and those that are
+        #: holes. All of them stand in the table.
         self._freed: list[int] = []
+        self._waiting: list[int] = []
         self._punched: list[int] = []
+        #: Whether the last holes could not be made.
+        self._stuck = False
         #: While somebody copies the last commit its slots stay as they are.
         self._holders = 0
 
@@ -102,11 +109,13 @@ class Heap:
 
     def look(self) -> None:
         """After opening a store: see what there is, and undo what was not committed."""
-        self._freed = [slot for slot in self.freed() if slot is not None]
-        if self._numbers.slot and self._path.exists():
+        if not self._numbers.slot:
+            self._path.unlink(missing_ok=True)
+            return
+        self._waiting = [slot for slot in self.freed() if slot is not None]
+        if self._path.exists():
             self._open(os.O_RDWR)
             self._cut()
-            self.committed()
 
     def _open(self, flags: int) -> None:
         flags |= os.O_CLOEXEC
@@ -152,16 +161,18 @@ class Heap:
         self._numbers.slot = slot + 1
         self._unsynced = True
         self._written += BLOCK_SIZE
-        self._budget.place(BLOCK_SIZE)
         return slot
 
     def _reserve(self, end: int) -> bool:
         """See that the file has room up to there. So nothing that is accepted can lack it later,
         and the disk's file system need not find a place for each piece."""
-        if self._usable is False or not self._has_plenty():
+        if self._usable is False or monotonic() < self._patient_until:
             return False
         chunk = min(max(self._written, _CHUNK_MIN), _CHUNK_MAX)
         start = end - BLOCK_SIZE
+        if not self._spare(chunk):
+            self._patient_until = monotonic() + _PATIENCE_S
+            return False
         try:
             if self._usable is None:
                 self._make()
@@ -189,17 +200,23 @@ class Heap:
             return b""
         if self._writer is not None and (landed := self._writer.landed()) is not None:
             if slot >= landed // BLOCK_SIZE:
-                self._writer.drain()
-            else:
-                end = landed // BLOCK_SIZE
+                coming = self._writer.peek(slot * BLOCK_SIZE, BLOCK_SIZE)
+                return coming if coming is not None else self._read_alone(slot)
+            end = landed // BLOCK_SIZE
         self._reader = self._reader or Reader(self._fd)
         return self._reader.read(slot, end)
 
+    def _read_alone(self, slot: int) -> bytes:
+        """Beside others that are on their way: what lies around it may not be there yet."""
+        self._reader = self._reader or Reader(self._fd)
+        return self._reader.read(slot, slot + 1)
+
     def flush(self) -> None:
-        """See that everything that was put is on the disk."""
-        if self._unsynced and self._writer is not None:
+        """See that everything that was put is on the disk, and every hole is one."""
+        if self._unsynced:
             try:
-                self._writer.drain()
+                if self._writer is not None:
+                    self._writer.drain()
                 os.fdatasync(self._fd)
             except OSError as error:
                 raise HeapFailed(error.errno, f"{self._path}: {error.strerror}") from error
@@ -226,22 +243,47 @@ class Heap:
         for slot in self._punched:
             self._table.delete(pack_u64(slot))
         self._punched.clear()
+        if self.is_waiting:
+            # So that there is something to commit: LMDB leaves out a commit of nothing.
+            self._table.put(pack_u64(self._waiting[0]), pack_slot(self._waiting[0]))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether another commit would make holes."""
+        return bool(self._waiting) and not self._holders and not self._stuck and self._fd >= 0
 
     def committed(self) -> None:
-        """After a commit: make holes of the slots that it let go of."""
-        if not self._freed or self._holders:
-            return
+        """After a commit: make holes of the slots that the one before let go of. Not of its own:
+        should its pages be damaged, a repair goes back to the one before."""
+        if not self._holders and self._fd >= 0:
+            self._punch()
+        self._waiting += self._freed
+        self._freed = []
+
+    def _punch(self) -> None:
         try:
-            for start, count in _runs(sorted(self._freed)):
-                _fallocate(
-                    self._fd, _PUNCH_HOLE | _KEEP_SIZE, start * BLOCK_SIZE, count * BLOCK_SIZE
-                )
+            for start, count in _runs(sorted(self._waiting)):
+                self._make_hole(start, count)
         except OSError as error:
-            # They stay in the table: the next opening tries again.
-            log.warning("%s: the room of what was deleted is not free yet: %s", self._path, error)
-        else:
-            self._punched += self._freed
-        self._freed.clear()
+            # They stay in the table, and are tried again with every commit.
+            if not self._stuck:
+                log.warning("%s: what was deleted still takes its room: %s", self._path, error)
+            self._stuck = True
+            return
+        self._stuck = False
+        self._punched += self._waiting
+        self._waiting = []
+
+    def _make_hole(self, slot: int, count: int) -> None:
+        mode = _PUNCH_HOLE | _KEEP_SIZE
+        _fallocate(self._fd, mode, slot * BLOCK_SIZE, count * BLOCK_SIZE)
+        self._unsynced = True
+
+    def keep(self) -> None:
+        """Make no holes: whether what was let go of is nobody else's is not sure."""
+        for slot in (*self._freed, *self._waiting, *self._punched):
+            self._table.delete(pack_u64(slot))
+        self._freed, self._waiting, self._punched = [], [], []
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -252,17 +294,18 @@ class Heap:
         finally:
             self._holders -= 1
 
-    def reclaim(self, used: Collection[int]) -> None:
-        """Make a hole of everything but these slots, whatever the table says. Everything must be
-        committed."""
+    def reclaim(self, used: bytearray) -> None:
+        """Make a hole of every slot that is not used, whatever the table says. ``used`` has a byte
+        for each. Everything must be committed."""
         if self._fd < 0:
             return
-        for start, end in _data_ranges(self._fd, self._numbers.slot * BLOCK_SIZE):
-            slots = range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE))
-            for first, count in _runs(slot for slot in slots if slot not in used):
-                _fallocate(
-                    self._fd, _PUNCH_HOLE | _KEEP_SIZE, first * BLOCK_SIZE, count * BLOCK_SIZE
-                )
+        try:
+            for start, end in _data_ranges(self._fd, len(used) * BLOCK_SIZE):
+                slots = range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE))
+                for first, count in _runs(slot for slot in slots if not used[slot]):
+                    self._make_hole(first, count)
+        except OSError as error:
+            log.warning("%s: not all of its free room is the disk's: %s", self._path, error)
 
     # -- the file as a whole ----------------------------------------------------------------------
 

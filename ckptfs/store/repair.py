@@ -64,16 +64,27 @@ def repair(path: Path) -> Repaired:
             raise errors.StoreCorrupt(path, "nothing of it can be read")
         with suppress(FileNotFoundError):
             os.link(path / heap.FILE, workshop / heap.FILE)
-        # The damaged file names slots that the new one may let go of.
-        with closing(Store.open(workshop)) as store, store.heap.held():
-            left = mend(store)
-            store.commit()
+        left = _mended(workshop)
         return Repaired(_adopt(path, workshop), unreadable, left)
     except ValueError as error:
         raise errors.NotAStore(path) from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
         os.close(fd)
+
+
+def _mended(workshop: Path) -> list[Problem]:
+    """Mend the new store. Killed or broken off, the damaged one still has its whole heap; and what
+    the two have in it may be named wrongly in either, so nothing there becomes a hole."""
+    store = Store.open(workshop)
+    try:
+        with store.heap.held():
+            left = mend(store)
+            store.heap.keep()
+            store.commit()
+            return left
+    finally:
+        store.close(commit=False)
 
 
 def _adopt(path: Path, workshop: Path) -> Path:

@@ -150,9 +150,11 @@ def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Pat
                 with contextlib.suppress(fmt.CorruptRecord):
                     slots.append(fmt.unpack_slot(bytes(record[fmt.BLOCK_HEADER :])))
         with contextlib.suppress(FileNotFoundError):
-            slots.append((store / heap.FILE).stat().st_size // BLOCK_SIZE)
-        following = max(_number(txn, dbs, b"next_slot"), max(slots, default=-1) + 1)
-        txn.put(b"next_slot", fmt.pack_u64(following), db=dbs[META])
+            slots.append(-(-(store / heap.FILE).stat().st_size // BLOCK_SIZE) - 1)
+        with contextlib.suppress(fmt.CorruptRecord):
+            slots.append(fmt.unpack_slot(bytes(txn.get(b"next_slot", db=dbs[META]) or b"")) - 1)
+        following = max(slots, default=-1) + 1
+        txn.put(b"next_slot", fmt.pack_slot(following), db=dbs[META])
         txn.drop(dbs[b"freed"], delete=False)
 
 

@@ -46,6 +46,16 @@ class Writer:
         if self._filled == PIECE:
             self._send()
 
+    def peek(self, offset: int, size: int) -> bytes | None:
+        """Bytes that were put and may be on their way; None if they are in the file."""
+        pieces = {order.tag: (order.offset, order.length) for order in self._under_way.values()}
+        pieces[self._piece] = (self._start, self._filled)
+        for piece, (start, length) in pieces.items():
+            if start <= offset and offset + size <= start + length:
+                begin = piece * PIECE + offset - start
+                return bytes(self._view[begin : begin + size])
+        return None
+
     def landed(self) -> int | None:
         """The place up to which everything is in the file; None if all of it is."""
         waiting = [order.offset for order in self._under_way.values()]

@@ -192,7 +192,7 @@ def test_what_is_deleted_gives_its_room_back(make_workspace: Callable[..., Works
     heap = made.store / "heap"
     assert heap.stat().st_blocks * 512 > 29 * MIB
     os.unlink(made.path / "large")
-    wait_until(lambda: heap.stat().st_blocks * 512 < 2 * MIB)
+    wait_until(lambda: heap.stat().st_blocks * 512 < 2 * MIB, "its room is free")
 
 
 @pytest.mark.needs_mount
