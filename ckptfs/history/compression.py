@@ -161,7 +161,9 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
             # What is large stays as it is if the workspace has it and there is little to gain: read
             # here and there, it would have to be decoded with all of its pack.
             gains = several and store.blocks.is_compressed(block.key)
-            if block.length <= PACKED_MAX or gains or not block.is_live:
+            # What compressing left in the heap does not get smaller, and has no borders to save.
+            history = not block.is_live and not store.blocks.is_in_heap(block.key)
+            if block.length <= PACKED_MAX or gains or history:
                 yield block.key, block.length
 
 

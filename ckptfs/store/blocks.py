@@ -318,6 +318,10 @@ class Blocks:
         record = self._blocks.get(key)
         return record is not None and record[:1] not in _PLAIN
 
+    def is_in_heap(self, key: bytes) -> bool:
+        record = self._blocks.get(key)
+        return record is not None and record[:1] == _PLAIN[1]
+
     def unpack(self, key: bytes) -> int:
         """Keep a block that is told by another for itself again, as it is; return its length."""
         record, data = self._record(key), bytes(self.read(key))

@@ -9,8 +9,8 @@ The file is a row of *slots*, each as long as a block. Which block is in which s
 table `blocks`. A slot is given out once and never again: when its block goes, it becomes a hole.
 
 Two things hold at any moment. The bytes of a slot are on the disk before a commit, or a batch of
-the journal, that names it (`flush`). And a slot becomes a hole after the commit that follows the one
-that lets go of it: until then it stands in the table `freed` (`free`, `settle`, `committed`).
+the journal, that names it (`flush`). And a slot becomes a hole after the commit that follows the
+one that lets go of it: until then it stands in the table `freed` (`free`, `settle`, `committed`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.store.orders import READ, Order, memory_of, queue_of
+from ckptfs.store.orders import READ, Order, give_back, memory_of, queue_of_own
 
 #: How many blocks are read at once at most, and how many such windows there are: two for each of
 #: the readers in a row that are told apart.
@@ -50,7 +50,7 @@ class Reader:
         self._fd = fd
         #: The one that was used last is the last.
         self._windows = [_Window(tag) for tag in range(_WINDOWS)]
-        self._queue = queue_of(_WINDOWS)
+        self._queue = queue_of_own()
 
     def read(self, number: int, end: int) -> bytes:
         """The bytes of a block of the file, in which there are blocks up to ``end``; fewer if it is
@@ -132,4 +132,4 @@ class Reader:
         for window in self._windows:
             self._wait_for(window)
         if self._queue is not None:
-            self._queue.close()
+            give_back(self._queue)

@@ -11,14 +11,13 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ckptfs.store.orders import WRITE, Order, Queue, memory_of, queue_of
+from ckptfs.store.orders import DEPTH, WRITE, Order, Queue, give_back, memory_of, queue_of_own
 
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
 
-#: What is written at once, and how many such pieces may be under way.
+#: What is written at once.
 PIECE = 1 << 20
-_DEPTH = 8
 
 
 class Writer:
@@ -26,9 +25,9 @@ class Writer:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._view, self._address = memory_of(_DEPTH * PIECE)
-        self._queue = queue_of(_DEPTH)
-        self._free = list(range(_DEPTH))
+        self._view, self._address = memory_of(DEPTH * PIECE)
+        self._queue = queue_of_own()
+        self._free = list(range(DEPTH))
         #: By piece: what the kernel was told, and so where it begins in the file.
         self._under_way: dict[int, Order] = {}
         self._piece, self._start, self._filled = self._free.pop(), 0, 0
@@ -123,4 +122,4 @@ class Writer:
         while self._under_way:
             self._collect()
         if self._queue is not None:
-            self._queue.close()
+            give_back(self._queue)

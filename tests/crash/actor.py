@@ -123,7 +123,7 @@ class Actor:
 
     def _replace(self) -> Step:
         """As editors and databases do it: a new file, synced or not, renamed over the old one."""
-        name, data, sync = self._name(), self._data(300_000), self._random.random() < 0.5
+        name, data, sync = self._name(), self._data(700_000), self._random.random() < 0.5
 
         def do(where: int) -> None:
             _write(where, "new", data, os.O_CREAT | os.O_TRUNC, sync=sync)

@@ -1,8 +1,10 @@
 """What is recorded for the power cuts: a history with everything in it that commits or syncs.
 
-    python -m tests.crash.power_work STORE STATES SEED
+    python -m tests.crash.power_work STORE STATES SEED COMMITS [LARGE]
 
-Before each commit the state that it makes is told in STATES, behind it an acknowledgement.
+With LARGE most of it is about large files, else there are none.
+Behind each commit there is an acknowledgement, and the state that it made is told in STATES. Only
+then: to look at it before would have the heap wait for bytes that the commit has to wait for.
 """
 
 from __future__ import annotations
@@ -14,24 +16,47 @@ import random
 import sys
 from pathlib import Path
 
+from xxhash import xxh3_128
+
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
+from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
-from ckptfs.store import Store
-from tests.direct import Ticks, find, put, shown
+from ckptfs.store import Store, View
+from tests.direct import NO_BYTES, Content, Ticks, find, get, put, shown
+
+#: Names of files that are long enough for the heap, and how long: from the fifth block on.
+_LARGE = (b"large 0", b"large 1")
+_LARGE_SIZES = (400_000, 700_000, 1_200_000)
 
 
 def state(fs: Filesystem) -> str:
     """A digest of the workspace, of every checkpoint, and of the log of restores."""
     fs.settle()
     whole = hashlib.blake2b()
-    whole.update(repr(shown(fs, fs.head)).encode())
+    _tell(whole, fs, fs.head)
     for checkpoint in history.checkpoints(fs.store):
         whole.update(b"%d " % checkpoint.id)
-        whole.update(repr(shown(fs, fs.view_of(checkpoint.epoch))).encode())
+        _tell(whole, fs, fs.view_of(checkpoint.epoch))
     whole.update(repr(history.restore_log(fs.store)).encode())
     return whole.hexdigest()
+
+
+def _tell(whole: hashlib.blake2b, fs: Filesystem, view: View) -> None:
+    """The bytes of files for themselves: written out they would be four times as many."""
+    tree = shown(fs, view)
+    for path, node in tree.nodes.items():
+        whole.update(_digest(node.content))
+        tree.nodes[path] = node._replace(content=NO_BYTES)
+    whole.update(repr(tree).encode())
+
+
+def _digest(content: Content) -> bytes:
+    told = xxh3_128(content.whole)
+    for number, data in sorted(content.blocks.items()):
+        told.update(b"%d " % number + data)
+    return told.digest()
 
 
 class Worker:
@@ -45,23 +70,37 @@ class Worker:
         self.commit()
 
     def commit(self) -> None:
-        """Tell the state, make it durable one way or the other, and acknowledge it."""
+        """Make the state durable one way or the other, acknowledge it, and tell it."""
         self._number += 1
-        with self._states.open("a") as states:
-            states.write(json.dumps(state(self.fs)) + "\n")
         self.random.choice([self.fs.commit, self.fs.sync, self.fs.sync])()
         os.write(self._acks, b"%d\n" % self._number)
+        with self._states.open("a") as states:
+            states.write(json.dumps(state(self.fs)) + "\n")
 
-    def work(self, count: int) -> None:
+    def work(self, count: int, *, large: bool) -> None:
         choices = [self.write, self.write, self.overwrite, self.remove, self.save, self.restore]
+        if large:
+            choices[:2] = [self.write_large, self.write_large, self.write]
+            choices += [self.append_large, self.overwrite_large]
         for _ in range(count):
             for _ in range(self.random.randint(1, 4)):
                 self.random.choice(choices)()
             if self.random.random() < 0.1:
                 self.delete()
             self.commit()
+            # What commits, but changes nothing that is seen.
             if self.random.random() < 0.08:
-                self.service.compact()  # commits, but changes nothing that is seen
+                self.service.compact()
+            if self.random.random() < 0.1:
+                removal.reap(self.fs)
+            if self.random.random() < 0.1:
+                self.reopen()
+
+    def reopen(self) -> None:
+        """Go on in another life: after an orderly end, or with what is in the journal."""
+        self.fs.store.close(commit=self.random.random() < 0.5)
+        self.fs = Filesystem(Store.open(self.fs.store.path), self.fs.clock)
+        self.service = Service(self.fs)
 
     def name(self) -> bytes:
         return b"f%d" % self.random.randrange(12)
@@ -81,6 +120,41 @@ class Worker:
             data = self.random.randbytes(5_000)
             self.fs.write(self.fs.head, ino, self.random.randrange(50_000), data)
 
+    def write_large(self) -> None:
+        """Bytes of its own, such as can be compressed, or those of another file."""
+        name, size = self.random.choice(_LARGE), self.random.choice(_LARGE_SIZES)
+        kind = self.random.randrange(4)
+        if kind == 0:
+            data = self.random.randbytes(700) * (size // 700)
+        elif kind == 1 and (others := self.large()):
+            data = get(self.fs, self.random.choice(others))
+        else:
+            data = self.random.randbytes(size)
+        if name in self.names():
+            self.fs.unlink(self.fs.head, 1, name)
+        put(self.fs, name, data)
+
+    def append_large(self) -> None:
+        if names := self.large():
+            inode = find(self.fs, self.fs.head, self.random.choice(names))
+            if inode.size < max(_LARGE_SIZES):
+                data = self.random.randbytes(self.random.choice([1_000, 150_000]))
+                self.fs.write(self.fs.head, inode.ino, inode.size, data)
+
+    def overwrite_large(self) -> None:
+        """Anywhere, or whole blocks."""
+        if names := self.large():
+            inode = find(self.fs, self.fs.head, self.random.choice(names))
+            offset = self.random.randrange(inode.size)
+            data = self.random.randbytes(self.random.choice([3_000, 100_000]))
+            if self.random.random() < 0.5:
+                offset -= offset % BLOCK_SIZE
+                data = self.random.randbytes(2 * BLOCK_SIZE)
+            self.fs.write(self.fs.head, inode.ino, offset, data)
+
+    def large(self) -> list[bytes]:
+        return [name for name in self.names() if name in _LARGE]
+
     def remove(self) -> None:
         if names := self.names():
             self.fs.unlink(self.fs.head, 1, self.random.choice(names))
@@ -99,9 +173,9 @@ class Worker:
 
 
 def main() -> None:
-    store, states, seed, count = sys.argv[1:]
+    store, states, seed, count, *large = sys.argv[1:]
     worker = Worker(Path(store), Path(states), int(seed))
-    worker.work(int(count))
+    worker.work(int(count), large=bool(large))
     worker.fs.store.close()
 
 

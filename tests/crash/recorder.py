@@ -1,9 +1,20 @@
 """What a process writes into a store and when it syncs, recorded; and disks as a power cut leaves
 them, made from the recording.
 
-A library that is loaded before the process's own records every write, cut, sync and rename of the
-store's files, in order. A disk is then what was synced up to some moment, and of the writes behind
-it any choice, in any order, each of them whole or in part.
+A library that is loaded before the process's own records everything that is done to the store's
+files, in order. A disk is then what was synced up to some moment, and of what was done behind it
+any choice, in any order, each of it whole or in part.
+
+The kinds of events:
+
+    o    a file is made: until its directory is synced it may have no name
+    w    a write; d is one that is synced by itself
+    a    a write that the kernel was ordered to do by itself; c says that it is done. A sync in
+         between makes nothing of it sure
+    t    a file is cut, or made longer; e makes it longer only
+    p    a range becomes a hole; the data is its length
+    s    a file or a directory is synced
+    r u  a name is changed to the one in the data, or removed
 """
 
 from __future__ import annotations
@@ -20,11 +31,14 @@ _SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -36,6 +50,9 @@ typedef ssize_t (*pwritev_t)(int, const struct iovec *, int, off_t);
 typedef int (*sync_t)(int);
 typedef int (*truncate_t)(int, off_t);
 typedef int (*rename_t)(const char *, const char *);
+typedef int (*open_t)(const char *, int, ...);
+typedef int (*fallocate_t)(int, int, off_t, off_t);
+typedef long (*syscall_t)(long, ...);
 
 static int trace = -2;
 
@@ -132,9 +149,78 @@ int unlink(const char *path) {
     if (!failed && is_ours(path)) note('u', path, 0, NULL, 0);
     return failed;
 }
+int open(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0;
+    va_end(more);
+    int is_new = flags & O_CREAT && is_ours(path) && access(path, F_OK);
+    int fd = REAL(open, open_t)(path, flags, mode);
+    if (fd >= 0 && is_new) note('o', path, 0, NULL, 0);
+    return fd;
+}
+int open64(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0;
+    va_end(more);
+    return open(path, flags, mode);
+}
+int fallocate(int fd, int mode, off_t offset, off_t length) {
+    char path[4096];
+    int failed = REAL(fallocate, fallocate_t)(fd, mode, offset, length);
+    if (failed || !name_of(fd, path)) return failed;
+    struct iovec size = {&length, sizeof length};
+    if (mode & FALLOC_FL_PUNCH_HOLE) note('p', path, offset, &size, 1);
+    else if (!mode) note('e', path, offset + length, NULL, 0);
+    else abort();
+    return failed;
+}
+int fallocate64(int fd, int mode, off_t offset, off_t length) {
+    return fallocate(fd, mode, offset, length);
+}
+
+/* Of the orders to the kernel, the writes that it has not said to be done. */
+#define ORDERS 256
+static struct { uint64_t order; uint64_t offset; char path[4096]; } ordered[ORDERS];
+
+static void note_order(const struct iocb *order) {
+    if (order->aio_lio_opcode == IOCB_CMD_PREAD) return;
+    int at = 0;
+    while (at < ORDERS && ordered[at].order) at++;
+    if (at == ORDERS || order->aio_lio_opcode != IOCB_CMD_PWRITE) abort();
+    if (!name_of(order->aio_fildes, ordered[at].path)) return;
+    ordered[at].order = (uint64_t)order;
+    ordered[at].offset = order->aio_offset;
+    struct iovec data = {(void *)order->aio_buf, order->aio_nbytes};
+    note('a', ordered[at].path, order->aio_offset, &data, 1);
+}
+static void note_done(const struct io_event *event) {
+    for (int at = 0; at < ORDERS; at++)
+        if (ordered[at].order == event->obj) {
+            ordered[at].order = 0;
+            if (event->res > 0) note('c', ordered[at].path, ordered[at].offset, NULL, 0);
+            return;
+        }
+}
+long syscall(long number, ...) {
+    long word[6];
+    va_list more;
+    va_start(more, number);
+    for (int i = 0; i < 6; i++) word[i] = va_arg(more, long);
+    va_end(more);
+    long done = REAL(syscall, syscall_t)(number, word[0], word[1], word[2], word[3], word[4],
+                                         word[5]);
+    for (long i = 0; number == SYS_io_submit && i < done; i++)
+        note_order(((struct iocb **)word[2])[i]);
+    for (long i = 0; number == SYS_io_getevents && i < done; i++)
+        note_done((struct io_event *)word[3] + i);
+    return done;
+}
 """
 
 _HEADER = struct.Struct("<cIQQ")
+_HOLE = struct.Struct("<q")
 #: What a disk writes at once.
 _SECTOR = 512
 
@@ -182,9 +268,19 @@ class _File:
         self.pending: list[Event] = []
 
     def sync(self) -> None:
+        """But for what the kernel was ordered to write and has not said to be done."""
         for event in self.pending:
-            _apply(self.durable, event)
-        self.pending = []
+            if event.kind != "a":
+                _apply(self.durable, event)
+        self.pending = [event for event in self.pending if event.kind == "a"]
+
+    def done(self, offset: int) -> None:
+        """What was ordered is an ordinary write now."""
+        for at, event in enumerate(self.pending):
+            if event.kind == "a" and event.offset == offset:
+                self.pending[at] = event._replace(kind="w")
+                return
+        raise AssertionError(f"nobody ordered a write at {offset}")
 
     def cut(self, rng: random.Random) -> bytes:
         """What a power cut may leave of it."""
@@ -205,6 +301,8 @@ class Disk:
         #: that were removed.
         self._renamed: list[tuple[str, str, _File | None]] = []
         self._removed: list[tuple[str, _File]] = []
+        #: Names that are new, and that no such sync covers either.
+        self._made: set[str] = set()
 
     def happen(self, event: Event) -> None:
         if event.kind == "r":
@@ -220,6 +318,12 @@ class Disk:
             else:
                 self._renamed.clear()
                 self._removed.clear()
+                self._made.clear()
+        elif event.kind == "o":
+            self._files[event.path] = _File()
+            self._made.add(event.path)
+        elif event.kind == "c":
+            self._files[event.path].done(event.offset)
         elif event.kind == "d":
             _apply(self._files.setdefault(event.path, _File()).durable, event)
         else:
@@ -244,6 +348,9 @@ class Disk:
                 files[source] = files.pop(target)
                 if before is not None:
                     files[target] = before
+        for path in sorted(self._made):
+            if rng.random() < 0.5:
+                files.pop(path, None)
         for path, file in self._removed:
             if rng.random() < 0.5:
                 files.setdefault(path, file)
@@ -251,22 +358,32 @@ class Disk:
 
 
 def _apply(data: bytearray, event: Event) -> None:
-    if event.kind == "t":
-        del data[event.offset :]
-        data.extend(bytes(event.offset - len(data)))
-        return
-    data.extend(bytes(max(0, event.offset - len(data))))
-    data[event.offset : event.offset + len(event.data)] = event.data
+    if event.kind in ("t", "e"):
+        if event.kind == "t":
+            del data[event.offset :]
+        data.extend(bytes(max(0, event.offset - len(data))))
+    elif event.kind == "p":
+        end = min(event.offset + _length(event), len(data))
+        data[event.offset : end] = bytes(max(0, end - event.offset))
+    else:
+        data.extend(bytes(max(0, event.offset - len(data))))
+        data[event.offset : event.offset + len(event.data)] = event.data
+
+
+def _length(hole: Event) -> int:
+    (length,) = _HOLE.unpack(hole.data)
+    return int(length)
 
 
 def _torn(event: Event, rng: random.Random) -> Event:
-    """A part of a write: from one sector to another."""
-    sectors = len(event.data) // _SECTOR
+    """A part of a write, or of a hole: from one sector to another. A file is made longer, or cut,
+    at once."""
+    if event.kind in ("t", "e"):
+        return event
+    sectors = (_length(event) if event.kind == "p" else len(event.data)) // _SECTOR
     first = rng.randint(0, sectors)
     last = rng.randint(first, sectors)
-    return Event(
-        "w",
-        event.path,
-        event.offset + first * _SECTOR,
-        event.data[first * _SECTOR : last * _SECTOR],
-    )
+    offset = event.offset + first * _SECTOR
+    if event.kind == "p":
+        return event._replace(offset=offset, data=_HOLE.pack((last - first) * _SECTOR))
+    return event._replace(offset=offset, data=event.data[first * _SECTOR : last * _SECTOR])

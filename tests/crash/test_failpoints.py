@@ -1,8 +1,9 @@
 """Everything that takes several transactions, killed before each of its steps.
 
-A step is a commit of the store, or a call that changes names on the disk below; between two of them
-nothing happens on the disk, so before one is after another. Whatever was killed at whichever of
-them, the next start finds a whole store in which it is done, or not, or goes on.
+A step is a commit of the store, or a call that changes names on the disk below, or how long the
+heap is and where it has holes; between two of them nothing happens on the disk that anybody would
+miss, so before one is after another. Whatever was killed at whichever of them, the next start finds
+a whole store in which it is done, or not, or goes on.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import compression, removal, settings
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
-from ckptfs.store import Store, check, repair
+from ckptfs.store import Store, check, heap, repair
 from ckptfs.sync import intake
 from tests.direct import Ticks, find, mkdir, put, shown
 
-SECRET = b"a password that leaked " * 5_000
+#: So long that a part of it goes to the heap.
+SECRET = b"a password that leaked " * 16_000
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-_CALLS = ("rename", "replace", "unlink", "link", "mkdir", "rmdir", "fsync")
+_CALLS = ("rename", "replace", "unlink", "link", "mkdir", "rmdir", "fsync", "ftruncate")
 _KILLED = 9
 _KEEP_TWO = '[retention]\nmax_checkpoints = "2"\nkeep_all = "0s"\n'
 
@@ -46,6 +48,8 @@ def made() -> Iterator[Path]:
         for number in range(5):
             put(fs, b"dir/file %d" % number, os.urandom(2 * BLOCK_SIZE))
             put(fs, b"small %d" % number, b"text %d\n" % number * 600)
+            if number in (2, 3):
+                put(fs, b"large", os.urandom(6 * BLOCK_SIZE + number))
             if number == 1:
                 put(fs, b"secret", SECRET)
             history.seal(fs, "auto", "", number * 10**9)
@@ -58,6 +62,7 @@ def made() -> Iterator[Path]:
         source.mkdir()
         for number in range(6):
             (source / f"in {number}").write_bytes(os.urandom(BLOCK_SIZE + number))
+        (source / "in large").write_bytes(os.urandom(7 * BLOCK_SIZE + 1))
         yield Path(base)
 
 
@@ -101,6 +106,7 @@ def _arm(last: int) -> None:
     for name in _CALLS:
         setattr(os, name, wrap(getattr(os, name)))
     Store.commit = wrap(Store.commit)  # type: ignore[method-assign]
+    heap._fallocate = wrap(heap._fallocate)
     # As many transactions as there can be.
     removal._COMMIT_BYTES = removal._STRIDE = 1
     compression._COMMIT_BYTES = intake.COMMIT_BYTES = 1
@@ -148,6 +154,14 @@ def test_delete(made: Path) -> None:
         assert before.keys() - now.keys() in (set(), {1, 3})
         _finish(fs)
         assert see(fs) == now
+        _assert_no_more_room_than_needed(fs)
+
+
+def _assert_no_more_room_than_needed(fs: Filesystem) -> None:
+    """Whatever was forgotten when it was killed, `compact` finds it."""
+    Service(fs).compact()
+    slots = [slot for _, slot in fs.store.blocks.slots()]
+    assert slots and fs.store.heap.size_bytes() == len(slots) * BLOCK_SIZE
 
 
 def test_prune(made: Path) -> None:
@@ -175,7 +189,8 @@ def test_purge(made: Path) -> None:
         with suppress(PathUnknown):  # it was done, but for giving the room back
             Service(fs).purge([b"secret"])
         Service(fs).compact()
-        assert SECRET[:200] not in (fs.store.path / "data.mdb").read_bytes()
+        for file in ("data.mdb", heap.FILE):
+            assert SECRET[:200] not in (fs.store.path / file).read_bytes()
         for number, tree in see(fs).items():
             assert b"secret" not in tree.nodes  # type: ignore[attr-defined]
             assert b"dir/file 0" in tree.nodes, number  # type: ignore[attr-defined]
@@ -210,6 +225,10 @@ def test_backup(made: Path) -> None:
 
     for fs, before in _each_step(made, backup):
         assert see(fs) == before
+    store = Store.open(made / "copy")
+    assert check(store) == []
+    assert see(Filesystem(store, Ticks())) == before
+    store.close()
 
 
 def test_repair(made: Path) -> None:

@@ -78,6 +78,7 @@ def _work(fs: Filesystem, rng: random.Random, number: int) -> None:
         for n in range(20):
             size = rng.choice([10, 100, 500, 1_500]) if n else rng.choice([9_000, 2 * BLOCK_SIZE])
             put(fs, join(place, b"file %d %d" % (number, n)), rng.randbytes(size // 2) * 2)
+    put(fs, b"large %d" % (number % 2), rng.randbytes(6 * BLOCK_SIZE))
     fs.symlink(fs.head, 1, b"link %d" % number, b"a/file", 0, 0)
     fs.link(fs.head, find(fs, fs.head, b"file %d 1" % number).ino, 1, b"other %d" % number)
     for n in range(10 if number else 0):
@@ -153,6 +154,14 @@ def _change(fs: Filesystem) -> set[str]:
                 put(fs, b"%snew %d" % (place, number), b"new" * 1_000)
             except OSError:
                 found.add("error")
+    for number in range(2):
+        try:
+            inode = find(fs, fs.head, b"large %d" % number)
+            fs.write(fs.head, inode.ino, 4 * BLOCK_SIZE, b"changed" * BLOCK_SIZE)
+            fs.commit()
+            fs.unlink(fs.head, 1, b"large %d" % number)
+        except OSError:
+            found.add("error")
     history.seal(fs, "manual", "", 0)
     fs.commit()
     return found

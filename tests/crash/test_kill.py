@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 
 import pytest
 
 from tests.crash.harness import Trial
-from tests.support.mounting import HAVE_FUSE, Workspace, scratch
+from tests.support.mounting import HAVE_FUSE, Workspace, scratch, succeed
 
 pytestmark = [pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse"), pytest.mark.timeout(0)]
 
@@ -25,6 +27,44 @@ def _rounds(count: int, seed: int) -> None:
             trial.close()
         finally:
             workspace.finish()
+
+
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize("piece", [_MIB, 100_000], ids=["stream", "pieces"])
+def test_a_large_file_that_was_synced_is_whole(workspace: Workspace, piece: int) -> None:
+    """The heap writes it meanwhile, and a stream is answered before it is stored at all."""
+    data = os.urandom(20 * _MIB + 12_345)
+    _write(workspace.path / "synced", data, piece, sync=True)
+    _write(workspace.path / "not synced", data[::-1], piece, sync=False)
+    workspace.kill()
+    workspace.mount()
+    assert (workspace.path / "synced").read_bytes() == data
+    left = workspace.path / "not synced"
+    assert not left.exists() or data[::-1].startswith(left.read_bytes())
+    assert (workspace.store / "heap").stat().st_blocks * 512 > 19 * _MIB
+
+
+def test_a_large_file_that_was_saved_is_whole(workspace: Workspace) -> None:
+    data = os.urandom(5 * _MIB)
+    _write(workspace.path / "file", data, _MIB, sync=False)
+    succeed(workspace.cli("save", "-w", workspace.path, "large"))
+    with (workspace.path / "file").open("r+b") as file:
+        file.write(bytes(_MIB))
+        os.fsync(file.fileno())
+    workspace.kill()
+    workspace.mount()
+    assert (workspace.path / "file").read_bytes() == bytes(_MIB) + data[_MIB:]
+    assert (workspace.path / ".checkpoints/1/file").read_bytes() == data
+
+
+def _write(path: Path, data: bytes, piece: int, *, sync: bool) -> None:
+    with path.open("wb", buffering=0) as file:
+        for at in range(0, len(data), piece):
+            file.write(data[at : at + piece])
+        if sync:
+            os.fsync(file.fileno())
 
 
 def test_killed_twenty_times() -> None:

@@ -67,6 +67,7 @@ def work(fs: Filesystem, rng: random.Random, number: int) -> None:
         for n in range(25):
             size = rng.choice([10, 500, 3_000, 20_000, 2 * BLOCK_SIZE])
             put(fs, join(place, b"file %d %d" % (number, n)), rng.randbytes(size // 2) * 2)
+    put(fs, b"large %d" % (number % 2), rng.randbytes(7 * BLOCK_SIZE))
     for n in range(10):
         if number:
             inode = find(fs, fs.head, b"a/file %d %d" % (number - 1, n))

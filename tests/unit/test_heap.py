@@ -44,8 +44,11 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """With the kernel's own asynchronous I/O, and as where there is none."""
     if request.param == "without":
         monkeypatch.setattr(orders, "_CALLS", {})
+        monkeypatch.setattr(orders, "_idle", [])
     else:
-        assert orders.queue_of(1) is not None
+        queue = orders.queue_of_own()
+        assert queue is not None
+        orders.give_back(queue)
 
 
 def noise(blocks: float, seed: int = 0) -> bytes:
@@ -154,7 +157,7 @@ def test_readers_in_a_row_and_anywhere(life: Life) -> None:
 
 def test_more_than_can_be_under_way_at_once(life: Life) -> None:
     data = noise(40 * 16)
-    assert len(data) > 2 * writing.PIECE * 8
+    assert len(data) > 2 * writing.PIECE * orders.DEPTH
     put(life.fs, b"large", data)
     append(life.fs, b"large", noise(3, 5))
     assert get(life.fs, b"large") == data + noise(3, 5)
@@ -459,6 +462,17 @@ def test_what_compresses_leaves_it(life: Life) -> None:
     view = after.view_of(kept.epoch)
     assert get(after, b"text", view) == text
     assert get(after, b"noise", view) == noise(LARGE)
+
+
+def test_compact_leaves_what_does_not_compress_where_it_is(life: Life) -> None:
+    fs = life.fs
+    put(fs, b"noise", noise(LARGE))
+    history.seal(fs, "manual", "", 0)
+    fs.unlink(fs.head, 1, b"noise")
+    Service(fs).compact()
+    assert slots(fs.store) == list(range(LARGE - SMALL))
+    (kept,) = checkpoints(fs.store)
+    assert get(fs, b"noise", fs.view_of(kept.epoch)) == noise(LARGE)
 
 
 # -- damage ----------------------------------------------------------------------------------------
