@@ -3,11 +3,15 @@
 import os
 from collections.abc import Iterator
 
+from bench.memory import make_ready
 from bench.programs import run
 from bench.registry import MICRO, SAME, Place, workload
 from bench.sources import chunks
 
 _CHUNK = 1 << 20
+#: How often the file may be in memory: in the pages of FUSE, and in those of the disk or of whoever
+#: serves FUSE.
+_COPIES = 2
 
 
 def _write_all(fd: int, pieces: list[memoryview]) -> None:
@@ -33,6 +37,7 @@ def _read_all(fd: int, buffer: bytearray) -> int:
 def stream_write(place: Place) -> Iterator[None]:
     pieces = chunks(2 * place.repetition, place.scale.stream_mb)
     fd = os.open(place / "large", os.O_CREAT | os.O_WRONLY, 0o644)
+    make_ready(_COPIES * place.scale.stream_mb)
     yield
     _write_all(fd, pieces)
     os.close(fd)
@@ -48,6 +53,7 @@ def stream_write(place: Place) -> Iterator[None]:
 def stream_write_fsync(place: Place) -> Iterator[None]:
     pieces = chunks(2 * place.repetition + 1, place.scale.stream_mb)
     fd = os.open(place / "large-synced", os.O_CREAT | os.O_WRONLY, 0o644)
+    make_ready(_COPIES * place.scale.stream_mb)
     yield
     _write_all(fd, pieces)
     os.fsync(fd)
@@ -83,11 +89,12 @@ workload(
     needs=("stream-write",),
 )
 def stream_copy(place: Place) -> Iterator[None]:
+    make_ready(_COPIES * place.scale.stream_mb)
     yield
     run("cp", place / "large", place / "copied")
 
 
-workload(
+@workload(
     "stream-read-cold",
     "read {scale.stream_mb} MB in 1 MiB pieces, cold",
     scene="stream",
@@ -95,4 +102,7 @@ workload(
     mark=1.5,
     cold=True,
     needs=("stream-write",),
-)(_stream_read)
+)
+def stream_read_cold(place: Place) -> Iterator[None]:
+    make_ready(_COPIES * place.scale.stream_mb)
+    yield from _stream_read(place)
