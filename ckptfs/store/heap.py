@@ -16,7 +16,6 @@ one that lets go of it: until then it stands in the table `freed` (`free`, `sett
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store.compaction import sync
+from ckptfs.store.disk import KEEP_SIZE, PUNCH_HOLE, fallocate, open_past_cache
 from ckptfs.store.format import CorruptRecord, pack_slot, pack_u64, unpack_slot
 from ckptfs.store.reading import Reader
 from ckptfs.store.writing import Writer
@@ -48,18 +48,7 @@ _PATIENCE_S = 1.0
 #: What is copied at once.
 _COPY = 8 << 20
 
-_KEEP_SIZE = 1
-_PUNCH_HOLE = 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-
-def _fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    while _libc.fallocate(fd, mode, offset, length):
-        code = ctypes.get_errno()
-        if code != errno.EINTR:
-            raise OSError(code, os.strerror(code))
+_HOLE = PUNCH_HOLE | KEEP_SIZE
 
 
 class HeapFailed(OSError):
@@ -118,13 +107,7 @@ class Heap:
             self._cut()
 
     def _open(self, flags: int) -> None:
-        flags |= os.O_CLOEXEC
-        try:
-            self._fd = os.open(self._path, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._fd = os.open(self._path, flags, 0o600)
+        self._fd = open_past_cache(self._path, flags)
         self._reserved = os.fstat(self._fd).st_size
 
     def _cut(self) -> None:
@@ -176,7 +159,7 @@ class Heap:
         try:
             if self._usable is None:
                 self._make()
-            _fallocate(self._fd, 0, start, chunk)
+            fallocate(self._fd, 0, start, chunk)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 log.info("%s: not used from here on: %s", self._path, error)
@@ -190,7 +173,7 @@ class Heap:
         if self._fd < 0:
             self._open(os.O_RDWR | os.O_CREAT)
             sync(self._path.parent)
-        _fallocate(self._fd, _PUNCH_HOLE | _KEEP_SIZE, self._reserved, BLOCK_SIZE)
+        fallocate(self._fd, _HOLE, self._reserved, BLOCK_SIZE)
         self._usable = True
 
     def read(self, slot: int) -> bytes:
@@ -275,8 +258,7 @@ class Heap:
         self._waiting = []
 
     def _make_hole(self, slot: int, count: int) -> None:
-        mode = _PUNCH_HOLE | _KEEP_SIZE
-        _fallocate(self._fd, mode, slot * BLOCK_SIZE, count * BLOCK_SIZE)
+        fallocate(self._fd, _HOLE, slot * BLOCK_SIZE, count * BLOCK_SIZE)
         self._unsynced = True
 
     def keep(self) -> None:

@@ -24,6 +24,7 @@ import lmdb
 
 from ckptfs.store.batches import FILE, RECORD, STEP, Change, Part, new_key, pack
 from ckptfs.store.compaction import sync
+from ckptfs.store.disk import open_past_cache
 
 if TYPE_CHECKING:
     from ckptfs.store.plain_lmdb import Cursor, Database, Records
@@ -210,14 +211,8 @@ class Journal:
         self._size += _GROWTH
 
     def _open(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC
         # Of the disk's cache, where it has to be anyway, no copy is needed.
-        try:
-            self._fd = os.open(self._path, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            self._fd = os.open(self._path, flags, 0o600)
+        self._fd = open_past_cache(self._path, os.O_RDWR | os.O_CREAT | os.O_DSYNC)
         # Begins with a page, as writing without a copy needs it.
         self._buffer = mmap.mmap(-1, _BATCH_MAX + 2 * STEP)
         self._size = 0

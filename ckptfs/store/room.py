@@ -13,6 +13,8 @@ import os
 import time
 from pathlib import Path
 
+from ckptfs.store.disk import fallocate
+
 #: What is asked for, beyond what was accepted and is not on disk yet.
 AHEAD = 64 << 20
 #: How exactly is found out what there is, when that is too much.
@@ -24,7 +26,6 @@ _TMPFS = 0x01021994
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class Room:
@@ -85,7 +86,11 @@ class Room:
         except OSError as error:
             return error.errno not in _FULL
         try:
-            return _libc.fallocate(fd, 0, 0, size) == 0 or ctypes.get_errno() not in _FULL
+            fallocate(fd, 0, 0, size)
+        except OSError as error:
+            return error.errno not in _FULL
+        else:
+            return True
         finally:
             os.close(fd)
 

@@ -106,7 +106,7 @@ def _arm(last: int) -> None:
     for name in _CALLS:
         setattr(os, name, wrap(getattr(os, name)))
     Store.commit = wrap(Store.commit)  # type: ignore[method-assign]
-    heap._fallocate = wrap(heap._fallocate)
+    heap.fallocate = wrap(heap.fallocate)
     # As many transactions as there can be.
     removal._COMMIT_BYTES = removal._STRIDE = 1
     compression._COMMIT_BYTES = intake.COMMIT_BYTES = 1

@@ -293,7 +293,7 @@ def test_holes_that_cannot_be_made_are_tried_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(heap, "_fallocate", refuse)
+        patch.setattr(heap, "fallocate", refuse)
         fs.unlink(fs.head, 1, b"a")
         fs.commit()
         fs.commit()
@@ -558,7 +558,7 @@ def test_without_room_or_holes_the_data_file_has_them(
     def refuse(fd: int, mode: int, offset: int, length: int) -> None:
         raise OSError(refused, os.strerror(refused))
 
-    monkeypatch.setattr(heap, "_fallocate", refuse)
+    monkeypatch.setattr(heap, "fallocate", refuse)
     put(life.fs, b"large", noise(LARGE))
     assert slots(life.fs.store) == []
     assert get(life.reopen(), b"large") == noise(LARGE)
