@@ -32,7 +32,7 @@ def diff(args: Namespace) -> int:
     }
     if args.paths:
         asked["paths"] = [place.inside(path, workspace, "show") for path in args.paths]
-    with open_workspace(workspace) as session:
+    with open_workspace(workspace) as session, place.minding_paths(args.refs, "ckptfs diff --"):
         record = session.call("diff", asked)
         _show_changes(args, session, record)
     return 0

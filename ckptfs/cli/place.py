@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ckptfs import config
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.protocol import Record
-from ckptfs.errors import PathUnknown, UsageError, WorkspaceUnknown
+from ckptfs.errors import CheckpointUnknown, PathUnknown, UsageError, WorkspaceUnknown
+from ckptfs.errors.base import shell
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 1000
@@ -23,6 +26,19 @@ def workspace(args: Namespace) -> Workspace:
         return config.find(path)
     except WorkspaceUnknown:
         raise _unknown(path, above=True) from None
+
+
+@contextmanager
+def minding_paths(words: Sequence[str], how: str) -> Iterator[None]:
+    """Where a checkpoint is looked for in vain, the word for it may be a path: then ``how``, behind
+    which the path is put, says where paths stand."""
+    try:
+        yield
+    except CheckpointUnknown as error:
+        path = next((word for word in words if word and os.path.lexists(word)), None)
+        if path is not None:
+            error.hint = f"{path} is a path; to name one: {how} {shell(path)}"
+        raise
 
 
 def workspace_to_save(args: Namespace) -> Workspace:

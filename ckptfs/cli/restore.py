@@ -32,7 +32,8 @@ def restore(args: Namespace) -> int:
         del asked["only"]
     if args.paths:
         asked["paths"] = [place.below_root(path, workspace, "restore") for path in args.paths]
-    return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
+    with place.minding_paths([args.checkpoint], "ckptfs restore latest"):
+        return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 
 def rewind(args: Namespace) -> int:

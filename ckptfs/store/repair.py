@@ -7,6 +7,7 @@ moment, the store is the old one or the new one.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -89,7 +90,7 @@ def _mended(workshop: Path) -> list[Problem]:
 
 def _adopt(path: Path, workshop: Path) -> Path:
     """Put the new file in the old one's place, which then stands beside it."""
-    kept_as = path / time.strftime(f"ckptfs.damaged-%Y%m%d-%H%M%S-{os.getpid()}.mdb")
+    kept_as = _free_name(path / time.strftime(f"ckptfs.damaged-%Y%m%d-%H%M%S-{os.getpid()}.mdb"))
     compaction.sync(workshop / DATA_FILE)
     os.link(path / DATA_FILE, kept_as)
     os.replace(workshop / DATA_FILE, path / DATA_FILE)
@@ -97,3 +98,9 @@ def _adopt(path: Path, workshop: Path) -> Path:
         os.replace(path / batches.FILE, kept_as.with_suffix(".journal"))
     compaction.sync(path)
     return kept_as
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or one like it that nothing has yet: a store may be repaired twice in a second."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain((path,), names) if not name.exists())

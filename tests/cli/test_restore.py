@@ -161,3 +161,17 @@ def test_no_command_after_a_restore_of_nothing(work: Workspace) -> None:
     assert not ran.exists()
     succeed(work.cli("restore", "0", "--force", "-w", work.path))
     assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    "verb, how", [("restore", "ckptfs restore latest {}"), ("diff", "ckptfs diff -- {}")]
+)
+def test_a_path_in_the_place_of_a_checkpoint_is_told_where_it_belongs(
+    work: Workspace, verb: str, how: str
+) -> None:
+    path = str(work.path / "file")
+    done = work.cli(verb, path, "-w", work.path)
+    assert done.returncode == errors.CheckpointUnknown.exit_code
+    assert how.format(path) in done.stderr
+    done = work.cli(verb, "nosuch", "-w", work.path)
+    assert "is a path" not in done.stderr

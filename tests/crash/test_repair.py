@@ -245,6 +245,8 @@ def test_repairing_what_is_whole_changes_nothing(made: tuple[Path, dict[int, Tre
     assert faults(path) == []
     repaired = repair(path)
     assert repaired.left == [] and repaired.unreadable == []
+    # At once again: what each of them found stays under a name of its own.
+    assert repair(path).kept_as != repaired.kept_as and repaired.kept_as.exists()
     store = Store.open(path)
     fs = Filesystem(store, Ticks())
     for checkpoint in history.checkpoints(store):
