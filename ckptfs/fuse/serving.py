@@ -188,19 +188,23 @@ class Committer:
     async def run(self) -> None:
         while True:
             await self._changed.wait()
-            await self._pause_or_interval()
+            paused = await self._pause_or_interval()
             self._fs.commit()
             if self._fs.store.dirty:  # what was deleted gives its room back with the one after
                 self._fs.commit()
+            if paused:
+                self._fs.store.heap.trim()
             self._fs.store.trim()
             self._committed()
             self._trimmed = self.requests()
             self._changed = trio.Event()
 
-    async def _pause_or_interval(self) -> None:
-        """Wait until no request has come for a while, or for the whole interval."""
+    async def _pause_or_interval(self) -> bool:
+        """Wait until no request has come for a while, or for the whole interval. Whether it was a
+        pause."""
         deadline = trio.current_time() + INTERVAL_S
         seen = -1
         while self.requests() != seen and trio.current_time() < deadline:
             seen = self.requests()
             await trio.sleep(PAUSE_S)
+        return self.requests() == seen

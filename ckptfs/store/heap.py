@@ -77,8 +77,8 @@ class Heap:
         self._reader: Reader | None = None
         #: Whether more can be put into it: known when that is first wanted.
         self._usable: bool | None = None
-        #: Up to where there is room in the file, what was put there in this life, and until when,
-        #: by the monotonic clock, the disk need not be asked for more.
+        #: Up to where there is room in the file, what was put there since the last pause, and until
+        #: when, by the monotonic clock, the disk need not be asked for more.
         self._reserved = 0
         self._written = 0
         self._patient_until = 0.0
@@ -116,6 +116,12 @@ class Heap:
         if self._reserved > end:
             os.ftruncate(self._fd, end)
             self._reserved = end
+
+    def trim(self) -> None:
+        """While nobody writes: give back what was set aside for more."""
+        if self._fd >= 0:
+            self._cut()
+            self._written = 0
 
     def close(self, *, committed: bool) -> None:
         if self._writer is not None:

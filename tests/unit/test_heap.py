@@ -653,6 +653,18 @@ def test_what_is_set_aside_is_told_to_whoever_counts_room(
     assert sum(told) == file_of(life.fs.store).stat().st_size
 
 
+def test_what_was_set_aside_is_given_back_in_a_pause(life: Life) -> None:
+    fs = life.fs
+    put(fs, b"large", noise(LARGE))
+    fs.commit()
+    end = len(slots(fs.store)) * BLOCK_SIZE
+    assert file_of(fs.store).stat().st_size > end
+    fs.store.heap.trim()
+    assert file_of(fs.store).stat().st_size == end
+    append(fs, b"large", noise(LARGE, 2))
+    assert get(life.reopen(), b"large") == noise(LARGE) + noise(LARGE, 2)
+
+
 def test_equal_blocks_are_compared_on_their_way(life: Life) -> None:
     data = b"".join(noise(1, number // 2) for number in range(40))
     put(life.fs, b"pairs", noise(SMALL, 99) + data)
