@@ -190,8 +190,6 @@ class Committer:
             await self._changed.wait()
             paused = await self._pause_or_interval()
             self._fs.commit()
-            if self._fs.store.dirty:  # what was deleted gives its room back with the one after
-                self._fs.commit()
             if paused:
                 self._fs.store.heap.trim()
             self._fs.store.trim()

@@ -25,11 +25,15 @@ _PLACED_RECORDS = 2
 
 
 class Budget:
-    """``free_bytes`` tells how many bytes the store could still write, given how many wait."""
+    """``free_bytes`` tells how many bytes the store could still write, given how many wait, and
+    ``sure_bytes`` how many of them in one transaction, whatever becomes of free pages."""
 
-    def __init__(self, room: Room, free_bytes: Callable[[int], int]) -> None:
+    def __init__(
+        self, room: Room, free_bytes: Callable[[int], int], sure_bytes: Callable[[int], int]
+    ) -> None:
         self._room = room
         self._free_bytes = free_bytes
+        self._sure_bytes = sure_bytes
         #: Why nothing can be written any more, if that is so.
         self.failure: StoreError | None = None
         self.begin()
@@ -95,11 +99,13 @@ class Budget:
         """How far to go until the disk is asked again. Where a quota is near, commits stay small:
         a disk that never writes in place needs new room even for pages that are used again."""
         room = self._free_bytes(needed) - _RESERVE
-        stride = AHEAD - _RESERVE
+        sure = self._sure_bytes(needed)
+        stride = min(AHEAD - _RESERVE, max(sure // 4, 0))
         if self._room.limited:
-            stride = _RESERVE // 4
+            stride = min(stride, _RESERVE // 4)
             self.pressed = self.pressed or self.bytes > stride
-        self._limit = min(room, needed + stride)
+        self.pressed = self.pressed or self.bytes > sure // 2
+        self._limit = min(room, needed + stride, sure)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more could be written in any case."""

@@ -76,6 +76,11 @@ _RESIDENT_MAX = 64 << 20
 _PLENTY = 256 << 20
 #: Below this much free disk the pages that LMDB can reuse are counted too.
 _SCARCE = 4 << 30
+#: What a commit leaves at least.
+_LEAST = 4 << 20
+#: Below this much it is seen to that they can be, from this many bytes on.
+_CRAMPED = 512 << 20
+_UNRIPE = 4 << 20
 
 
 class Store:
@@ -86,7 +91,7 @@ class Store:
         self._env = env
         self._lock_fd = lock_fd
         self._room = Room(path)
-        self._budget = budget = Budget(self._room, self._free_bytes)
+        self._budget = budget = Budget(self._room, self._free_bytes, self._sure_bytes)
         #: What the budget is asked and told, before and while something is written.
         self.note, self.note_room = budget.note, budget.note_room
         self.charge, self.require, self.has_room = budget.charge, budget.require, budget.has_room
@@ -319,24 +324,38 @@ class Store:
         for table in self._tables:
             table.bind(writing)
         self._budget.begin()
+        #: Known when it is first asked for.
+        self._ripe = -1
+        self._is_cramped = self._room.holds_less_than(_CRAMPED)
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
 
         After one that failed there are no others: what comes next was done on top of what is lost.
         The store on disk is what the last good one made it; whoever opens it goes on from there.
+        What one lets go of is room again with the next, which therefore comes at once.
         """
         with self._failing():
             self.before_commit()
+            if self._is_unripe():
+                self._budget.mark()
             if not self._settle():
                 return
-            self.heap.flush()
-            self._txn.commit()
+            self._commit()
+            if self.heap.is_waiting or self._is_unripe():
+                self._budget.mark()
+                self._settle()
+                self._commit()
+        self._stand()
+
+    def _commit(self) -> None:
+        if self._is_unripe():
+            self._meta.put(opening.FORMAT, self._meta.get(opening.FORMAT) or b"")
+        self.heap.flush()
+        self._txn.commit()
         self._room.written(self.dirty_bytes)
         self.heap.committed()
         self._begin()
-        self._stand()
-        self.dirty = self.dirty or self.heap.is_waiting
 
     def stand_by(self, standing: Standing) -> None:
         """From here on tell somebody what commits leave, and what changes after them. Everything
@@ -425,8 +444,6 @@ class Store:
         try:
             if commit:
                 self.commit()
-                if self.dirty:  # what that one let go of
-                    self.commit()
                 committed = True
         finally:
             self._standing.leave()
@@ -518,13 +535,13 @@ class Store:
     @property
     def pressed(self) -> bool:
         """Whether a commit should come before the next operation: the disk is nearly full."""
-        return self._budget.pressed
+        return self._budget.pressed or self._is_unripe()
 
     def _spare(self, size: int) -> bool:
         """Whether the disk can spare so much for the heap, which is told of as written: beside it
         there must be room for all that was accepted and is not committed."""
         try:
-            plenty = self._room.free(size + AHEAD) > size + _PLENTY and not self._room.limited
+            plenty = self._room.free(size + AHEAD) > size + AHEAD and not self._room.limited
         except OSError:
             return False
         if plenty:
@@ -546,7 +563,31 @@ class Store:
     def _free_bytes(self, waiting: int) -> int:
         room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
         free = min(self._room.free(waiting), room)
-        return free if free > _SCARCE else free + self.reusable_bytes()
+        return free if free > _SCARCE else free + self._ripe_bytes()
+
+    def _sure_bytes(self, waiting: int) -> int:
+        """How much can be committed also if free pages lie apart, where a large record finds no
+        room: what the disk has, or a little where there are many."""
+        free = self._room.free(waiting)
+        return max(free - _LEAST, min(free // 2, self._ripe_bytes() // 4))
+
+    def _ripe_bytes(self) -> int:
+        """How much of the data file's free pages the open transaction may use. LMDB keeps those
+        that the commit before it gave up until the next, and all while somebody reads an older
+        state. Half of the others may lie apart, where a large record finds no room."""
+        if self._copying:
+            return 0
+        if self._ripe < 0:
+            with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
+                self._ripe = pages.ripe_pages() * self._page_size // 2
+        return self._ripe
+
+    def _is_unripe(self) -> bool:
+        """Whether another commit would give room that is wanted: on a disk that is nearly full, of
+        what was deleted."""
+        if not self._is_cramped or self._copying or self._budget.failure is not None:
+            return False
+        return self.reusable_bytes() - self._ripe_bytes() > _UNRIPE
 
     @property
     def _page_size(self) -> int:

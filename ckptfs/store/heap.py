@@ -157,11 +157,12 @@ class Heap:
         and the disk's file system need not find a place for each piece."""
         if self._usable is False or monotonic() < self._patient_until:
             return False
-        chunk = min(max(self._written, _CHUNK_MIN), _CHUNK_MAX)
-        start = end - BLOCK_SIZE
-        if not self._spare(chunk):
+        chunks = (min(max(self._written, _CHUNK_MIN), _CHUNK_MAX), _CHUNK_MIN)
+        chunk = next(filter(self._spare, chunks), None)
+        if chunk is None:
             self._patient_until = monotonic() + _PATIENCE_S
             return False
+        start = end - BLOCK_SIZE
         try:
             if self._usable is None:
                 self._make()

@@ -144,6 +144,17 @@ class Pages:
         """How long the file says it is."""
         return (self.metas[0].last_page + 1) * self.metas[0].page_size
 
+    def ripe_pages(self) -> int:
+        """How many free pages the next transaction may use: those that the last one gave up have to
+        wait for the one after it."""
+        self._seen = {0, 1}
+        meta = self.metas[0]
+        return sum(
+            struct.unpack_from("=Q", value)[0]
+            for key, value in self._records(meta, meta.free, self.broken)
+            if len(value) >= 8 and struct.unpack("=Q", key)[0] < meta.transaction
+        )
+
     # -- the whole structure ----------------------------------------------------------------------
 
     def faults(self, look: Look = _pass_by) -> list[str]:

@@ -60,6 +60,13 @@ class Room:
             raise OSError(errno.EIO, f"the store {self._path} is gone") from error
         return disk.f_bavail * disk.f_frsize
 
+    def holds_less_than(self, size: int) -> bool:
+        """Whether the disk says that it has less; not where it says nothing."""
+        try:
+            return self.disk() < size
+        except OSError:
+            return False
+
     def written(self, size: int) -> None:
         """Note what went to the disk since."""
         self._left -= size

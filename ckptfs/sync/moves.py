@@ -45,7 +45,6 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
     if prefix is None:
         identity = os.urandom(6).hex().encode()
         fs.store.facts.put(_ID_FACT, identity)
-        fs.store.charge(len(identity))
         fs.commit()
         prefix = TEMP_PREFIX + identity + b"-"
     return prefix
@@ -58,7 +57,6 @@ def begin(fs: Filesystem) -> None:
     """Make durable that the directory below is about to be changed by us."""
     if fs.store.facts.get(_WRITING_FACT) is None:
         fs.store.facts.put(_WRITING_FACT, b"1")
-        fs.store.charge()
         fs.commit()
 
 
@@ -69,8 +67,7 @@ def was_interrupted(fs: Filesystem) -> bool:
 
 
 def end(fs: Filesystem) -> None:
-    if fs.store.facts.delete(_WRITING_FACT):
-        fs.store.charge()
+    fs.store.facts.delete(_WRITING_FACT)
 
 
 # -- where directories stand -----------------------------------------------------------------------
@@ -137,14 +134,13 @@ def announce(fs: Filesystem, move: Move) -> None:
     facts = fs.store.facts
     data = (facts.get(_MOVES_FACT) or b"") + _pack(move)
     facts.put(_MOVES_FACT, data)
-    fs.store.charge(len(data))
+    fs.store.note_room(len(data), 1)  # of the reserve: a full disk must not keep anyone mounted
     fs.commit()
 
 
 def conclude(fs: Filesystem) -> None:
     """Every announced move is on the disk, and so is, with the next commit, the ledger."""
-    if fs.store.facts.delete(_MOVES_FACT):
-        fs.store.charge()
+    fs.store.facts.delete(_MOVES_FACT)
 
 
 def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:

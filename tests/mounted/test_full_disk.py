@@ -14,6 +14,7 @@ import pytest
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, is_mounted, scratch, succeed
 from tests.support.trees import fsync, plant, tree
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.needs_mount]
 
@@ -33,12 +34,13 @@ class OnSmallDisk(Workspace):
             assert is_mounted(self.path), "the mount has gone by itself"
 
 
-@pytest.fixture
-def cramped() -> Iterator[OnSmallDisk]:
+@pytest.fixture(params=["24m"])
+def cramped(request: pytest.FixtureRequest) -> Iterator[OnSmallDisk]:
     with scratch() as base:
         (base / "disk").mkdir()
         subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=24m", "none", base / "disk"], check=True
+            ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", base / "disk"],
+            check=True,
         )
         made = OnSmallDisk(base)
         made.mount()
@@ -78,6 +80,34 @@ def test_after_deleting_there_is_room_again(cramped: OnSmallDisk) -> None:
     fsync(cramped.path / "new")
     cramped.remount()
     assert tree(cramped.path) == {"kept": "x", "new": "y" * 1_000_000}
+
+
+def _is_made(path: Path) -> bool:
+    """What was deleted a moment ago may not have given up its room yet."""
+    try:
+        path.touch()
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+        return False
+    return True
+
+
+@pytest.mark.parametrize("cramped", ["240m"], indirect=True)
+def test_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
+    """Large transactions: what was deleted is room for them only when LMDB may use it."""
+    plant(cramped.path, {"kept": "x"})
+    huge = cramped.path / "huge"
+    reached = []
+    for _ in range(6):
+        wait_until(lambda: _is_made(huge), "there is room for a name")
+        with fails(errno.ENOSPC), open(huge, "wb", buffering=0) as file:
+            while True:
+                file.write(os.urandom(1_000_000))
+        reached.append(huge.stat().st_size)
+        huge.unlink()
+    assert min(reached) > 50_000_000
+    cramped.remount()
+    assert tree(cramped.path) == {"kept": "x"}
 
 
 def test_what_was_synced_before_the_disk_ran_full_survives_a_kill(cramped: OnSmallDisk) -> None:

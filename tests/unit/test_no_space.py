@@ -17,7 +17,7 @@ import pytest
 from ckptfs.errors import StoreFull
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.store import Store, budget, check, opening
+from ckptfs.store import Store, budget, check, environment, opening
 from tests.direct import find, get, put
 from tests.support.errnos import fails
 from tests.support.mounting import scratch
@@ -183,6 +183,7 @@ def test_a_refused_write_changes_nothing(small_disk: Mount) -> None:
     ino = put(fs, b"file", b"before")
     full.files[b"file"] = b"before"
     full.fill(BLOCK_SIZE)
+    full.fill(BLOCK_SIZE // 4, tag=b"more")
     before = fs.getattr(fs.head, ino)
     with fails(errno.ENOSPC):
         fs.write(fs.head, ino, 3, bytes(MIB))
@@ -256,6 +257,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     put(full.fs, b"kept", b"before")
     full.fs.commit()
     monkeypatch.setattr(budget, "_RESERVE", -(1 << 40))
+    monkeypatch.setattr(environment, "_LEAST", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()
     full.fs.store.commit()
