@@ -8,6 +8,7 @@ from ckptfs import config
 from ckptfs.cli import place, screen
 from ckptfs.connect import open_workspace
 from ckptfs.control.trees import check_apart, check_dest
+from ckptfs.errors.base import shell
 
 
 def backup(args: Namespace) -> int:
@@ -18,6 +19,7 @@ def backup(args: Namespace) -> int:
     with open_workspace(target) as session:
         record = session.call("backup", {"dest": str(dest)})
     said = f"Copied {screen.safe(target.store)} to {screen.safe(dest)}"
-    human = f"{said}: {screen.bytes_text(record['bytes'])}. `ckptfs mount DIR --store` takes it."
+    how = f"`ckptfs mount DIR --store {screen.safe(shell(dest))}`"
+    human = f"{said}: {screen.bytes_text(record['bytes'])}. {how} mounts it."
     screen.result(record, human, as_json=args.json)
     return 0

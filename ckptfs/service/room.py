@@ -37,6 +37,7 @@ def space(service: Service) -> Space:
 def compact(service: Service) -> tuple[int, int]:
     """Compress what is not yet, and give free room back to the disk; the size of the store's
     file before and after."""
+    before = service.fs.store.size_bytes()
     removal.reap(service.fs)
     if service.compresses():
         resting.wake(service.fs)
@@ -45,7 +46,6 @@ def compact(service: Service) -> tuple[int, int]:
         compression.repack(service.fs)
         resting.lay(service.fs)
     service.fs.commit()
-    before = service.fs.store.size_bytes()
     service.fs.store.compact()
     return before, service.fs.store.size_bytes()
 
