@@ -563,23 +563,26 @@ class Store:
     def _free_bytes(self, waiting: int) -> int:
         room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
         free = min(self._room.free(waiting), room)
-        return free if free > _SCARCE else free + self._ripe_bytes()
+        # Half of them may lie apart, where a large record finds no room.
+        return free if free > _SCARCE else free + self._ripe_bytes() // 2
 
     def _sure_bytes(self, waiting: int) -> int:
         """How much can be committed also if free pages lie apart, where a large record finds no
         room: what the disk has, or a little where there are many."""
         free = self._room.free(waiting)
-        return max(free - _LEAST, min(free // 2, self._ripe_bytes() // 4))
+        if free >= 2 * _LEAST:  # more than any part of it; free pages need not be looked for
+            return free - _LEAST
+        return max(free - _LEAST, min(free // 2, self._ripe_bytes() // 8))
 
     def _ripe_bytes(self) -> int:
         """How much of the data file's free pages the open transaction may use. LMDB keeps those
         that the commit before it gave up until the next, and all while somebody reads an older
-        state. Half of the others may lie apart, where a large record finds no room."""
+        state."""
         if self._copying:
             return 0
         if self._ripe < 0:
             with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
-                self._ripe = pages.ripe_pages() * self._page_size // 2
+                self._ripe = pages.ripe_pages() * self._page_size
         return self._ripe
 
     def _is_unripe(self) -> bool:

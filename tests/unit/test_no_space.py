@@ -275,3 +275,31 @@ def test_after_a_commit_that_failed_there_are_no_others(
     monkeypatch.undo()
     full.fs = Filesystem(Store.open(full.fs.store.path))
     full.assert_whole()
+
+
+@AS_ROOT
+def test_what_was_deleted_is_ripe_after_one_commit(small_disk: Mount) -> None:
+    """And then nothing more has to be committed before the next operation."""
+    full = small_disk(64 * MIB)
+    for number in range(24):
+        put(full.fs, b"%d" % number, os.urandom(MIB))
+    full.fs.commit()
+    for number in range(24):
+        full.remove(b"%d" % number)
+    assert full.fs.store.pressed
+    full.fs.commit()
+    assert full.fs.store.reusable_bytes() > 16 * MIB
+    assert not full.fs.store.pressed
+
+
+def test_where_there_is_room_nobody_looks_for_free_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Full(tmp_path / "store")
+    monkeypatch.setattr(environment, "_SCARCE", 0)
+    monkeypatch.delattr(environment, "Pages")
+    put(full.fs, b"file", os.urandom(MIB))
+    full.fs.commit()
+    full.fs.unlink(full.fs.head, 1, b"file")
+    full.fs.commit()
+    full.fs.store.close()
