@@ -47,8 +47,9 @@ Digest = Callable[[Buffer, int], bytes]
 #: Where the record of a difference has the key of its base.
 _BASE = slice(BLOCK_HEADER, BLOCK_HEADER + BLOCK_KEY)
 _BASED = (bytes((CODEC_DELTA,)), bytes((CODEC_SLICE,)))
+_HEAP = bytes((CODEC_HEAP,))
 #: Kept as they are, here or in the heap.
-_PLAIN = (bytes((CODEC_RAW,)), bytes((CODEC_HEAP,)))
+_PLAIN = (bytes((CODEC_RAW,)), _HEAP)
 #: A difference must be so many times smaller than the bytes; compressed for themselves they are
 #: about that.
 _DELTA_WORTH = 4
@@ -207,9 +208,12 @@ class Blocks:
         alone: its length is returned, and `pack` puts it together with others; else 0 is.
         """
         record = self._blocks.get(key)
-        if record is None or record[:1] not in _PLAIN or not self.is_whole(key):
+        if record is None or record[:1] not in _PLAIN:
+            return 0
+        try:
+            data = bytes(self.read(key))
+        except CorruptBlock:
             return 0  # what is damaged stays as it is: compressed, it would be beyond all help
-        data = bytes(self._as_it_is(key, record))
         if base is not None and self._encode_difference(key, data, record[1], base):
             return 0
         if len(data) <= PACKED_MAX:
@@ -320,7 +324,7 @@ class Blocks:
 
     def is_in_heap(self, key: bytes) -> bool:
         record = self._blocks.get(key)
-        return record is not None and record[:1] == _PLAIN[1]
+        return record is not None and record[:1] == _HEAP
 
     def unpack(self, key: bytes) -> int:
         """Keep a block that is told by another for itself again, as it is; return its length."""
@@ -348,7 +352,7 @@ class Blocks:
     def _pop(self, key: bytes) -> bytes | None:
         """Delete a record, with the bytes that it has in the heap, and return it."""
         record = self._blocks.pop(key)
-        if record is not None and record[:1] == _PLAIN[1]:
+        if record is not None and record[:1] == _HEAP:
             # Where it does not say which slot is its own, that stays taken until a `compact`.
             with contextlib.suppress(CorruptRecord):
                 self._heap.free(unpack_slot(record[BLOCK_HEADER:]))
@@ -389,7 +393,7 @@ class Blocks:
         slices: list[tuple[bytes, bytes, int]] = []
         found: dict[bytes, int] = {}
         for key, record in self._blocks.walk():
-            in_heap = record[:1] == _PLAIN[1]
+            in_heap = record[:1] == _HEAP
             found[key] = BLOCK_SIZE if in_heap else len(record) - BLOCK_HEADER
             if record[:1] == _BASED[1]:
                 length = unpack_slice(record[_BASE.stop :])[1]
@@ -410,7 +414,7 @@ class Blocks:
     def slots(self) -> Iterator[tuple[bytes, int | None]]:
         """(key, slot) of every block whose bytes are in the heap; None if that is damaged."""
         for key, record in self._blocks.walk():
-            if record[:1] == _PLAIN[1]:
+            if record[:1] == _HEAP:
                 try:
                     yield key, unpack_slot(record[BLOCK_HEADER:])
                 except CorruptRecord:
