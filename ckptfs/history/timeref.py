@@ -1,6 +1,6 @@
-"""Moments as people write them: "14:05", "2026-11-16 14:05", "10 minutes ago", "yesterday".
+"""Times as people write them: "14:05", "2026-11-16 14:05", "10 minutes ago", "yesterday".
 
-Pure: the time of now and the time zone are given, nothing is read. What a moment is good for, a
+Pure: the time of now and the time zone are given, nothing is read. What a time is good for, a
 reference to a checkpoint or the start of a list, is the caller's business.
 """
 
@@ -42,7 +42,7 @@ _ABSOLUTE = re.compile(rf"(?: {_DAY} (?: (?:[ ]|t|[ ]at[ ]) {_CLOCK} )? )", re.V
 _CLOCK_ALONE = re.compile(_CLOCK, re.VERBOSE)
 
 
-def moment(text: str, now_ns: int, tz: tzinfo | None = None) -> int | None:
+def parse_time(text: str, now_ns: int, tz: tzinfo | None = None) -> int | None:
     """The moment that ``text`` means, in nanoseconds; None if it means none.
 
     Without ``tz`` it is local time. A clock time alone is the last one that is not after now; a
