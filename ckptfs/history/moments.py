@@ -1,0 +1,152 @@
+"""When a moment is due: a checkpoint just before a change destroys what nothing else has.
+
+A *moment* is a checkpoint that nobody reads until something is gone. One is due before a change
+takes away content that is in no checkpoint, if that content
+
+* was made or changed by another call than the one that takes it away, or
+* has stood unchanged for some time: a second, or the shortest pause between two edits where the
+  process may be a harness, each of whose edits is a step of its own.
+
+What one call makes and destroys within a second (lock files, temporary files, a configure script's
+probes) needs none. Once a moment is taken nothing is unsaved, so there are no more of them than
+turns between those who make things and those who destroy them.
+
+Owns the table of who made each piece of unsaved content and when, by inode number. Knows neither
+files nor how a checkpoint is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ckptfs.history.processes import Key
+
+_MS = 1_000_000
+#: Content that has stood for so long is kept, whoever made it.
+STOOD_NS = 1_000 * _MS
+#: Edits of one process that are further apart than this may be steps of a harness. Gaps of 50 ms
+#: are promised; the rest is for the clock and the way of a request.
+EDIT_NS = 30 * _MS
+#: Of a larger file that one process keeps changing in place, a database or an image, a version is
+#: kept this often.
+LARGE_BYTES = 1 << 20
+LARGE_NS = 60_000 * _MS
+
+#: How many pieces of content are remembered. Beyond that all are forgotten, and what is unsaved
+#: then counts as somebody else's.
+CONTENTS_MAX = 65_536
+
+#: For how long a process that changed a file is taken to be still at it.
+_WRITING_NS = 60_000 * _MS
+
+#: The call of a process that cannot be seen, and of content that several made together.
+UNKNOWN: Key = (0, 0)
+SEVERAL: Key = (-1, 0)
+
+
+class Loss(NamedTuple):
+    """What a change takes away: an inode's name or bytes. ``in_place`` is the size of a file of
+    which other bytes stay, 0 if none do."""
+
+    ino: int
+    in_place: int = 0
+
+
+class Content(NamedTuple):
+    """``round`` tells which seal it is unsaved since; ``since_ns`` when it began to be."""
+
+    pid: int
+    call: Key
+    last_ns: int
+    since_ns: int
+    round: int
+
+
+class Moments:
+    """``is_own`` tells whether an inode is unsaved, for content of which nothing is known;
+    ``may_be_harness`` whether each edit by a process may be a step."""
+
+    def __init__(
+        self,
+        is_own: Callable[[int], bool],
+        may_be_harness: Callable[[int], bool],
+        stood_ns: int = STOOD_NS,
+    ) -> None:
+        self._is_own = is_own
+        self._may_be_harness = may_be_harness
+        self.stood_ns = stood_ns
+        self._contents: dict[int, Content] = {}
+        self._round = 0
+        #: Something unsaved may be missing in the table.
+        self._has_gaps = True
+        #: Nothing was noted since the last seal.
+        self._is_clean = False
+
+    def sealed(self) -> None:
+        """A checkpoint was taken: nothing is unsaved."""
+        self._round += 1
+        self._has_gaps = False
+        self._is_clean = True
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether anything unsaved is known or suspected; else a change can destroy nothing."""
+        return self._has_gaps or not self._is_clean
+
+    def note(self, ino: int, pid: int, call: Key, now_ns: int) -> None:
+        """A process made or changed an inode; 0 is one that brings what others wrote."""
+        known = self._contents.get(ino)
+        since_ns = now_ns
+        if known is not None:
+            if not pid:
+                pid, call = known.pid, known.call
+            if known.round == self._round:
+                since_ns = known.since_ns
+                call = call if call == known.call else SEVERAL
+        elif len(self._contents) >= CONTENTS_MAX:
+            self._forget()
+        self._contents[ino] = Content(pid, call, now_ns, since_ns, self._round)
+        self._is_clean = False
+
+    def note_new(self, inodes: Iterable[int], pid: int, call: Key, now_ns: int) -> None:
+        """The same for many that nobody knew before."""
+        made = Content(pid, call, now_ns, now_ns, self._round)
+        self._contents.update(dict.fromkeys(inodes, made))
+        self._is_clean = False
+        if len(self._contents) >= CONTENTS_MAX:
+            self._forget()
+
+    def is_writing(self, ino: int, pid: int, now_ns: int) -> bool:
+        """Whether a process was the last to change an inode, and not long ago."""
+        known = self._contents.get(ino)
+        return known is not None and known.pid == pid and now_ns - known.last_ns <= _WRITING_NS
+
+    def is_due(self, loss: Loss, pid: int, call: Key, now_ns: int) -> bool:
+        """Whether a process is about to destroy what has to be kept."""
+        known = self._contents.get(loss.ino)
+        if known is None or known.round != self._round:
+            return self._has_gaps and self._is_own(loss.ino)
+        if known.call != call:
+            # A change without a sender is of whoever changed the file last.
+            return bool(pid) or self._has_stood(known, loss, now_ns, self.stood_ns)
+        return self._has_stood(known, loss, now_ns, self._patience_ns(known, pid, now_ns))
+
+    def _patience_ns(self, known: Content, pid: int, now_ns: int) -> int:
+        """For how long content may have stood that the same call destroys."""
+        if now_ns - known.last_ns < EDIT_NS or not self._may_be_harness(pid):
+            return self.stood_ns
+        return min(EDIT_NS, self.stood_ns)
+
+    def _has_stood(self, known: Content, loss: Loss, now_ns: int, patience_ns: int) -> bool:
+        if now_ns - known.last_ns < patience_ns:
+            return False
+        return loss.in_place <= LARGE_BYTES or now_ns - known.since_ns >= LARGE_NS
+
+    def _forget(self) -> None:
+        """Make room: first what is saved, then everything."""
+        current = {ino: c for ino, c in self._contents.items() if c.round == self._round}
+        if len(current) > CONTENTS_MAX // 2:
+            current = {}
+            self._has_gaps = True
+        self._contents = current
