@@ -117,6 +117,11 @@ class Moments:
         if len(self._contents) >= CONTENTS_MAX:
             self._forget()
 
+    def changed_by(self, call: Key) -> list[int]:
+        """What a call made or changed since the last seal."""
+        current = ((i, c) for i, c in self._contents.items() if c.round == self._round)
+        return [ino for ino, content in current if content.call == call]
+
     def is_writing(self, ino: int, pid: int, now_ns: int) -> bool:
         """Whether a process was the last to change an inode, and not long ago."""
         known = self._contents.get(ino)

@@ -280,7 +280,7 @@ class Who:
         return Actor(pid, start, command, self._session(leader), forked and member.pid == pid)
 
     def _command(self, process: Process) -> str:
-        return command_text(read_argv(process.pid, self._proc)) or _printable(process.comm)
+        return command_text(read_argv(process.pid, self._proc)) or printable(process.comm)
 
     def _session(self, process: Process) -> str:
         """The session as "SID:START": a number alone comes again."""
@@ -378,7 +378,7 @@ def command_text(argv: list[bytes]) -> str:
     """A command line for a message: quoted as one would type it, on one line, not too long."""
     words = [word.decode("utf-8", "backslashreplace") for word in argv]
     # A single word with spaces is a title that a program gave itself.
-    text = _printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
+    text = printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
     return text if len(text) <= COMMAND_MAX else text[: COMMAND_MAX - 1] + "…"
 
 
@@ -389,7 +389,7 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return "".join(map(_visible, text))
 
 
