@@ -79,7 +79,7 @@ class AutoSave:
                 self._unnamed = (caller, now_ns)
         elif loss is not None and (lost := self._lost(loss, pid, call, now_ns)) is not None:
             self._save(Due(cause_of(step), self._message(step, lost.ino), "moment"), MOMENT)
-        self._told = (pid, call, now_ns)
+        self._told = (caller.pid if caller else pid, call, now_ns)
         self._signer.sign(step)
 
     def _lost(self, loss: LossOf, pid: int, call: Key, now_ns: int) -> Loss | None:
@@ -122,10 +122,13 @@ class AutoSave:
         for maker in set(makers):
             caller = self._caller(maker, now_ns)
             own = [ino for ino, by in zip(inodes, makers, strict=True) if by == maker]
-            self._moments.note_new(own, maker, caller.call if caller else UNKNOWN, now_ns)
+            pid, call = (caller.pid, caller.call) if caller else (maker, UNKNOWN)
+            self._moments.note_new(own, pid, call, now_ns)
 
     def is_writing(self, ino: int, pid: int) -> bool:
-        return self._moments.is_writing(ino, pid, monotonic_ns())
+        now_ns = monotonic_ns()
+        caller = self._caller(pid, now_ns)
+        return self._moments.is_writing(ino, caller.pid if caller else pid, now_ns)
 
     def sign(self, pid: int) -> None:
         """What comes next is this process's doing."""
