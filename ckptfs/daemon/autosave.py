@@ -130,11 +130,6 @@ class AutoSave:
         caller = self._caller(pid, now_ns)
         return self._moments.is_writing(ino, caller.pid if caller else pid, now_ns)
 
-    def sign(self, pid: int) -> None:
-        """What comes next is this process's doing."""
-        caller = self._caller(pid, monotonic_ns())
-        self._signer.sign(caller.step if caller else None)
-
     def lasting(self, pid: int) -> int:
         """Until when nothing is due before a change by this process."""
         caller = self._caller(pid, monotonic_ns())

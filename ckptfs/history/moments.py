@@ -48,7 +48,8 @@ SEVERAL: Key = (-1, 0)
 
 #: Names that programs give to what they make for themselves and remove at once.
 _TEMPORARY = re.compile(
-    rb"[._-]?(te?mp|lock|LCK|swp|swx|part|journal|wal|shm|pid|bak|orig)([._-]|$)|~$|^[.]#|^#|^4913$",
+    rb"(^|[._-])(te?mp|swp|swx|part|journal|wal|shm|pid|lck)([._-]|$)"
+    rb"|^tmp|[.]lock$|~$|^[.]#|^#|^4913$",
     re.IGNORECASE,
 )
 
