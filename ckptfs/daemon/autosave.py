@@ -57,6 +57,8 @@ class AutoSave:
         self._unnamed: tuple[Caller, int] | None = None
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
+        #: How many changes came from processes that cannot be seen.
+        self.unseen = 0
         #: The process that was told of last, its call, and when that was.
         self._told: tuple[int, Key, int] = (0, UNKNOWN, 0)
 
@@ -71,7 +73,11 @@ class AutoSave:
             self._note_saved()  # somebody else saved or restored
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
-        step, call = (None, UNKNOWN) if caller is None else (caller.step, caller.call)
+        if caller is None:
+            self.unseen += begins
+            step, call = None, UNKNOWN
+        else:
+            step, call = caller.step, caller.call
         due = self._checkpointer.before_change(step if begins else None, now_ns)
         if due is not None:
             self._save(due, "auto")
@@ -81,6 +87,11 @@ class AutoSave:
             self._save(Due(cause_of(step), self._message(step, lost.ino), "moment"), MOMENT)
         self._told = (caller.pid if caller else pid, call, now_ns)
         self._signer.sign(step)
+
+    def declare(self, pid: int) -> bool:
+        """Take a process for a harness, whatever it is called."""
+        self._recent.clear()
+        return self._who.declare(pid)
 
     def _lost(self, loss: LossOf, pid: int, call: Key, now_ns: int) -> Loss | None:
         """What a change destroys that has to be kept."""

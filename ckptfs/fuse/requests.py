@@ -251,7 +251,8 @@ class Requests:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         overwritten = partial(self._bytes_lost, node, offset, in_place=True)
-        self.before(pid, overwritten, node, begins=not self._guard.is_writing(node, pid))
+        begins = bool(pid) and not self._guard.is_writing(node, pid)
+        self.before(pid, overwritten, node, begins=begins)
         return self.at(node)
 
     def allocate(
