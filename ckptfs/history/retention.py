@@ -157,7 +157,7 @@ class Verdicts:
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
         are thinned, as long as it has more than half of the places."""
-        kept = sum(keep for keep, _ in self.found.values())
+        kept = sum(self.found[item.id][0] for item in self._all)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         young = sum(map(self._is_young, self.open))

@@ -21,13 +21,13 @@ def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     return _judge(fs, policy).all()
 
 
-def _judge(fs: Filesystem, policy: RetentionPolicy) -> Verdicts:
+def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> Verdicts:
     store = fs.store
     entries = (undoable(store), redoable(store))
     return judge(
         checkpoints(store),
         policy,
-        fs.clock(),
+        fs.clock() if now_ns is None else now_ns,
         store.size_bytes() - store.reusable_bytes(),
         store.free_bytes(),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
@@ -45,12 +45,12 @@ def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
     return False
 
 
-def expire(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
+def expire(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> list[Decision]:
     """Hide what expires and say what that is. A `Reaper` frees what it holds; the caller commits.
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    return _hide(fs, _judge(fs, policy).expired())
+    return _hide(fs, _judge(fs, policy, now_ns).expired())
 
 
 def _hide(fs: Filesystem, gone: list[Decision]) -> list[Decision]:

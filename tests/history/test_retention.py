@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -162,3 +163,63 @@ def test_a_plan_carried_out_is_a_plan_fulfilled(
     assert len(stay) <= max(limit, 1 + len(pinned & {c.id for c in everything}))
     left = [checkpoint for checkpoint in everything if checkpoint.id in stay]
     assert set(kept(judge(left, policy, NOW_NS).all())) == stay
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+
+def moments_at(*seconds_ago: float, **fields: Any) -> list[Checkpoint]:
+    return made(*(age / 3600 for age in seconds_ago), kind="moment", **fields)
+
+
+def renumbered(items: list[Checkpoint], by: int) -> list[Checkpoint]:
+    return [replace(item, id=item.id + by) for item in items]
+
+
+def test_moments_do_not_count_as_checkpoints() -> None:
+    between = renumbered(moments_at(*range(1, 50)), 100)
+    stay = decide([*made(0, 0.1, 0.2), *between], max_checkpoints=3)
+    assert stay == [0, 1, 2, *range(100, 149)]
+
+
+def test_moments_go_when_they_are_old() -> None:
+    assert decide(moments_at(10, 3500, 3700), moments_ns=HOUR_NS) == [1, 2]
+
+
+def test_of_too_many_moments_the_closest_together_go_first() -> None:
+    found = moments_at(1, *(100 + number / 10 for number in range(50)), 500, 2000)
+    stay = decide(found, moments_max=5)
+    ages = {number: round((NOW_NS - found[number].time_ns) / 1e9) for number in stay}
+    assert len(stay) == 5
+    assert {1, 500} <= set(ages.values()), "what stands alone stays"
+
+
+def test_of_too_many_bytes_moments_go_until_it_is_enough() -> None:
+    found = moments_at(1, 2, 3, 4, 5, bytes=100)
+    assert len(decide(found, moment_bytes=250)) == 2
+    assert 4 in decide(found, moment_bytes=250), "the newest goes last"
+    assert len(decide(found, moment_bytes=0)) == 5, "0 is no limit"
+
+
+def test_a_moment_that_was_named_stays() -> None:
+    found = moments_at(1, 2, 90_000)
+    found[0] = replace(found[0], tag="keep")
+    found[1] = replace(found[1], pinned=True)
+    assert decide(found, moments_max=0) == [0, 1]
+
+
+def test_where_room_is_short_moments_go_before_anything_else() -> None:
+    steps = made(0, 0.5, 0.6)
+    between = renumbered(moments_at(1, 2, 3, 4), 100)
+    stay = decide([*steps, *between], free_bytes=1, min_free_bytes=2)
+    assert stay == [0, 1, 2, 101, 102, 103]
+    assert decide(steps, free_bytes=1, min_free_bytes=2) == [1, 2]
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=60, unique=True), st.integers(1, 20))
+def test_moments_stay_within_their_number_and_spread(ages: list[int], most: int) -> None:
+    found = moments_at(*ages)
+    stay = decide(found, moments_max=most, moments_ns=100 * HOUR_NS)
+    assert len(stay) == min(most, len(ages))
+    if ages:
+        assert found[-1].id in stay, "the newest"
