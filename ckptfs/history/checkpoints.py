@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -240,6 +240,13 @@ def find(store: Store, number: int) -> Checkpoint:
     if found is None:
         raise errors.CheckpointUnknown(str(number))
     return found
+
+
+def as_moment(checkpoint: Checkpoint) -> Checkpoint:
+    """The same as a moment, which remembers what it was."""
+    return replace(
+        checkpoint, kind=MOMENT, metadata={**checkpoint.metadata, "kind": checkpoint.kind}
+    )
 
 
 def without_moments(store: Store) -> list[Checkpoint]:

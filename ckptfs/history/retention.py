@@ -2,7 +2,8 @@
 
 Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
 all stay while they are young, then one in an hour, then one a day, then none. Limits come on top.
-Moments have limits of their own, and go first where room is short.
+Moments have limits of their own, and go first where room is short; a young checkpoint that is one
+too many for the list becomes a moment, so that the list is short and nothing is lost by it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ class Verdicts:
         self._now_ns = now_ns
         self.found: dict[int, tuple[bool, str]] = {}
         self.open: list[Checkpoint] = []
+        #: Those that become moments.
+        self.demoted: list[int] = []
 
     def all(self) -> list[Decision]:
         """What becomes of each checkpoint, newest first."""
@@ -140,9 +143,11 @@ class Verdicts:
                 keep, reason = False, f"a newer one of that {_span(span_ns)} stays"
             if slot is not None:
                 seen.add(slot)
-            self.found[checkpoint.id] = (keep, reason)
             if keep:
+                self.found[checkpoint.id] = (True, reason)
                 self.open.append(checkpoint)
+            else:
+                self._let_go(checkpoint, reason)
 
     def _by_age(self, age_ns: int) -> tuple[bool, str, int]:
         policy = self._policy
@@ -157,7 +162,7 @@ class Verdicts:
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
         are thinned, as long as it has more than half of the places."""
-        kept = sum(self.found[item.id][0] for item in self._all)
+        kept = sum(self.found[item.id][0] for item in self._all) - len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         young = sum(map(self._is_young, self.open))
@@ -165,13 +170,16 @@ class Verdicts:
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
             index = self._closest(young, precious) if crowded else len(self.open) - 1
-            young -= self._is_young(self._expire(index, reason))
+            gone = self.open.pop(index)
+            self._let_go(gone, reason)
+            young -= self._is_young(gone)
 
     def _closest(self, young: int, precious: Collection[int]) -> int:
         """Which of the young ones is missed least: that whose neighbours are closest together, for
         its age. So they stand ever further apart the older they are, and the first of all, from
         which everything began, stays."""
-        kept = [checkpoint for checkpoint in self._all if self.found[checkpoint.id][0]]
+        gone = set(self.demoted)
+        kept = [one for one in self._all if self.found[one.id][0] and one.id not in gone]
         gaps = {
             checkpoint.id: newer.time_ns - older.time_ns
             for newer, checkpoint, older in zip(kept, kept[1:], kept[2:], strict=False)
@@ -202,12 +210,16 @@ class Verdicts:
                 self.found[item.id] = (False, reason)
             return
         for _ in range(-(-len(self.open) // _SHARE)):
-            self._expire(len(self.open) - 1, reason)
+            self.found[self.open.pop().id] = (False, reason)
 
-    def _expire(self, index: int, reason: str) -> Checkpoint:
-        gone = self.open.pop(index)
-        self.found[gone.id] = (False, reason)
-        return gone
+    def _let_go(self, checkpoint: Checkpoint, reason: str) -> None:
+        """One too many for the list: it stays as a moment while it is young enough to be one."""
+        policy = self._policy
+        if policy.moments_max and self._now_ns - checkpoint.time_ns <= policy.moments_ns:
+            self.demoted.append(checkpoint.id)
+            self.found[checkpoint.id] = (True, f"as a moment: {reason}")
+        else:
+            self.found[checkpoint.id] = (False, reason)
 
 
 class Crowd:
