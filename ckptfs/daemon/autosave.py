@@ -22,9 +22,9 @@ from ckptfs.fuse.hooks import LossOf
 from ckptfs.history import Cause, Checkpoint
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
-from ckptfs.history.checkpoints import MOMENT
+from ckptfs.history.checkpoints import LOST, MOMENT
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
-from ckptfs.history.processes import TRUST_NS, Actor, Caller, Key, Who, printable
+from ckptfs.history.processes import TRUST_NS, Caller, Key, Who, printable
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.model import ROOT_INO, Ino
@@ -84,7 +84,10 @@ class AutoSave:
             if caller is not None and (caller.step.provisional or caller.step.edits):
                 self._unnamed = (caller, now_ns)
         elif loss is not None and (lost := self._lost(loss, pid, call, now_ns)) is not None:
-            self._save(Due(cause_of(step), self._message(step, lost.ino), "moment"), MOMENT)
+            path = path_of(self._service.fs, Ino(lost.ino))
+            message = edit_message([path]) if step is not None and step.edits else ""
+            due = Due(cause_of(step), message or message_of(step), "moment")
+            self._save(due, MOMENT, {LOST: os.fsdecode(path)} if path else None)
         self._told = (caller.pid if caller else pid, call, now_ns)
         self._signer.sign(step)
 
@@ -101,12 +104,6 @@ class AutoSave:
         if lost is None or not self._moments.is_due(lost, pid, call, now_ns):
             return None
         return lost
-
-    def _message(self, step: Actor | None, ino: int) -> str:
-        """A harness that edits files itself is told by the file."""
-        if step is None or not step.edits:
-            return message_of(step)
-        return edit_message(self._service.fs, [ino]) or message_of(step)
 
     def _is_own(self, ino: int) -> bool:
         fs = self._service.fs
@@ -155,12 +152,12 @@ class AutoSave:
             self._save(due, "auto")
         self._name_last()
 
-    def _save(self, due: Due, kind: str) -> None:
+    def _save(self, due: Due, kind: str, metadata: dict[str, str] | None = None) -> None:
         self._name_last()
         fs = self._service.fs
         # What is sealed has stood like this since the last change, however late it is sealed.
         since = fs.clock() - due.idle_ns
-        self._last = history.seal(fs, kind, due.message, since, cause=due.cause)
+        self._last = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
         self._note_saved()
         if self._hub.is_watched:  # a writer waits for this
             self._hub.happened("save", checkpoint_record(self._last))
@@ -186,8 +183,9 @@ class AutoSave:
             return
         message = message_of(found.step)
         if found.step.edits:
-            changed = self._moments.changed_by(found.call)
-            message = edit_message(self._service.fs, changed) or message
+            changed = self._moments.changed_by(found.call)[:_EDITED_MAX]
+            files = [path_of(self._service.fs, Ino(ino)) for ino in changed]
+            message = edit_message(files) or message
         self._rename(self._last, message, cause_of(found.step))
 
     def _rename(self, checkpoint: Checkpoint, message: str, cause: Cause) -> None:
@@ -197,27 +195,28 @@ class AutoSave:
             history.describe(store, better)
 
 
-def edit_message(fs: Filesystem, inodes: Iterable[int]) -> str:
+def edit_message(paths: Iterable[bytes]) -> str:
     """What a harness edited, in words; empty if nothing is left of it."""
-    paths = []
-    for ino in list(inodes)[:_EDITED_MAX]:
-        with suppress(OSError):
-            if fs.getattr(fs.head, Ino(ino)).is_file and (path := _path_of(fs, Ino(ino))):
-                paths.append(path)
-    if not paths:
+    files = [path for path in paths if path]
+    if not files:
         return ""
-    if len(paths) == 1:
-        return f"before: edit: {printable(os.fsdecode(paths[0]))}"
-    return f"before: edit: {len(paths):,} files"
+    if len(files) == 1:
+        return f"before: edit: {printable(os.fsdecode(files[0]))}"
+    return f"before: edit: {len(files):,} files"
 
 
-def _path_of(fs: Filesystem, ino: Ino) -> bytes:
-    """Where an inode of the workspace is; empty for one without a name."""
+def path_of(fs: Filesystem, ino: Ino) -> bytes:
+    """Where a file of the workspace is; empty for a directory, and for what has no name."""
     names: list[bytes] = []
-    while ino != ROOT_INO:
+    try:
         inode = fs.getattr(fs.head, ino)
-        if not inode.parent:
+        if inode.is_dir:
             return b""
-        names.append(inode.name)
-        ino = inode.parent
+        while inode.ino != ROOT_INO:
+            if not inode.parent:
+                return b""
+            names.append(inode.name)
+            inode = fs.getattr(fs.head, inode.parent)
+    except OSError:
+        return b""  # damaged, or gone: a name is not worth a failure
     return b"/".join(reversed(names))

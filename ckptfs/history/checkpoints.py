@@ -20,6 +20,8 @@ from ckptfs.store import Store
 _NEXT_ID = b"next_checkpoint"
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
 MOMENT = "moment"
+#: In the metadata of a moment: the path that the next change took something away from.
+LOST = "lost"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
 CURRENT_TASK = b"current_task"
 

@@ -15,7 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.checkpoints import LOST, Checkpoint
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
@@ -111,7 +111,7 @@ class Verdicts:
             young = self._now_ns - item.time_ns <= policy.moments_ns
             self.found[item.id] = (young, stay if young else old)
         self._moments = [item for item in self._moments if self.found[item.id][0]]
-        crowd = Crowd([(item.time_ns, item.bytes) for item in self._moments], self._now_ns)
+        crowd = Crowd(self._moments, self._now_ns)
         while len(crowd) > policy.moments_max or 0 < policy.moment_bytes < crowd.bytes:
             full = len(crowd) > policy.moments_max
             limit = f"{policy.moments_max:,} moments" if full else f"{policy.moment_bytes:,} bytes"
@@ -223,19 +223,26 @@ class Verdicts:
 
 
 class Crowd:
-    """Points in time, newest first, of which those can go one by one that stand closest together
-    for their age: so they stand ever further apart the older they are. Each has a weight."""
+    """Moments, newest first, of which those can go one by one that stand closest together for their
+    age: so they stand ever further apart the older they are. Only those of the same lost path are
+    neighbours, so that a program which rewrites its own file all day pushes nothing else out."""
 
-    def __init__(self, points: Sequence[tuple[int, int]], now_ns: int) -> None:
-        self._times = [time_ns for time_ns, _ in points]
-        self._weights = [weight for _, weight in points]
+    def __init__(self, moments: Sequence[Checkpoint], now_ns: int) -> None:
+        self._times = [item.time_ns for item in moments]
+        self._weights = [item.bytes for item in moments]
         self.bytes = sum(self._weights)
         self._now_ns = now_ns
-        count = len(points)
-        self._newer = list(range(-1, count - 1))
-        self._older = [*range(1, count), -1] if count else []
-        self._left = count
-        self._heap = [(self._apart(index), index) for index in range(count)]
+        self._left = len(moments)
+        self._newer = [-1] * len(moments)
+        self._older = [-1] * len(moments)
+        last: dict[str, int] = {}
+        for index, item in enumerate(moments):
+            path = item.metadata.get(LOST, "")
+            if path in last:
+                self._newer[index] = last[path]
+                self._older[last[path]] = index
+            last[path] = index
+        self._heap = [(self._apart(index), -index) for index in range(len(moments))]
         heapify(self._heap)
 
     def __len__(self) -> int:
@@ -252,7 +259,8 @@ class Crowd:
     def thin(self) -> int:
         """Take away the one that is missed least; return its place in the sequence."""
         while True:
-            apart, index = heappop(self._heap)
+            apart, place = heappop(self._heap)
+            index = -place
             if self._weights[index] >= 0 and apart == self._apart(index):
                 break
         newer, older = self._newer[index], self._older[index]
@@ -265,7 +273,7 @@ class Crowd:
         self._left -= 1
         for neighbour in (newer, older):
             if neighbour >= 0:
-                heappush(self._heap, (self._apart(neighbour), neighbour))
+                heappush(self._heap, (self._apart(neighbour), -neighbour))
         return index
 
 

@@ -249,3 +249,10 @@ def test_what_becomes_a_moment_is_carried_out(tmp_path: Path) -> None:
         assert {item.metadata.get("kind") for item in every if item.is_moment} == {"auto"}
         upkeep.prune(work.fs, RetentionPolicy(max_checkpoints=2, moments_max=1))
         assert len(history.checkpoints(work.fs.store)) == 3
+
+
+def test_a_file_that_is_rewritten_all_day_pushes_no_other_moment_out() -> None:
+    noise = [replace(item, metadata={"lost": "cache.db"}) for item in moments_at(*range(1, 200))]
+    (gem,) = moments_at(150.5, metadata={"lost": "src/app.py"})
+    stay = decide([*noise, replace(gem, id=1000)], moments_max=5)
+    assert len(stay) == 5 and 1000 in stay
