@@ -113,8 +113,9 @@ class AutoSave:
         known = self._recent.get(pid)
         if known is not None and now_ns < known[1]:
             return known[0]
+        harnesses = self._who.harness_count
         caller = self._who(pid)
-        if len(self._recent) >= _RECENT_MAX:
+        if len(self._recent) >= _RECENT_MAX or harnesses != self._who.harness_count:
             self._recent.clear()
         if caller is None or not caller.step.provisional:
             self._recent[pid] = (caller, now_ns + TRUST_NS)
