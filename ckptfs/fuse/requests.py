@@ -218,8 +218,11 @@ class Requests:
             self._clock.saw(wanted.ctime_ns)
         return self._made(self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id))
 
-    def _made(self, inode: Inode) -> Inode:
+    def made(self, ino: int) -> None:
         """The process that was told of last made or changed an inode."""
+        self._guard.made(ino)
+
+    def _made(self, inode: Inode) -> Inode:
         self._guard.made(inode.ino)
         return inode
 
