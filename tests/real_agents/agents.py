@@ -31,10 +31,9 @@ Translate = Callable[[Step, Path], Call]
 
 
 class Place(NamedTuple):
-    """Where an agent runs: its workspace, its home, and the stand-in for its model."""
+    """Where an agent runs: its workspace, and the address of the stand-in for its model."""
 
     workspace: Path
-    home: Path
     url: str
 
 
@@ -43,6 +42,8 @@ class Agent(NamedTuple):
 
     name: str
     hook: str
+    #: What its hooks call the tools for the three kinds of steps.
+    hook_tools: dict[type[Step], str]
     package: str
     program: tuple[Path, ...]
     arguments: tuple[str, ...]
@@ -50,12 +51,18 @@ class Agent(NamedTuple):
     environment: Callable[[Place], dict[str, str]]
     settings: Callable[[Place], dict[str, str]]
     translate: Translate
+    #: The command that destroys everything.
+    removal: str = "rm -rf src"
 
     def command(self, hooked: bool) -> list[str]:
         return [*map(str, self.program), *self.arguments, *(_TRUST.get(self.hook, ()) * hooked)]
 
     def is_installed(self) -> bool:
         return all(path.exists() for path in self.program)
+
+    def version(self) -> str:
+        found: str = json.loads((_MODULES / self.package / "package.json").read_text())["version"]
+        return found
 
 
 #: What makes an agent run hooks that nobody was there to look at.
@@ -118,10 +125,18 @@ wire_api = "responses"
 [analytics]
 enabled = false
 
+[features]
+apps = false
+plugins = false
+
+[sandbox_workspace_write]
+exclude_slash_tmp = true
+exclude_tmpdir_env_var = true
+
 [projects."{place.workspace}"]
 trust_level = "trusted"
 """
-    return {".codex/config.toml": text}
+    return {"home/.codex/config.toml": text}
 
 
 def _codex_tools(step: Step, workspace: Path) -> Call:
@@ -149,6 +164,7 @@ def _codex(name: str, model: str, tools: Translate, *options: str) -> Agent:
     return Agent(
         name=name,
         hook="codex",
+        hook_tools={Write: "apply_patch", Edit: "apply_patch", Run: "Bash"},
         package="@openai/codex",
         program=(_NODE, _MODULES / "@openai" / "codex" / "bin" / "codex.js"),
         arguments=("exec", _PROMPT, "--skip-git-repo-check", "-m", model, *options),
@@ -156,6 +172,8 @@ def _codex(name: str, model: str, tools: Translate, *options: str) -> Agent:
         environment=lambda _: {"STAND_IN_KEY": _KEY},
         settings=_codex_settings,
         translate=tools,
+        # It refuses "rm -f" in every mode: "Use a safer approach".
+        removal="rm -r src",
     )
 
 
@@ -186,6 +204,7 @@ def _opencode_environment(_: Place) -> dict[str, str]:
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        "npm_config_offline": "true",
     }
 
 
@@ -210,7 +229,7 @@ def _gemini_settings(place: Place) -> dict[str, str]:
         telemetry={"enabled": False},
         general={"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
     )
-    return {".gemini/settings.json": text}
+    return {"home/.gemini/settings.json": text}
 
 
 def _gemini_environment(place: Place) -> dict[str, str]:
@@ -235,7 +254,7 @@ def _qwen_settings(place: Place) -> dict[str, str]:
         telemetry={"enabled": False},
         general={"enableAutoUpdate": False, "disableAutoUpdate": True},
     )
-    return {".qwen/settings.json": text}
+    return {"home/.qwen/settings.json": text}
 
 
 def _qwen_environment(place: Place) -> dict[str, str]:
@@ -262,6 +281,7 @@ AGENTS = (
     Agent(
         name="claude",
         hook="claude",
+        hook_tools={Write: "Write", Edit: "Edit", Run: "Bash"},
         package="@anthropic-ai/claude-code",
         program=(_MODULES / "@anthropic-ai" / f"claude-code-linux-{_MACHINE}" / "claude",),
         arguments=("-p", _PROMPT, "--dangerously-skip-permissions"),
@@ -276,6 +296,7 @@ AGENTS = (
     Agent(
         name="opencode",
         hook="opencode",
+        hook_tools={Write: "write", Edit: "edit", Run: "bash"},
         package="opencode-ai",
         program=(_MODULES / f"opencode-linux-{_MACHINE}" / "bin" / "opencode",),
         arguments=("run", _PROMPT),
@@ -287,6 +308,7 @@ AGENTS = (
     Agent(
         name="gemini",
         hook="gemini",
+        hook_tools={Write: "write_file", Edit: "replace", Run: "run_shell_command"},
         package="@google/gemini-cli",
         program=(_NODE, _MODULES / "@google" / "gemini-cli" / "bundle" / "gemini.js"),
         arguments=("--yolo", "-m", "gemini-2.5-pro", "-p", _PROMPT),
@@ -298,6 +320,7 @@ AGENTS = (
     Agent(
         name="qwen",
         hook="qwen",
+        hook_tools={Write: "write_file", Edit: "edit", Run: "run_shell_command"},
         package="@qwen-code/qwen-code",
         program=(_NODE, _MODULES / "@qwen-code" / "qwen-code" / "cli-entry.js"),
         arguments=("--yolo", "-p", _PROMPT),

@@ -29,9 +29,7 @@ def tool_call(number: int, call: Call) -> Iterator[bytes]:
 
 def text(words: str) -> Iterator[bytes]:
     content = [{"type": "output_text", "text": words, "annotations": []}]
-    return _response(
-        {"type": "message", "id": "msg_0001", "role": "assistant", "content": content}
-    )
+    return _response({"type": "message", "id": "msg_0001", "role": "assistant", "content": content})
 
 
 def whole(words: str) -> Request:

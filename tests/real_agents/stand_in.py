@@ -37,13 +37,10 @@ class StandIn:
         #: What the agent's tools answered, as the newest turn has it.
         self.results: list[Any] = []
         self.asked: list[str] = []
-        #: The last turn as a whole, for someone who looks for the tools that an agent offers.
-        self.turn: dict[str, Any] = {}
 
     def answer(self, path: str, request: dict[str, Any]) -> Iterable[bytes]:
         if not self.wire.is_turn(path, request):
             return self.wire.text("A title")
-        self.turn = request
         self.results = self.wire.results(request)
         step = len(self.results)
         if step < len(self.calls):
