@@ -26,7 +26,6 @@ _NODE = _MODULES / f"node-linux-{_MACHINE}" / "bin" / "node"
 _PROMPT = "Do what has to be done."
 _KEY = "dummy"
 
-
 Translate = Callable[[Step, Path], Call]
 
 
@@ -38,9 +37,12 @@ class Place(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """``hook`` is its name for `ckptfs hook install`, ``package`` the npm package it comes in."""
+    """``hook`` is its name for `ckptfs hook install`, ``package`` the npm package it comes in.
+    ``settings`` are texts by their paths below the directory that holds home and workspace."""
 
     name: str
+    #: As the table in docs/AGENTS.md has it.
+    title: str
     hook: str
     #: What its hooks call the tools for the three kinds of steps.
     hook_tools: dict[type[Step], str]
@@ -105,6 +107,8 @@ def _claude_tools(step: Step, workspace: Path) -> Call:
 
 # -- Codex -----------------------------------------------------------------------------------------
 
+_UNBOUND = "--dangerously-bypass-approvals-and-sandbox"
+_SANDBOX = "--sandbox=workspace-write"
 
 #: Models of which Codex knows how they are to be given their tools: one by one, or (code mode) as
 #: functions of a JavaScript program that is the only tool.
@@ -160,14 +164,15 @@ def _patch(body: str) -> str:
     return f"*** Begin Patch\n{body}*** End Patch\n"
 
 
-def _codex(name: str, model: str, tools: Translate, *options: str) -> Agent:
+def _codex(name: str, title: str, model: str, tools: Translate, bounds: str) -> Agent:
     return Agent(
         name=name,
+        title=title,
         hook="codex",
         hook_tools={Write: "apply_patch", Edit: "apply_patch", Run: "Bash"},
         package="@openai/codex",
         program=(_NODE, _MODULES / "@openai" / "codex" / "bin" / "codex.js"),
-        arguments=("exec", _PROMPT, "--skip-git-repo-check", "-m", model, *options),
+        arguments=("exec", _PROMPT, "--skip-git-repo-check", "-m", model, bounds),
         wire=openai_responses,
         environment=lambda _: {"STAND_IN_KEY": _KEY},
         settings=_codex_settings,
@@ -204,6 +209,7 @@ def _opencode_environment(_: Place) -> dict[str, str]:
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        # It would install what plugins may need, ours does not, and fill the workspace with it.
         "npm_config_offline": "true",
     }
 
@@ -280,6 +286,7 @@ def _qwen_tools(step: Step, workspace: Path) -> Call:
 AGENTS = (
     Agent(
         name="claude",
+        title="Claude Code",
         hook="claude",
         hook_tools={Write: "Write", Edit: "Edit", Run: "Bash"},
         package="@anthropic-ai/claude-code",
@@ -290,11 +297,12 @@ AGENTS = (
         settings=_nothing,
         translate=_claude_tools,
     ),
-    _codex("codex", _DIRECT, _codex_tools, "--dangerously-bypass-approvals-and-sandbox"),
-    _codex("codex-code", _CODE, _codex_code, "--dangerously-bypass-approvals-and-sandbox"),
-    _codex("codex-sandbox", _DIRECT, _codex_tools, "--sandbox", "workspace-write"),
+    _codex("codex", "Codex", _DIRECT, _codex_tools, _UNBOUND),
+    _codex("codex-code", "Codex, code mode", _CODE, _codex_code, _UNBOUND),
+    _codex("codex-sandbox", "Codex, sandbox", _DIRECT, _codex_tools, _SANDBOX),
     Agent(
         name="opencode",
+        title="opencode",
         hook="opencode",
         hook_tools={Write: "write", Edit: "edit", Run: "bash"},
         package="opencode-ai",
@@ -307,6 +315,7 @@ AGENTS = (
     ),
     Agent(
         name="gemini",
+        title="Gemini CLI",
         hook="gemini",
         hook_tools={Write: "write_file", Edit: "replace", Run: "run_shell_command"},
         package="@google/gemini-cli",
@@ -319,6 +328,7 @@ AGENTS = (
     ),
     Agent(
         name="qwen",
+        title="Qwen Code",
         hook="qwen",
         hook_tools={Write: "write_file", Edit: "edit", Run: "run_shell_command"},
         package="@qwen-code/qwen-code",

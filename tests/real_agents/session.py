@@ -91,7 +91,11 @@ def running(
             (base / name).write_text(text)
         env = {**_environment(home), **work.env, **agent.environment(place)}
         with started(agent.command(hooked), work.path, home, env) as program:
-            yield program, model
+            try:
+                yield program, model
+            except AssertionError as error:
+                error.add_note(model.account())
+                raise
 
 
 def _environment(home: Path) -> dict[str, str]:

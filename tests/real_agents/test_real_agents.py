@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ckptfs.hook.agents import AGENTS as HOOKS
 from tests.real_agents.agents import INSTALLED, Agent
 from tests.real_agents.running import Process, ancestry, started
 from tests.real_agents.script import Run
@@ -33,6 +34,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.deep
 
 RECORDED = Path(__file__).parent / "recorded"
+DOCS = Path(__file__).parents[2] / "docs" / "AGENTS.md"
 
 every_version = pytest.mark.parametrize(
     "path, text",
@@ -195,6 +197,8 @@ _VARIES = re.compile(
     r"|(?<=/claude-)[0-9a-f]{4}(?=-cwd)"
     r"|(?<=/gemini-shell-)\w{6}"
     r"|(?<=/codex-arg0)\w{6}"
+    r"|(?<=/shell_snapshots/)[\w.-]+(?=\.sh)"
+    r"|(?<=/codex-daemon-)\d+"
     r"|(?<=--max-old-space-size=)\d+"
 )
 
@@ -205,7 +209,12 @@ def same_every_time(word: str, base: Path) -> str:
     return _VARIES.sub("@", placed)
 
 
-# -- the tests' own promise ------------------------------------------------------------------------
+# -- the docs, and the tests' own promise ----------------------------------------------------------
+
+
+def test_the_docs_say_which_version_of_an_agent_was_tested_and_how(agent: Agent) -> None:
+    hooked = "yes" if agent.hook in HOOKS else "–"  # noqa: RUF001
+    assert f"| {agent.title} | {agent.version()} | {hooked} | yes |" in DOCS.read_text()
 
 
 def test_a_program_that_hangs_is_ended_with_all_it_started_and_what_it_said_is_told(
