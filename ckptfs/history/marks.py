@@ -108,7 +108,7 @@ def _by_tool(
 ) -> Checkpoint | None:
     """The newest that tells of this tool in this session; ``without_id`` if the call had an id, so
     that a checkpoint with another one cannot be meant."""
-    for item in recent:
+    for item in recent if tool else ():
         about = (item.metadata.get("session", ""), item.metadata.get("tool", ""))
         if about == (session, tool) and not (without_id and item.metadata.get(TOOL_USE)):
             return item
