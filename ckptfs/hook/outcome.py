@@ -30,10 +30,10 @@ _STATES_CUT = frozenset({"cancelled", "canceled", "aborted", "interrupted"})
 
 #: An exit code in words, on a line of its own as shells' tools write it.
 _CODE_LINE = re.compile(
-    r"^(?:\w+ )?(?:failed with )?exit(?:ed with)?(?: code| status):? (-?\d+)\b",
+    r"^(?:\w+ )?(?:failed with )?exit(?:ed with)?(?: code| status):? (-?\d{1,9})\b",
     re.IGNORECASE | re.MULTILINE,
 )
-#: How much of a text is looked at, at its beginning and its end.
+#: How much of a text is looked at.
 _LOOKED_AT = 2000
 
 #: These agents tell after a tool that it ran, not how it ended.
@@ -70,16 +70,19 @@ def result_of(event: Event) -> str:
     if event.kind == "failed":
         if record.get("is_interrupt") is True:
             return INTERRUPTED
-        return _in_words(fields.text(record, "error")) or FAILED
+        return _failure(fields.text(record, "error"))
     found = _found(record)
     if found or event.agent in _TELL_NOTHING:
         return found
-    return FAILED if fields.text(record, "error") else OK
+    error = fields.text(record, "error")
+    return _failure(error) if error else OK
 
 
 def _of_call(call: fields.Record) -> str:
-    """Of one in a batch, which says less of each: its answer may be that of a failure."""
-    return _in_object(call) or _found(call)
+    """Of one in a batch, which says less of each: the answer may be the words of an error."""
+    answer = call.get("tool_response")
+    failed = _failure(answer) if isinstance(answer, str) else FAILED
+    return _in_object(call) or (failed if failed != FAILED else _found(call))
 
 
 def _found(record: fields.Record) -> str:
@@ -121,15 +124,19 @@ def _in_object(answer: fields.Record) -> str:
     if answer.get("interrupted") is True or answer.get("cancelled") is True:
         return INTERRUPTED
     if any(answer.get(name) for name in _BAD) or any(answer.get(name) is False for name in _GOOD):
-        return FAILED
+        return _failure(str(answer.get("error", "")))
     return OK if any(answer.get(name) is True for name in _GOOD) else ""
 
 
+def _failure(words: str) -> str:
+    """By the words of an error: what went wrong comes first, then the output."""
+    codes = _CODE_LINE.findall(words[:_LOOKED_AT])
+    return _of_code(int(codes[0])) if codes and int(codes[0]) else FAILED
+
+
 def _in_words(words: str) -> str:
-    """By a line that tells the exit code, the last one; such a line may also be the output of a
-    program, which comes before."""
-    looked_at = words if len(words) <= 2 * _LOOKED_AT else words[:_LOOKED_AT] + words[-_LOOKED_AT:]
-    codes = _CODE_LINE.findall(looked_at)
+    """By the words of an answer: the output, which may hold anything, comes before its end."""
+    codes = _CODE_LINE.findall(words[-_LOOKED_AT:])
     return _of_code(int(codes[-1])) if codes else ""
 
 

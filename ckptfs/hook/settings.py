@@ -82,7 +82,7 @@ def _installed_json(agent: Agent, path: Path, text: str, command: str) -> str:
         if _json(path, text).get(key) is None:
             text = jsonc.append(text, _json(path, text), value, key)
     wanted = _wanted(agent, command)
-    for keys in _lists(agent, _json(path, text)):
+    for keys in _lists(agent, path, _json(path, text)):
         if keys not in wanted:
             text = _without_ours(agent, path, text, keys)
     for keys, items in wanted.items():
@@ -99,13 +99,17 @@ def _wanted(agent: Agent, command: str) -> dict[Keys, list[Item]]:
     return found
 
 
-def _lists(agent: Agent, root: Value) -> list[Keys]:
+def _lists(agent: Agent, path: Path, root: Value) -> list[Keys]:
     """Where lists of hooks stand."""
     found = _at(root, agent.shape.at)
     if found is None:
         return []
+    form = dict if agent.shape.by_event else list
+    if not isinstance(found.plain, form):
+        kind = "object" if agent.shape.by_event else "list"
+        raise AgentSettingsInvalid(path, f'"{".".join(agent.shape.at)}" in it is no {kind}')
     if not agent.shape.by_event:
-        return [agent.shape.at] if isinstance(found.plain, list) else []
+        return [agent.shape.at]
     inside = [item for item in found.items if isinstance(item.value.plain, list)]
     return [(*agent.shape.at, str(item.key)) for item in inside]
 
@@ -155,7 +159,7 @@ def _append_member(path: Path, text: str, keys: Keys, new: Any) -> str:
 
 def _uninstalled_json(agent: Agent, path: Path, text: str) -> str:
     before = text
-    for keys in _lists(agent, _json(path, text)):
+    for keys in _lists(agent, path, _json(path, text)):
         text = _without_ours(agent, path, text, keys)
     if text == before:
         return text

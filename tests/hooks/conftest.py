@@ -23,27 +23,31 @@ class Agent:
     def __init__(self, work: Workspace) -> None:
         self.work = work
 
-    def send(self, given: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
-        """One call. It must end well and answer one JSON object, whatever it is given."""
+    def call(self, given: object, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        """One call. It must end well, whatever it is given."""
         data = given if isinstance(given, bytes) else json.dumps(given).encode()
         done = subprocess.run(
-            [sys.executable, "-m", "ckptfs", "hook"],
+            [sys.executable, "-m", "ckptfs", "hook", *arguments],
             input=data,
             env={**os.environ, **self.work.env},
             cwd="/",
             capture_output=True,
             timeout=60,
-            **options,
         )
         assert done.returncode == 0
+        return done
+
+    def send(self, given: object) -> subprocess.CompletedProcess[bytes]:
+        """The same of an agent that wants one JSON object for an answer."""
+        done = self.call(given)
         assert isinstance(json.loads(done.stdout), dict)
         assert done.stdout.count(b"\n") == 1
         return done
 
-    def quietly(self, given: object) -> None:
+    def quietly(self, given: object, *arguments: str, answer: bytes = b"{}\n") -> None:
         """One call with nothing to complain about, and nothing to tell."""
-        done = self.send(given)
-        assert (done.stdout, done.stderr) == (b"{}\n", b"")
+        done = self.call(given, *arguments)
+        assert (done.stdout, done.stderr) == (answer, b"")
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Newest first."""
