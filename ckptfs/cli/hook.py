@@ -17,34 +17,32 @@ if TYPE_CHECKING:
 DEADLINE = 5.0
 
 
+#: What is said where there is nothing to say, until it is known what this agent takes for that.
+_nothing = b"{}"
+
+
 def call(agent: str = "", event: str = "") -> NoReturn:
     """Answer one hook call on standard input. Always ends with 0: nothing may block an agent.
 
     ``agent`` and ``event`` stand in the command that was installed, where the input lacks them.
     """
-    _thread.start_new_thread(_give_up, (time.monotonic() + DEADLINE, agent, event))
+    global _nothing
+    _thread.start_new_thread(_give_up, (time.monotonic() + DEADLINE,))
     try:
-        from ckptfs.hook.calling import answer
+        from ckptfs.hook import calling
 
-        _say(*answer(lambda size: os.read(0, size), agent, event))
+        _nothing = calling.nothing(agent, event)
+        _say(*calling.answer(lambda size: os.read(0, size), agent, event))
     except BaseException as error:  # noqa: BLE001 - an edge: the agent goes on
-        problem = f"failed: {type(error).__name__}: {error}. No checkpoint was taken."
-        _say(_nothing(agent, event), problem)
+        _say(_nothing, f"failed: {type(error).__name__}: {error}. No checkpoint was taken.")
     os._exit(0)
 
 
-def _give_up(deadline: float, agent: str, event: str) -> None:
+def _give_up(deadline: float) -> None:
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(left)
-    problem = f"gave up after {DEADLINE:.0f} seconds. No checkpoint was taken."
-    _say(_nothing(agent, event), problem)
+    _say(_nothing, f"gave up after {DEADLINE:.0f} seconds. No checkpoint was taken.")
     os._exit(0)
-
-
-def _nothing(agent: str, event: str) -> bytes:
-    from ckptfs.hook.calling import nothing
-
-    return nothing(agent, event)
 
 
 def _say(output: bytes, warning: str) -> None:

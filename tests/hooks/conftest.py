@@ -16,6 +16,10 @@ from ckptfs import config
 from ckptfs.control.client import Client
 from tests.support.mounting import Workspace, workspace
 
+#: Made from the sources, schemas and examples that the agents' makers publish; docs/AGENTS.md says
+#: which of whom.
+RECORDINGS = Path(__file__).parent / "recorded"
+
 
 class Agent:
     """Calls the hook of one workspace."""
@@ -59,6 +63,27 @@ class Agent:
         """Do something in the workspace, so that there is something to save."""
         with (self.work.path / "changes").open("a") as file:
             file.write("more\n")
+
+
+class Case:
+    """A recorded input, with the paths of this run in it, and what is to become of it."""
+
+    def __init__(self, name: str, agent: Agent, transcript: Path) -> None:
+        text = (RECORDINGS / f"{name}.json").read_text()
+        for mark, value in {
+            "@CWD@": agent.work.path,
+            "@TRANSCRIPT@": transcript,
+            "@LENGTH@": transcript.stat().st_size,
+        }.items():
+            text = text.replace(mark, str(value))
+        self.fields = json.loads(text)
+        self._agent = agent
+
+    def send(self) -> None:
+        answer = self.fields.get("answer", {})
+        said = b"" if answer is None else json.dumps(answer).encode() + b"\n"
+        arguments = self.fields.get("arguments", [])
+        self._agent.quietly(self.fields["input"], *arguments, answer=said)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,9 @@ from ckptfs.history import tasks
 from ckptfs.hook import calling, events
 from ckptfs.hook.agents import AGENTS
 from ckptfs.hook.fields import NAMES
-from tests.hooks.conftest import Agent
+from tests.hooks.conftest import RECORDINGS, Agent, Case
 from tests.support.mounting import Workspace, scratch
 
-# Made from the sources, schemas and examples that the agents' makers publish; see docs/AGENTS.md.
-RECORDINGS = Path(__file__).parent / "recorded"
 RECORDED = sorted(path.stem for path in RECORDINGS.glob("*.json"))
 
 
@@ -45,27 +43,6 @@ def before_tool(work: Path, tool: str = "Bash", **more: Any) -> dict[str, Any]:
 
 
 # -- what agents send ------------------------------------------------------------------------------
-
-
-class Case:
-    """A recorded input, with the paths of this run in it, and what is to become of it."""
-
-    def __init__(self, name: str, agent: Agent, transcript: Path) -> None:
-        text = (RECORDINGS / f"{name}.json").read_text()
-        for mark, value in {
-            "@CWD@": agent.work.path,
-            "@TRANSCRIPT@": transcript,
-            "@LENGTH@": transcript.stat().st_size,
-        }.items():
-            text = text.replace(mark, str(value))
-        self.fields = json.loads(text)
-        self._agent = agent
-
-    def send(self) -> None:
-        answer = self.fields.get("answer", {})
-        said = b"" if answer is None else json.dumps(answer).encode() + b"\n"
-        arguments = self.fields.get("arguments", [])
-        self._agent.quietly(self.fields["input"], *arguments, answer=said)
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if not follows(name)])
@@ -429,6 +406,13 @@ def test_a_command_that_names_the_event_needs_no_input(agent: Agent) -> None:
     assert (found["message"], found["metadata"]["agent"]) == ("a tool", "kiro")
 
 
+def test_the_options_of_a_call_may_stand_the_other_way_round(agent: Agent) -> None:
+    agent.change()
+    given = {"cwd": str(agent.work.path), "tool_name": "shell"}
+    agent.quietly(given, "--event", "PreToolUse", "--agent", "kiro", answer=b"")
+    assert agent.checkpoints()[0]["metadata"]["agent"] == "kiro"
+
+
 @pytest.mark.parametrize("event", ["PostToolUse", "SubagentStart", "TaskCreated"])
 def test_what_is_only_told_is_not_missed_where_there_is_no_workspace(
     agent: Agent, tmp_path: Path, event: str
@@ -485,20 +469,27 @@ def test_fifty_megabytes_are_read_in_little_memory(agent: Agent) -> None:
 
 
 def test_an_agent_that_never_ends_its_input_is_given_up_on(agent: Agent) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ckptfs", "hook"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **agent.work.env},
-    )
-    with child:
-        assert child.stdin and child.stdout and child.stderr
+    before_antigravity = ["--agent", "antigravity", "--event", "PreToolUse"]
+    children = {
+        answer: subprocess.Popen(
+            [sys.executable, "-m", "ckptfs", "hook", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **agent.work.env},
+        )
+        for answer, arguments in ((b"{}\n", []), (b'{"decision": "ask"}\n', before_antigravity))
+    }
+    for child in children.values():
+        assert child.stdin
         child.stdin.write(b'{"hook_event_name"')
         child.stdin.flush()
-        assert child.wait(60) == 0
-        assert child.stdout.read() == b"{}\n"
-        assert b"gave up" in child.stderr.read()
+    for answer, child in children.items():
+        with child:
+            assert child.stdout and child.stderr
+            assert child.wait(60) == 0
+            assert child.stdout.read() == answer
+            assert b"gave up" in child.stderr.read()
 
 
 # -- how it starts ---------------------------------------------------------------------------------

@@ -9,14 +9,15 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ckptfs.hook.agents import AGENTS
-from tests.hooks.conftest import Agent
+from ckptfs.hook.agents import AGENTS, commands_in
+from tests.hooks.conftest import Agent, Case
 from tests.support.mounting import ckptfs, scratch, succeed
 
 
@@ -274,28 +275,69 @@ def test_without_any_agent_the_status_says_so(home: Home) -> None:
 # -- at work ---------------------------------------------------------------------------------------
 
 
-def test_the_installed_command_takes_a_checkpoint(agent: Agent) -> None:
-    work = agent.work
-    installed = ckptfs("hook", "install", "claude", "--yes", env=work.env, cwd=work.path)
-    assert installed.returncode == 0
-    settings = json.loads((work.path / ".claude" / "settings.json").read_text())
-    (group,) = settings["hooks"]["PreToolUse"]
-    given = {
-        "hook_event_name": "PreToolUse",
-        "cwd": str(work.path),
-        "tool_name": "Bash",
-        "tool_input": {"command": "as installed"},
-    }
-    done = subprocess.run(
-        group["hooks"][0]["command"],
-        shell=True,
-        input=json.dumps(given).encode(),
-        env={**os.environ, **work.env},
-        cwd=work.path,
-        capture_output=True,
+#: By agent, the event whose hook is run, and a recorded input of it.
+CALLS = {
+    "claude": ("PreToolUse", "claude-bash"),
+    "codex": ("PreToolUse", "codex-bash"),
+    "gemini": ("BeforeTool", "gemini-shell"),
+    "cursor": ("preToolUse", "cursor-shell"),
+    "copilot": ("PreToolUse", "copilot-bash"),
+    "antigravity": ("PreInvocation", "antigravity-invocation"),
+    "qwen": ("PreToolUse", "qwen-shell"),
+    "cline": ("PreToolUse", "cline-write"),
+    "goose": ("PreToolUse", "goose-shell"),
+    "droid": ("PreToolUse", "droid-execute"),
+    "windsurf": ("pre_write_code", "windsurf-write"),
+    "kiro": ("PreToolUse", "kiro-write"),
+}
+
+
+def command_in(name: str, path: Path, event: str) -> str:
+    """The command of one event, found in the settings as the agent finds it."""
+    if AGENTS[name].runs_files:
+        return str(path.with_name(event))
+    found = (
+        tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"{}\n", b"")
-    assert agent.checkpoints()[0]["message"] == "Bash: as installed"
+    for key in AGENTS[name].shape.at:
+        found = found[key]
+    items = [item for item in found if item["trigger"] == event] if name == "kiro" else found[event]
+    (command,) = (command for command in commands_in(items[0]) if command)
+    return str(command)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_installed_command_takes_a_checkpoint(
+    agent: Agent, transcript: Path, name: str
+) -> None:
+    work, (event, recorded) = agent.work, CALLS[name]
+    installed = ckptfs("hook", "install", name, "--yes", "--json", env=work.env, cwd=work.path)
+    command = command_in(name, Path(json.loads(succeed(installed).stdout)["path"]), event)
+    case = Case(recorded, agent, transcript)
+    agent.change()
+    # Cursor hands the input over in this way; the others' pipes come to the same.
+    script = f"{command} <<'CURSOR_HOOK_EOF'\n{json.dumps(case.fields['input'])}\nCURSOR_HOOK_EOF\n"
+    if AGENTS[name].guard:
+        script = f"({command}) <<'EOF'\n{json.dumps(case.fields['input'])}\nEOF\n"
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={**os.environ, **work.env},
+        cwd="/",
+        capture_output=True,
+        timeout=60,
+    )
+    said = b"" if name in ("droid", "kiro") else b"{}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, b"")
+    found = agent.checkpoints()[0]
+    assert (found["message"], found["metadata"]["agent"]) == (case.fields["message"], name)
+
+
+@pytest.mark.parametrize("name", ["copilot", "kiro"])
+def test_a_hook_whose_ckptfs_is_gone_forbids_nothing(home: Home, name: str) -> None:
+    path = Path(home.json("install", name, "--yes")["path"])
+    command = command_in(name, path, "PreToolUse").replace(sys.executable, "/gone/python")
+    done = subprocess.run(["sh", "-c", command], input=b"{}", capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"") and b"/gone/python" in done.stderr
 
 
 #: Stands in for opencode: loads the plugin as its two versions do, and runs a tool.
