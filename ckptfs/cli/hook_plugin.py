@@ -61,6 +61,6 @@ def _text(folder: Path) -> str:
             f"  Claude Code:        claude plugin marketplace add {shown}",
             "                      claude plugin install ckptfs@ckptfs",
             f"  Codex:              codex plugin marketplace add {shown}",
-            "                      then install ckptfs with /plugins",
+            "                      codex plugin add ckptfs@ckptfs",
         ]
     )

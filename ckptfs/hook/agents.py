@@ -20,13 +20,17 @@ Keys = tuple[str, ...]
 
 #: How long an agent waits for a call that hangs; a call ends before that by itself.
 _HOOK_SECONDS = 10
+#: At the end of a session Codex waits no longer than this, and warns of more.
+_LAST_SECONDS = 3
 
 
 class On(NamedTuple):
-    """An event that is asked for: for which tools, and whether the agent goes on meanwhile."""
+    """An event that is asked for: for which tools, whether the agent goes on meanwhile, and how
+    long it waits else."""
 
     tools: str = ""
     in_background: bool = False
+    seconds: int = _HOOK_SECONDS
 
 
 class Shape(NamedTuple):
@@ -83,15 +87,15 @@ def command_of(agent: Agent, event: str, command: str) -> str:
     return " ".join([*words, agent.guard]).rstrip()
 
 
-def _timeout(agent: Agent) -> int:
-    return _HOOK_SECONDS * agent.second
+def _timeout(agent: Agent, event: str) -> int:
+    return agent.events[event].seconds * agent.second
 
 
 def _hook(agent: Agent, event: str, command: str) -> Item:
     hook = {
         "type": "command",
         "command": command_of(agent, event, command),
-        "timeout": _timeout(agent),
+        "timeout": _timeout(agent, event),
     }
     return {**hook, "async": True} if agent.events[event].in_background else hook
 
@@ -104,13 +108,13 @@ def _group(agent: Agent, event: str, command: str) -> Item:
 
 def _of_cursor(agent: Agent, event: str, command: str) -> Item:
     tools = agent.events[event].tools
-    item = {"command": command_of(agent, event, command), "timeout": _timeout(agent)}
+    item = {"command": command_of(agent, event, command), "timeout": _timeout(agent, event)}
     return {**item, "matcher": tools} if tools else item
 
 
 def _of_copilot(agent: Agent, event: str, command: str) -> Item:
     bash = command_of(agent, event, command)
-    return {"type": "command", "bash": bash, "timeoutSec": _timeout(agent)}
+    return {"type": "command", "bash": bash, "timeoutSec": _timeout(agent, event)}
 
 
 def _of_windsurf(agent: Agent, event: str, command: str) -> Item:
@@ -120,7 +124,7 @@ def _of_windsurf(agent: Agent, event: str, command: str) -> Item:
 def _of_kiro(agent: Agent, event: str, command: str) -> Item:
     action = {"type": "command", "command": command_of(agent, event, command)}
     name = f"ckptfs {event}"
-    return {"name": name, "trigger": event, "action": action, "timeout": _timeout(agent)}
+    return {"name": name, "trigger": event, "action": action, "timeout": _timeout(agent, event)}
 
 
 _GROUPS = Shape(_group)
@@ -150,7 +154,7 @@ _ALL = (
             "TaskCompleted": On(),
             "PreCompact": On(),
             "Stop": On(),
-            "SessionEnd": On(),
+            "SessionEnd": On(seconds=_LAST_SECONDS),
         },
         _GROUPS,
         project=".claude",
@@ -173,7 +177,7 @@ _ALL = (
             "SubagentStop": On(),
             "PreCompact": On(),
             "Stop": On(),
-            "SessionEnd": On(),
+            "SessionEnd": On(seconds=_LAST_SECONDS),
         },
         _GROUPS,
         project=".codex",

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ckptfs.hook.agents import AGENTS, On
+from ckptfs.hook.agents import AGENTS
 
 NAME = "ckptfs"
 _ABOUT = "Checkpoints of the workspace before each tool that may write, and tools to look back."
@@ -59,8 +59,7 @@ def files(program: list[str], version: str) -> dict[str, str]:
 def _hooks(program: list[str]) -> dict[str, Any]:
     claude = AGENTS["claude"]
     asked = {
-        event: On(_TOOLS, on.in_background) if on.tools else on
-        for event, on in claude.events.items()
+        event: on._replace(tools=_TOOLS) if on.tools else on for event, on in claude.events.items()
     }
     agent = claude._replace(events=asked)
     command = shlex.join([*program, "hook"])

@@ -120,21 +120,72 @@ def test_it_calls_ckptfs_as_it_was_called_itself() -> None:
     assert server == {"command": "/a b/python", "args": ["-m", "ckptfs", "mcp"]}
 
 
+# -- what the agents themselves say; they are fetched, so these take a while -----------------------
+
+
+def fetched(package: str, command: str, base: Path) -> tuple[Path, dict[str, str]]:
+    """An agent's command from npm, and an environment with a home of its own."""
+    npm = shutil.which("npm")
+    assert npm, f"npm is needed to fetch {package}"
+    home = base / "home"
+    (home / ".codex").mkdir(parents=True)
+    env = {**os.environ, "HOME": str(home), "CODEX_HOME": str(home / ".codex")}
+    prefix = base / "fetched"
+    subprocess.run([npm, "install", "--prefix", prefix, package], env=env, check=True, timeout=280)
+    return prefix / "node_modules" / ".bin" / command, env
+
+
 @pytest.mark.deep
 def test_claude_code_finds_nothing_wrong_with_it(folder: Path, tmp_path: Path) -> None:
-    npm = shutil.which("npm")
-    assert npm, "npm is needed to fetch Claude Code"
-    home = tmp_path / "home"
-    env = {**os.environ, "HOME": str(home), "npm_config_cache": str(tmp_path / "cache")}
-    prefix = tmp_path / "claude"
-    package = "@anthropic-ai/claude-code"
-    subprocess.run([npm, "install", "--prefix", prefix, package], env=env, check=True, timeout=280)
-    claude = prefix / "node_modules" / ".bin" / "claude"
-    done = subprocess.run(
-        [claude, "plugin", "validate", folder, "--strict"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    claude, env = fetched("@anthropic-ai/claude-code", "claude", tmp_path)
+    command = [claude, "plugin", "validate", folder, "--strict"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def hooks_of_codex(codex: Path, env: dict[str, str], project: Path) -> dict[str, Any]:
+    """What Codex lists for a project: its hooks, warnings and errors."""
+    info = {"clientInfo": {"name": "ckptfs-test", "version": "1"}}
+    asked: list[dict[str, Any]] = [
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {**info, "capabilities": {"experimentalApi": True}},
+        },
+        {"method": "initialized"},
+        {"id": 2, "method": "hooks/list", "params": {"cwds": [str(project)]}},
+    ]
+    server = subprocess.Popen(
+        [codex, "app-server"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with server:
+        assert server.stdin and server.stdout
+        for message in asked:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        server.stdin.flush()
+        answers = map(json.loads, server.stdout)
+        answer = next(answer for answer in answers if answer.get("id") == 2)
+        server.kill()
+    (found,) = answer["result"]["data"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.deep
+def test_codex_lists_the_hooks_of_the_plugin_and_those_that_are_installed(
+    folder: Path, tmp_path: Path
+) -> None:
+    codex, env = fetched("@openai/codex", "codex", tmp_path)
+    project = tmp_path / "project"
+    project.mkdir()
+    succeed(ckptfs("hook", "install", "codex", "--user", "--yes", env=env, cwd=project))
+    for words in (("marketplace", "add", str(folder)), ("add", "ckptfs@ckptfs")):
+        subprocess.run([codex, "plugin", *words], env=env, check=True, timeout=120)
+    found = hooks_of_codex(codex, env, project)
+    assert (found["warnings"], found["errors"]) == ([], [])
+    listed = {"user": set[str](), "plugin": set[str]()}
+    for hook in found["hooks"]:
+        assert caller_of(hook["command"])
+        listed[hook["source"]].add(hook["eventName"].lower())
+    wanted = {event.lower() for event in AGENTS["codex"].events}
+    assert listed == {"user": wanted, "plugin": wanted | {"posttooluse"}}
