@@ -113,12 +113,11 @@ _COMMANDS = ("command", "cmd", "script", "command_line", "CommandLine")
 
 #: What agents put before the name of an MCP server, and how a tool of ours goes on then. One of a
 #: plugin is ``mcp__plugin_<plugin>_<server>__<tool>``; Cursor leaves the server out.
-_OF_SERVERS = ("mcp__", "mcp_", "mcp:", "@")
-_OWN = ("ckptfs_", "ckptfs-", "ckptfs/", "checkpoint_")
+_OF_SERVERS = ("mcp__", "mcp_", "@")
+_OWN = ("ckptfs_", "ckptfs-", "ckptfs/", "mcp:checkpoint_")
 
 #: These agents name the subagent in each of its calls.
 _NAME_SUBAGENTS = frozenset({"claude", "codex", "cline"})
-
 
 #: What fails at an event that takes no checkpoint. Where there is no workspace, nobody misses it.
 FAILED = {

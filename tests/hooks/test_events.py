@@ -116,6 +116,29 @@ def test_whose_input_it_is(record: dict[str, object], hint: str, agent: str) -> 
     assert fields.agent_of(record, hint) == agent
 
 
+@pytest.mark.parametrize(
+    "tool, own",
+    [
+        ("mcp__ckptfs__checkpoint_list", True),
+        ("mcp__plugin_ckptfs_ckptfs__checkpoint_list", True),
+        ("mcp__plugin_any_name_ckptfs__file_history", True),
+        ("mcp_ckptfs_workspace_status", True),
+        ("ckptfs_checkpoint_diff", True),
+        ("ckptfs___checkpoint_diff", True),
+        ("ckptfs-checkpoint_diff", True),
+        ("@ckptfs/checkpoint_diff", True),
+        ("MCP:checkpoint_diff", True),
+        ("mcp__plugin_ckptfs_other__write", False),
+        ("mcp__other__ckptfs", False),
+        ("mcp__notckptfs__x", False),
+        ("checkpoint_model", False),
+        ("Bash", False),
+    ],
+)
+def test_our_own_tools_are_known_under_every_agents_name_for_them(tool: str, own: bool) -> None:
+    assert (asked({"hook_event_name": "PreToolUse", "tool_name": tool}) == []) is own
+
+
 # -- how a tool ended ------------------------------------------------------------------------------
 
 
