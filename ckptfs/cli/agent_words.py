@@ -74,12 +74,16 @@ def _add_team(make: Make) -> None:
 def _add_hook(make: Make) -> None:
     hook = make("hook", "answer a coding agent's hook, or put it into the agent's settings")
     hook.usage = (
-        "ckptfs hook\n"
-        "       ckptfs hook install|uninstall claude|codex|gemini|opencode\n"
-        "                   [--project | --user] [--dry-run | --yes]"
+        "ckptfs hook [--agent AGENT [--event EVENT]]\n"
+        "       ckptfs hook install|uninstall AGENT|--all [--project | --user]\n"
+        "                   [--dry-run | --yes]\n"
+        "       ckptfs hook status\n"
+        "       ckptfs hook plugin DIR"
     )
-    hook.add_argument("action", nargs="?", choices=("install", "uninstall"), help="what to do")
-    hook.add_argument("agent", nargs="?", choices=("claude", "codex", "gemini", "opencode"))
+    deeds = ("install", "uninstall", "status", "plugin")
+    hook.add_argument("action", nargs="?", choices=deeds, help="what to do")
+    hook.add_argument("subject", nargs="?", metavar="AGENT", help="the agent, or where to put it")
+    hook.add_argument("--all", action="store_true", help="all agents that are on this machine")
     where = hook.add_mutually_exclusive_group()
     where.add_argument(
         "--project", action="store_true", help="in the settings of the workspace (the default)"
@@ -88,6 +92,10 @@ def _add_hook(make: Make) -> None:
     how = hook.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show what would change")
     how.add_argument("--yes", action="store_true", help="do not ask")
+    hook.add_argument(
+        "--agent", metavar="AGENT", help="of a call: who calls, if nothing else tells"
+    )
+    hook.add_argument("--event", metavar="EVENT", help="of a call: what happened, likewise")
 
 
 def _add_mcp(make: Make) -> None:
