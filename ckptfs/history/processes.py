@@ -13,16 +13,14 @@ a pipe) keeps them all in its own group; there the shell's child is the command.
 from __future__ import annotations
 
 import os
-import shlex
-import unicodedata
 from typing import NamedTuple, TypeVar
+
+from ckptfs.commands import command_text, printable
 
 T = TypeVar("T")
 
-#: A command line in a message is cut here: a build's can be a hundred kilobytes.
-COMMAND_MAX = 200
-#: How much of a command line is read.
-_CMDLINE_BYTES = 4096
+#: How much of a command line is read: what agents put around a command takes up a part of it.
+_CMDLINE_BYTES = 16 << 10
 #: How far up parents are followed.
 ANCESTORS_MAX = 64
 #: How many processes and groups are remembered; the oldest half goes when there are more.
@@ -166,7 +164,7 @@ class Who:
         return job
 
     def _command(self, process: Process) -> str:
-        return command_text(read_argv(process.pid, self._proc)) or _printable(process.comm)
+        return command_text(read_argv(process.pid, self._proc)) or printable(process.comm)
 
     def _session(self, process: Process) -> str:
         """The session as "SID:START": a number alone comes again."""
@@ -272,31 +270,3 @@ def takes_commands(argv: list[bytes]) -> bool:
         elif not argument.startswith("--") and "s" in argument:
             return True
     return True
-
-
-def command_text(argv: list[bytes]) -> str:
-    """A command line for a message: quoted as one would type it, on one line, not too long."""
-    words = [word.decode("utf-8", "backslashreplace") for word in argv]
-    # A single word with spaces is a title that a program gave itself.
-    text = _printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
-    return text if len(text) <= COMMAND_MAX else text[: COMMAND_MAX - 1] + "…"
-
-
-def _quoted(word: str) -> str:
-    """As `shlex.quote`, but in double quotes where those are the readable ones."""
-    if "'" in word and not any(char in word for char in '"$`\\!'):
-        return f'"{word}"'
-    return shlex.quote(word)
-
-
-def _printable(text: str) -> str:
-    return "".join(map(_visible, text))
-
-
-def _visible(char: str) -> str:
-    """Control characters, and those that reorder or hide text, as escapes."""
-    if char.isascii():
-        plain = char.isprintable()
-    else:
-        plain = unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-    return char if plain else char.encode("unicode_escape").decode("ascii")
