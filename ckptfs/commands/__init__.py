@@ -15,6 +15,7 @@ from ckptfs.commands.wrappers import first_program, unwrapped, unwrapped_text
 
 __all__ = [
     "COMMAND_MAX",
+    "MASKED",
     "RECORDS",
     "command_line",
     "command_text",

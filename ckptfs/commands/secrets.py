@@ -246,11 +246,14 @@ _TOKEN = r"""(?x)
       | (?:npm|hf)_[A-Za-z0-9]{20,}+ | eyJ[\w-]{10,}+(?:\.[\w-]*+)*+
     )
 """
+#: `ALTER USER joe PASSWORD 'secret'`, `... IDENTIFIED BY 'secret'`
+_SQL = r"(?i)\b((?:password|identified[ ]+by)[ ]+)(?:'[^']++'?|\"[^\"]++\"?)"
 _BEARER = r"(?i)\b(bearer|basic)([ \t]+)([\w.~+/=-]{6,}+)"
 
 
 def _known_by_shape(text: str) -> str:
     text = re.sub(_TOKEN, MASK, text)
+    text = re.sub(_SQL, rf"\1'{MASK}'", text)
     text = re.sub(r"://([^\s'\"<>]++)", _url, text)
     return re.sub(_BEARER, _bearer, text)
 

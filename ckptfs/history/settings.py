@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs.commands import MASKED, RECORDS
 from ckptfs.config import write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
@@ -56,6 +57,15 @@ def _switch(text: str) -> bool:
     return _SWITCHES[text.lower()]
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"{', '.join(words[:-1])} or {words[-1]} is wanted")
+        return text.lower()
+
+    return read
+
+
 def _command(text: str) -> int:
     """A command is its words, as a shell would take them apart; how many there are."""
     return len(shlex.split(text))
@@ -79,7 +89,9 @@ def _patterns(text: str) -> int:
 
 
 class Setting(NamedTuple):
-    read: Callable[[str], int]
+    """``read`` makes a number or a word of the text, or says in a ValueError what is wanted."""
+
+    read: Callable[[str], int | str]
     default: str
     meaning: str
 
@@ -93,6 +105,7 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
     "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
+    "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
@@ -106,7 +119,14 @@ class Settings(NamedTuple):
 
     def value(self, name: str) -> int:
         """A setting read: a number, bytes, nanoseconds, or whether it is on."""
-        return SETTINGS[name].read(self.texts[name])
+        found = SETTINGS[name].read(self.texts[name])
+        assert isinstance(found, int), f"{name} is no number"
+        return found
+
+    @property
+    def record_command(self) -> str:
+        """How much of a command line goes into history: one of `ckptfs.commands.RECORDS`."""
+        return str(SETTINGS["record.command"].read(self.texts["record.command"]))
 
     @property
     def exclude(self) -> tuple[str, ...]:

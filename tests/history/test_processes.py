@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.history import processes
 from ckptfs.commands import command_text
+from ckptfs.history import processes
 from ckptfs.history.processes import (
     Actor,
     Who,

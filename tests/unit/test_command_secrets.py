@@ -90,6 +90,8 @@ FORMS = [
     """python -c 'connect(password="{}")'""",
     "helm install x --set auth.password={},replicas=2",
     "psql 'host=x password={} user=joe'",
+    """psql -c "ALTER USER joe WITH PASSWORD '{}'" db""",
+    """mysql -e "CREATE USER joe IDENTIFIED BY '{}'" db""",
     "echo 'password: {}' > config.yml",
     # URLs
     "git clone https://joe:{}@example.com/x",
