@@ -6,7 +6,6 @@ takes off what agents and sandboxes put around a command, `secrets` and `names` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from ckptfs.commands.secrets import masked
@@ -21,6 +20,7 @@ __all__ = [
     "command_text",
     "cut",
     "masked",
+    "noted",
     "printable",
     "quoted",
     "shown",
@@ -35,6 +35,8 @@ RECORDS = FULL, MASKED, NAME, OFF = "full", "masked", "name", "off"
 
 #: A text that is so long may have been cut somewhere on its way, and in the middle of a secret.
 _LONG = 2048
+#: With so many characters a secret that is known by its shape is recognised.
+_SHAPE_MAX = 32
 
 
 def command_line(argv: Sequence[bytes], record: str = MASKED) -> str:
@@ -44,12 +46,20 @@ def command_line(argv: Sequence[bytes], record: str = MASKED) -> str:
 
 
 def shown(text: str, record: str = MASKED) -> str:
-    """The same for a command that comes as a text."""
+    """The same for a command that comes as a text. A text with NUL behind its words is a command
+    line as /proc shows it."""
+    if "\0" in text:
+        return command_line(text.rstrip("\0").encode("utf-8", "replace").split(b"\0"), record)
     if record == OFF or not text:
         return ""
     if record == NAME:
         return _line(masked(first_program(unwrapped_text(text)) or "?"))
-    return _line(text if record == FULL else masked(_without_cut_word(text)))
+    return _line(text if record == FULL else masked(_without_cut_secret(text)))
+
+
+def noted(text: str, record: str = MASKED) -> str:
+    """A text that is no command, but may have secrets in it, too."""
+    return shown(text, FULL if record == FULL else MASKED)
 
 
 def command_text(argv: Sequence[bytes]) -> str:
@@ -69,8 +79,11 @@ def _line(text: str) -> str:
     return cut(on_one_line(text.strip()) or text)
 
 
-def _without_cut_word(text: str) -> str:
-    """A long text without its last word: of a secret that was cut only the beginning is there, and
-    its shape cannot be recognised. That word is never shown, for it is far behind the 200
-    characters of a message."""
-    return re.sub(r"(?<=\s)\S+\Z", "…", text) if len(text) >= _LONG else text
+def _without_cut_secret(text: str) -> str:
+    """A long text without its end. Of a secret that was cut there may be too little to recognise
+    its shape; and a password in a URL is none without the host behind it."""
+    if len(text) < _LONG:
+        return text
+    url = text.rfind("://")
+    in_last_word = url >= 0 and len(text[url:].split(None, 1)) == 1
+    return text[: url if in_last_word else -_SHAPE_MAX] + "…"

@@ -188,7 +188,8 @@ def on_one_line(text: str) -> str:
             last = "\n" if last and last not in _OPENERS else last
             continue
         if parts:
-            parts.append("; " if last == "\n" else " " if token.start > end else "")
+            ends = last == "\n" and token.kind != CONTROL
+            parts.append("; " if ends else " " if token.start > end else "")
         parts.append(text[token.start : token.end])
         last, end = text[token.start : token.end], token.end
     return "".join(parts)

@@ -45,24 +45,43 @@ def _named(checkpoint: Checkpoint) -> Record:
 
 
 def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
-    """A checkpoint of now. ``changed`` tells whether a new one was taken."""
+    """A checkpoint of now. ``changed`` tells whether a new one was taken.
+
+    ``ran`` is the command that it is about, which follows the message as far as it may go into
+    history.
+    """
     from ckptfs.history import marks
 
     kind = str(args["kind"])
     if kind not in marks.KINDS:
         raise ControlError(f"Cannot mark: {kind!r} is no kind of mark. Nothing was changed.")
     same = service.unchanged_since()
+    message, metadata = _recorded(args, service.record_command())
     found = marks.mark(
         service.fs,
         kind,
-        str(args["message"]),
+        message,
         same,
-        metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+        metadata=metadata,
         cause=_cause(args),
         weak=bool(args.get("weak")),
     )
     service.fs.commit()
     return {**_named(found), "changed": same is None or found.id != same.id}
+
+
+def _recorded(args: Record, record: str) -> tuple[str, dict[str, str]]:
+    """The message and the metadata of a mark, without what is not to be recorded."""
+    from ckptfs.commands import cut, noted, shown
+
+    message = noted(str(args["message"]), record)
+    if ran := shown(str(args.get("ran", "")), record):
+        message = cut(f"{message}: {ran}")
+    metadata = {str(key): str(value) for key, value in args.get("metadata", {}).items()}
+    for key, reduced in (("command", shown), ("prompt", noted)):
+        if key in metadata:
+            metadata[key] = reduced(metadata[key], record)
+    return message, metadata
 
 
 def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:

@@ -101,6 +101,7 @@ def _ask(address: str, mark: events.Mark) -> None:
     asked = {
         "kind": "hook",
         "message": mark.message,
+        "ran": mark.ran,
         "metadata": mark.metadata,
         "weak": mark.weak,
         "pid": os.getppid(),

@@ -1,7 +1,8 @@
 """What an agent's event means: which checkpoint to take before it, if any, and what to tell in it.
 
 Knows the names that Claude Code, Codex, Gemini CLI and our opencode plugin use for the same things.
-Whatever comes is other people's text: it is cut, and nothing in it can act on a terminal.
+Whatever comes is other people's text: it is cut, and nothing in it can act on a terminal. A command
+goes to the daemon as it is, since the settings of the workspace say what of it is recorded.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import re
 
 Record = dict[str, object]
 
-MESSAGE_MAX = 200
 _FACT_MAX = 1000
+_COMMAND_MAX = 4000
 
 _TOOL = frozenset({"PreToolUse", "BeforeTool"})
 _PROMPT = frozenset({"UserPromptSubmit", "BeforeAgent"})
@@ -50,12 +51,16 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE
 
 
 class Mark:
-    """What a checkpoint tells. A ``weak`` one is not taken if nothing changed since the last."""
+    """What a checkpoint tells. A ``weak`` one is not taken if nothing changed since the last;
+    ``ran`` is the command that it is about."""
 
-    def __init__(self, message: str, metadata: dict[str, str], *, weak: bool) -> None:
+    def __init__(
+        self, message: str, metadata: dict[str, str], *, weak: bool, ran: str = ""
+    ) -> None:
         self.message = message
         self.metadata = metadata
         self.weak = weak
+        self.ran = ran
 
 
 class Unknown(ValueError):
@@ -78,37 +83,34 @@ def mark_for(record: Record, workspace: str) -> Mark:
     event = _text(record, "hook_event_name")
     metadata = _metadata(record, event)
     if event in _TOOL:
-        tool = _text(record, "tool_name")
-        return Mark(tool_message(tool, record.get("tool_input"), workspace), metadata, weak=False)
+        given = record.get("tool_input")
+        files, ran = _subject(given, workspace) if isinstance(given, dict) else ("", "")
+        tool = clean(_text(record, "tool_name")) or "a tool"
+        message = f"{tool}: {files}" if files else tool
+        return Mark(message[:_FACT_MAX], metadata, weak=False, ran=ran)
     if event in _PROMPT:
-        prompt = _cut(clean(_text(record, "prompt")[:_FACT_MAX]))
-        return Mark(_cut(f"prompt: {prompt}"), {**metadata, "prompt": prompt}, weak=True)
+        prompt = clean(_text(record, "prompt")[:_FACT_MAX])
+        return Mark(f"prompt: {prompt}", {**metadata, "prompt": prompt}, weak=True)
     why = _text(record, "source") or _text(record, "reason")
-    return Mark(_cut(clean(f"{event}: {why}" if why else event)), metadata, weak=True)
+    return Mark(clean(f"{event}: {why}" if why else event)[:_FACT_MAX], metadata, weak=True)
 
 
-def tool_message(tool: str, given: object, workspace: str) -> str:
-    """The tool, and the file or command that it is about."""
-    subject = _subject(given, workspace) if isinstance(given, dict) else ""
-    name = clean(tool) or "a tool"
-    return _cut(f"{name}: {subject}" if subject else name)
-
-
-def _subject(given: Record, workspace: str) -> str:
+def _subject(given: Record, workspace: str) -> tuple[str, str]:
+    """What a tool is about: files, or a command."""
     for key in _FILES:
         if path := given.get(key):
-            return clean(_within(str(path), workspace))
+            return clean(_within(str(path), workspace)), ""
     for key in _COMMANDS:
         if command := given.get(key):
-            return _command(command)
-    return ""
+            text = _typed(command)
+            patched = _PATCHED.findall(text[: _FACT_MAX * 64])
+            return (clean(", ".join(patched)), "") if patched else ("", text[:_COMMAND_MAX])
+    return "", ""
 
 
-def _command(command: object) -> str:
-    words = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-    if patched := _PATCHED.findall(words[: _FACT_MAX * 64]):
-        return clean(", ".join(patched))
-    return clean(words[: _FACT_MAX * 4])
+def _typed(command: object) -> str:
+    """A command as a text; words as /proc shows them, with NUL between them."""
+    return "\0".join(map(str, command)) if isinstance(command, list) else str(command)
 
 
 def _within(path: str, workspace: str) -> str:
@@ -165,7 +167,3 @@ def clean(text: str) -> str:
 
 def _escaped(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MESSAGE_MAX else text[: MESSAGE_MAX - 3] + "..."

@@ -108,7 +108,7 @@ def test_nothing_in_a_message_can_act_on_a_terminal(agent: Agent) -> None:
     nasty = "printf '\x1b]0;title\x07' \u202e\n\r\t; " + "x" * 5000
     agent.quietly(before_tool(agent.work.path, "Ba\x1b[2Jsh", tool_input={"command": nasty}))
     message = agent.checkpoints()[0]["message"]
-    assert message.isprintable() and len(message) <= 200 and message.endswith("...")
+    assert message.isprintable() and len(message) <= 200 and message.endswith("…")
     assert message.startswith("Ba\\x1b[2Jsh: printf '\\x1b]0;title\\x07' \\u202e ; xxx")
 
 
