@@ -112,6 +112,21 @@ def test_nothing_in_a_message_can_act_on_a_terminal(agent: Agent) -> None:
     assert message.startswith("Ba\\x1b[2Jsh: printf '\\x1b]0;title\\x07' \\u202e ; xxx")
 
 
+def test_secrets_in_a_command_are_not_recorded(agent: Agent) -> None:
+    agent.change()
+    command = "# don't log it\nexport TOKEN='a b'\ncurl -u joe:hunter2 https://x"
+    agent.quietly(before_tool(agent.work.path, tool_input={"command": command}))
+    message = agent.checkpoints()[0]["message"]
+    assert message == "Bash: export TOKEN=***; curl -u joe:*** https://x"
+
+
+def test_a_command_that_comes_as_words_is_named_without_its_shell(agent: Agent) -> None:
+    agent.change()
+    words = ["bash", "-lc", "npm test"]
+    agent.quietly(before_tool(agent.work.path, "shell", tool_input={"command": words}))
+    assert agent.checkpoints()[0]["message"] == "shell: npm test"
+
+
 # -- where there is nothing to save ----------------------------------------------------------------
 
 
