@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptfs.commands.secrets import masked
+from ckptfs.commands.secrets import masked, masked_prose
 from ckptfs.commands.words import decoded, on_one_line, printable, quoted
 from ckptfs.commands.wrappers import first_program, unwrapped, unwrapped_text
 
@@ -58,8 +58,8 @@ def shown(text: str, record: str = MASKED) -> str:
 
 
 def noted(text: str, record: str = MASKED) -> str:
-    """A text that is no command, but may have secrets in it, too."""
-    return shown(text, FULL if record == FULL else MASKED)
+    """A text that is no command, but may have secrets in it, too: one printable line of it."""
+    return cut(" ".join((text if record == FULL else masked_prose(text)).split()))
 
 
 def command_text(argv: Sequence[bytes]) -> str:

@@ -14,16 +14,16 @@ _SHORT = frozenset(("pass", "pwd", "pat", "jwt", "bearer"))
 #: What is said *about* a secret is none: the last part of `TOKEN_LIMIT` and `--password-file`.
 _ABOUT = frozenset(
     "algorithm authentication checking column count dir enabled endpoint env expiration expires "
-    "expiry field file format helper host id index length limit limits name names path policy port "
-    "prompt prompts provider ref required size stdin store strength timeout ttl type types uri "
-    "url urls version".split()
+    "expiry field file format helper host id index kind length limit limits name names notice path "
+    "policy port prompt prompts provider ref required size stdin store strength timeout ttl type "
+    "types uri url urls version".split()
 )
 #: Nor is what is counted, or a piece of a language model's text.
 _COUNTED = frozenset("bos cls eos mask max min n num pad sep special stop total unk".split())
 #: An option that begins so takes no secret: `--ask-pass`.
 _ASKING = frozenset(
-    "ask check disable enable generate hide no print prompt require reset rotate show skip use "
-    "verify with without".split()
+    "allow ask check disable enable generate hide no print prompt require reset rotate show skip "
+    "use verify with without".split()
 )
 #: Keys that are no secrets in `NAME_KEY`; of lower case names only those below are.
 _OPEN_KEYS = frozenset("cache foreign group partition primary public row sort".split())

@@ -35,6 +35,11 @@ def masked(text: str) -> str:
     return _masked(re.sub(_PRIVATE_KEY, MASK, text), _DEPTH)
 
 
+def masked_prose(text: str) -> str:
+    """The same for a text that is no command: quotes mean nothing in it, and neither do places."""
+    return _known_by_name(_known_by_shape(re.sub(_PRIVATE_KEY, MASK, text)))
+
+
 def _masked(text: str, depth: int) -> str:
     found = tokens(text)
     changed = dict(_known_by_place(simple_commands(found), text))
@@ -117,14 +122,14 @@ def _known_by_place(commands: Sequence[Simple], text: str) -> Iterator[tuple[int
     for command, following in zip(commands, [*commands[1:], Simple([], "")], strict=False):
         values = command.values
         client, begin = _client_in(values)
-        sets = any(value in _SETTERS for value in values)
+        sets = program_name(values[0]) in _CONFIGURING and any(map(_SETTING.__contains__, values))
         feeds = values[0] in ("echo", "printf") and command.ends == "|"
         feeds = feeds and _reads_password(following.values)
         for at, word in enumerate(command.words[1:], 1):
             before, value = values[at - 1], word.value
             used = client if begin < at <= begin + client.reach else _NONE
             is_all = not value.startswith("-") and (
-                feeds or _is_announced(before, value) or (sets and is_secret(before))
+                feeds or _is_announced(before, value) or (sets and _is_setting(before))
             )
             new = MASK if is_all else _of_client(used, before, value) or _of_word(value)
             if new is not None and not _is_reference(word, text, new):
@@ -133,8 +138,14 @@ def _known_by_place(commands: Sequence[Simple], text: str) -> Iterator[tuple[int
             yield command.words[0].start, new
 
 
-#: `aws configure set aws_secret_access_key SECRET`
-_SETTERS = frozenset(("config", "set", "setenv", "setx"))
+#: Programs that are told names and values: `aws configure set aws_secret_access_key SECRET`.
+_CONFIGURING = frozenset("aws gcloud git heroku npm pip pnpm poetry set setenv setx yarn".split())
+_SETTING = frozenset(("config", "set", "setenv", "setx"))
+
+
+def _is_setting(word: str) -> bool:
+    """Whether a word is the name of a setting, and no word of a sentence."""
+    return is_secret(word) and re.search(r"[_.]|[A-Z]{2}", word) is not None
 
 
 def _is_announced(before: str, value: str) -> bool:
@@ -183,10 +194,19 @@ def _assigned(value: str) -> str | None:
     at = 0
     while found := re.compile(r"(-{0,2}[A-Za-z_][\w.-]*+)\+?=").match(value, at):
         name, at = found[1], found.end()
-        if is_secret(name) and at < len(value):
+        if is_secret(name) and at < len(value) and not _is_file(value[at:]):
             is_query = not name.isupper() and re.search(r"&[\w.-]++=", value[at:])
             return None if is_query else value[:at] + MASK
     return None
+
+
+def _is_file(value: str) -> bool:
+    """Whether a value is the name of a file that holds a secret."""
+    return re.fullmatch(_FILE, value) is not None
+
+
+_FILE = r"""(?x) (?: ~ | \.{1,2} | \$\w+ | \$\{\w+\} )? / [\w./@~-]*+
+    (?<= \.json | .\.pem | .\.key | .\.crt | .\.p12 | .\.pfx | .\.txt | .\.yml | \.yaml )"""
 
 
 def _form(value: str) -> str | None:
@@ -205,7 +225,7 @@ def _assigned_in_lines(text: str) -> str:
 
 def _header(value: str) -> str | None:
     """`Authorization: Bearer TOKEN`, `-HX-Api-Key: KEY`: to the end of the word."""
-    found = re.match(r"(?:-H|--header=)?([A-Za-z][\w-]*+):[ \t]*", value)
+    found = re.match(r"(?:-H|--header=)?([A-Za-z][\w-]*+):(?!:)[ \t]*", value)
     if found is None or not is_secret_header(found[1]):
         return None
     scheme = re.compile(_SCHEME).match(value, found.end())
@@ -290,20 +310,20 @@ def _url(found: re.Match[str]) -> str:
 
 
 def _is_expanded(value: str) -> bool:
-    """Whether a value is all a variable, or the beginning of `$(`."""
-    return re.fullmatch(r"\$(?:\w*|\{\w+\})", value) is not None
+    """Whether a value is all a variable or the output of a command, or the beginning of `$(`."""
+    return re.fullmatch(r"(?s)\$(?:\w*|\{\w+\}|\(.*\))", value) is not None
 
 
 # -- known by a name in front of it ----------------------------------------------------------------
 
 #: A name, and what stands between it and its value: `=`, a quote and a colon, or blanks.
 _NAMED = (
-    r"(?<![\w$-])(?P<name>-{0,2}[A-Za-z_][\w.-]*+)"
+    r"(?<![\w.-])(?P<name>-{0,2}\.*+[A-Za-z_][\w.-]*+)"
     r"(?:(?P<equals>=)(?!=)|(?P<field>\\*+[\"']?[ \t]*+[:=](?!=)[ \t]*+)|(?P<blank>[ \t]++))"
 )
 _BARE: Mapping[str, str] = {
     "equals": r"(?:[^\s\"'&;|()<>,`]|,(?![\w.-]++=))++",
-    "field": r"[^\s\"',;}\]]++(?=[ \t]*(?:[\n\"',}\]]|\\+[\"'n]|\Z))",
+    "field": r"[^\s\"',;:}\]][^\s\"',;}\]]*+(?=[ \t]*(?:[\n\"',}\]]|\\+[\"'n]|\Z))",
     "blank": r"[^\s\"'&;|()<>`-][^\s\"'&;|()<>`]*+",
 }
 
@@ -341,11 +361,18 @@ def _value_at(text: str, found: re.Match[str]) -> _Value | None:
         inside, end = _within_quotes(text, opening)
         return _Value(start, end, opening[0] + MASK + opening[0]) if inside else None
     kind = found.lastgroup or ""
-    is_spaced = kind != "field" or found["field"][-1:].isspace() or is_secret_header(found["name"])
-    bare = re.compile(_BARE[kind]).match(text, start) if is_spaced else None
-    if bare is None or _is_expanded(bare[0]):
+    if kind == "field" and not found["field"][-1:].isspace() and not _begins_header(found):
+        return None
+    bare = re.compile(_BARE[kind]).match(text, start)
+    if bare is None or _is_expanded(bare[0]) or _is_file(bare[0]):
         return None
     return _Value(start, bare.end(), MASK)
+
+
+def _begins_header(found: re.Match[str]) -> bool:
+    """Whether a name and a colon are a header, and no part of a URL or an identifier."""
+    ahead = found.string[found.start() - 1 : found.start()]
+    return ahead in ("", " ", "\n", '"', "'") and is_secret_header(found["name"])
 
 
 def _within_quotes(text: str, opening: re.Match[str]) -> tuple[bool, int]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.commands import command_line, masked, quoted, shown
+from ckptfs.commands import command_line, masked, noted, quoted, shown
 
 SECRET = "hunter2"
 
@@ -88,6 +88,8 @@ FORMS = [
     """curl -d '{{"access_token":"{}"}}' https://x""",
     r"""curl -d "{{\"password\": \"{}\"}}" https://x""",
     """python -c 'connect(password="{}")'""",
+    """php -r '$password = "{}";'""",
+    """node -e 'process.env.API_TOKEN="{}"'""",
     "helm install x --set auth.password={},replicas=2",
     "psql 'host=x password={} user=joe'",
     """psql -c "ALTER USER joe WITH PASSWORD '{}'" db""",
@@ -181,6 +183,12 @@ HARMLESS = [
     "echo PWD=$PWD",
     "kubectl get secret x -o yaml",
     "git config credential.helper store",
+    "git push https://x-access-token:${TOKEN}@github.com/${REPOSITORY}.git",
+    "cargo test authorization::tests",
+    "export GOOGLE_APPLICATION_CREDENTIALS=~/keys/account.json TLS_KEY=/etc/x/key.pem",
+    "echo 'set the token in config'",
+    'export TOKEN="$(cat ~/.token)"',
+    "vsce package --allow-package-secrets x",
     "echo hello | sudo tee x",
     "aws s3 cp x s3://bucket/key",
     "pip install scikit-learn task-list sk-learn",
@@ -211,6 +219,23 @@ def test_a_secret_is_masked_and_the_rest_stays(form: str) -> None:
 def test_a_secret_that_is_known_by_its_shape(form: str, secret: str) -> None:
     text = masked(form.format(shlex.quote(secret) if " " not in form or "'" in form else secret))
     assert "***" in text and not any(part in text for part in secret.split() if len(part) > 7)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (
+            "don't use the token ghp_0123 and it's \"fine\"",
+            "don't use the token *** and it's \"fine\"",
+        ),
+        ("set the token budget, then pass it on", "set the token budget, then pass it on"),
+        ("log in with --password hunter2, please", "log in with --password *** please"),
+        ("a\n b\t\x1b c", r"a b \x1b c"),
+    ],
+)
+def test_in_prose_quotes_mean_nothing(text: str, told: str) -> None:
+    assert noted(text) == told
+    assert noted(text, "full") == " ".join(text.split()).replace("\x1b", r"\x1b")
 
 
 @pytest.mark.parametrize("text", HARMLESS)
@@ -310,7 +335,7 @@ def test_masking_a_text_does_no_more_than_mask(text: str) -> None:
         *("Bearer ", "password: ", '"password":', "&token=", "token=a,", "sh -c ", "nice ", "\n"),
         *("env a=", "eval ", "&& eval a ", "exec ", "docker ", "mysql -p", "echo a | sudo -S "),
         *("set token ", "A_", "aB", "Cookie: ", "{ }; __code=$?; ", "# a\n", " ", "$'\\''"),
-        *("-u a:", "a&b="),
+        *("-u a:", "a&b=", "eyJa.", "a.", "-a"),
     ],
 )
 @pytest.mark.parametrize("begin", ["", "'", "bash -c '", "source /shell-snapshots/ && eval '"])
