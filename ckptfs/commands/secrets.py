@@ -122,7 +122,7 @@ def _known_by_place(commands: Sequence[Simple], text: str) -> Iterator[tuple[int
     for command, following in zip(commands, [*commands[1:], Simple([], "")], strict=False):
         values = command.values
         client, begin = _client_in(values)
-        sets = program_name(values[0]) in _CONFIGURING and any(map(_SETTING.__contains__, values))
+        sets = program_name(values[0]) in _CONFIGURING and not _SETTING.isdisjoint(values)
         feeds = values[0] in ("echo", "printf") and command.ends == "|"
         feeds = feeds and _reads_password(following.values)
         for at, word in enumerate(command.words[1:], 1):
@@ -351,7 +351,8 @@ def _announces(found: re.Match[str]) -> bool:
     if found["blank"]:
         return takes_secret(name)
     # The name of a key in a query: `?key=...`.
-    return is_secret(name) or (name == "key" and found.string[: found.start()].endswith(("?", "&")))
+    in_query = found.string.endswith(("?", "&"), 0, found.start())
+    return is_secret(name) or (name == "key" and in_query)
 
 
 def _value_at(text: str, found: re.Match[str]) -> _Value | None:
