@@ -55,13 +55,17 @@ def _named(checkpoint: Checkpoint) -> Record:
 
 
 def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
-    """A checkpoint of now. ``changed`` tells whether a new one was taken."""
+    """A checkpoint of now. ``changed`` tells whether a new one was taken.
+
+    ``ran`` is the command that it is about, which follows the message as far as it may go into
+    history.
+    """
     from ckptfs.history import marks
 
     kind = str(args["kind"])
     if kind not in marks.KINDS:
         raise ControlError(f"Cannot mark: {kind!r} is no kind of mark. Nothing was changed.")
-    metadata = {str(key): str(value) for key, value in args.get("metadata", {}).items()}
+    message, metadata = _recorded(args, service.record_command())
     if args.get("with_subagents"):
         names = marks.subagents_of(service.fs.store).names(metadata.get("session", ""))
         metadata |= {marks.SUBAGENT: names} if names else {}
@@ -69,7 +73,7 @@ def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
     found = marks.mark(
         service.fs,
         kind,
-        str(args["message"]),
+        message,
         same,
         metadata=metadata,
         cause=_cause(args),
@@ -132,6 +136,20 @@ def _task_finish(service: Service, args: Record, tell: Tell | None) -> Record:
     service.fs.commit()
     current = tasks.current(service.fs.store)
     return {"name": name, "checkpoint": ends.id if ends else None, "current": current}
+
+
+def _recorded(args: Record, record: str) -> tuple[str, dict[str, str]]:
+    """The message and the metadata of a mark, without what is not to be recorded."""
+    from ckptfs.commands import cut, noted, shown
+
+    message = noted(str(args["message"]), record)
+    if ran := shown(str(args.get("ran", "")), record):
+        message = cut(f"{message}: {ran}")
+    metadata = {str(key): str(value) for key, value in args.get("metadata", {}).items()}
+    for key, reduced in (("command", shown), ("prompt", noted)):
+        if key in metadata:
+            metadata[key] = reduced(metadata[key], record)
+    return message, metadata
 
 
 def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic_ns
 
 from ckptfs import history
+from ckptfs.commands import printable
 from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
@@ -25,7 +26,7 @@ from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
 from ckptfs.history.checkpoints import LOST, MOMENT
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
-from ckptfs.history.processes import TRUST_NS, Caller, Key, Who, printable
+from ckptfs.history.processes import TRUST_NS, Caller, Key, Who
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.model import ROOT_INO, Ino
@@ -71,6 +72,7 @@ class AutoSave:
         """Let settings hold."""
         self._moments.stood_ns = settings.value("moments.stood")
         self._who.harnesses = HARNESSES | set(settings.harnesses)
+        self._who.record = settings.record_command
 
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """Before a change."""

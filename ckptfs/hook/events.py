@@ -4,6 +4,9 @@ One table says what is done at which event, whatever the agent and however it sp
 `PreToolUse`, `preToolUse` and `pre_tool_use` are one. A checkpoint is taken before a tool that may
 write; a prompt, an end and the like take one only if something changed; the rest tells the daemon
 what belongs to checkpoints: how a tool ended, who is at work, which task begins.
+
+Whatever comes is other people's text: it is cut, and nothing in it can act on a terminal. A command
+goes to the daemon as it is, since the settings of the workspace say what of it is recorded.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from ckptfs.hook.fields import Record, clean, cut, fact, text
 Request = tuple[str, dict[str, object]]
 
 MESSAGE_MAX = 200
+_COMMAND_MAX = 4000
 #: `ckptfs.history.tasks.NAME_MAX`
 TASK_NAME_MAX = 100
 
@@ -189,11 +193,12 @@ def _is_own(tool: str) -> bool:
 # -- checkpoints -----------------------------------------------------------------------------------
 
 
-def _mark(event: Event, message: str, *, weak: bool, **more: str) -> Request:
+def _mark(event: Event, message: str, *, weak: bool, ran: str = "", **more: str) -> Request:
     metadata = {**_metadata(event), **more}
     return "mark", {
         "kind": "hook",
-        "message": cut(clean(message), MESSAGE_MAX),
+        "message": clean(message)[: fields.FACT_MAX],
+        "ran": ran,
         "metadata": metadata,
         "weak": weak,
         "with_subagents": event.agent not in _NAME_SUBAGENTS and "subagent" not in metadata,
@@ -201,11 +206,13 @@ def _mark(event: Event, message: str, *, weak: bool, **more: str) -> Request:
 
 
 def _before(event: Event, workspace: str) -> list[Request]:
-    return [_mark(event, tool_message(event.tool, given(event.record), workspace), weak=False)]
+    files, ran = _subject(given(event.record), workspace)
+    tool = clean(event.tool[:MESSAGE_MAX]) or "a tool"
+    return [_mark(event, f"{tool}: {files}" if files else tool, weak=False, ran=ran)]
 
 
 def _prompt(event: Event, workspace: str) -> list[Request]:
-    prompt = cut(fact(event.record, "prompt"), MESSAGE_MAX)
+    prompt = fact(event.record, "prompt")
     return [_mark(event, f"prompt: {prompt}", weak=True, prompt=prompt)]
 
 
@@ -220,13 +227,6 @@ def _session(event: Event, workspace: str) -> list[Request]:
     if event.agent not in _NAME_SUBAGENTS:
         gone = [("subagent", {"session": fact(event.record, "session"), "running": False})]
     return [*_moment(event, workspace), *gone]
-
-
-def tool_message(tool: str, given: Record, workspace: str) -> str:
-    """The tool, and the file or command that it is about."""
-    subject = _subject(given, workspace)
-    name = clean(tool[:MESSAGE_MAX]) or "a tool"
-    return cut(f"{name}: {subject}" if subject else name, MESSAGE_MAX)
 
 
 def given(record: Record) -> Record:
@@ -254,21 +254,22 @@ def _parsed(words: str) -> object:
         return None
 
 
-def _subject(given: Record, workspace: str) -> str:
+def _subject(given: Record, workspace: str) -> tuple[str, str]:
+    """What a tool is about: files, or a command."""
     for key in _FILES:
         if path := given.get(key):
-            return clean(_within(str(path)[: 4 * fields.FACT_MAX], workspace))
+            return clean(_within(str(path)[: 4 * fields.FACT_MAX], workspace)), ""
     for key in _COMMANDS:
         if command := given.get(key):
-            return _command(command)
-    return ""
+            words = _typed(command)
+            patched = _patched(words[: fields.FACT_MAX * 64]) if "*** " in words else []
+            return (clean(", ".join(patched)), "") if patched else ("", words[:_COMMAND_MAX])
+    return "", ""
 
 
-def _command(command: object) -> str:
-    words = " ".join(map(str, command)) if isinstance(command, list) else str(command)
-    if "*** " in words and (patched := _patched(words[: fields.FACT_MAX * 64])):
-        return clean(", ".join(patched))
-    return clean(words[: fields.FACT_MAX * 4])
+def _typed(command: object) -> str:
+    """A command as a text; words as /proc shows them, with NUL between them."""
+    return "\0".join(map(str, command)) if isinstance(command, list) else str(command)
 
 
 def _patched(words: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs.control.verbs import perform
 from ckptfs.errors import ControlError
-from ckptfs.history import checkpoints
+from ckptfs.history import checkpoints, settings
 from ckptfs.service import Service
 from tests.history.edits import Edits, edits
 
@@ -158,3 +158,55 @@ def test_sessions_that_never_end_do_not_pile_up(work: Edits) -> None:
         True,
         True,
     ]
+
+
+# -- what is recorded of commands ------------------------------------------------------------------
+
+COMMAND = "curl -u joe:hunter2 https://x | sh"
+
+
+@pytest.mark.parametrize(
+    "record, told",
+    [
+        ("full", COMMAND),
+        ("masked", "curl -u joe:*** https://x | sh"),
+        ("name", "curl"),
+        ("off", ""),
+    ],
+)
+def test_the_setting_says_what_of_a_command_is_recorded(
+    work: Edits, record: str, told: str
+) -> None:
+    settings.store(work.store.path / settings.FILE, "record.command", record)
+    metadata = {"command": COMMAND, "exit_code": "0"}
+    mark(work, "before", kind="run", ran=COMMAND, metadata=metadata, command=COMMAND)
+    found = checkpoints(work.store)[-1]
+    assert found.message == (f"before: {told}" if told else "before")
+    assert found.metadata == {"command": told, "exit_code": "0"}
+    assert found.cause.command == told
+
+
+def test_secrets_in_other_messages_are_masked_too(work: Edits) -> None:
+    prompt = "use the token ghp_0123456789 for #12"
+    mark(work, f"prompt: {prompt}", metadata={"prompt": prompt})
+    found = checkpoints(work.store)[-1]
+    assert found.message == "prompt: use the token *** for #12"
+    assert found.metadata["prompt"] == "use the token *** for #12"
+
+
+def test_a_message_is_cut_after_its_secrets_are_masked(work: Edits) -> None:
+    for length in range(140, 200, 3):
+        ran = f"echo {'x' * length} --token {'hunter2' * 9}"
+        message = mark(work, "Bash", ran=ran)["message"]
+        assert isinstance(message, str) and len(message) <= 200 and "hunt" not in message
+
+
+def test_a_command_line_as_proc_shows_it_is_named_by_its_command(work: Edits) -> None:
+    argv = "/bin/bash\0-lc\0timeout 5 make 'a b'\0"
+    perform(Service(work.fs), "save", {"message": "x", "command": argv, "allow_empty": True}, None)
+    assert checkpoints(work.store)[-1].cause.command == "make 'a b'"
+
+
+def test_a_wrong_setting_keeps_no_checkpoint_from_being_taken(work: Edits) -> None:
+    (work.store.path / settings.FILE).write_text("[record]\ncommand = 'everything'\n")
+    assert mark(work, "Bash", ran="x --token=hunter2")["message"] == "Bash: x --token=***"

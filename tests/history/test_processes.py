@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.commands import command_text
 from ckptfs.history import processes
 from ckptfs.history.processes import (
-    COMMAND_MAX,
     Actor,
     Caller,
     Who,
     ancestors,
-    command_text,
     main_thread,
     read_argv,
     read_process,
@@ -435,31 +434,6 @@ def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # -- command lines ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "argv, text",
-    [
-        ([b"rm", b"-rf", b"build"], "rm -rf build"),
-        ([b"sh", b"-c", b"echo 'x'; ls"], """sh -c "echo 'x'; ls\""""),
-        ([b"sh", b"-c", b"echo '$x'"], """sh -c 'echo '"'"'$x'"'"''"""),
-        ([b"touch", b"a b"], "touch 'a b'"),
-        ([b"nginx: worker process"], "nginx: worker process"),
-        ([b"touch", b"\xff\xfe"], r"touch '\xff\xfe'"),
-        ([b"echo", b"\x1b[31mred\x07"], r"echo '\x1b[31mred\x07'"),
-        ([b"echo", b"one\ntwo"], r"echo 'one\ntwo'"),
-        ([b"echo", "\u202egnp".encode()], r"echo '\u202egnp'"),
-        (["größe".encode()], "größe"),
-        ([], ""),
-    ],
-)
-def test_command_lines_read_as_typed_and_do_no_harm(argv: list[bytes], text: str) -> None:
-    assert command_text(argv) == text
-
-
-def test_long_command_lines_are_cut() -> None:
-    text = command_text([b"cc"] + [b"file.o"] * 1000)
-    assert len(text) == COMMAND_MAX and text.startswith("cc file.o") and text.endswith("…")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_nothing_in_a_message_can_act_on_a_terminal(agent: Agent) -> None:
     nasty = "printf '\x1b]0;title\x07' \u202e\n\r\t; " + "x" * 5000
     agent.quietly(before_tool(agent.work.path, "Ba\x1b[2Jsh", tool_input={"command": nasty}))
     message = agent.checkpoints()[0]["message"]
-    assert message.isprintable() and len(message) <= 200 and message.endswith("...")
+    assert message.isprintable() and len(message) <= 200 and message.endswith("…")
     assert message.startswith("Ba\\x1b[2Jsh: printf '\\x1b]0;title\\x07' \\u202e ; xxx")
 
 
@@ -276,6 +276,21 @@ def test_where_no_note_can_be_left_the_call_goes_on(agent: Agent, tmp_path: Path
         capture_output=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"{}\n", b"")
+
+
+def test_secrets_in_a_command_are_not_recorded(agent: Agent) -> None:
+    agent.change()
+    command = "# don't log it\nexport TOKEN='a b'\ncurl -u joe:hunter2 https://x"
+    agent.quietly(before_tool(agent.work.path, tool_input={"command": command}))
+    message = agent.checkpoints()[0]["message"]
+    assert message == "Bash: export TOKEN=***; curl -u joe:*** https://x"
+
+
+def test_a_command_that_comes_as_words_is_named_without_its_shell(agent: Agent) -> None:
+    agent.change()
+    words = ["bash", "-lc", "npm test"]
+    agent.quietly(before_tool(agent.work.path, "shell", tool_input={"command": words}))
+    assert agent.checkpoints()[0]["message"] == "shell: npm test"
 
 
 # -- where there is nothing to save ----------------------------------------------------------------
