@@ -109,7 +109,7 @@ def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> Non
     who = Who()
     assert len(members) == 17
     assert {actor(pid, who).key for pid in members} == {(leader, started_at(leader))}
-    assert {actor(pid, who).command for pid in members} == {f'sh -c "{script}"'}
+    assert {actor(pid, who).command for pid in members} == {script}
 
 
 def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_every_command_at_a_prompt_is_an_actor(prompt: Prompt) -> None:
     assert actor(first, who).key == (first, started_at(first))
     assert actor(first, who).command == "sleep 61"
     assert actor(inner, who) == actor(second, who)
-    assert actor(inner, who).command == "sh -c 'sleep 62; true'"
+    assert actor(inner, who).command == "sleep 62; true"
     assert actor(first).session == actor(second).session == actor(prompt.pid).session
     assert actor(prompt.pid).command == "bash --norc --noprofile -i"
 
@@ -270,7 +270,7 @@ def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path
     who = Who()
     assert actor(first, who).key == (first, started_at(first))
     assert actor(inner, who) == actor(second, who)
-    assert actor(inner, who).command == "sh -c 'sleep 68; true'"
+    assert actor(inner, who).command == "sleep 68; true"
     assert actor(shell.pid, who).key == (shell.pid, started_at(shell.pid))
 
 
