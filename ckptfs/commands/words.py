@@ -169,8 +169,9 @@ def quoted(words: Iterable[str]) -> str:
 
 def quoted_word(word: str) -> str:
     """As `shlex.quote`, but in double quotes where those are the readable ones."""
-    if "'" in word and not any(char in word for char in '"$`\\!'):
-        return f'"{word}"'
+    special = any(char in word for char in '"$`!\n') or "\\\\" in word or word.endswith("\\")
+    if "'" in word and not special:
+        return f'"{word}"'  # a backslash before any other character stands for itself
     return shlex.quote(word)
 
 
