@@ -20,13 +20,14 @@ from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
-from ckptfs.history import Checkpoint, resting
+from ckptfs.history import Checkpoint, marks, resting
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import Policy
 from ckptfs.history.compression import Compressor
 from ckptfs.history.processes import Who
 from ckptfs.history.removal import Reaper
-from ckptfs.history.watch import AutoCheckpointer, Due
+from ckptfs.history.steps import Steps
+from ckptfs.history.watch import AutoCheckpointer, Due, cause_of
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 _REST_S = 2.1
 #: Checkpoints are compressed at this age.
 _COMPRESS_AGE_S = 600
+#: More records than a checkpoint takes: where the disk has no room for so many, none is taken.
+_MARK_RECORDS = 16
 #: How long one step of freeing space may keep requests waiting.
 _STEP_S = 0.005
 
@@ -45,9 +48,10 @@ class AutoSave:
     def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
         self._hub = hub
-        who = Who()
-        self._checkpointer = AutoCheckpointer(policy, who=who, unsaved=service.has_unsaved)
-        self._signer = Signer(service.fs, who)
+        self._who = Who()
+        self._checkpointer = AutoCheckpointer(policy, who=self._who, unsaved=service.has_unsaved)
+        self._signer = Signer(service.fs, self._who)
+        self._steps = Steps()
         self._head = service.fs.head
         self._last: Checkpoint | None = None
 
@@ -72,6 +76,22 @@ class AutoSave:
         if self._service.fs.head is not self._head:
             return 0
         return self._checkpointer.lasting(pid)
+
+    def mark(self, pid: int, message: str) -> int:
+        """Take a checkpoint because a process says so, also if nothing changed: its number."""
+        self._service.fs.store.require(_MARK_RECORDS)
+        saved = self._service.save(message, marks.MARK, cause=cause_of(self._who(pid)))
+        if self._hub.is_watched:
+            self._hub.happened("save", checkpoint_record(saved))
+        return saved.id
+
+    def name_step(self, pid: int, text: str) -> None:
+        """What this process does next is called so."""
+        self._steps.name(pid, text)
+
+    def step_of(self, pid: int) -> str:
+        """What a process says that it does; empty if it says nothing."""
+        return self._steps.of(pid)
 
     def rest(self) -> None:
         """Changes have come to rest for a moment."""

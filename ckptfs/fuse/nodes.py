@@ -23,10 +23,12 @@ _INO_BITS = 40
 LIVE_END = 1 << _INO_BITS
 _INO_MASK = LIVE_END - 1
 
-#: The slot of `.checkpoints`: its own node, and those of the symbolic links in it.
+#: The slot of `.checkpoints`: its own node, those of the symbolic links in it, and, from CONTROL on,
+#: those of the control files.
 _HISTORY_SLOT = (1 << 22) - 1
 HISTORY = _HISTORY_SLOT << _INO_BITS
 HISTORY_ROOT = HISTORY | 1
+CONTROL = HISTORY | 1 << 39
 
 #: How many checkpoints' views are kept: a workspace sees many more of them come and go.
 _VIEWS_MAX = 128

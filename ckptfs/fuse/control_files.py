@@ -1,0 +1,138 @@
+"""The control files in `.checkpoints`, by which a program tells what it does with one write(2).
+
+`.mark` takes a checkpoint with what is written as its message; reading it gives the number of the
+newest one. `.step` names what the writing process does next, and takes none. Both are found by name
+and stand in no listing, so that nothing which walks through `.checkpoints` comes upon them.
+
+The kernel keeps the pages of a file, writes what a program writes into those that it has, and does
+not tell of opens. So `.mark` is another node whenever its content is another: what the kernel may
+have kept belongs to a file that nobody finds any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ckptfs import history
+from ckptfs.fs import Filesystem
+from ckptfs.fuse.hooks import Guard
+from ckptfs.fuse.nodes import CONTROL
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
+from ckptfs.store.blocks import Buffer
+
+#: Longer messages are refused; a longer name of a step is cut.
+TEXT_MAX = 4096
+
+_MARK, _STEP = b".mark", b".step"
+#: The bit of a node that tells the two apart; below it is a number that makes it another node.
+_IS_STEP = 1 << 38
+_NUMBERS = _IS_STEP - 1
+
+#: Whoever may make a directory in `.checkpoints` may write to them. There is nothing to read in
+#: `.step`.
+_MODES = {_MARK: stat.S_IFREG | 0o644, _STEP: stat.S_IFREG | 0o200}
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def is_control(node: int) -> bool:
+    return node >= CONTROL
+
+
+def _is_step(node: int) -> bool:
+    return bool(node & _IS_STEP)
+
+
+class ControlFiles:
+    """Those of one workspace; ``guard`` is told what is written."""
+
+    def __init__(self, fs: Filesystem, guard: Guard) -> None:
+        self._fs = fs
+        self._guard = guard
+        #: The last number that made a node another one, and what `.mark` had when it was given.
+        self._number = 0
+        self._content = b""
+
+    # -- what the kernel sees ---------------------------------------------------------------------
+
+    def lookup(self, name: bytes) -> Inode | None:
+        if name == _STEP:
+            return self.getattr(CONTROL | _IS_STEP)
+        return self.getattr(self._mark()) if name == _MARK else None
+
+    def _mark(self) -> int:
+        """The node of `.mark` as it is now."""
+        content = self._newest()
+        if content != self._content:
+            self._number += 1
+            self._content = content
+        return CONTROL | self._number & _NUMBERS
+
+    def another(self, node: int) -> int:
+        """A node for the same file that was given to nobody yet: for one who opens it."""
+        self._number += 1
+        return CONTROL | node & _IS_STEP | self._number & _NUMBERS
+
+    def getattr(self, node: int) -> Inode:
+        root = self._fs.getattr(self._fs.head, ROOT_INO)
+        mode = _MODES[_STEP if _is_step(node) else _MARK]
+        size = len(self.read(node))
+        return root._replace(ino=Ino(node), mode=mode, nlink=1, size=size, allocated=0)
+
+    def setattr(self, node: int, wanted: Attributes) -> Inode:
+        """To be emptied, as by ``>`` of a shell, changes nothing. Nothing else can be set."""
+        if wanted.size is None or (wanted.mode, wanted.uid, wanted.gid) != (None, None, None):
+            raise _error(errno.EROFS)
+        if wanted.size:
+            raise _error(errno.EINVAL)
+        return self.getattr(node)
+
+    def read(self, node: int, offset: int = 0, size: int = TEXT_MAX) -> bytes:
+        return b"" if _is_step(node) else self._newest()[offset : offset + size]
+
+    def _newest(self) -> bytes:
+        found = history.checkpoints(self._fs.store)
+        return b"%d\n" % found[-1].id if found else b""
+
+    # -- what programs tell -----------------------------------------------------------------------
+
+    def write(self, node: int, offset: int, data: Buffer, pid: int) -> int:
+        """How many bytes were taken: always all. What was marked is durable then."""
+        if not _is_step(node):
+            self._guard.mark(pid, _message(data))
+            self._number += 1  # the kernel may have the message in the pages of this node
+        elif not offset:
+            self._guard.name_step(pid, _name(data))
+        # Behind its beginning a step has only further lines of the same text: a shell writes a
+        # command line of several one by one.
+        return len(data)
+
+
+def _message(data: Buffer) -> str:
+    """One write is one message: a part of one would be taken for all of it."""
+    if len(bytes(data[: TEXT_MAX + 2]).removesuffix(b"\n")) > TEXT_MAX:
+        raise _error(errno.EMSGSIZE)
+    message = one_line(bytes(data))
+    if not message:
+        raise _error(errno.EINVAL)
+    return message
+
+
+def _name(data: Buffer) -> str:
+    """The first line; an empty one takes the name of the last step away."""
+    return one_line(bytes(data[:TEXT_MAX]).partition(b"\n")[0])
+
+
+def one_line(text: bytes) -> str:
+    """Text on one line, of which everything can be seen: bytes that are not UTF-8, and characters
+    that act on a terminal, as escapes. A message is never refused for its encoding."""
+    line = " ".join(text.decode("utf-8", "backslashreplace").split())
+    return "".join(map(_visible, line))
+
+
+def _visible(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
