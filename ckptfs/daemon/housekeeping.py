@@ -11,14 +11,14 @@ import dataclasses
 import logging
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import trio
 
 from ckptfs import history
 from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
-from ckptfs.errors import SettingInvalid
+from ckptfs.errors import CkptfsError, SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import Checkpoint, marks, resting
 from ckptfs.history.authors import Signer
@@ -84,6 +84,12 @@ class AutoSave:
         if self._hub.is_watched:
             self._hub.happened("save", checkpoint_record(saved))
         return saved.id
+
+    def take_back(self, number: int) -> None:
+        """Delete a mark that had not all of its message."""
+        with suppress(CkptfsError):  # somebody was faster, or likes it
+            self._service.delete_named([str(number)])
+            self._hub.happened("delete", {"checkpoints": [{"id": number}]})
 
     def name_step(self, pid: int, text: str) -> None:
         """What this process does next is called so."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from time import monotonic_ns
+from typing import NamedTuple
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
@@ -24,6 +26,10 @@ from ckptfs.store.blocks import Buffer
 
 #: Longer messages are refused; a longer name of a step is cut.
 TEXT_MAX = 4096
+
+#: The size of the kernel's pages, and how soon the rest of a write(2) follows.
+_PAGE = 4096
+_AT_ONCE_NS = 1_000_000_000
 
 _MARK, _STEP = b".mark", b".step"
 #: The bit of a node that tells the two apart; below it is a number that makes it another node.
@@ -56,6 +62,8 @@ class ControlFiles:
         #: The last number that made a node another one, and what `.mark` had when it was given.
         self._number = 0
         self._content = b""
+        #: What may be the beginning of a message.
+        self._begun: _Begun | None = None
 
     # -- what the kernel sees ---------------------------------------------------------------------
 
@@ -103,20 +111,76 @@ class ControlFiles:
     def write(self, node: int, offset: int, data: Buffer, pid: int) -> int:
         """How many bytes were taken: always all. What was marked is durable then."""
         if not _is_step(node):
-            self._guard.mark(pid, _message(data))
-            self._number += 1  # the kernel may have the message in the pages of this node
+            self._take_piece(_Piece(node, pid, offset, bytes(data[: TEXT_MAX + 2])))
         elif not offset:
             self._guard.name_step(pid, _name(data))
         # Behind its beginning a step has only further lines of the same text: a shell writes a
         # command line of several one by one.
         return len(data)
 
+    def _take_piece(self, piece: _Piece) -> None:
+        """Take a mark with a message, or with the whole of one that began with the last piece."""
+        begun, self._begun = self._begun, None
+        if begun is None or not begun.goes_on_with(piece):
+            self._take_mark(piece)
+            return
+        whole = begun.piece._replace(text=begun.piece.text + piece.text)
+        try:
+            self._take_mark(whole)
+        except OSError:
+            # The writer hears that the first piece was taken, and comes with the second again.
+            self._begun = _Begun(begun.piece, monotonic_ns(), None)
+            raise
+        finally:
+            if begun.number is not None:
+                self._guard.take_back(begun.number)
 
-def _message(data: Buffer) -> str:
-    """One write is one message: a part of one would be taken for all of it."""
-    if len(bytes(data[: TEXT_MAX + 2]).removesuffix(b"\n")) > TEXT_MAX:
+    def _take_mark(self, piece: _Piece) -> None:
+        number = None
+        if not piece.may_go_on or piece.text.strip():
+            number = self._guard.mark(piece.pid, _message(piece.text))
+        self._number += 1  # the kernel may have the message in the pages of this node
+        if piece.may_go_on:
+            self._begun = _Begun(piece, monotonic_ns(), number)
+
+
+class _Piece(NamedTuple):
+    """A write(2), or a part of one: where there is a page that it does not fill, the kernel writes
+    up to the end of that, and then the rest."""
+
+    node: int
+    pid: int
+    offset: int
+    text: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
+
+    @property
+    def may_go_on(self) -> bool:
+        at_end = self.offset % _PAGE and self.end % _PAGE == 0
+        return bool(at_end) and not self.text.endswith(b"\n")
+
+
+class _Begun(NamedTuple):
+    """A piece that may go on, when it came, and the mark that was taken for it."""
+
+    piece: _Piece
+    time_ns: int
+    number: int | None
+
+    def goes_on_with(self, piece: _Piece) -> bool:
+        """The rest of a write(2) follows at once."""
+        here, there = (self.piece.node, self.piece.pid), (piece.node, piece.pid)
+        is_next = here == there and piece.offset == self.piece.end
+        return is_next and monotonic_ns() - self.time_ns < _AT_ONCE_NS
+
+
+def _message(text: bytes) -> str:
+    if len(text.removesuffix(b"\n")) > TEXT_MAX:
         raise _error(errno.EMSGSIZE)
-    message = one_line(bytes(data))
+    message = one_line(text)
     if not message:
         raise _error(errno.EINVAL)
     return message

@@ -31,6 +31,9 @@ class Guard(Protocol):
         """Take a checkpoint now, on the word of this process; its number. It is durable then, or an
         OSError says why there is none."""
 
+    def take_back(self, number: int) -> None:
+        """Delete a mark: it had not all of its message."""
+
     def name_step(self, pid: int, text: str) -> None:
         """What this process does next is called so; nothing in particular if it is empty."""
 
@@ -54,6 +57,9 @@ class _Unguarded:
 
     def mark(self, pid: int, message: str) -> int:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def take_back(self, number: int) -> None:
+        pass
 
     def name_step(self, pid: int, text: str) -> None:
         pass

@@ -23,7 +23,7 @@ _INO_BITS = 40
 LIVE_END = 1 << _INO_BITS
 _INO_MASK = LIVE_END - 1
 
-#: The slot of `.checkpoints`: its own node, those of the symbolic links in it, and, from CONTROL on,
+#: The slot of `.checkpoints`: its own node, those of the symbolic links in it and, from CONTROL on,
 #: those of the control files.
 _HISTORY_SLOT = (1 << 22) - 1
 HISTORY = _HISTORY_SLOT << _INO_BITS

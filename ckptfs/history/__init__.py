@@ -8,6 +8,7 @@ from ckptfs.history.checkpoints import (
     find,
     lineage,
     nearest,
+    revision,
     seal,
 )
 from ckptfs.history.restore import (
@@ -47,6 +48,7 @@ __all__ = [
     "restore",
     "restore_log",
     "restore_paths",
+    "revision",
     "seal",
     "select",
     "token_of",

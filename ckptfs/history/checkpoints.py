@@ -123,12 +123,15 @@ class _Told:
         self._by_epoch: dict[Epoch, Checkpoint] = {}
         #: In the order of their numbers.
         self._by_number: dict[int, Checkpoint] = {}
+        #: How often there was something new.
+        self.revision = 0
 
     def listen(self, store: Store) -> None:
         """Take note of what was told since the last time."""
         retold = store.epoch_tree.retold
         if not retold:
             return
+        self.revision += 1
         highest = next(reversed(self._by_number), -1)
         in_order = True
         for epoch in sorted(retold):
@@ -177,6 +180,11 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
     return _told_by(store).all()
+
+
+def revision(store: Store) -> int:
+    """Another number whenever a checkpoint has come, gone or been described anew."""
+    return _told_by(store).revision
 
 
 def numbered(store: Store, number: int) -> Checkpoint | None:

@@ -42,6 +42,9 @@ class Watched:
     def mark(self, pid: int, message: str) -> int:
         raise AssertionError("nothing is marked here")
 
+    def take_back(self, number: int) -> None:
+        raise AssertionError("nothing is marked here")
+
     def name_step(self, pid: int, text: str) -> None:
         raise AssertionError("no step is named here")
 
