@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from mmap import PAGESIZE
 from time import monotonic_ns
 from typing import NamedTuple
 
@@ -27,8 +28,7 @@ from ckptfs.store.blocks import Buffer
 #: Longer messages are refused; a longer name of a step is cut.
 TEXT_MAX = 4096
 
-#: The size of the kernel's pages, and how soon the rest of a write(2) follows.
-_PAGE = 4096
+#: How soon the rest of a write(2) follows.
 _AT_ONCE_NS = 1_000_000_000
 
 _MARK, _STEP = b".mark", b".step"
@@ -159,7 +159,7 @@ class _Piece(NamedTuple):
 
     @property
     def may_go_on(self) -> bool:
-        at_end = self.offset % _PAGE and self.end % _PAGE == 0
+        at_end = self.offset % PAGESIZE and self.end % PAGESIZE == 0
         return bool(at_end) and not self.text.endswith(b"\n")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from ckptfs.fuse import front
+from ckptfs.fuse.nodes import CONTROL
 from tests.support.kernel import (
     BATCH_FORGET,
     FORGET,
@@ -51,6 +52,16 @@ def test_a_write_of_more_than_was_sent_is_an_error(kernel: Kernel) -> None:
     kernel.ask(WRITE, struct.pack("=QQIIQII", 0, 0, 1 << 31, 0, 0, 0, 0) + b"data")
     assert kernel.error() == errno.EIO
     assert kernel.owner.calls == []
+
+
+def write_of(text: bytes, offset: int, flags: int = 0) -> bytes:
+    return struct.pack("=QQIIQII", 0, offset, len(text), flags, 0, 0, 0) + text
+
+
+def test_a_page_of_a_mapping_is_no_message_to_a_control_file(kernel: Kernel) -> None:
+    kernel.ask(WRITE, write_of(b"text", 0, flags=1), node=CONTROL)
+    assert kernel.error() == errno.EROFS
+    assert [call for call in kernel.owner.calls if call[0] == "write"] == []
 
 
 def test_names_that_do_not_end_are_ended(kernel: Kernel) -> None:
