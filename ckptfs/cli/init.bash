@@ -47,7 +47,8 @@ __ckptfs_line() {
 # Before each simple command: the first of a line tells the line, if the history has it, or else
 # itself. Leaves $1 as the status, and $_ as it was, which is $2.
 __ckptfs_preexec() {
-    [[ -n $__ckptfs_typed && $BASH_COMMAND != __ckptfs_precmd ]] || return "$1"
+    [[ -n $__ckptfs_typed && $BASH_COMMAND != __ckptfs_precmd &&
+        ${FUNCNAME[1]-} != __ckptfs_precmd ]] || return "$1"
     __ckptfs_typed=
     __ckptfs_find || return "$1"
     __ckptfs_named=$__ckptfs_step

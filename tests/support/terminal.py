@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -76,18 +77,20 @@ def prompt(*command: str | Path, cwd: Path, env: Mapping[str, str]) -> Iterator[
         found = Prompt(terminal)
         yield found
         found.type("exit")
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        raise
     finally:
-        os.set_blocking(terminal, False)
-        _drain(terminal, process)
+        _see_off(terminal, process)
         os.close(terminal)
 
 
-def _drain(terminal: int, process: int) -> None:
+def _see_off(terminal: int, process: int) -> None:
     """Read what is left until the shell has gone: it may wait for that."""
     deadline = time.monotonic() + 30
     while os.waitpid(process, os.WNOHANG)[0] == 0:
         if time.monotonic() > deadline:
-            os.kill(process, 9)
-        select.select([terminal], [], [], 0.01)
+            os.kill(process, signal.SIGKILL)
         with suppress(OSError):
-            os.read(terminal, 65536)
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 65536)
