@@ -64,7 +64,8 @@ def start(home: Path, work: Told) -> Start:
             "zsh": (home / ".zshrc", "PS1='ready> '"),
             "fish": (home / "fish/config.fish", "function fish_prompt; echo -n 'ready> '; end"),
         }[shell]
-        rc.parent.mkdir(exist_ok=True)
+        # Where this is missing, fish makes it from all manuals, for as long as that takes.
+        (home / "fish/generated_completions").mkdir(parents=True, exist_ok=True)
         rc.write_text("\n".join([show, before, code_for(shell), after, ""]))
         env = {
             "HOME": str(home),
