@@ -1,4 +1,4 @@
-# ckptfs: a checkpoint that is taken before a change is named after the command line that was typed.
+# ckptfs: names checkpoints that are taken before a change after the command line that was typed.
 #
 # Before each command line its text goes to .checkpoints/.step of the workspace around the current
 # directory, and an empty line when the prompt is back: builtins write both, and nothing is forked.

@@ -8,7 +8,7 @@ import { dirname, join } from "node:path"
 
 const COMMAND_LINE = "COMMAND"
 
-// -- by the control file of a mounted workspace, which takes a message in a millisecond ------------
+// -- by the control file of a mounted workspace, which takes a message in a millisecond -----------
 
 // Tools of opencode that change no file, and ours, which save what has to be saved.
 const READERS = new Set([
@@ -45,7 +45,8 @@ function messageFor(tool, input, workspace) {
   const subject = subjectOf(input, workspace)
   const name = oneLine(String(tool ?? "")) || "a tool"
   const message = [...(subject ? `${name}: ${subject}` : name)]
-  return (message.length <= MESSAGE_MAX ? message : [...message.slice(0, MESSAGE_MAX - 3), "..."]).join("")
+  if (message.length <= MESSAGE_MAX) return message.join("")
+  return message.slice(0, MESSAGE_MAX - 3).join("") + "..."
 }
 
 // The workspace around a directory. Its control file stands in no listing; one that somebody put
@@ -69,7 +70,7 @@ function patiently(promise, milliseconds) {
   return Promise.race([promise.catch(() => null), late]).finally(() => clearTimeout(timer))
 }
 
-// -- by `ckptfs hook`, which knows more, and takes longer to start ---------------------------------
+// -- by `ckptfs hook`, which knows more, and takes longer to start --------------------------------
 
 function send(record) {
   return new Promise((resolve) => {
@@ -87,7 +88,7 @@ function send(record) {
   })
 }
 
-// --------------------------------------------------------------------------------------------------
+// -- what opencode calls --------------------------------------------------------------------------
 
 async function before(cwd, tool, input, session, call) {
   const name = String(tool ?? "").toLowerCase()
