@@ -249,7 +249,7 @@ class Operations(pyfuse3.Operations):
     def _opened_control(self, node: int, ctx: RequestContext) -> FileInfo:
         """Each who opens one has a node of its own, by which it is known whose a write is. Without
         the kernel's pages, which may be mapped."""
-        node = self.requests.controls.another(node)
+        node = self.requests.controls.opened(node)
         self._writers[node] = ctx.pid
         return FileInfo(fh=_handle(node, ctx.uid), direct_io=True)
 

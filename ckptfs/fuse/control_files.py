@@ -4,9 +4,8 @@
 newest one. `.step` names what the writing process does next, and takes none. Both are found by name
 and stand in no listing, so that nothing which walks through `.checkpoints` comes upon them.
 
-The kernel keeps the pages of a file, writes what a program writes into those that it has, and does
-not tell of opens. So `.mark` is another node whenever its content is another: what the kernel may
-have kept belongs to a file that nobody finds any more.
+The kernel keeps the pages of a file, and writes what a program writes into those that it has. So
+the compiled server gives `.mark` another node with every lookup: who opens it has pages of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import NamedTuple
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import Guard
-from ckptfs.fuse.nodes import CONTROL
+from ckptfs.fuse.nodes import CONTROL, CONTROL_NUMBERS, CONTROL_STEP
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
 
@@ -31,14 +30,10 @@ TEXT_MAX = 4096
 #: How soon the rest of a write(2) follows.
 _AT_ONCE_NS = 1_000_000_000
 
-_MARK, _STEP = b".mark", b".step"
-#: The bit of a node that tells the two apart; below it is a number that makes it another node.
-_IS_STEP = 1 << 38
-_NUMBERS = _IS_STEP - 1
-
+_NODES = {b".mark": CONTROL, b".step": CONTROL | CONTROL_STEP}
 #: Whoever may make a directory in `.checkpoints` may write to them. There is nothing to read in
 #: `.step`.
-_MODES = {_MARK: stat.S_IFREG | 0o644, _STEP: stat.S_IFREG | 0o200}
+_MARK_MODE, _STEP_MODE = stat.S_IFREG | 0o644, stat.S_IFREG | 0o200
 
 
 def _error(number: int) -> OSError:
@@ -50,7 +45,7 @@ def is_control(node: int) -> bool:
 
 
 def _is_step(node: int) -> bool:
-    return bool(node & _IS_STEP)
+    return bool(node & CONTROL_STEP)
 
 
 class ControlFiles:
@@ -59,37 +54,31 @@ class ControlFiles:
     def __init__(self, fs: Filesystem, guard: Guard) -> None:
         self._fs = fs
         self._guard = guard
-        #: The last number that made a node another one, and what `.mark` had when it was given.
+        #: The last number that was given to one who opens a file.
         self._number = 0
-        self._content = b""
         #: What may be the beginning of a message.
         self._begun: _Begun | None = None
 
     # -- what the kernel sees ---------------------------------------------------------------------
 
     def lookup(self, name: bytes) -> Inode | None:
-        if name == _STEP:
-            return self.getattr(CONTROL | _IS_STEP)
-        return self.getattr(self._mark()) if name == _MARK else None
+        node = _NODES.get(name)
+        return None if node is None else self.getattr(node)
 
-    def _mark(self) -> int:
-        """The node of `.mark` as it is now."""
-        content = self._newest()
-        if content != self._content:
-            self._number += 1
-            self._content = content
-        return CONTROL | self._number & _NUMBERS
-
-    def another(self, node: int) -> int:
-        """A node for the same file that was given to nobody yet: for one who opens it."""
+    def opened(self, node: int) -> int:
+        """A node for the same file that nobody else has: for one who opens it."""
         self._number += 1
-        return CONTROL | node & _IS_STEP | self._number & _NUMBERS
+        return node & ~CONTROL_NUMBERS | self._number & CONTROL_NUMBERS
 
     def getattr(self, node: int) -> Inode:
         root = self._fs.getattr(self._fs.head, ROOT_INO)
-        mode = _MODES[_STEP if _is_step(node) else _MARK]
-        size = len(self.read(node))
-        return root._replace(ino=Ino(node), mode=mode, nlink=1, size=size, allocated=0)
+        return root._replace(
+            ino=Ino(node & ~CONTROL_NUMBERS),
+            mode=_STEP_MODE if _is_step(node) else _MARK_MODE,
+            nlink=1,
+            size=len(self.read(node)),
+            allocated=0,
+        )
 
     def setattr(self, node: int, wanted: Attributes) -> Inode:
         """To be emptied, as by ``>`` of a shell, changes nothing. Nothing else can be set."""
@@ -139,7 +128,6 @@ class ControlFiles:
         number = None
         if not piece.may_go_on or piece.text.strip():
             number = self._guard.mark(piece.pid, _message(piece.text))
-        self._number += 1  # the kernel may have the message in the pages of this node
         if piece.may_go_on:
             self._begun = _Begun(piece, monotonic_ns(), number)
 

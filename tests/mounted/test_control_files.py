@@ -19,6 +19,7 @@ from ckptfs import config
 from ckptfs.control.client import Client
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, succeed, workspace
+from tests.support.peer import peer
 from tests.support.syscalls import fallocate
 from tests.support.told import told
 from tests.support.trees import plant
@@ -132,6 +133,30 @@ def test_reading_it_tells_the_number_of_the_newest_checkpoint(work: Marked) -> N
     assert work.mark.read_text() == f"{first + 100}\n"
     told = sh(work, "echo x > .checkpoints/.mark; read n < .checkpoints/.mark; echo $n")
     assert told == f"{first + 101}\n"
+
+
+def _write_marks(path: Path) -> None:
+    for number in range(100):
+        path.write_text(f"message {number}\n")
+
+
+def test_who_reads_never_sees_what_others_write(work: Marked) -> None:
+    with peer() as writer:
+        writer.begin(_write_marks, work.mark)
+        seen: list[str] = []
+        while len(work.since()) < 100:
+            seen += [work.mark.read_text() for _ in range(20)]
+        writer.finish(60)
+    numbers = [int(text) for text in seen]
+    assert numbers == sorted(numbers)
+    assert [text for text in seen if not text.endswith("\n")] == []
+
+
+def test_it_is_the_same_file_every_time(work: Marked) -> None:
+    found = os.stat(work.mark)
+    with work.mark.open() as file:
+        assert os.path.samestat(os.fstat(file.fileno()), found)
+    assert not os.path.samestat(os.stat(work.step), found)
 
 
 def test_it_tells_the_number_also_after_the_newest_was_deleted(work: Marked) -> None:
