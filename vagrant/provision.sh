@@ -311,7 +311,7 @@ compile_sources() { "$venv/bin/python" -m compileall -q "$root/ckptfs" || say "G
 main() {
     case $mode in
     run) tools= ;;
-    tests | deep) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc" ;; # what the mounted tests drive
+    tests | deep) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish" ;; # what the mounted tests drive
     *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # A quota is tested by root alone, and others seldom have its tools in their PATH.

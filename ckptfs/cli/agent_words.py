@@ -1,4 +1,4 @@
-"""What can be typed for agents: `hook`, `mcp`, `run`, `task`, `team` and `watch`."""
+"""What can be typed for agents: `hook`, `mcp`, `run`, `task`, `team`, `watch` and `shell-init`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ def add(make: Make) -> None:
     make("watch", "print what happens to a mounted workspace until it is unmounted")
     _add_hook(make)
     _add_mcp(make)
+    shell = make("shell-init", "print code for a shell that names checkpoints after what is typed")
+    shell.usage = 'eval "$(ckptfs shell-init bash)"    in ~/.bashrc; zsh and fish likewise'
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 
 
 def _add_run(make: Make) -> None:

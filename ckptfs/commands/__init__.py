@@ -14,6 +14,7 @@ from ckptfs.commands.wrappers import first_program, unwrapped, unwrapped_text
 
 __all__ = [
     "COMMAND_MAX",
+    "FULL",
     "MASKED",
     "RECORDS",
     "command_line",

@@ -18,7 +18,10 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, describe, seal
 from ckptfs.store import Store
 
-#: What may be marked: the steps of an agent, and commands.
+#: The kind of what a program marked by the control file (`ckptfs.fuse.control_files`).
+MARK = "mark"
+
+#: What may be marked by a verb: the steps of an agent, and commands.
 KINDS = frozenset({"hook", "run"})
 
 #: What tells one tool call of an agent from another, and those that found the same state before it.

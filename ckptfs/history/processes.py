@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from ckptfs.commands import MASKED, command_line, printable
@@ -62,7 +62,17 @@ class Process(NamedTuple):
     is_thread: bool = False
 
 
+#: A process and when it began; of a step that a process told of, its number below zero.
 Key = tuple[int, int]
+
+
+class Told(NamedTuple):
+    """What a process says that it does. ``serial`` tells one such thing from the next."""
+
+    text: str
+    serial: int
+    #: When its process began: the number alone comes again.
+    start: int
 
 
 class Actor(NamedTuple):
@@ -120,6 +130,8 @@ class Who:
         self.harnesses = HARNESSES | set(harnesses)
         #: How much of a command line is told: see `ckptfs.commands`.
         self.record = MASKED
+        #: What a process says that it does next (`ckptfs.history.steps`).
+        self.told: Callable[[Process], Told | None] = lambda process: None
         #: Processes that were declared to be harnesses, and those whose children are steps.
         self._declared: set[Key] = set()
         self._has_steps: set[Key] = set()
@@ -207,7 +219,7 @@ class Who:
             process,
             own,
             call=begun if kind not in ("script", "tool") else parent.call,
-            step=begun if gives_steps else parent.step,
+            step=self._told_step(parent.process) or (begun if gives_steps else parent.step),
             inside=parent.inside or by_harness,
             seen_ns=now_ns,
         )
@@ -272,7 +284,19 @@ class Who:
 
     # -- what a step is called ---------------------------------------------------------------------
 
+    def _told_step(self, process: Process) -> Key | None:
+        """The step that a process told of, for what it does itself and for what it starts."""
+        told = self.told(process)
+        if told is None:
+            return None
+        key = (process.pid, -told.serial)
+        if key not in self._steps:
+            _remember(self._steps, key, Actor(*key, told.text, self._session(process)))
+        return key
+
     def _step_of(self, node: _Node) -> Actor:
+        if (told := self._told_step(node.process)) is not None:
+            return self._steps[told]
         known = self._steps.get(node.step)
         if known is None:
             known = self._named(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ckptfs.hook.agents import AGENTS, commands_in
+from ckptfs.hook.events import Event
 from tests.hooks.conftest import Agent, Case
 from tests.support.mounting import ckptfs, scratch, succeed
 
@@ -343,43 +345,141 @@ def test_a_hook_whose_ckptfs_is_gone_forbids_nothing(home: Home, name: str) -> N
 #: Stands in for opencode: loads the plugin as its two versions do, and runs a tool.
 HOST = """
 import { pathToFileURL } from "node:url"
-const [path, version, directory] = process.argv.slice(2)
+const [path, version, directory, tool, args] = process.argv.slice(2)
 const plugin = (await import(pathToFileURL(path))).default
-const args = { command: "as plugin" }
+const input = JSON.parse(args)
 if (version === "1") {
   await plugin.setup({ agent: {}, command: {} })
   const hooks = await plugin.server({ directory, client: {}, project: {} })
-  await hooks["tool.execute.before"]({ tool: "bash", sessionID: "s1", callID: "c1" }, { args })
+  await hooks["tool.execute.before"]({ tool, sessionID: "s1", callID: "c1" }, { args: input })
 } else {
   let before
   await plugin.setup({
     tool: { hook: async (name, call) => { if (name === "execute.before") before = call } },
     session: { get: async ({ sessionID }) => ({ id: sessionID, location: { directory } }) },
   })
-  await before({ tool: "bash", sessionID: "s2", messageID: "m", id: "c2", input: args })
+  await before({ tool, sessionID: "s2", messageID: "m", id: "c2", input })
 }
 """
 
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+class Opencode:
+    """The plugin as it was installed, outside of the workspace, and what runs it."""
+
+    def __init__(self, agent: Agent, place: Path) -> None:
+        self._agent = agent
+        work = agent.work
+        installed = ckptfs("hook", "install", "opencode", "--yes", env=work.env, cwd=work.path)
+        assert installed.returncode == 0
+        self.plugin = place / "ckptfs.mjs"
+        shutil.copy(work.path / ".opencode/plugins/ckptfs.js", self.plugin)
+        self._host = place / "host.mjs"
+        self._host.write_text(HOST)
+
+    def use(self, tool: str, args: object, where: Path | None = None, version: str = "1") -> None:
+        """Have a tool used in a directory of the workspace, or elsewhere. That must end well."""
+        work = self._agent.work
+        words = [self.plugin, version, where or work.path, tool, json.dumps(args)]
+        ran = subprocess.run(
+            ["node", self._host, *words],
+            start_new_session=True,
+            env={**os.environ, **work.env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+
+    def calls_instead(self, command: str) -> None:
+        """Put another command in the place of `ckptfs hook`."""
+        text = self.plugin.read_text()
+        (line,) = [one for one in text.splitlines() if one.startswith("const COMMAND_LINE")]
+        self.plugin.write_text(text.replace(line, f"const COMMAND_LINE = {json.dumps(command)}"))
+
+
+@pytest.fixture
+def opencode(agent: Agent, tmp_path: Path) -> Opencode:
+    return Opencode(agent, tmp_path)
+
+
+@needs_node
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_the_opencode_plugin_takes_a_checkpoint(agent: Agent, tmp_path: Path, version: str) -> None:
-    work = agent.work
-    done = ckptfs("hook", "install", "opencode", "--yes", env=work.env, cwd=work.path)
-    assert done.returncode == 0
-    plugin = tmp_path / "ckptfs.mjs"
-    plugin.write_bytes((work.path / ".opencode" / "plugins" / "ckptfs.js").read_bytes())
-    (tmp_path / "host.mjs").write_text(HOST)
+def test_the_opencode_plugin_takes_a_checkpoint(
+    agent: Agent, opencode: Opencode, version: str
+) -> None:
+    """By the control file: nothing is started."""
+    opencode.calls_instead("exit 1")
     agent.change()
-    ran = subprocess.run(
-        ["node", tmp_path / "host.mjs", plugin, version, work.path],
-        env={**os.environ, **work.env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stderr
+    opencode.use("bash", {"command": f"as plugin {version}"}, version=version)
     found = agent.checkpoints()[0]
-    assert found["message"] == "bash: as plugin"
-    assert found["metadata"]["tool_use_id"] == f"c{version}"
-    assert found["metadata"]["agent"] == "opencode"
+    assert (found["kind"], found["message"]) == ("mark", f"bash: as plugin {version}")
+    assert "node" in found["cause"]["command"]
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "tool, args, message",
+    [
+        ("bash", {"command": "make  test\n"}, "bash: make test"),
+        ("edit", {"filePath": "WORK/src/app.py", "oldString": "a"}, "edit: src/app.py"),
+        ("write", {"filePath": "/etc/hosts"}, "write: /etc/hosts"),
+        ("shell", {"cmd": ["ls", "-l"]}, "shell: ls -l"),
+        (
+            "apply_patch",
+            {"command": "*** Update File: a.c\n-x\n+y\n*** Add File: b.c\n"},
+            "apply_patch: a.c, b.c",
+        ),
+        ("bash", {"command": "x" * 300}, "bash: " + "x" * 191 + "..."),
+        ("patch", None, "patch"),
+        ("", {}, "a tool"),
+    ],
+)
+def test_the_opencode_plugin_has_the_words_of_the_hook(
+    agent: Agent, opencode: Opencode, tool: str, args: object, message: str
+) -> None:
+    work = str(agent.work.path)
+    given = json.loads(json.dumps(args).replace("WORK", work))
+    opencode.use(tool, given)
+    assert agent.checkpoints()[0]["message"] == message
+
+
+@needs_node
+def test_the_opencode_plugin_finds_the_workspace_above(agent: Agent, opencode: Opencode) -> None:
+    deep = agent.work.path / "some/where"
+    deep.mkdir(parents=True, exist_ok=True)
+    opencode.use("bash", {"command": "from below"}, where=deep)
+    assert agent.checkpoints()[0]["message"] == "bash: from below"
+
+
+@needs_node
+@pytest.mark.parametrize("tool", ["read", "Grep", "todowrite", "webfetch", "mcp_ckptfs_list"])
+def test_the_opencode_plugin_lets_tools_be_that_only_read(
+    agent: Agent, opencode: Opencode, tool: str
+) -> None:
+    assert not Event({"hook_event_name": "PreToolUse", "tool_name": tool}).kind
+    before = agent.checkpoints()
+    opencode.use(tool, {"filePath": "a"})
+    assert agent.checkpoints() == before
+
+
+@needs_node
+def test_without_a_control_file_the_opencode_plugin_calls_the_hook(
+    opencode: Opencode, tmp_path: Path
+) -> None:
+    """A file that somebody put there is none, and is left alone."""
+    (tmp_path / ".checkpoints").mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / ".checkpoints/.mark").symlink_to(tmp_path / "victim")
+    opencode.calls_instead(f"cat > {shlex.quote(str(tmp_path))}/sent")
+    opencode.use("bash", {"command": "make"}, where=tmp_path)
+    sent = json.loads((tmp_path / "sent").read_text())
+    assert (sent["hook_event_name"], sent["tool_use_id"]) == ("PreToolUse", "c1")
+    assert (sent["cwd"], sent["tool_input"]) == (str(tmp_path), {"command": "make"})
+    (tmp_path / ".checkpoints/.mark").unlink()
+    (tmp_path / ".checkpoints/.mark").write_text("precious")
+    opencode.use("bash", {"command": "make test"}, where=tmp_path)
+    assert json.loads((tmp_path / "sent").read_text())["tool_input"] == {"command": "make test"}
+    assert (tmp_path / ".checkpoints/.mark").read_text() == "precious"
+    assert (tmp_path / "victim").read_text() == "precious"
