@@ -38,6 +38,8 @@ NPM_OPTIONS = (
     # Without the addresses in its lock npm asks for them again, and finds none offline.
     "--omit-lockfile-registry-resolved=false",
 )
+#: Files of the repository whose branch is rebased.
+_BRANCH_FILES = 1_000
 #: Objects beside their sources and without optimisation, as in everyday work on a project.
 _MAKEFILE = """\
 OBJECTS = $(patsubst %.c,%.o,$(wildcard c/*/*.c))
@@ -93,6 +95,21 @@ def c_project(kit: Kit, _scale: Scale) -> Path:
     return _once(kit, "c-project", make)
 
 
+def autotools_project(kit: Kit, _scale: Scale) -> Path:
+    """libsodium with its configure script, as PyNaCl's source distribution has it."""
+    kit.program("gcc")
+    kit.program("make")
+
+    def make(home: Path) -> None:
+        source = _sdist(kit, "pynacl", home)
+        if not (source / "src/libsodium/configure").exists():
+            raise NotToBeHad("PyNaCl's source distribution has no libsodium to configure")
+        (source / "src/libsodium").rename(home / "project")
+        shutil.rmtree(source)
+
+    return _once(kit, "autotools-project", make) / "project"
+
+
 def python_project(kit: Kit, _scale: Scale) -> Path:
     """Jinja with its tests; the bench's own environment has what they need."""
 
@@ -130,6 +147,17 @@ def repository(kit: Kit, scale: Scale) -> Path:
     return _once(kit, f"repository-{'-'.join(scale.releases)}", make) / "django.git"
 
 
+def branches(kit: Kit, scale: Scale) -> Path:
+    """A bare git repository with a branch that left main some commits ago."""
+
+    def make(home: Path) -> None:
+        run(*GIT, "init", "-q", "--bare", home)
+        stream = b"".join(sources.branch_stream(_BRANCH_FILES, scale.rebase_commits))
+        run(*GIT, "-C", home, "fast-import", "--quiet", stdin=stream)
+
+    return _once(kit, f"branches-{scale.rebase_commits}", make, fetched=False)
+
+
 def _sdist(kit: Kit, requirement: str, home: Path) -> Path:
     """The source distribution of a package, unpacked."""
     downloads = home / "downloads"
@@ -144,14 +172,14 @@ def _sdist(kit: Kit, requirement: str, home: Path) -> Path:
     return next(each for each in home.iterdir() if each.name.lower().startswith(name))
 
 
-def _once(kit: Kit, name: str, make: Callable[[Path], None]) -> Path:
+def _once(kit: Kit, name: str, make: Callable[[Path], None], *, fetched: bool = True) -> Path:
     """Make something in the cache if it is not there; half of it is never there."""
     path = kit.cache / "material" / f"{name}-v{_VERSION}"
     if path.exists():
         return path
-    if not kit.install:
+    if fetched and not kit.install:
         raise NotToBeHad("not in the cache, and nothing is to be fetched")
-    kit.tell(f"fetching material: {name}")
+    kit.tell(f"{'fetching' if fetched else 'making'} material: {name}")
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:
@@ -173,8 +201,10 @@ MAKERS: dict[str, Maker] = {
     "wheels": wheels,
     "front-end": front_end,
     "c-project": c_project,
+    "autotools-project": autotools_project,
     "python-project": python_project,
     "repository": repository,
+    "branches": branches,
 }
 
 
