@@ -89,6 +89,10 @@ def connect(workspace: Path, store: Path) -> Client:
     return Client(Workspace(workspace, store))
 
 
+def configure(workspace: Path, setting: str, value: str) -> None:
+    ckptfs("config", setting, value, "-w", workspace)
+
+
 def newest_checkpoint(workspace: Path, store: Path) -> int:
     """The number of the checkpoint that was taken last, moments among them; 0 if none was."""
     with connect(workspace, store) as client:

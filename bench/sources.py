@@ -146,6 +146,33 @@ def write_tree(root: Path, files: int) -> int:
     return total
 
 
+# -- a build ---------------------------------------------------------------------------------------
+
+_MAKEFILE = """\
+OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))
+program: $(OBJECTS)
+\t$(CC) -o $@ $^
+%.o: %.c
+\t$(CC) -O0 -g -DROUND=$(ROUND) -c -o $@ $<
+clean:
+\trm -f program $(OBJECTS)
+"""
+
+
+def write_c_project(root: Path, files: int) -> None:
+    """A program of so many C files. Built with another ROUND it has other bytes throughout, so that
+    no build's can be stored once for two."""
+    root.mkdir(parents=True)
+    (root / "Makefile").write_text(_MAKEFILE)
+    for number in range(files - 1):
+        text = f"int table{number}[3000] = {{[0 ... 2999] = ROUND * {files} + {number}}};\n"
+        (root / f"part{number}.c").write_text(text)
+    names = [f"table{number}" for number in range(files - 1)]
+    uses = "".join(f"extern int {name}[];\n" for name in names)
+    total = " + ".join(f"{name}[0]" for name in names)
+    (root / "main.c").write_text(f"{uses}int main(void) {{ return !({total}); }}\n")
+
+
 # -- a branch to rebase ----------------------------------------------------------------------------
 
 
