@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="smaller, about 3 minutes")
+    size.add_argument("--quick", action="store_true", help="smaller, about 5 minutes")
     size.add_argument("--full", action="store_true", help="also with a million files; takes long")
     parser.add_argument(
         "--rivals",

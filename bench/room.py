@@ -81,7 +81,7 @@ _LEVEL_MARK = 1.2
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """What there is after so many rounds."""
 
     rounds: int
@@ -107,15 +107,17 @@ def moments_growth(site: Site) -> Found:
         product.configure(workspace, "moments.max_size", _MOMENTS_SIZE)
         kept = [_build_rounds(workspace, pid, range(n, n + third)) for n in (0, third, 2 * third)]
     run("rm", "-rf", base)
-    return _kept_found(kept, third)
+    if not kept[-1].moments:
+        raise RuntimeError("no moment was taken, so there is nothing to see")
+    return kept_found(kept, third)
 
 
-def _build_rounds(workspace: Path, pid: int, rounds: range) -> _Kept:
+def _build_rounds(workspace: Path, pid: int, rounds: range) -> Kept:
     in_child(partial(_make_and_clean, workspace, rounds), TIMEOUT_S)
     time.sleep(HOUSEWORK_S)
     process.wait_until_quiet(pid, _SETTLE_S)
     found = product.status(workspace)
-    return _Kept(rounds.stop, int(found["moments"]), int(found["store_bytes"]))
+    return Kept(rounds.stop, int(found["moments"]), int(found["store_bytes"]))
 
 
 def _make_and_clean(workspace: Path, rounds: range) -> None:
@@ -124,7 +126,7 @@ def _make_and_clean(workspace: Path, rounds: range) -> None:
         run("make", "-s", "-C", workspace, "clean")
 
 
-def _kept_found(kept: list[_Kept], most: int) -> Found:
+def kept_found(kept: list[Kept], most: int) -> Found:
     columns = {f"{each.rounds} rounds": [each.store_bytes / 1e6] for each in kept}
     counts = ", ".join(f"{each.moments}" for each in kept)
     what = f"make and make clean of {_C_FILES} C files, at most {most} moments"
