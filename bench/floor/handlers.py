@@ -44,7 +44,7 @@ class Loops:
         clock = KernelClock()
         fs.keep_unlinked = True
         self.fs = fs
-        self.bound = Bound(Requests(fs, MountOptions(), clock, unguarded), fs)
+        self.bound = Bound(Requests(fs, MountOptions(), clock, unguarded()), fs)
         self.parents = [
             self.bound.mkdir(1, b"%d" % n, 0o755, PID, 0, 0).ino for n in range(DIRECTORIES)
         ]

@@ -26,8 +26,8 @@ def rename(
     new_parent: Ino,
     new_name: bytes,
     flags: int = 0,
-) -> Ino | None:
-    """Move an entry; return the inode that lost the new name, if there was one."""
+) -> Ino:
+    """Move an entry; return the inode that has the new name."""
     view.require_writable()
     if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
         raise names.error(errno.EINVAL)
@@ -43,13 +43,12 @@ def rename(
     replaced = None if found is None else inodes.load(fs, view, found)
     if flags == RENAME_EXCHANGE:
         _exchange(fs, view, source, name, moved, target, new_name, replaced)
-        return None
+        return moved.ino
     if replaced is not None and flags == RENAME_NOREPLACE:
         raise names.error(errno.EEXIST)
-    if replaced is not None and replaced.ino == moved.ino:
-        return None
-    _move(fs, view, source, name, moved, target, new_name, replaced)
-    return replaced.ino if replaced else None
+    if replaced is None or replaced.ino != moved.ino:
+        _move(fs, view, source, name, moved, target, new_name, replaced)
+    return moved.ino
 
 
 def _require_outside(fs: Filesystem, view: View, ino: Ino, place: Ino) -> None:

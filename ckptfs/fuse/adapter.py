@@ -51,14 +51,14 @@ class Operations(pyfuse3.Operations):
         options: MountOptions,
         clock: KernelClock,
         history: HistoryHooks | None = None,
-        guard: Guard = unguarded,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self._fs = fs
         self._clock = clock
         self._xattrs = options.xattrs
         self._history = history
-        self.requests = Requests(fs, options, clock, guard)
+        self.requests = Requests(fs, options, clock, guard or unguarded())
         #: Who opened a file as it is for writing, until it is written: pyfuse3 does not say whose a
         #: write is.
         self._writers: dict[int, int] = {}

@@ -7,14 +7,13 @@ into the workspace. Between a grant and the next `take` nobody else changes anyt
 
 from __future__ import annotations
 
-import stat
-from collections.abc import Callable
 from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Dressed
 from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.history.moments import Loss
 from ckptfs.model import Ino, KernelClock
 from ckptfs.store.blocks import Buffer
 
@@ -27,6 +26,8 @@ _RECORDS = 1 << 20
 
 #: Where an arrival has its size.
 _SIZE = 6
+#: Where a directory tells whether it was changed itself.
+_DRESSED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
 
@@ -35,22 +36,10 @@ Grant = tuple[int, int, int, int]
 
 
 class Fresh:
-    """``wrote`` is told of every file that a process made or wrote to, ``writes`` tells whether a
-    process was the last to write to a file, and not long ago."""
-
-    def __init__(
-        self,
-        fs: Filesystem,
-        clock: KernelClock,
-        guard: Guard,
-        wrote: Callable[[int, int], object],
-        writes: Callable[[int, int], bool],
-    ) -> None:
+    def __init__(self, fs: Filesystem, clock: KernelClock, guard: Guard) -> None:
         self._fs = fs
         self._clock = clock
         self._guard = guard
-        self._wrote = wrote
-        self._writes = writes
 
     def grant(self, pid: int) -> Grant | None:
         """For how long and for how much this process need not ask, or None. Not where some names
@@ -96,11 +85,11 @@ class Fresh:
             size = sum(map(itemgetter(_SIZE), arrivals))
             fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)
+            self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
             fs.dress(view, directory)
-        for arrival, maker in zip(arrivals, makers, strict=True):
-            if stat.S_ISREG(arrival[1]):
-                self._wrote(arrival[0], maker)
+            if directory[_DRESSED]:
+                self._guard.made(directory[0])
 
     def is_certain(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
@@ -108,23 +97,28 @@ class Fresh:
         fs = self._fs
         if fs.head.aside is not None or fs.limbo or pid in touching:
             return False
-        if not self._writes(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+        if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False
         inode = fs.getattr(fs.head, Ino(node))
         return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
 
     def go_on(self, node: int, offset: int, data: Buffer, pid: int) -> None:
-        """Write on where the process's last write to a file ended: no beginning of anything, so no
-        checkpoint comes between."""
-        self._guard(0, None)
-        self._guard.sign(pid)
-        self._fs.write(self._fs.head, Ino(node), offset, data)
-        self._wrote(node, pid)
+        """Write on where the process's last write to a file ended: no beginning of anything."""
+        fs = self._fs
+
+        def overwritten() -> Loss | None:
+            size = fs.getattr(fs.head, Ino(node)).size
+            return Loss(node, size) if offset < size else None
+
+        self._guard(pid, overwritten, begins=False)
+        fs.write(fs.head, Ino(node), offset, data)
+        self._guard.made(node)
 
     def second_name(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
         """Link a file that was taken, with the time of change that was answered then."""
         self._guard(pid, None)
         self._fs.link(self._fs.head, Ino(node), Ino(parent), name, time_ns)
+        self._guard.made(node)
 
     def lose(self) -> None:
         """Something that was acknowledged could not be put into the workspace: better to stop than

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-_FOREVER = 1 << 62
+from ckptfs.history.moments import Loss
 
-#: Tells whether what a change takes away is in no checkpoint.
-Loss = Callable[[], bool]
+_FOREVER = 1 << 62
+_WRITERS_MAX = 4096
+
+#: Tells what a change takes away, if anything.
+LossOf = Callable[[], Loss | None]
 
 
 class Guard(Protocol):
     """Told before every change which process makes it and, if it takes content away, how to find
-    out whether that is lost: the moment to take a checkpoint of what was."""
+    out what that is: the moment to take a checkpoint of what was."""
 
-    def __call__(self, pid: int, loss: Loss | None) -> None: ...
+    def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
+        """``begins`` is false where a process goes on with what it did before."""
+
+    def made(self, ino: int) -> None:
+        """The process that was told of last has made or changed this inode."""
+
+    def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
+        """These are new, each made by the process beside it."""
+
+    def is_writing(self, ino: int, pid: int) -> bool:
+        """Whether the process was the last to change an inode, and not long ago. Only the first of
+        a process's writes is a beginning: a checkpoint before a later one would hold half a
+        file."""
 
     def sign(self, pid: int) -> None:
         """What comes next is this process's doing, and no reason for a checkpoint: times that the
@@ -34,8 +49,23 @@ touching: set[int] = set()
 class _Unguarded:
     """The guard of a mount that takes no checkpoints by itself."""
 
-    def __call__(self, pid: int, loss: Loss | None) -> None:
-        pass
+    def __init__(self) -> None:
+        self._writers: dict[int, int] = {}
+        self._pid = 0
+
+    def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
+        self._pid = pid
+
+    def made(self, ino: int) -> None:
+        self.made_all([ino], [self._pid])
+
+    def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
+        if len(self._writers) >= _WRITERS_MAX:
+            self._writers.clear()
+        self._writers.update(zip(inodes, makers, strict=True))
+
+    def is_writing(self, ino: int, pid: int) -> bool:
+        return self._writers.get(ino) == pid
 
     def sign(self, pid: int) -> None:
         pass
@@ -44,7 +74,8 @@ class _Unguarded:
         return _FOREVER
 
 
-unguarded: Guard = _Unguarded()
+def unguarded() -> Guard:
+    return _Unguarded()
 
 
 class HistoryHooks(Protocol):

@@ -13,30 +13,28 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from time import monotonic_ns
+from functools import partial
 
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
-from ckptfs.fuse.hooks import Guard, Loss, touching
+from ckptfs.fuse.hooks import Guard, LossOf, touching
 from ckptfs.fuse.listings import Item, Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
+from ckptfs.history.moments import Loss
 from ckptfs.history.references import safe_tag
-from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, KernelClock
+from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
-
-#: For how long a process that wrote to a file is taken to be still at it, and of how many files
-#: that is remembered.
-_WRITING_NS = 60 * 1_000_000_000
-_WRITERS_MAX = 4096
 
 #: As in linux/falloc.h.
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _ZERO_RANGE = 0x10
+#: As in linux/fs.h.
+_RENAME_EXCHANGE = 2
 
 
 def _tag_name(tag: str) -> bytes:
@@ -64,9 +62,6 @@ class Requests:
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
-        #: Who wrote a file last, and when. Only the first of a process's writes is a beginning: a
-        #: checkpoint before a later one would hold half a file.
-        self._writers: dict[int, tuple[int, int]] = {}
         #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
         #: bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None
@@ -90,7 +85,14 @@ class Requests:
         return self.at(parent)
 
     def before(
-        self, pid: int, loss: Loss | None, node: int, name: bytes = b"", *, is_dir: bool = False
+        self,
+        pid: int,
+        loss: LossOf | None,
+        node: int,
+        name: bytes = b"",
+        *,
+        is_dir: bool = False,
+        begins: bool = True,
     ) -> None:
         """Tell of a change to a node, or to a name in it, unless that is none of history's."""
         fs = self._fs
@@ -100,18 +102,19 @@ class Requests:
             return  # it will be refused
         excluded = fs.head.aside is not None
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
-            self._guard(pid, loss)
+            self._guard(pid, loss, begins=begins)
 
-    def _loses_entry(self, parent: int, name: bytes) -> bool:
-        """Whether what stands under a name is in no checkpoint."""
+    def _entry_lost(self, parent: int, name: bytes) -> Loss | None:
+        """What stands under a name that is to be removed or replaced."""
         view, ino, _ = self.at(parent)
-        victim = self._fs.seek(view, ino, name)
-        return victim is not None and self._fs.is_own(view, victim.ino)
+        victim = names.find(self._fs, view, ino, name)
+        return None if victim is None else Loss(victim)
 
-    def _loses_bytes(self, node: int, size: int) -> bool:
-        """Whether cutting the file to ``size`` takes away what is in no checkpoint."""
+    def _bytes_lost(self, node: int, start: int, *, in_place: bool) -> Loss | None:
+        """What a file has from ``start`` on, where that is cut off or changed in place."""
         view, ino, _ = self.at(node)
-        return size < self._fs.getattr(view, ino).size and self._fs.is_own(view, ino)
+        size = self._fs.getattr(view, ino).size
+        return Loss(ino, size if in_place else 0) if start < size else None
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -147,29 +150,25 @@ class Requests:
     ) -> Inode:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
-        inode = self._fs.mknod(view, ino, name, mode, uid, gid, rdev)
-        self._note_writer(inode.ino, pid)
-        return inode
+        return self._made(self._fs.mknod(view, ino, name, mode, uid, gid, rdev))
 
     def make_nameless(self, parent: int, mode: int, pid: int, uid: int, gid: int) -> Inode:
         """As open(2) with O_TMPFILE."""
         self.before(pid, None, parent)
         view, ino, _ = self.at(parent)
-        inode = self._fs.make_nameless(view, ino, mode, uid, gid)
-        self._note_writer(inode.ino, pid)
-        return inode
+        return self._made(self._fs.make_nameless(view, ino, mode, uid, gid))
 
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         self.before(pid, None, parent, name, is_dir=True)
         view, ino, _ = self.entry_place(parent, name)
-        return self._fs.mkdir(view, ino, name, mode, uid, gid)
+        return self._made(self._fs.mkdir(view, ino, name, mode, uid, gid))
 
     def symlink(
         self, parent: int, name: bytes, target: bytes, pid: int, uid: int, gid: int
     ) -> Inode:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
-        return self._fs.symlink(view, ino, name, target, uid, gid)
+        return self._made(self._fs.symlink(view, ino, name, target, uid, gid))
 
     def link(self, node: int, parent: int, name: bytes, pid: int) -> Inode:
         self.before(pid, None, parent, name)
@@ -177,15 +176,15 @@ class Requests:
         source, ino, _ = self.at(node)
         if source is not view:
             raise _error(errno.EXDEV)
-        return self._fs.link(view, ino, directory, name)
+        return self._made(self._fs.link(view, ino, directory, name))
 
     def unlink(self, parent: int, name: bytes, pid: int) -> None:
-        self.before(pid, lambda: self._loses_entry(parent, name), parent, name)
+        self.before(pid, lambda: self._entry_lost(parent, name), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.unlink(view, ino, name)
 
     def rmdir(self, parent: int, name: bytes, pid: int) -> None:
-        self.before(pid, lambda: self._loses_entry(parent, name), parent, name)
+        self.before(pid, lambda: self._entry_lost(parent, name), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 
@@ -195,28 +194,32 @@ class Requests:
         here = (parent, name)
         if self._fs.head.aside is not None and self._fs.excludes(Ino(parent), name):
             here = (new_parent, new_name)
-        self.before(pid, lambda: self._loses_entry(new_parent, new_name), *here)
+        replaced = partial(self._entry_lost, new_parent, new_name)
+        self.before(pid, None if flags & _RENAME_EXCHANGE else replaced, *here)
         view, ino, _ = self.entry_place(parent, name)
         new_view, new_ino, _ = self.entry_place(new_parent, new_name)
         if new_view is not view:
             raise _error(errno.EXDEV)
-        self._fs.rename(view, ino, name, new_ino, new_name, flags)
+        self._guard.made(self._fs.rename(view, ino, name, new_ino, new_name, flags))
 
     # -- attributes -------------------------------------------------------------------------------
 
     def setattr(self, node: int, wanted: Attributes, pid: int, keep_set_id: bool) -> Inode:
         if pid in touching:
             return self.getattr(node)
-        size = wanted.size
-        if size is not None:
-            self.before(pid, lambda: self._loses_bytes(node, size), node)
-            self._note_writer(node, pid)
-        else:
-            self.before(pid, None, node)
+        cut = None
+        if wanted.size is not None:
+            cut = partial(self._bytes_lost, node, wanted.size, in_place=False)
+        self.before(pid, cut, node)
         view, ino, _ = self.at(node)
         if wanted.ctime_ns is not None:
             self._clock.saw(wanted.ctime_ns)
-        return self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id)
+        return self._made(self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id))
+
+    def _made(self, inode: Inode) -> Inode:
+        """The process that was told of last made or changed an inode."""
+        self._guard.made(inode.ino)
+        return inode
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -231,10 +234,12 @@ class Requests:
 
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
-        view, ino, _ = self._to_write(node, pid)
-        return self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
+        view, ino, _ = self._to_write(node, pid, offset)
+        written = self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
+        self._guard.made(ino)
+        return written
 
-    def _to_write(self, node: int, pid: int, loss: Loss | None = None) -> Place:
+    def _to_write(self, node: int, pid: int, offset: int) -> Place:
         """Where bytes are to be written, or taken away, now that this has been told of."""
         fs = self._fs
         if node >= LIVE_END:
@@ -243,11 +248,8 @@ class Requests:
             raise _error(errno.EROFS)
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
-        if self._note_writer(node, pid) or loss is not None:
-            self.before(pid, loss, node)
-        else:
-            self.before(0, None, node)
-            self._guard.sign(pid)
+        overwritten = partial(self._bytes_lost, node, offset, in_place=True)
+        self.before(pid, overwritten, node, begins=not self._guard.is_writing(node, pid))
         return self.at(node)
 
     def allocate(
@@ -259,11 +261,12 @@ class Requests:
         fs = self._fs
         keep_size = bool(mode & _KEEP_SIZE)
         if mode & (_PUNCH_HOLE | _ZERO_RANGE):
-            view, ino, _ = self._to_write(node, pid, lambda: self._loses_bytes(node, offset))
+            view, ino, _ = self._to_write(node, pid, offset)
             fs.punch(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
         else:
-            view, ino, _ = self._to_write(node, pid)
+            view, ino, _ = self._to_write(node, pid, FILE_SIZE_MAX)
             fs.allocate(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
+        self._guard.made(ino)
 
     def seek(self, node: int, offset: int, whence: int) -> int:
         """The next place with data, or without: SEEK_DATA or SEEK_HOLE. In the live tree all is
@@ -291,14 +294,16 @@ class Requests:
         keep_set_id: bool,
     ) -> int:
         """As copy_file_range(2): how many bytes were copied."""
-        view, ino, _ = self._to_write(target, pid)
+        view, ino, _ = self._to_write(target, pid, target_offset)
         source, original, _ = self.nodes.place(node)
-        return self._fs.copy_range(
+        copied = self._fs.copy_range(
             Spot(source, original, offset),
             Spot(view, ino, target_offset),
             length,
             keep_set_id=keep_set_id,
         )
+        self._guard.made(ino)
+        return copied
 
     def share_record(self, node: int, length: int) -> bytes | None:
         """What `Fresh.take` is to be told of a copy of a file that is no longer than a block."""
@@ -307,22 +312,7 @@ class Requests:
 
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""
-        return Fresh(self._fs, self._clock, self._guard, self._note_writer, self._is_writing)
-
-    def _note_writer(self, node: int, pid: int) -> bool:
-        """A process makes, cuts or writes to a file. Whether it did none of that to it before."""
-        if not pid:
-            return False
-        goes_on = self._is_writing(node, pid)
-        if len(self._writers) >= _WRITERS_MAX and node not in self._writers:
-            self._writers.clear()
-        self._writers[node] = (pid, monotonic_ns())
-        return not goes_on
-
-    def _is_writing(self, node: int, pid: int) -> bool:
-        """Whether the process was the last to do any of that to a file of the workspace."""
-        last = self._writers.get(node)
-        return last is not None and last[0] == pid and monotonic_ns() - last[1] <= _WRITING_NS
+        return Fresh(self._fs, self._clock, self._guard)
 
     # -- directories ------------------------------------------------------------------------------
 
@@ -331,9 +321,9 @@ class Requests:
         is ``familiar`` it is the number of the inode."""
         return self._listings.entries(node, cookie)
 
-    def adopt(self, stream: int, names: list[bytes]) -> None:
+    def adopt(self, stream: int, given: list[bytes]) -> None:
         """Go on with a listing that the front began: these are the names that it gave."""
-        self._listings.adopt(stream, names)
+        self._listings.adopt(stream, given)
 
     def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""

@@ -25,7 +25,7 @@ from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import front, loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
-from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
+from ckptfs.fuse.hooks import Guard, HistoryHooks
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
@@ -53,7 +53,7 @@ async def serve(
     *,
     started: Callable[[], None],
     history: HistoryHooks | None = None,
-    guard: Guard = unguarded,
+    guard: Guard | None = None,
     committed: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until the workspace is unmounted. On cancellation it is unmounted here.

@@ -6,7 +6,6 @@ in the path of the writer: a further request of the same process costs a few com
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,71 +13,35 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import signatures
 from ckptfs.history.checkpoints import Cause
-from ckptfs.history.processes import Actor, Who
-from ckptfs.model import Clock, Epoch, Ino
+from ckptfs.history.processes import Actor
+from ckptfs.model import Epoch, Ino
 from ckptfs.store.format import GONE, inode_entity, unpack_inode
-
-#: For how long a process id means what it meant, and its command line what it was.
-_TRUST_NS = 1_000_000_000
-#: How many process ids are remembered at once.
-_RECENT_MAX = 1024
-
-_NO_PID = -1
 
 
 class Signer:
     """Puts the signature of whoever makes a request under what the request changes."""
 
-    def __init__(self, fs: Filesystem, who: Who, clock: Clock = time.monotonic_ns) -> None:
+    def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
-        self._who = who
-        self._clock = clock
-        self._pid = _NO_PID
-        self._until_ns = 0
-        self._round = 0
+        self._step: Actor | None = None
+        self._round = -1
         self._signature: set[Ino] = set()
-        self._recent: dict[int, tuple[Actor | None, int]] = {}
 
-    def sign(self, pid: int) -> None:
-        """What changes next is the doing of this process or thread; 0 is one that is not known."""
-        fs = self._fs
-        if not pid:
-            fs.signing = fs.authorship.late
-            return
-        if (
-            pid != self._pid
-            or self._clock() >= self._until_ns
-            or self._round != fs.authorship.round
-        ):
-            self._signature = self._signature_of(pid)
-            self._round = fs.authorship.round
-        fs.signing = self._signature
-
-    def _signature_of(self, pid: int) -> set[Ino]:
+    def sign(self, step: Actor | None) -> None:
+        """What changes next is the doing of this step; None is one that is not known: the kernel's
+        own threads bring what others wrote."""
         authorship = self._fs.authorship
-        now_ns = self._clock()
-        self._pid, self._until_ns = pid, now_ns + _TRUST_NS
-        actor = self._actor(pid, now_ns)
-        if actor is None:
-            return authorship.late  # the kernel's own threads bring what others wrote
-        if actor.provisional:
-            self._pid = _NO_PID  # soon it will have a better name
-        return authorship.of(actor.key, _description(actor))
-
-    def _actor(self, pid: int, now_ns: int) -> Actor | None:
-        known = self._recent.get(pid)
-        if known is not None and now_ns < known[1]:
-            return known[0]
-        actor = self._who(pid)
-        if actor is None or not actor.provisional:
-            if len(self._recent) >= _RECENT_MAX:
-                self._recent.clear()
-            self._recent[pid] = (actor, now_ns + _TRUST_NS)
-        return actor
+        if step is None:
+            self._fs.signing = authorship.late
+            return
+        if step is not self._step or self._round != authorship.round:
+            self._signature = authorship.of(step.key, _description(step))
+            self._step, self._round = step, authorship.round
+        self._fs.signing = self._signature
 
 
-def _description(actor: Actor) -> dict[str, object]:
-    return {"pid": actor.pid, "command": actor.command, "session": actor.session}
+def _description(step: Actor) -> dict[str, object]:
+    return {"pid": step.pid, "command": step.command, "session": step.session}
 
 
 @contextmanager

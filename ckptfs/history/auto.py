@@ -1,44 +1,38 @@
-"""When to take a checkpoint by itself: a pure decision about events, actors and the clock.
+"""When to take a checkpoint by itself that people read: before each step, or as the policy says.
 
-Owns the policies and what they have to remember between two changes. Refuses to know where events
-come from, how a checkpoint is taken, and how a process becomes an actor. `AutoCheckpointer` in
-`ckptfs.history.watch` is the part with a clock and a memory.
+Owns the policies and what they remember between two changes. Refuses to know where changes come
+from, how a checkpoint is taken, and how a process becomes a step. The finer checkpoints that keep
+what a change destroys are in `ckptfs.history.moments`.
 
-A *burst* is a run of changes by one actor in which no pause is as long as the quiet time. The
-state before a burst is what people want back, so that is when a checkpoint is taken; whatever
-others do meanwhile does not cut a burst in two, so commands that run side by side are one
-checkpoint each, not one for each turn they take.
+A *burst* is a run of changes by one step in which no pause is as long as the quiet time. The state
+before a burst is what people want back, so that is when a checkpoint is taken. What others do
+meanwhile does not cut a burst in two, so commands that run side by side are one checkpoint each,
+not one for each turn they take.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from ckptfs.errors import UsageError
-from ckptfs.history.processes import Actor
+from ckptfs.history.checkpoints import Cause
+from ckptfs.history.processes import TRUST_NS, Actor, Key
+from ckptfs.model import Clock
 
 SECOND_NS = 1_000_000_000
 QUIET_NS = 2 * SECOND_NS
-#: Long before any event.
+#: A command that pauses and goes on gets a further checkpoint no sooner than this.
+AGAIN_NS = 60 * SECOND_NS
+#: Long before any event, and long after.
 NEVER = -(1 << 62)
+_FOREVER = 1 << 62
 
 PolicyKind = Literal["command", "quiet", "interval", "off"]
-#: ``destroy`` takes away content that only the head has: an unlink, a truncation, a rename over an
-#: existing file. ``tick`` is no change; it only lets time pass.
-EventKind = Literal["change", "destroy", "tick"]
 #: Why a checkpoint is due; "" is not.
-Reason = Literal["", "command", "quiet", "interval", "guard"]
-
-#: Whose the unsaved changes are, where that is no burst's number.
-NOBODY = 0
-SEVERAL = -1
-
-#: The actor of a destroying request whose process cannot be seen.
-UNKNOWN = Actor(0, 0, "")
-
-Key = tuple[int, int]
+Reason = Literal["", "command", "quiet", "interval", "moment"]
 
 
 class Policy(NamedTuple):
@@ -52,170 +46,151 @@ class Policy(NamedTuple):
     allowance: int = 32
 
 
-class Event(NamedTuple):
-    """``actor`` is None if nobody knows whose doing it is: data that the kernel held back arrive
-    without a sender. ``unsaved`` tells whether the head differs from the checkpoint below it."""
+class Due(NamedTuple):
+    """A checkpoint to take now. ``idle_ns`` is for how long its state had stood when it was due."""
 
-    kind: EventKind
-    actor: Actor | None
-    now_ns: int
-    unsaved: bool
-
-
-class Burst(NamedTuple):
-    """``guarded`` is how many bursts had begun when a checkpoint was last taken before this one
-    destroyed something."""
-
-    number: int
-    last_ns: int
-    guarded: int = 0
-
-
-class AutoState(NamedTuple):
-    """What a decision leaves for the next. Never changed in place."""
-
-    #: The bursts that may still go on.
-    bursts: Mapping[Key, Burst] = {}
-    #: Who changed something last, as far as it is known.
-    last: Actor | None = None
-    begun: int = 0
-    #: The burst that all unsaved changes belong to, or NOBODY or SEVERAL.
-    unsaved_by: int = NOBODY
-    changed_ns: int = NEVER
-    saved_ns: int = NEVER
-    #: Until when the allowance is spent; see `_allowed`.
-    spent_ns: int = NEVER
-
-
-class Decision(NamedTuple):
-    state: AutoState
+    cause: Cause
+    message: str
     reason: Reason
+    idle_ns: int = 0
+
+
+class _Burst:
+    """When a step last changed something, and when a checkpoint was last taken before it did."""
+
+    __slots__ = ("last_ns", "marked_ns")
+
+    def __init__(self, last_ns: int) -> None:
+        self.last_ns = last_ns
+        self.marked_ns = NEVER
+
+
+def cause_of(step: Actor | None) -> Cause:
+    """A step as a checkpoint remembers it."""
+    return Cause(step.pid, step.command, step.session) if step else Cause()
+
+
+def message_of(step: Actor | None, *, before: bool = True) -> str:
+    command = step.command if step and step.command else "unknown process"
+    return f"{'before' if before else 'after'}: {command}"
+
+
+class AutoCheckpointer:
+    """The policy of one mounted workspace at work. Asked before every change, in the path of the
+    writer: for a step that goes on it answers after a few comparisons.
+
+    ``unsaved`` tells whether the head has changes since the last checkpoint; it is asked only where
+    one would be due. The clock must not jump: a monotonic one.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        clock: Clock = time.monotonic_ns,
+        unsaved: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._clock = clock
+        self._unsaved = unsaved
+        self.policy = policy
+        self._bursts: dict[Key, _Burst] = {}
+        self._last: Actor | None = None
+        self._changed_ns = NEVER
+        self._saved_ns = clock()
+        #: Until when the allowance is spent; see `_allows`.
+        self._spent_ns = NEVER
+
+    def before_change(self, step: Actor | None, now_ns: int) -> Due | None:
+        """Whether a checkpoint is due before a change by this step goes ahead. None is a step that
+        nobody knows: its changes are no beginning, and keep the burst before them going. Whoever
+        gets a `Due` must take the checkpoint."""
+        if step is None:
+            self._note_late(now_ns)
+            return None
+        burst = self._bursts.get(step.key)
+        begins = burst is None or now_ns - burst.last_ns >= self.policy.quiet_ns
+        if burst is None:
+            burst = self._begin(step.key, now_ns)
+        reason = self._reason(step, burst, now_ns) if begins or self._is_timed else ""
+        burst.last_ns = now_ns
+        idle_ns = now_ns - self._changed_ns if self._changed_ns != NEVER else 0
+        self._last, self._changed_ns = step, now_ns
+        return Due(cause_of(step), message_of(step), reason, idle_ns) if reason else None
+
+    def lasting(self, step: Actor) -> int:
+        """Until when `before_change` has nothing to say about this step, if it goes on and no other
+        comes between; 0 if it may have."""
+        burst = self._bursts.get(step.key)
+        if burst is None or self._last is None or self._last.key != step.key:
+            return 0
+        deadline_ns = _FOREVER
+        if self.policy.kind == "interval":
+            deadline_ns = self._saved_ns + self.policy.interval_ns
+        return min(burst.last_ns + min(self.policy.quiet_ns, TRUST_NS), deadline_ns)
+
+    def tick(self) -> Due | None:
+        """To be called now and then, about once a second: whether time alone makes one due. Quiet
+        and intervals can be seen without a change; then no writer meets the checkpoint."""
+        now_ns = self._clock()
+        if not self._is_timed or not self._is_over(now_ns) or not self._unsaved():
+            return None
+        reason: Reason = "quiet" if self.policy.kind == "quiet" else "interval"
+        self.saved()
+        message = message_of(self._last, before=False)
+        return Due(cause_of(self._last), message, reason, now_ns - self._changed_ns)
+
+    def saved(self) -> None:
+        """A checkpoint was taken, or the head moved, for whatever reason."""
+        self._saved_ns = self._clock()
+
+    # -- the parts of a decision -------------------------------------------------------------------
 
     @property
-    def due(self) -> bool:
-        """Whether to take a checkpoint now, before the change goes ahead."""
-        return self.reason != ""
+    def _is_timed(self) -> bool:
+        return self.policy.kind in ("quiet", "interval")
 
+    def _is_over(self, now_ns: int) -> bool:
+        """Whether the time of the policy has passed."""
+        if self.policy.kind == "interval":
+            return now_ns - self._saved_ns >= self.policy.interval_ns
+        return now_ns - self._changed_ns >= self.policy.quiet_ns
 
-def decide(state: AutoState, event: Event, policy: Policy) -> Decision:
-    """Whether a checkpoint is due before this event, and what to remember.
+    def _reason(self, step: Actor, burst: _Burst, now_ns: int) -> Reason:
+        """Why a checkpoint is due before a change that may begin something."""
+        policy = self.policy
+        if policy.kind == "off":
+            return ""
+        if self._is_timed:
+            reason: Reason = "interval" if policy.kind == "interval" else "quiet"
+            return reason if self._is_over(now_ns) and self._unsaved() else ""
+        again = now_ns - burst.marked_ns < AGAIN_NS and not step.edits
+        if again or not self._allows(now_ns):
+            return ""
+        burst.marked_ns = now_ns
+        if not self._unsaved():
+            return ""  # the state before the step is a checkpoint already
+        self._spent_ns = max(self._spent_ns, now_ns) + policy.quiet_ns
+        return "quiet" if now_ns - self._changed_ns >= policy.quiet_ns else "command"
 
-    A caller that is told so takes one: the state that comes back counts on it.
-    """
-    state = _believe(state, event.unsaved)
-    if event.kind == "tick":
-        return _tick(state, event, policy)
-    if event.kind == "change" and event.actor is None:
-        return Decision(_late(state, event, policy), "")
-    actor = event.actor or UNKNOWN
-    burst = _burst(state, actor, event.now_ns, policy)
-    reason = _reason(state, event, burst, policy)
-    return Decision(_after(state, event, actor, burst, reason, policy), reason)
+    def _allows(self, now_ns: int) -> bool:
+        """Every checkpoint before a command spends one quiet time of the future, and ``allowance``
+        of them may be spent ahead."""
+        return self._spent_ns - now_ns <= (self.policy.allowance - 1) * self.policy.quiet_ns
 
+    def _begin(self, key: Key, now_ns: int) -> _Burst:
+        """A burst of a step that is not known; those are forgotten that nothing depends on."""
+        old_ns = now_ns - max(self.policy.quiet_ns, AGAIN_NS)
+        if self._bursts and next(iter(self._bursts.values())).last_ns < old_ns:
+            self._bursts = {k: b for k, b in self._bursts.items() if b.last_ns >= old_ns}
+        self._bursts[key] = burst = _Burst(now_ns)
+        return burst
 
-def exposed(state: AutoState, burst: Burst) -> bool:
-    """Whether something unsaved that is not of this burst's own making has no guard against it.
-
-    One checkpoint guards against the whole burst, until a further burst begins; else two programs
-    that take turns would get one for every turn.
-    """
-    foreign = state.unsaved_by not in (NOBODY, burst.number)
-    return foreign and burst.guarded < max(state.begun, burst.number)
-
-
-def saved(state: AutoState, now_ns: int) -> AutoState:
-    """A checkpoint was taken for another reason: somebody asked for it."""
-    return state._replace(unsaved_by=NOBODY, saved_ns=now_ns)
-
-
-# -- the parts of a decision -----------------------------------------------------------------------
-
-
-def _believe(state: AutoState, unsaved: bool) -> AutoState:
-    """Changes may come and be saved without an event: trust what is said about the head."""
-    if not unsaved:
-        return state._replace(unsaved_by=NOBODY)
-    if state.unsaved_by == NOBODY:
-        return state._replace(unsaved_by=SEVERAL)
-    return state
-
-
-def _tick(state: AutoState, event: Event, policy: Policy) -> Decision:
-    """Quiet and intervals can be seen without a change; then no writer meets the checkpoint."""
-    calm = event.now_ns - state.changed_ns >= policy.quiet_ns
-    over = event.now_ns - state.saved_ns >= policy.interval_ns
-    if policy.kind == "quiet" and event.unsaved and calm:
-        return Decision(saved(state, event.now_ns), "quiet")
-    if policy.kind == "interval" and event.unsaved and over:
-        return Decision(saved(state, event.now_ns), "interval")
-    return Decision(state, "")
-
-
-def _late(state: AutoState, event: Event, policy: Policy) -> AutoState:
-    """Data without a sender belong to whoever changed something last. They are no beginning, and
-    keep a burst going but do not wake it up again: the kernel may hold them back for half a
-    minute."""
-    going_on = state.bursts.get(state.last.key) if state.last else None
-    bursts = state.bursts
-    if state.last and going_on and event.now_ns - going_on.last_ns < policy.quiet_ns:
-        bursts = {**bursts, state.last.key: going_on._replace(last_ns=event.now_ns)}
-    unsaved_by = state.unsaved_by or (going_on.number if going_on else SEVERAL)
-    return state._replace(bursts=bursts, changed_ns=event.now_ns, unsaved_by=unsaved_by)
-
-
-def _burst(state: AutoState, actor: Actor, now_ns: int, policy: Policy) -> Burst:
-    """The burst that a change belongs to, as it was before the change; last_ns is NEVER for one
-    that begins with it."""
-    going_on = state.bursts.get(actor.key)
-    if going_on is not None and now_ns - going_on.last_ns < policy.quiet_ns:
-        return going_on
-    return Burst(state.begun + 1, NEVER)
-
-
-def _reason(state: AutoState, event: Event, burst: Burst, policy: Policy) -> Reason:
-    if not event.unsaved:
-        return ""
-    calm = event.now_ns - state.changed_ns >= policy.quiet_ns
-    begins = burst.last_ns == NEVER and event.actor is not None
-    if policy.kind == "command" and begins and _allowed(state, event.now_ns, policy):
-        return "quiet" if calm else "command"
-    if policy.kind == "quiet" and calm:
-        return "quiet"
-    if policy.kind == "interval" and event.now_ns - state.saved_ns >= policy.interval_ns:
-        return "interval"
-    return "guard" if event.kind == "destroy" and exposed(state, burst) else ""
-
-
-def _allowed(state: AutoState, now_ns: int, policy: Policy) -> bool:
-    """Every checkpoint before a command spends one quiet time of the future, and ``allowance`` of
-    them may be spent ahead."""
-    return state.spent_ns - now_ns <= (policy.allowance - 1) * policy.quiet_ns
-
-
-def _after(
-    state: AutoState, event: Event, actor: Actor, burst: Burst, reason: Reason, policy: Policy
-) -> AutoState:
-    """The state once the change, and the checkpoint before it if one was due, have happened."""
-    now_ns = event.now_ns
-    begun = max(state.begun, burst.number)
-    bursts = dict(state.bursts)
-    if begun != state.begun:
-        bursts = {k: b for k, b in bursts.items() if now_ns - b.last_ns < policy.quiet_ns}
-    guarded = begun if reason and event.kind == "destroy" else burst.guarded
-    bursts[actor.key] = Burst(burst.number, now_ns, guarded)
-    alone = reason or state.unsaved_by in (NOBODY, burst.number)
-    spent_ns = state.spent_ns
-    if reason and policy.kind == "command" and reason != "guard":
-        spent_ns = max(spent_ns, now_ns) + policy.quiet_ns
-    return AutoState(
-        bursts,
-        event.actor or state.last,
-        begun,
-        burst.number if alone else SEVERAL,
-        now_ns,
-        now_ns if reason else state.saved_ns,
-        spent_ns,
-    )
+    def _note_late(self, now_ns: int) -> None:
+        """Data without a sender belong to whoever changed something last. They keep a burst going
+        but do not wake it up again: the kernel may hold them back for half a minute."""
+        self._changed_ns = now_ns
+        burst = self._bursts.get(self._last.key) if self._last else None
+        if burst is not None and now_ns - burst.last_ns < self.policy.quiet_ns:
+            burst.last_ns = now_ns
 
 
 # -- policies as text ------------------------------------------------------------------------------
@@ -238,10 +213,3 @@ def parse_policy(text: str) -> Policy:
         hint='Use command, quiet, off, or an interval such as "interval 30" (seconds), '
         "interval:5m or interval:1h.",
     )
-
-
-def policy_text(policy: Policy) -> str:
-    """The policy as `parse_policy` reads it."""
-    if policy.kind != "interval":
-        return policy.kind
-    return f"interval:{policy.interval_ns // SECOND_NS}s"

@@ -8,7 +8,7 @@ from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import log, references
 from ckptfs.history.checkpoints import Checkpoint, checkpoints
-from ckptfs.history.moments import moment
+from ckptfs.history.timeref import parse_time
 
 _SECOND_NS = 1_000_000_000
 
@@ -23,7 +23,7 @@ class Listed(NamedTuple):
 def listed(
     fs: Filesystem, *, limit: int | None = None, since: str = "", path: bytes | None = None
 ) -> Listed:
-    """The newest checkpoints, ``limit`` of them or all; only those from ``since`` on (a moment, or
+    """The newest checkpoints, ``limit`` of them or all; only those from ``since`` on (a time, or
     a checkpoint), only those in which ``path`` changed.
 
     Raises FileNotFoundError if no checkpoint has the path.
@@ -42,7 +42,7 @@ def listed(
 
 def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:
     now_ns = fs.clock()
-    at_ns = moment(since, now_ns)
+    at_ns = parse_time(since, now_ns)
     if at_ns is not None:
         # A list shows whole seconds, and the one that was read there is meant as a whole.
         begin_ns = at_ns // _SECOND_NS * _SECOND_NS

@@ -107,9 +107,11 @@ def _followed(
 
 
 def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool) -> bytes:
-    """What a path of one view is called in the next; the same if nothing tells otherwise."""
+    """What a path of one view is called in the next; the same if nothing tells otherwise. What is
+    there under the same path goes before the same file elsewhere: a program that writes beside and
+    renames into place replaces what was there."""
     inode = seek(fs, here, path)
-    if inode is None or inode.ino == ROOT_INO:
+    if inode is None or inode.ino == ROOT_INO or seek(fs, there, path) is not None:
         return path
     side = Side(fs.store, there)
     other = side.inode(inode.ino)

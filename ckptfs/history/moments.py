@@ -1,140 +1,152 @@
-"""Moments as people write them: "14:05", "2026-11-16 14:05", "10 minutes ago", "yesterday".
+"""When a moment is due: a checkpoint just before a change destroys what nothing else has.
 
-Pure: the time of now and the time zone are given, nothing is read. What a moment is good for, a
-reference to a checkpoint or the start of a list, is the caller's business.
+A *moment* is a checkpoint that nobody reads until something is gone. One is due before a change
+takes away content that is in no checkpoint, if that content
+
+* was made or changed by another call than the one that takes it away, or
+* has stood unchanged for some time: a second, or the shortest pause between two edits where the
+  process may be a harness, each of whose edits is a step of its own.
+
+What one call makes and destroys within a second (lock files, temporary files, a configure script's
+probes) needs none. Once a moment is taken nothing is unsaved, so there are no more of them than
+turns between those who make things and those who destroy them.
+
+Owns the table of who made each piece of unsaved content and when, by inode number. Knows neither
+files nor how a checkpoint is taken.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-_SECOND_NS = 1_000_000_000
+from ckptfs.history.processes import Key
 
-_UNITS_S = {
-    "s": 1,
-    "sec": 1,
-    "second": 1,
-    "m": 60,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hr": 3600,
-    "hour": 3600,
-    "d": 86_400,
-    "day": 86_400,
-    "w": 7 * 86_400,
-    "week": 7 * 86_400,
-    "month": 30 * 86_400,
-    "year": 365 * 86_400,
-}
+_MS = 1_000_000
+#: Content that has stood for so long is kept, whoever made it.
+STOOD_NS = 1_000 * _MS
+#: Edits of one process that are further apart than this may be steps of a harness. Gaps of 50 ms
+#: are promised; the rest is for the clock and the way of a request.
+EDIT_NS = 30 * _MS
+#: Of a larger file that one process keeps changing in place, a database or an image, a version is
+#: kept this often.
+LARGE_BYTES = 1 << 20
+LARGE_NS = 60_000 * _MS
 
-_AMOUNT = re.compile(r"(\d{1,9}|an?\b) ?([a-z]+?)s?(?:$|(?=[ ,\d]))[ ,]*(?:and )?")
+#: How many pieces of content are remembered. Beyond that all are forgotten, and what is unsaved
+#: then counts as somebody else's.
+CONTENTS_MAX = 65_536
 
-_CLOCK = r"""
-    (?P<hour>\d{1,2})
-    (?: :(?P<minute>\d{2}) (?: :(?P<second>\d{2}) (?: [.,](?P<fraction>\d{1,9}) )? )? )?
-    (?: [ ]?(?P<half>am|pm) )?
-    (?: [ ]?(?P<zone>z|utc|[+-]\d{2}:?\d{2}) )?
-"""
-_DAY = r"(?P<day>today|yesterday|\d{4}-\d{2}-\d{2})"
-_ABSOLUTE = re.compile(rf"(?: {_DAY} (?: (?:[ ]|t|[ ]at[ ]) {_CLOCK} )? )", re.VERBOSE)
-_CLOCK_ALONE = re.compile(_CLOCK, re.VERBOSE)
+#: For how long a process that changed a file is taken to be still at it.
+_WRITING_NS = 60_000 * _MS
+
+#: The call of a process that cannot be seen, and of content that several made together.
+UNKNOWN: Key = (0, 0)
+SEVERAL: Key = (-1, 0)
 
 
-def moment(text: str, now_ns: int, tz: tzinfo | None = None) -> int | None:
-    """The moment that ``text`` means, in nanoseconds; None if it means none.
+class Loss(NamedTuple):
+    """What a change takes away: an inode's name or bytes. ``in_place`` is the size of a file of
+    which other bytes stay, 0 if none do."""
 
-    Without ``tz`` it is local time. A clock time alone is the last one that is not after now; a
-    date alone is its beginning; "yesterday" alone is one day before now. A time that is given to
-    the second includes that whole second, as it was read from a list that shows no more.
-    """
-    words = " ".join(text.lower().split())
-    try:
-        if words.endswith(" ago"):
-            return _ago(words.removesuffix(" ago"), now_ns)
-        found = _ABSOLUTE.fullmatch(words)
-        if found:
-            return _on_day(found, now_ns, tz)
-        found = _CLOCK_ALONE.fullmatch(words)
-        if found and (found["minute"] or found["half"]):
-            return _last_time(found, now_ns, tz)
-    except (ValueError, OverflowError, OSError):
-        pass  # no such hour, day or year
-    return None
+    ino: int
+    in_place: int = 0
 
 
-def _ago(amounts: str, now_ns: int) -> int | None:
-    """Now less a sum such as "2 days 3 hours" or "1h30m"."""
-    seconds = position = 0
-    while position < len(amounts):
-        found = _AMOUNT.match(amounts, position)
-        if not found or found[2] not in _UNITS_S:
-            return None
-        count = int(found[1]) if found[1].isdecimal() else 1
-        seconds += count * _UNITS_S[found[2]]
-        position = found.end()
-    return now_ns - seconds * _SECOND_NS if amounts else None
+class Content(NamedTuple):
+    """``round`` tells which seal it is unsaved since; ``since_ns`` when it began to be."""
+
+    pid: int
+    call: Key
+    last_ns: int
+    since_ns: int
+    round: int
 
 
-def _on_day(found: re.Match[str], now_ns: int, tz: tzinfo | None) -> int:
-    zone = _zone(found, tz)
-    now = _local(now_ns, zone)
-    if found["day"] == "yesterday" and found["hour"] is None:
-        return _ns(now - timedelta(days=1), zone) + now_ns % _SECOND_NS
-    day = _day(found["day"], now.date())
-    return _at(day, found, zone) if found["hour"] else _ns(datetime.combine(day, time()), zone)
+class Moments:
+    """``is_own`` tells whether an inode is unsaved, for content of which nothing is known;
+    ``may_be_harness`` whether each edit by a process may be a step."""
 
+    def __init__(
+        self,
+        is_own: Callable[[int], bool],
+        may_be_harness: Callable[[int], bool],
+        stood_ns: int = STOOD_NS,
+    ) -> None:
+        self._is_own = is_own
+        self._may_be_harness = may_be_harness
+        self.stood_ns = stood_ns
+        self._contents: dict[int, Content] = {}
+        self._round = 0
+        #: Something unsaved may be missing in the table.
+        self._has_gaps = True
+        #: Nothing was noted since the last seal.
+        self._is_clean = False
 
-def _last_time(found: re.Match[str], now_ns: int, tz: tzinfo | None) -> int:
-    """Today's, unless that is still to come."""
-    zone = _zone(found, tz)
-    today = _local(now_ns, zone).date()
-    at = _at(today, found, zone)
-    if at // _SECOND_NS <= now_ns // _SECOND_NS:
-        return at
-    return _at(today - timedelta(days=1), found, zone)
+    def sealed(self) -> None:
+        """A checkpoint was taken: nothing is unsaved."""
+        self._round += 1
+        self._has_gaps = False
+        self._is_clean = True
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether anything unsaved is known or suspected; else a change can destroy nothing."""
+        return self._has_gaps or not self._is_clean
 
-def _day(text: str, today: date) -> date:
-    if text == "today":
-        return today
-    if text == "yesterday":
-        return today - timedelta(days=1)
-    return date.fromisoformat(text)
+    def note(self, ino: int, pid: int, call: Key, now_ns: int) -> None:
+        """A process made or changed an inode; 0 is one that brings what others wrote."""
+        known = self._contents.get(ino)
+        since_ns = now_ns
+        if known is not None:
+            if not pid:
+                pid, call = known.pid, known.call
+            if known.round == self._round:
+                since_ns = known.since_ns
+                call = call if call == known.call else SEVERAL
+        elif len(self._contents) >= CONTENTS_MAX:
+            self._forget()
+        self._contents[ino] = Content(pid, call, now_ns, since_ns, self._round)
+        self._is_clean = False
 
+    def note_new(self, inodes: Iterable[int], pid: int, call: Key, now_ns: int) -> None:
+        """The same for many that nobody knew before."""
+        made = Content(pid, call, now_ns, now_ns, self._round)
+        self._contents.update(dict.fromkeys(inodes, made))
+        self._is_clean = False
+        if len(self._contents) >= CONTENTS_MAX:
+            self._forget()
 
-def _at(day: date, found: re.Match[str], zone: tzinfo | None) -> int:
-    clock = time(_hour(found), int(found["minute"] or 0), int(found["second"] or 0))
-    ns = _ns(datetime.combine(day, clock), zone)
-    if found["fraction"]:
-        return ns + int(found["fraction"].ljust(9, "0"))
-    return ns + _SECOND_NS - 1 if found["second"] else ns
+    def is_writing(self, ino: int, pid: int, now_ns: int) -> bool:
+        """Whether a process was the last to change an inode, and not long ago."""
+        known = self._contents.get(ino)
+        return known is not None and known.pid == pid and now_ns - known.last_ns <= _WRITING_NS
 
+    def is_due(self, loss: Loss, pid: int, call: Key, now_ns: int) -> bool:
+        """Whether a process is about to destroy what has to be kept."""
+        known = self._contents.get(loss.ino)
+        if known is None or known.round != self._round:
+            return self._has_gaps and self._is_own(loss.ino)
+        if known.call != call:
+            # A change without a sender is of whoever changed the file last.
+            return bool(pid) or self._has_stood(known, loss, now_ns, self.stood_ns)
+        return self._has_stood(known, loss, now_ns, self._patience_ns(known, pid, now_ns))
 
-def _hour(found: re.Match[str]) -> int:
-    hour = int(found["hour"])
-    if not found["half"]:
-        return hour
-    if not 1 <= hour <= 12:
-        raise ValueError("no such hour")
-    return hour % 12 + (12 if found["half"] == "pm" else 0)
+    def _patience_ns(self, known: Content, pid: int, now_ns: int) -> int:
+        """For how long content may have stood that the same call destroys."""
+        if now_ns - known.last_ns < EDIT_NS or not self._may_be_harness(pid):
+            return self.stood_ns
+        return min(EDIT_NS, self.stood_ns)
 
+    def _has_stood(self, known: Content, loss: Loss, now_ns: int, patience_ns: int) -> bool:
+        if now_ns - known.last_ns < patience_ns:
+            return False
+        return loss.in_place <= LARGE_BYTES or now_ns - known.since_ns >= LARGE_NS
 
-def _zone(found: re.Match[str], tz: tzinfo | None) -> tzinfo | None:
-    text = found["zone"]
-    if not text:
-        return tz
-    if text in ("z", "utc"):
-        return UTC
-    offset = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
-    return timezone(-offset if text[0] == "-" else offset)
-
-
-def _local(now_ns: int, zone: tzinfo | None) -> datetime:
-    """Wall-clock time in the zone, to the second, without the zone in it."""
-    return datetime.fromtimestamp(now_ns // _SECOND_NS, zone).replace(tzinfo=None)
-
-
-def _ns(wall: datetime, zone: tzinfo | None) -> int:
-    return int(wall.replace(tzinfo=zone).timestamp()) * _SECOND_NS
+    def _forget(self) -> None:
+        """Make room: first what is saved, then everything."""
+        current = {ino: c for ino, c in self._contents.items() if c.round == self._round}
+        if len(current) > CONTENTS_MAX // 2:
+            current = {}
+            self._has_gaps = True
+        self._contents = current

@@ -1,38 +1,50 @@
-"""Who is behind a request: the command that a process belongs to, read from /proc.
+"""Who is behind a request: the step that a process belongs to, read from /proc.
 
-Owns the way from a process id to an `Actor`: one command as a person sees it, be it one process or
-a build of a thousand. Knows nothing of files, requests or checkpoints, and never reads a process's
-environment, which may hold secrets.
+Owns the way from a process id to a `Caller`. Knows nothing of files, requests or checkpoints, and
+never reads a process's environment, which may hold secrets.
 
-A shell with job control gives every command line a process group of its own, and a program that
-starts another in the background mostly does the same, so the group is the command and its leader
-names it. A shell without job control that takes its commands one by one (an agent that types into
-a pipe) keeps them all in its own group; there the shell's child is the command.
+The process tree tells who started what, whatever a process group or session says:
+
+* A *step* is what people read in a list: one tool call of an agent, one command at a prompt. It is
+  the child of a harness or of a shell that takes commands, with all its descendants.
+* A *call* is finer, and decides what may destroy what unseen: the child of any program that is not
+  known to be a tool, with its descendants. A program that starts commands may be a harness, so
+  what one of its children made is not another's to destroy; a build tool or a script is one call.
+
+How a program is taken depends on its name and arguments alone (`ckptfs.history.programs`).
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import time
 import unicodedata
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
+from ckptfs.history.programs import HARNESSES, Kind, is_shell, kind_of, runs_command
+from ckptfs.model import Clock
+
+K = TypeVar("K")
 T = TypeVar("T")
 
 #: A command line in a message is cut here: a build's can be a hundred kilobytes.
 COMMAND_MAX = 200
 #: How much of a command line is read.
-_CMDLINE_BYTES = 4096
+_CMDLINE_BYTES = 16_384
 #: How far up parents are followed.
 ANCESTORS_MAX = 64
 #: How many processes and groups are remembered; the oldest half goes when there are more.
 _KNOWN_MAX = 2048
+#: For how long a process id means the process it meant: ids come again only after a whole round,
+#: and no machine starts 32,768 processes in a second.
+TRUST_NS = 1_000_000_000
 
 _PF_KTHREAD = 0x0020_0000
-
-_SHELLS = frozenset("ash bash dash fish ksh ksh93 mksh oksh rbash sh yash zsh".split())
-#: Options of shells that are followed by a value, which is not a script.
-_WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate"))
+#: The exit signal that /proc shows for a thread that is not its process's first.
+_NO_SIGNAL = -1
+_INIT = 1
 
 
 class Process(NamedTuple):
@@ -48,14 +60,18 @@ class Process(NamedTuple):
     tty: int
     kernel: bool
     start: int
+    is_thread: bool = False
+
+
+Key = tuple[int, int]
 
 
 class Actor(NamedTuple):
-    """A command that changes things: the process it is known by, and what to call it.
+    """A step: the process it is known by, and what to call it.
 
     ``start`` is 0 for a group whose leader ended before it was seen. ``provisional`` tells that a
     shell had forked but not yet become the command (it opens the target of ``>`` in between), so
-    that a second look will give a better name.
+    that a second look will give a better name. ``edits`` tells that a harness changes files itself.
     """
 
     pid: int
@@ -63,107 +79,205 @@ class Actor(NamedTuple):
     command: str
     session: str = ""
     provisional: bool = False
+    edits: bool = False
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         return self.pid, self.start
 
 
-class _Group(NamedTuple):
-    actor: Actor
-    #: The leader's program, as the kernel calls it: another one has another command line.
-    comm: str
-    #: Whether the leader is a shell that takes commands one by one.
-    shell: bool
+class Caller(NamedTuple):
+    """Who makes a request: the step, the call, and the process itself."""
+
+    step: Actor
+    call: Key
+    pid: int
 
 
-class _Known(NamedTuple):
+class _Node(NamedTuple):
+    """What is known of a process. ``inside`` tells that it is below a harness."""
+
     process: Process
-    actor: Actor
+    kind: Kind | None
+    call: Key
+    #: The process that its step is known by.
+    step: Key
+    inside: bool
+    seen_ns: int
 
 
 class Who:
-    """From process ids to actors; None is a process that is unknown: a kernel thread, one that
+    """From process ids to callers; None is a process that is unknown: a kernel thread, one that
     another pid namespace hides, one of this program's own, or one that was gone too soon."""
 
-    def __init__(self, proc: str = "/proc") -> None:
+    def __init__(
+        self,
+        proc: str = "/proc",
+        harnesses: Iterable[str] = (),
+        clock: Clock = time.monotonic_ns,
+    ) -> None:
         self._proc = proc
-        self._known: dict[int, _Known] = {}
-        self._groups: dict[int, _Group] = {}
+        self._clock = clock
+        self.harnesses = HARNESSES | set(harnesses)
+        #: Processes that were declared to be harnesses, and those whose children are steps.
+        self._declared: set[Key] = set()
+        self._has_steps: set[Key] = set()
+        self._nodes: dict[int, _Node] = {}
+        self._steps: dict[Key, Actor] = {}
+        #: The leader that a process group had.
+        self._leaders: dict[int, Key] = {}
 
-    def __call__(self, pid: int) -> Actor | None:
-        if pid <= 0:
+    def __call__(self, pid: int) -> Caller | None:
+        node = self._node(pid) if pid > 0 else None
+        if node is None or node.process.kernel or self._is_own(node.process):
             return None
+        return Caller(self._step_of(node), node.call, node.process.pid)
+
+    def declare(self, pid: int) -> bool:
+        """Take a process for a harness, whatever it is called. False if there is none."""
         process = read_process(pid, self._proc)
-        known = self._known.get(pid)
         if process is None:
-            return known.actor if known else None
-        if known and _same(known.process, process):
-            return known.actor
-        if process.kernel or self._is_own(process):
-            return None
-        actor = self._actor_of(process)
-        if not actor.provisional:
-            _remember(self._known, pid, _Known(process, actor))
-        return actor
+            return False
+        if len(self._declared) >= _KNOWN_MAX:
+            self._declared.clear()
+        self._declared.add((pid, process.start))
+        self._nodes.clear()
+        return True
+
+    def may_be_harness(self, pid: int) -> bool:
+        """Whether each edit by this process may be a step of its own; so it is assumed where the
+        process is not known."""
+        node = self._node(pid) if pid > 0 else None
+        return node is None or self._kind(node) in ("prompt", "harness", "program", "outside")
 
     def _is_own(self, process: Process) -> bool:
         """Whether it is a thread of this program: what it does through the mount is housework."""
         in_group = process.pgid == os.getpgrp()
         return in_group and os.path.exists(f"{self._proc}/self/task/{process.pid}")
 
-    def _actor_of(self, process: Process) -> Actor:
-        leader = process
-        if process.pid != process.pgid:
-            found = read_process(process.pgid, self._proc)
-            if found is None:
-                return self._leaderless(process)
-            leader = found
-        group = self._group_of(leader, process)
-        if not group.shell or leader is process:
-            return group.actor
-        job = self._job_of(process, leader)
-        if job.pid == leader.pid:
-            return group.actor
-        forked = read_argv(job.pid, self._proc) == read_argv(leader.pid, self._proc)
-        return Actor(job.pid, job.start, self._command(job), group.actor.session, forked)
+    # -- the tree ----------------------------------------------------------------------------------
 
-    def _group_of(self, leader: Process, member: Process) -> _Group:
-        known = self._groups.get(leader.pid)
-        if known and (known.actor.start, known.comm) == (leader.start, leader.comm):
+    def _node(self, pid: int, depth: int = 0) -> _Node | None:
+        known, now_ns = self._nodes.get(pid), self._clock()
+        if known is not None and now_ns - known.seen_ns < TRUST_NS and depth:
             return known
-        argv = read_argv(leader.pid, self._proc)
-        shell = takes_commands(argv)
-        forked = shell and argv == read_argv(leader.ppid, self._proc)
+        process = read_process(pid, self._proc)
+        if process is None:
+            return known
+        if known is not None and _same(known.process, process):
+            known = known._replace(seen_ns=now_ns)
+        elif process.is_thread:
+            tgid = main_thread(process, self._proc).pid
+            known = self._node(tgid, depth + 1) if tgid != pid else None
+        elif known is not None and known.process.start == process.start:
+            # It became another program, which keeps its place in the tree.
+            known = known._replace(process=process, kind=None, seen_ns=now_ns)
+            self._steps.pop(known.step, None)
+        else:
+            known = self._placed(process, depth, now_ns)
+        if known is not None:
+            _remember(self._nodes, pid, known)
+        return known
+
+    def _placed(self, process: Process, depth: int, now_ns: int) -> _Node:
+        """A process that is seen for the first time, at its place below its parent."""
+        parent = None
+        if process.ppid > 0 and process.pid != _INIT and depth < ANCESTORS_MAX:
+            parent = self._node(process.ppid, depth + 1)
+        key = process.pid, process.start
+        if parent is None:
+            return _Node(process, None, key, key, inside=False, seen_ns=now_ns)
+        kind = self._kind(parent)
+        begun = self._begun(process, parent, kind)
+        gives_steps = self._gives_steps(parent, kind, process)
+        by_harness = gives_steps and kind in ("program", "harness")
+        if by_harness:
+            _remember_key(self._has_steps, (parent.process.pid, parent.process.start))
+        return _Node(
+            process,
+            None,
+            call=begun if kind not in ("script", "tool") else parent.call,
+            step=begun if gives_steps else parent.step,
+            inside=parent.inside or by_harness,
+            seen_ns=now_ns,
+        )
+
+    def _gives_steps(self, parent: _Node, kind: Kind, child: Process) -> bool:
+        """Whether the child is a step. A program that leads its process group, as what is started
+        at a prompt or as a service does, is taken for a harness, unless it is itself the command
+        that a harness started; and so is one that has shells run commands."""
+        if kind != "program":
+            return kind in ("outside", "prompt", "harness")
+        own = (parent.process.pid, parent.process.start)
+        if parent.process.pid == parent.process.pgid and not (parent.inside and parent.step == own):
+            return True
+        return own in self._has_steps or runs_command(read_argv(child.pid, self._proc))
+
+    def _begun(self, process: Process, parent: _Node, kind: Kind) -> Key:
+        """What a child begins: itself, or the pipeline that a shell made it a part of."""
+        key = process.pid, process.start
+        pgid = process.pgid
+        if kind != "prompt" or pgid in (process.pid, parent.process.pgid):
+            _remember(self._leaders, process.pid, key)
+            return key
+        known = self._leaders.get(pgid)
+        if known is None:
+            leader = read_process(pgid, self._proc)
+            # The kernel gives the number to nobody else while the group has members.
+            known = (pgid, leader.start) if leader is not None else (pgid, 0)
+            _remember(self._leaders, pgid, known)
+        return known
+
+    def _kind(self, node: _Node) -> Kind:
+        """How a process is taken; found out when it is first asked for."""
+        if node.kind is not None:
+            return node.kind
+        process = node.process
+        kind = self._find_kind(process, read_argv(process.pid, self._proc))
+        if self._nodes.get(process.pid) is node:
+            self._nodes[process.pid] = node._replace(kind=kind)
+        return kind
+
+    def _find_kind(self, process: Process, argv: list[bytes]) -> Kind:
+        if (process.pid, process.start) in self._declared:
+            return "harness"
+        kind = kind_of(process.comm, argv, self.harnesses)
+        if kind == "prompt" and argv == read_argv(process.ppid, self._proc):
+            return "script"  # a copy that the shell made of itself runs a part of one command
+        if process.pid == _INIT and kind in ("script", "tool", "prompt"):
+            return "outside"  # orphans become its children, whoever started them
+        return kind
+
+    # -- what a step is called ---------------------------------------------------------------------
+
+    def _step_of(self, node: _Node) -> Actor:
+        known = self._steps.get(node.step)
+        if known is None:
+            known = self._named(node)
+            if not known.provisional:
+                _remember(self._steps, node.step, known)
+        edits = self._is_edit(node)
+        return known if known.edits == edits else known._replace(edits=edits)
+
+    def _is_edit(self, node: _Node) -> bool:
+        """Whether a harness acts itself, not by a command that it started."""
+        own = (node.process.pid, node.process.start)
+        if node.step != own:
+            return False
+        return own in self._has_steps or own in self._declared or node.kind == "harness"
+
+    def _named(self, node: _Node) -> Actor:
+        pid, start = node.step
+        process, member = node.process, node.process
+        leader = process if process.pid == pid else read_process(pid, self._proc)
+        if leader is None or (start and leader.start != start):
+            return Actor(pid, start, self._command(member), self._session(member))
+        argv = read_argv(pid, self._proc)
         # A shell's copy of itself has no name of its own yet, and a leader that has ended, but
         # whose shell has not asked for it, lost its command line.
+        forked = is_shell(argv) and argv == read_argv(leader.ppid, self._proc)
         command = self._command(member if forked or not argv else leader)
-        provisional = forked and member.pid == leader.pid
-        actor = Actor(leader.pid, leader.start, command, self._session(leader), provisional)
-        group = _Group(actor, leader.comm, shell and not forked)
-        if argv and not forked:
-            _remember(self._groups, leader.pid, group)
-        return group
-
-    def _leaderless(self, process: Process) -> Actor:
-        """The kernel gives a group's number to nobody else while it has members, so what was
-        known of the leader still holds."""
-        known = self._groups.get(process.pgid)
-        if known and not known.shell:
-            return known.actor
-        return Actor(process.pgid, 0, self._command(process), self._session(process))
-
-    def _job_of(self, process: Process, shell: Process) -> Process:
-        """The shell's child that a process in the shell's own group descends from."""
-        job = main_thread(process, self._proc)
-        for _ in range(ANCESTORS_MAX):
-            if job.ppid == shell.pid or job.pid == shell.pid:
-                break
-            parent = read_process(job.ppid, self._proc)
-            if parent is None or parent.pgid != shell.pid:
-                break
-            job = parent
-        return job
+        return Actor(pid, start, command, self._session(leader), forked and member.pid == pid)
 
     def _command(self, process: Process) -> str:
         return command_text(read_argv(process.pid, self._proc)) or _printable(process.comm)
@@ -175,16 +289,21 @@ class Who:
 
 
 def _same(known: Process, now: Process) -> bool:
-    """The same process, in the same group, and still the same program."""
-    return (known.start, known.pgid, known.comm) == (now.start, now.pgid, now.comm)
+    """The same process, and still the same program."""
+    return (known.start, known.comm) == (now.start, now.comm)
 
 
-def _remember(known: dict[int, T], pid: int, value: T) -> None:
-    if len(known) >= _KNOWN_MAX:
+def _remember(known: dict[K, T], key: K, value: T) -> None:
+    if len(known) >= _KNOWN_MAX and key not in known:
         for old in list(known)[: _KNOWN_MAX // 2]:
             del known[old]
-    known.pop(pid, None)
-    known[pid] = value
+    known[key] = value
+
+
+def _remember_key(known: set[Key], key: Key) -> None:
+    if len(known) >= _KNOWN_MAX:
+        known.clear()
+    known.add(key)
 
 
 # -- reading /proc ---------------------------------------------------------------------------------
@@ -207,6 +326,7 @@ def read_process(pid: int, proc: str = "/proc") -> Process | None:
         tty=int(fields[4]),
         kernel=bool(int(fields[6]) & _PF_KTHREAD),
         start=int(fields[19]),
+        is_thread=len(fields) > 35 and int(fields[35]) == _NO_SIGNAL,
     )
 
 
@@ -252,26 +372,6 @@ def _read(path: str, size: int) -> bytes:
 
 
 # -- command lines ---------------------------------------------------------------------------------
-
-
-def takes_commands(argv: list[bytes]) -> bool:
-    """Whether this is a shell that reads commands one by one, and not one that runs a script."""
-    if not argv or os.path.basename(argv[0]).lstrip(b"-").decode("latin-1") not in _SHELLS:
-        return False
-    rest = [argument.decode("latin-1") for argument in argv[1:]]
-    while rest:
-        argument = rest.pop(0)
-        if argument in _WITH_VALUE:
-            rest = rest[1:]
-        elif argument in ("-", "--"):
-            return not rest
-        elif not argument.startswith(("-", "+")):
-            return False  # the name of a script
-        elif not argument.startswith("--") and "c" in argument:
-            return False
-        elif not argument.startswith("--") and "s" in argument:
-            return True
-    return True
 
 
 def command_text(argv: list[bytes]) -> str:

@@ -8,7 +8,7 @@ or a time away:
     latest          the newest checkpoint
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
-                    the newest checkpoint that is not after that moment
+                    the newest checkpoint that is not after that time
     release-1       the checkpoint with that tag, as it was given or in its safe form
 
 Reads checkpoints; changes nothing.
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage, numbered
-from ckptfs.history.moments import moment
+from ckptfs.history.timeref import parse_time
 from ckptfs.model import Epoch
 from ckptfs.store import Store
 
@@ -76,7 +76,7 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
         return Reference(text, _latest(known))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
-    at_ns = moment(name, now_ns, tz)
+    at_ns = parse_time(name, now_ns, tz)
     if at_ns is not None:
         return Reference(text, _not_after(known, name, at_ns))
     return Reference(text, _tagged(known, name))
@@ -97,10 +97,10 @@ def is_reserved(text: str) -> bool:
     word = text.strip().casefold()
     if not word or word == LATEST or word in NOW or word.startswith("@") or word.isdecimal():
         return True
-    return moment(word, _SOME_NS, UTC) is not None
+    return parse_time(word, _SOME_NS, UTC) is not None
 
 
-#: Whether a text is a moment does not depend on when it is asked, so any will do.
+#: Whether a text is a time does not depend on when it is asked, so any will do.
 _SOME_NS = 1_700_000_000_000_000_000
 
 

@@ -94,7 +94,7 @@ def matching(authors: Iterable[Cause], wanted: str) -> set[Cause]:
         return {one for one in authors if wanted in one.command or wanted == one.session}
     # The process may be one of many in a command that is known by its first.
     alive = Who()(int(wanted))
-    pids = {int(wanted)} | ({alive.pid} if alive is not None else set())
+    pids = {int(wanted)} | ({alive.step.pid} if alive is not None else set())
     return {one for one in authors if one.pid in pids or one.session.split(":")[0] == wanted}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.history import processes
+from ckptfs.history.programs import takes_commands
 from ckptfs.history.processes import (
     COMMAND_MAX,
     Actor,
@@ -24,7 +25,6 @@ from ckptfs.history.processes import (
     main_thread,
     read_argv,
     read_process,
-    takes_commands,
 )
 from tests.support.waiting import wait_until
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.history.moments import moment
+from ckptfs.history.timeref import parse_time
 
 SECOND = 1_000_000_000
 NOW = datetime(2026, 11, 16, 15, 0, 7, tzinfo=UTC)
@@ -44,7 +44,7 @@ def utc(*fields: int) -> int:
     ],
 )
 def test_clocks_and_days(text: str, expected: int) -> None:
-    assert moment(text, NOW_NS, UTC) == expected
+    assert parse_time(text, NOW_NS, UTC) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_clocks_and_days(text: str, expected: int) -> None:
     ],
 )
 def test_distances_from_now_are_exact(text: str, back: timedelta) -> None:
-    assert moment(text, NOW_NS, UTC) == NOW_NS - int(back.total_seconds()) * SECOND
+    assert parse_time(text, NOW_NS, UTC) == NOW_NS - int(back.total_seconds()) * SECOND
 
 
 @pytest.mark.parametrize(
@@ -97,29 +97,29 @@ def test_distances_from_now_are_exact(text: str, back: timedelta) -> None:
     ],
 )
 def test_everything_else_is_no_moment(text: str) -> None:
-    assert moment(text, NOW_NS, UTC) is None
+    assert parse_time(text, NOW_NS, UTC) is None
 
 
 def test_a_time_to_the_second_includes_that_second() -> None:
     """A list shows 14:05:09 for a checkpoint taken half a second later."""
-    assert moment("14:05:09", NOW_NS, UTC) == utc(2026, 11, 16, 14, 5, 10) - 1
+    assert parse_time("14:05:09", NOW_NS, UTC) == utc(2026, 11, 16, 14, 5, 10) - 1
 
 
 def test_the_second_of_now_is_not_in_the_future() -> None:
-    assert moment("15:00:07", NOW_NS, UTC) == utc(2026, 11, 16, 15, 0, 8) - 1
+    assert parse_time("15:00:07", NOW_NS, UTC) == utc(2026, 11, 16, 15, 0, 8) - 1
 
 
 def test_the_zone_decides_what_today_is() -> None:
     east = timezone(timedelta(hours=12))
-    assert moment("today", NOW_NS, east) == utc(2026, 11, 16, 12)
-    assert moment("yesterday 01:00", NOW_NS, east) == utc(2026, 11, 15, 13)
+    assert parse_time("today", NOW_NS, east) == utc(2026, 11, 16, 12)
+    assert parse_time("yesterday 01:00", NOW_NS, east) == utc(2026, 11, 15, 13)
 
 
 def test_yesterday_is_the_same_time_of_day_across_a_clock_change() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     after = datetime(2026, 10, 25, 12, tzinfo=berlin)
     expected = datetime(2026, 10, 24, 12, tzinfo=berlin)
-    found = moment("yesterday", int(after.timestamp()) * SECOND, berlin)
+    found = parse_time("yesterday", int(after.timestamp()) * SECOND, berlin)
     assert found == int(expected.timestamp()) * SECOND
 
 
@@ -129,7 +129,7 @@ def test_without_a_zone_times_are_local(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TZ", "UTC-3")
     time.tzset()
     try:
-        assert moment("14:05", NOW_NS) == utc(2026, 11, 16, 11, 5)
+        assert parse_time("14:05", NOW_NS) == utc(2026, 11, 16, 11, 5)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -137,10 +137,10 @@ def test_without_a_zone_times_are_local(monkeypatch: pytest.MonkeyPatch) -> None
 
 @given(st.text(max_size=40))
 def test_no_text_is_too_strange(text: str) -> None:
-    assert moment(text, NOW_NS, UTC) is None or isinstance(moment(text, NOW_NS, UTC), int)
+    assert parse_time(text, NOW_NS, UTC) is None or isinstance(parse_time(text, NOW_NS, UTC), int)
 
 
 @given(st.integers(0, 23), st.integers(0, 59))
 def test_a_clock_time_alone_is_within_the_last_day(hour: int, minute: int) -> None:
-    found = moment(f"{hour}:{minute:02}", NOW_NS, UTC)
+    found = parse_time(f"{hour}:{minute:02}", NOW_NS, UTC)
     assert found is not None and NOW_NS - 86_400 * SECOND < found <= NOW_NS
