@@ -184,6 +184,16 @@ DESTROYERS = {
             ),
         ),
         Destroyer(
+            "mmap",
+            _plain(
+                _python(
+                    "import mmap; d = open('src/data.txt', 'r+b'); m = mmap.mmap(d.fileno(), 0); "
+                    "m[5000:5002] = b'XX'; m.flush()"
+                ),
+                "data",
+            ),
+        ),
+        Destroyer(
             "dd-notrunc",
             _plain(
                 "printf XX | dd of=src/data.txt conv=notrunc bs=1 seek=5000 status=none", "data"
@@ -194,9 +204,7 @@ DESTROYERS = {
             _plain("vim -Nu NONE -i NONE -es -c '%s/v2/v9/' -c wq src/app.py", "app"),
             "vim",
         ),
-        Destroyer(
-            "ed", _plain("printf '%s\\n' '1s/v2/v9/' w q | ed -s src/app.py", "app"), "ed"
-        ),
+        Destroyer("ed", _plain("printf '%s\\n' '1s/v2/v9/' w q | ed -s src/app.py", "app"), "ed"),
         Destroyer("npm-ci", _npm, "npm"),
         Destroyer("sqlite", _sqlite, "sqlite3"),
         Destroyer(

@@ -102,6 +102,9 @@ def _node(way: str) -> tuple[str, ...]:
     return ("node", str(PROGRAMS / "agent.js"), way)
 
 
+#: A container of which the harness is a part.
+_SANDBOX = ("bwrap", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--")
+
 HARNESSES = {
     made.name: made
     for made in (
@@ -123,6 +126,7 @@ HARNESSES = {
             ),
             needs="bwrap",
         ),
+        Harness("in-bwrap", (*_SANDBOX, *_python("run")), needs="bwrap"),
         Harness("script", _python("run"), wrap=_script),
         Harness("script-whole", ("sh",), one_step=True),
         Harness("xargs", _python("run"), wrap=_xargs, needs="xargs"),
@@ -143,13 +147,19 @@ HARNESSES = {
 # -- running a plan -------------------------------------------------------------------------------
 
 
+def _draft(text: Text) -> Text:
+    return text._replace(line=f"{text.line} draft")
+
+
 def drafted(plan: Plan) -> Plan:
     """The plan with every write made twice, and each first one to be found again."""
     steps: list[Step] = []
     lost = list(plan.lost)
     for step in plan.steps:
         if isinstance(step, Write):
-            first = {path: text._replace(line=f"{text.line} draft") for path, text in step.files.items()}
+            first = {
+                path: text._replace(line=f"{text.line} draft") for path, text in step.files.items()
+            }
             lost += [Version(path, f"draft of {text.line}", text) for path, text in first.items()]
             steps.append(Write(first))
         steps.append(step)

@@ -46,7 +46,10 @@ def with_asyncio(steps):
     async def each():
         for step in steps:
             process = await asyncio.create_subprocess_shell(
-                step["run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                step["run"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
             )
             said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
             if process.returncode:

@@ -1,0 +1,268 @@
+"""Losses that were found before: each was a hole in an earlier rule, and has a test of its own.
+
+What matters in each is who writes when, so most of them are programs with pauses in them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.steps.cases import checkpoints, losses, story
+from tests.steps.harnesses import HARNESSES, perform, start
+from tests.steps.plans import Plan, Run, Text, Version, Write
+from tests.support.mounting import Workspace
+
+#: A little more than the second after which anything is kept.
+STOOD = 1.1
+
+
+def outside(work: Workspace) -> Path:
+    path = work.store.parent / "outside"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def versions(path: str, texts: list[str]) -> list[Version]:
+    return [Version(path, repr(text), Text(text)) for text in texts]
+
+
+def all_kept(work: Workspace, lost: list[Version]) -> None:
+    found = losses(work, work.path, lost)
+    assert not found, "\n".join([*found, story(work)])
+
+
+def python(work: Workspace, program: str, *arguments: str) -> None:
+    """Run a program to its end, as from a prompt."""
+    start([sys.executable, "-S", "-c", program, *arguments], work.path, outside(work))
+
+
+@contextmanager
+def beside(work: Workspace, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program in a session of its own, while something else happens. It ends by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", program, *arguments],
+        cwd=work.path,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# -- a long run of edits --------------------------------------------------------------------------
+
+
+def edits(work: Workspace, harness: str, number: int, gap: float) -> None:
+    """Edits of one file, each destroying the one before, and at last `rm -rf`."""
+    texts = [f"edit {each}" for each in range(number)]
+    steps = [Write({"src/app.py": Text(text)}) for text in texts]
+    lost = versions("src/app.py", texts)
+    plan = Plan((*steps, Run(("rm -rf src",))), tuple(lost))
+    perform(HARNESSES[harness], plan, gap, work.path, outside(work))
+    all_kept(work, lost)
+
+
+def test_edits_a_second_apart_in_one_group_are_all_kept(alone: Workspace) -> None:
+    edits(alone, "script-whole", 5, STOOD)
+
+
+def test_forty_quick_edits_in_one_group_are_all_kept(alone: Workspace) -> None:
+    edits(alone, "python", 40, 0.05)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("harness", ["script-whole", "python", "edit"])
+def test_forty_edits_a_second_apart_are_all_kept(alone: Workspace, harness: str) -> None:
+    edits(alone, harness, 40, STOOD)
+
+
+# -- a log that never rests -----------------------------------------------------------------------
+
+_LOGGING = """
+import subprocess, sys, threading, time
+def log():
+    while True:
+        with open("agent.log", "a") as file:
+            file.write("still here\\n")
+        time.sleep(float(sys.argv[1]))
+threading.Thread(target=log, daemon=True).start()
+for number in range(4):
+    subprocess.run(["bash", "-c", f"mkdir -p src; echo call {number} > src/app.py"], check=True)
+    time.sleep(float(sys.argv[2]))
+subprocess.run(["rm", "-rf", "src"], check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "every, gap",
+    [
+        pytest.param("0.1", "0.3", id="short"),
+        pytest.param("0.5", "5", id="as-it-was-found", marks=pytest.mark.deep),
+    ],
+)
+def test_a_harness_that_writes_a_log_all_the_time_loses_nothing(
+    alone: Workspace, every: str, gap: str
+) -> None:
+    python(alone, _LOGGING, every, gap)
+    all_kept(alone, versions("src/app.py", [f"call {number}" for number in range(4)]))
+
+
+# -- side by side ---------------------------------------------------------------------------------
+
+_DELETER = """
+import os, time
+for number in range(8):
+    path = f"f{number}"
+    while not os.path.exists(path) or not os.path.getsize(path):
+        time.sleep(0.02)
+    time.sleep(0.05)
+    os.unlink(path)
+"""
+_WRITER = """
+import time
+for number in range(8):
+    with open(f"f{number}", "w") as file:
+        file.write(f"file {number}\\n")
+    time.sleep(0.1)
+"""
+
+
+def test_a_deleter_beside_a_writer_loses_nothing(either: Workspace) -> None:
+    with beside(either, _DELETER):
+        python(either, _WRITER)
+    lost = [Version(f"f{number}", "v1", Text(f"file {number}")) for number in range(8)]
+    all_kept(either, lost)
+
+
+_FORMATTER = """
+import os, time
+for number in range(6):
+    while True:
+        with open("app.py") as file:
+            text = file.read()
+        if text == f"save {number}\\n":
+            break
+        time.sleep(0.01)
+    with open("app.py", "w") as file:
+        file.write(f"# formatted {number}\\n")
+"""
+_EDITOR = """
+import time
+for number in range(6):
+    with open("app.py", "w") as file:
+        file.write(f"save {number}\\n")
+    while True:
+        with open("app.py") as file:
+            if file.read().startswith(f"# formatted {number}"):
+                break
+        time.sleep(0.01)
+    time.sleep(0.05)
+"""
+
+
+def test_a_formatter_beside_an_editor_loses_no_save(either: Workspace) -> None:
+    (either.path / "app.py").write_text("before\n")
+    with beside(either, _FORMATTER):
+        python(either, _EDITOR)
+    formatted = [f"# formatted {number}" for number in range(5)]
+    saves = [f"save {number}" for number in range(6)]
+    all_kept(either, versions("app.py", ["before", *saves, *formatted]))
+
+
+def test_calls_of_one_harness_at_the_same_time_lose_nothing_of_each_other(
+    alone: Workspace,
+) -> None:
+    """An agent that runs tools in parallel: one makes files while another deletes them."""
+    program = (
+        "import subprocess, sys\n"
+        "tools = [subprocess.Popen([sys.executable, '-S', '-c', text]) for text in sys.argv[1:]]\n"
+        "sys.exit(max(tool.wait() for tool in tools))\n"
+    )
+    python(alone, program, _WRITER, _DELETER)
+    all_kept(alone, [Version(f"f{number}", "v1", Text(f"file {number}")) for number in range(8)])
+
+
+# -- one process, in place ------------------------------------------------------------------------
+
+_AGAIN = """
+import time
+for number in range(3):
+    with open("data", "r+") as file:
+        file.write(f"version {number}\\n")
+    time.sleep(1.1)
+"""
+_HELD_OPEN = """
+import os, time
+fd = os.open("data", os.O_RDWR)
+for number in range(3):
+    os.pwrite(fd, f"version {number}\\n".encode(), 0)
+    time.sleep(1.1)
+"""
+_MAPPED = """
+import mmap, time
+with open("data", "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+    for number in range(3):
+        pages[:10] = f"version {number}\\n".encode()
+        pages.flush()
+        time.sleep(1.1)
+"""
+_PUNCHED = """
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("data", os.O_RDWR)
+for number in range(3):
+    os.pwrite(fd, f"version {number}\\n".encode(), 0)
+    time.sleep(1.1)
+    punched = libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(10))
+    assert punched == 0, os.strerror(ctypes.get_errno())
+os.pwrite(fd, b"version 9\\n", 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(_AGAIN, id="opened again"),
+        pytest.param(_HELD_OPEN, id="held open"),
+        pytest.param(_MAPPED, id="mapped"),
+        pytest.param(_PUNCHED, id="punched"),
+    ],
+)
+def test_what_a_process_overwrites_in_place_after_a_second_is_kept(
+    alone: Workspace, program: str
+) -> None:
+    (alone.path / "data").write_text("version x\n")
+    python(alone, program)
+    kept = ["0", "1", *("2" if program is _PUNCHED else "")]
+    all_kept(alone, versions("data", [f"version {each}" for each in kept]))
+
+
+_LARGE = """
+import os, time
+fd = os.open("image", os.O_RDWR | os.O_CREAT)
+os.pwrite(fd, bytes(2 << 20), 0)
+for number in range(30):
+    os.pwrite(fd, b"x" * 5000, number * 50_000)
+    time.sleep(0.1)
+"""
+
+
+def test_a_large_file_that_one_process_keeps_changing_gets_few_versions(either: Workspace) -> None:
+    before = set(checkpoints(either))
+    python(either, _LARGE)
+    taken = set(checkpoints(either)) - before
+    assert len(taken) <= 3, story(either)
