@@ -121,6 +121,8 @@ packages_for() {
     *:setfacl) echo acl ;;
     *:getfattr) echo attr ;;
     *:inotifywait) echo inotify-tools ;;
+    *:bwrap) echo bubblewrap ;;
+    *:autoreconf) echo autoconf ;;
     *) echo "$1" ;;
     esac
 }
@@ -292,7 +294,8 @@ compile_sources() { "$venv/bin/python" -m compileall -q "$root/ckptfs" || say "G
 main() {
     case $mode in
     run) tools= ;;
-    tests | deep) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc" ;; # what the mounted tests drive
+    tests | deep) # what the mounted tests drive, and the programs that agents and people work with
+        tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc bwrap tmux vim ed autoreconf automake" ;;
     *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # A quota is tested by root alone, and others seldom have its tools in their PATH.

@@ -42,6 +42,9 @@ class Harness:
     write: Callable[[str, Text], str] | None = by_redirection
     #: Every write is two edits: the first is destroyed by the second.
     drafts: bool = False
+    #: The program is started by a link of this name: what a program does tells what it is, not how
+    #: it is called.
+    called: str = ""
     #: All is one tool call, so that only what stood for a second is promised.
     one_step: bool = False
     needs: str = "bash"
@@ -131,6 +134,8 @@ HARNESSES = {
         Harness("script-whole", ("sh",), one_step=True),
         Harness("xargs", _python("run"), wrap=_xargs, needs="xargs"),
         Harness("make", _python("run"), wrap=_make, needs="make"),
+        Harness("bun", _node("exec"), called="bun", needs="node"),
+        Harness("java", _python("run"), called="java"),
         Harness("one-liners", _python("run"), write=by_one_liner),
         Harness("edit", _python("plain"), write=None),
         Harness("edit-rename", _python("rename"), write=None),
@@ -176,7 +181,15 @@ def perform(harness: Harness, plan: Plan, gap: float, where: Path, outside: Path
     else:
         program = outside / "plan.json"
         program.write_text(json.dumps(steps))
-    start([*harness.argv, str(program)], where, outside)
+    start([*_argv(harness, outside), str(program)], where, outside)
+
+
+def _argv(harness: Harness, outside: Path) -> tuple[str, ...]:
+    if not harness.called:
+        return harness.argv
+    link = outside / harness.called
+    link.symlink_to(os.path.realpath(shutil.which(harness.argv[0]) or harness.argv[0]))
+    return (str(link), *harness.argv[1:])
 
 
 def _feed(harness: Harness, plan: Plan, gap: float, outside: Path) -> Iterator[dict[str, Any]]:

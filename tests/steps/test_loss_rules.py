@@ -5,6 +5,7 @@ What matters in each is who writes when, so most of them are programs with pause
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import checkpoints, losses, story
+from tests.steps.cases import checkpoints, losses, mounted, story
 from tests.steps.harnesses import HARNESSES, perform, start
 from tests.steps.plans import Plan, Run, Text, Version, Write
 from tests.support.mounting import Workspace
@@ -194,6 +195,64 @@ def test_calls_of_one_harness_at_the_same_time_lose_nothing_of_each_other(
     )
     python(alone, program, _WRITER, _DELETER)
     all_kept(alone, [Version(f"f{number}", "v1", Text(f"file {number}")) for number in range(8)])
+
+
+# -- one script, a second later -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path, commands",
+    [
+        pytest.param("f", "rm f", id="at once"),
+        pytest.param("f", "chmod 600 f; rm f", id="after chmod"),
+        pytest.param("f", "touch f; rm f", id="after touch"),
+        pytest.param("g", "mv f g; rm g", id="after a rename"),
+        pytest.param("f", "ln f g; rm f g", id="after a link"),
+        pytest.param("f", "echo more >> f; sleep 0.1; : > f", id="after an append"),
+    ],
+)
+def test_what_stood_is_kept_whatever_was_done_to_it_just_before(
+    alone: Workspace, path: str, commands: str
+) -> None:
+    """`chmod -R u+w build; rm -rf build` is how people delete what they may not write."""
+    plan = Plan((Write({"f": Text("stood")}), Run((commands,))), ())
+    perform(HARNESSES["script-whole"], plan, STOOD, alone.path, outside(alone))
+    kept = [
+        number
+        for number in checkpoints(alone)
+        if any(
+            "stood" in text.read_text()
+            for name in {path, "f"}
+            if (text := alone.path / ".checkpoints" / str(number) / name).exists()
+        )
+    ]
+    assert kept, story(alone)
+
+
+def test_a_large_file_that_stood_is_kept_when_another_process_changes_it(alone: Workspace) -> None:
+    """A version a minute is enough only where one process keeps changing it."""
+    large = Text("large", 400_000)
+    change = "printf XX | dd of=f conv=notrunc bs=1 seek=5000 status=none"
+    plan = Plan((Write({"f": large}), Run((change,))), ())
+    perform(HARNESSES["script-whole"], plan, STOOD, alone.path, outside(alone))
+    all_kept(alone, [Version("f", "v1", large)])
+
+
+def test_a_link_that_another_step_replaces_is_kept(alone: Workspace) -> None:
+    plan = Plan((Run(("ln -s first link",)), Run(("ln -sfn second link",)), Run(("rm link",))), ())
+    perform(HARNESSES["python"], plan, 0.05, alone.path, outside(alone))
+    targets = [
+        os.readlink(link)
+        for number in checkpoints(alone)
+        if (link := alone.path / ".checkpoints" / str(number) / "link").is_symlink()
+    ]
+    assert {"first", "second"} <= set(targets), story(alone)
+
+
+@pytest.mark.parametrize("policy", ["quiet", "interval 30"])
+def test_other_policies_lose_nothing_either(policy: str) -> None:
+    with mounted("compiled", "--auto", policy) as work:
+        edits(work, "python", 3, 0.05)
 
 
 # -- one process, in place ------------------------------------------------------------------------
