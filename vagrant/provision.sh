@@ -111,6 +111,7 @@ packages_for() {
     dnf:Python.h) echo python3-devel ;;
     dnf:sqlite3) echo sqlite ;;
     dnf:npm) echo nodejs-npm ;;
+    dnf:vim) echo vim-enhanced ;;
     zypper:python3 | zypper:ensurepip) echo python311 ;;
     zypper:Python.h) echo python311-devel ;;
     zypper:npm) echo npm-default ;;
