@@ -88,11 +88,10 @@ def _make(commands: tuple[str, ...], number: int, outside: Path) -> str:
     return f"make -s -j2 -f {path}"
 
 
-def _bwrap(*options: str) -> Wrap:
+def _bwrap(options: str) -> Wrap:
     def wrap(commands: tuple[str, ...], number: int, outside: Path) -> str:
-        words = [word.replace("OUTSIDE", str(outside)) for word in options]
         command = shlex.quote(" && ".join(commands))
-        return f'bwrap --unshare-pid {" ".join(words)} --chdir "$PWD" -- bash -c {command}'
+        return f'bwrap --unshare-pid {options} --chdir "$PWD" -- bash -c {command}'
 
     return wrap
 
@@ -125,7 +124,7 @@ HARNESSES = {
             "bwrap-bind",
             _python("run"),
             wrap=_bwrap(
-                '--ro-bind / / --dev /dev --bind "$WORK" "$WORK" --bind OUTSIDE OUTSIDE',
+                '--ro-bind / / --dev /dev --bind /tmp /tmp --bind "$WORK" "$WORK"',
             ),
             needs="bwrap",
         ),
