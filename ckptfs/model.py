@@ -19,9 +19,11 @@ ROOT_INO = Ino(1)
 #: A file is cut into blocks of this many bytes. Part of the format: see docs/FORMAT.md.
 BLOCK_SIZE = 64 * 1024
 
-#: Inode numbers take 40 bits of a FUSE node id, numbers of checkpoints 22, some of them taken.
+#: Inode numbers take 40 bits of a FUSE node id, and so many checkpoints have the bits above them:
+#: numbers of checkpoints go round in them, past those that are still in use.
 INO_MAX = (1 << 40) - 1
-CHECKPOINT_MAX = (1 << 22) - 3
+CHECKPOINT_SLOTS = (1 << 22) - 2
+CHECKPOINT_MAX = (1 << 32) - 1
 
 NAME_MAX = 255
 TARGET_MAX = 4095

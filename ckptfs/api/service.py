@@ -164,11 +164,16 @@ class CheckpointService:
         return saved
 
     def list(
-        self, limit: int | None = None, *, since: str = "", path: AnyPath | None = None
+        self,
+        limit: int | None = None,
+        *,
+        since: str = "",
+        path: AnyPath | None = None,
+        moments: bool = False,
     ) -> builtins.list[Checkpoint]:
-        """The checkpoints, newest first: some or all, from a moment on, or in which a path
-        changed."""
-        asked: Record = {"limit": limit, "since": since}
+        """The checkpoints, newest first: some or all, from a time on, or in which a path changed.
+        With ``moments`` also those that were taken just before something was lost."""
+        asked: Record = {"limit": limit, "since": since, "moments": moments}
         if path is not None:
             (asked["path"],) = self._inside([path])
         record = self._asking.ask("list", asked)

@@ -65,7 +65,7 @@ def show_list(args: Namespace) -> int:
     from ckptfs.cli.pager import output
 
     workspace = place.workspace(args)
-    asked: Record = {"limit": _limit(args), "since": args.since}
+    asked: Record = {"limit": _limit(args), "since": args.since, "moments": args.moments}
     if args.path is not None:
         asked["path"] = place.inside(args.path, workspace, "list changes of")
     with open_workspace(workspace) as session:
@@ -77,7 +77,7 @@ def show_list(args: Namespace) -> int:
     with output() as out:
         for line in _lines(record["checkpoints"]):
             out.line(line.encode("utf-8", "surrogateescape"))
-    _say_rest(args, len(record["checkpoints"]), record["more"])
+    _say_rest(args, len(record["checkpoints"]), record["more"], record["moments"])
     return 0
 
 
@@ -88,7 +88,10 @@ def _limit(args: Namespace) -> int | None:
     return _SHOWN if args.n is None else args.n
 
 
-def _say_rest(args: Namespace, shown: int, more: int) -> None:
+def _say_rest(args: Namespace, shown: int, more: int, moments: int) -> None:
+    if moments:
+        what = "1 moment" if moments == 1 else f"{moments:,} moments"
+        screen.note(f"Between them {what}; --moments shows them.")
     if more:
         screen.note(f"... and {more:,} more; --all shows them.")
     elif not shown:

@@ -300,6 +300,9 @@ def _add_list(verbs: _Verbs[VerbParser]) -> None:
     how_many.add_argument("-n", metavar="N", type=_count, help="the newest N (default 20)")
     how_many.add_argument("--all", action="store_true", help="all of them")
     listing.add_argument(
+        "--moments", action="store_true", help="also those taken just before something was lost"
+    )
+    listing.add_argument(
         "--since", metavar="T", default="", help='not before a time ("10 minutes ago") or an ID'
     )
     listing.add_argument(

@@ -54,6 +54,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "started_ns": daemon.started_ns,
         "options": daemon.options,
         "checkpoints": None,
+        "moments": None,
         "store_bytes": None,
         "inodes": None,
         "unsaved": None,
@@ -81,6 +82,7 @@ def _of_store(workspace: Workspace) -> Record:
         "pid": None,
         "died": died,
         "checkpoints": None,
+        "moments": None,
         "store_bytes": None,
         "inodes": None,
         "unsaved": None,
@@ -138,6 +140,12 @@ def _obituary(died: Record) -> str:
     )
 
 
+def _counted(record: Record) -> str:
+    moments = record["moments"]
+    between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
+    return f"{record['checkpoints']:,}{between}"
+
+
 def _human(record: Record) -> str:
     state = record["state"]
     if record["mounted"]:
@@ -148,7 +156,7 @@ def _human(record: Record) -> str:
     if died := record.get("died"):
         rows.append(("last daemon", _obituary(died)))
     if record["checkpoints"] is not None:
-        rows.append(("checkpoints", f"{record['checkpoints']:,}"))
+        rows.append(("checkpoints", _counted(record)))
         rows += _unsaved(record)
         rows.append(("entries", f"{record['inodes']:,}"))
     rows.append(("store", record["store"]))

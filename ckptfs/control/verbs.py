@@ -165,11 +165,13 @@ def _list(service: Service, args: Record, tell: Tell | None) -> Record:
         limit=None if limit is None else int(limit),
         since=str(args.get("since") or ""),
         path=None if path is None else os.fsencode(str(path)),
+        moments=bool(args.get("moments")),
     )
     counted = zip(found.checkpoints, service.counts(found.checkpoints), strict=True)
     return {
         "checkpoints": [checkpoint_record(item) | counts._asdict() for item, counts in counted],
         "more": found.more,
+        "moments": found.moments,
     }
 
 

@@ -25,8 +25,9 @@ from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Connection, Outlet
 from ckptfs.daemon import mounts
+from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.holders import holders, is_inside
-from ckptfs.daemon.housekeeping import AutoSave, Housekeeping
+from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
 from ckptfs.errors import CkptfsError, ControlError, MountpointBusy

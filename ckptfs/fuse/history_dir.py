@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, Nodes, checkpoint_base
+from ckptfs.history.checkpoints import numbered
 from ckptfs.model import ROOT_INO, Ino, Inode
 
 NAME = b".checkpoints"
 _LATEST = b"latest"
 _LATEST_NODE = HISTORY | 2
 _FIRST_TAG_NODE = HISTORY | 16
+#: No checkpoint has a number of more digits.
+_DIGITS_MAX = 18
 
 TagName = Callable[[str], bytes]
 
@@ -41,7 +44,7 @@ class HistoryDirectory:
 
     def links(self) -> dict[bytes, tuple[int, int]]:
         """The symbolic links: name -> (node, number of the checkpoint)."""
-        checkpoints = history.checkpoints(self._fs.store)
+        checkpoints = history.without_moments(self._fs.store)
         found = {
             self._tag_name(checkpoint.tag): (_FIRST_TAG_NODE + checkpoint.id, checkpoint.id)
             for checkpoint in checkpoints
@@ -52,8 +55,9 @@ class HistoryDirectory:
         return found
 
     def names(self) -> list[bytes]:
-        """Every name: the numbers, then the links."""
-        numbers = [str(item.id).encode() for item in history.checkpoints(self._fs.store)]
+        """Every name: the numbers, then the links. Moments are found by their number, but a list
+        of them would bury the rest."""
+        numbers = [str(item.id).encode() for item in history.without_moments(self._fs.store)]
         return numbers + sorted(self.links())
 
     def entries(self, after: bytes) -> Iterator[tuple[bytes, Inode]]:
@@ -74,10 +78,10 @@ class HistoryDirectory:
 
     def number(self, name: bytes) -> int | None:
         """Which checkpoint has this number for a name; None if there is none."""
-        if not name.isdigit() or name != str(int(name)).encode():
+        if not name.isdigit() or len(name) > _DIGITS_MAX or name != str(int(name)).encode():
             return None
-        known = {item.id for item in history.checkpoints(self._fs.store)}
-        return int(name) if int(name) in known else None
+        found = numbered(self._fs.store, int(name))
+        return None if found is None else found.id
 
     def find(self, name: bytes) -> int:
         number = self.number(name)
@@ -110,7 +114,7 @@ class HistoryDirectory:
     def itself(self) -> Inode:
         """The directory. The kernel may keep what it read of it for as long as its time of change
         stays, so that has to follow the names in it."""
-        newest = history.checkpoints(self._fs.store)[-1:]
+        newest = history.without_moments(self._fs.store)[-1:]
         seconds = newest[0].time_ns // 10**9 if newest else 0
         mark = zlib.crc32(b"/".join(self.names())) % 10**9
         return self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755)._replace(

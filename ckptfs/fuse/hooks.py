@@ -32,10 +32,6 @@ class Guard(Protocol):
         a process's writes is a beginning: a checkpoint before a later one would hold half a
         file."""
 
-    def sign(self, pid: int) -> None:
-        """What comes next is this process's doing, and no reason for a checkpoint: times that the
-        kernel tells behind the data."""
-
     def lasting(self, pid: int) -> int:
         """Until when, by the monotonic clock, changes by this process that take nothing away need
         not be told before they happen, as long as no other actor changes anything. 0: they do."""
@@ -66,9 +62,6 @@ class _Unguarded:
 
     def is_writing(self, ino: int, pid: int) -> bool:
         return self._writers.get(ino) == pid
-
-    def sign(self, pid: int) -> None:
-        pass
 
     def lasting(self, pid: int) -> int:
         return _FOREVER

@@ -2,8 +2,8 @@
 
 A node id is computed, so no table has to be kept: the low 40 bits are the inode number, the bits
 above them the *slot*. Slot 0 is the live workspace; slot n + 1 is checkpoint n; the last slot is
-the `.checkpoints` directory itself. Checkpoint numbers are never used twice, so neither is a node
-id.
+the `.checkpoints` directory itself. Numbers of checkpoints go round in the slots, past those that
+are in use.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import os
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ckptfs import history
-from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.model import Ino
+from ckptfs.history import Checkpoint
+from ckptfs.history.checkpoints import next_number, numbered
+from ckptfs.model import CHECKPOINT_SLOTS, Ino
 from ckptfs.store import View
 
 _INO_BITS = 40
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 def checkpoint_base(number: int) -> int:
-    return (number + 1) << _INO_BITS
+    return (number % CHECKPOINT_SLOTS + 1) << _INO_BITS
 
 
 def base_of(node: int) -> int:
@@ -72,21 +72,25 @@ class Nodes:
             fs = self._fs
             return Place(fs.limbo.get(Ino(node)) or fs.head, Ino(node), 0)
         slot = node >> _INO_BITS
-        return Place(self._checkpoint(slot - 1), Ino(node & _INO_MASK), slot << _INO_BITS)
+        return Place(self._checkpoint(slot), Ino(node & _INO_MASK), slot << _INO_BITS)
 
-    def _checkpoint(self, number: int) -> View:
-        view = self._views.get(number)
+    def _checkpoint(self, slot: int) -> View:
+        view = self._views.get(slot)
         if view is None:
-            try:
-                checkpoint = history.find(self._fs.store, number)
-            except CheckpointUnknown:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
             if len(self._views) >= _VIEWS_MAX:
                 self._views.clear()
-            view = self._views[number] = self._fs.view_of(checkpoint.epoch)
+            view = self._views[slot] = self._fs.view_of(self._in_slot(slot).epoch)
         record = self._fs.store.epochs.get(view.epoch)
         if record is None or not record.info:
             # Deleted since it was first asked for; its records are on their way elsewhere.
-            del self._views[number]
+            del self._views[slot]
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return view
+
+    def _in_slot(self, slot: int) -> Checkpoint:
+        """The checkpoint that has a slot now."""
+        store = self._fs.store
+        for number in range(slot - 1, next_number(store), CHECKPOINT_SLOTS):
+            if (found := numbered(store, number)) is not None:
+                return found
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

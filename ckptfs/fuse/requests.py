@@ -104,11 +104,13 @@ class Requests:
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
             self._guard(pid, loss, begins=begins)
 
-    def _entry_lost(self, parent: int, name: bytes) -> Loss | None:
+    def _entry_lost(
+        self, parent: int, name: bytes, *, unlinked: bytes = b"", is_dir: bool = False
+    ) -> Loss | None:
         """What stands under a name that is to be removed or replaced."""
         view, ino, _ = self.at(parent)
         victim = names.find(self._fs, view, ino, name)
-        return None if victim is None else Loss(victim)
+        return None if victim is None else Loss(victim, unlinked=unlinked, is_dir=is_dir)
 
     def _bytes_lost(self, node: int, start: int, *, in_place: bool) -> Loss | None:
         """What a file has from ``start`` on, where that is cut off or changed in place."""
@@ -179,12 +181,12 @@ class Requests:
         return self._made(self._fs.link(view, ino, directory, name))
 
     def unlink(self, parent: int, name: bytes, pid: int) -> None:
-        self.before(pid, lambda: self._entry_lost(parent, name), parent, name)
+        self.before(pid, lambda: self._entry_lost(parent, name, unlinked=name), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.unlink(view, ino, name)
 
     def rmdir(self, parent: int, name: bytes, pid: int) -> None:
-        self.before(pid, lambda: self._entry_lost(parent, name), parent, name)
+        self.before(pid, lambda: self._entry_lost(parent, name, is_dir=True), parent, name)
         view, ino, _ = self.entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 

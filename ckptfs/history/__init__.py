@@ -8,7 +8,9 @@ from ckptfs.history.checkpoints import (
     find,
     lineage,
     nearest,
+    newest_state,
     seal,
+    without_moments,
 )
 from ckptfs.history.restore import (
     InUse,
@@ -42,6 +44,7 @@ __all__ = [
     "leave_limbo",
     "lineage",
     "nearest",
+    "newest_state",
     "plan",
     "redoable",
     "restore",
@@ -51,5 +54,6 @@ __all__ = [
     "select",
     "token_of",
     "undoable",
+    "without_moments",
     "would_change",
 ]

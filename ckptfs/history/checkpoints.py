@@ -14,10 +14,12 @@ from weakref import WeakKeyDictionary
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.model import CHECKPOINT_MAX, Epoch
+from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
 from ckptfs.store import Store
 
 _NEXT_ID = b"next_checkpoint"
+#: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
+MOMENT = "moment"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
 CURRENT_TASK = b"current_task"
 
@@ -44,6 +46,13 @@ class Checkpoint:
     cause: Cause = field(default_factory=Cause)
     #: By name, the documents that it carries (`ckptfs.history.state`): ino, bytes, json.
     state: dict[str, Any] = field(default_factory=dict)
+    #: How many bytes were accepted since the checkpoint before it.
+    bytes: int = 0
+
+    @property
+    def is_moment(self) -> bool:
+        """Whether only those look at it who ask for moments. One that was named is like others."""
+        return self.kind == MOMENT and not self.tag and not self.pinned
 
 
 def seal(
@@ -76,18 +85,41 @@ def seal(
         metadata or {},
         cause or Cause(),
         state or {},
+        _bytes_since(store),
     )
     store.seal_epoch(sealed, _info(checkpoint))
     store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
     return checkpoint
 
 
+#: What a store had accepted when it was last sealed.
+_accepted: WeakKeyDictionary[Store, int] = WeakKeyDictionary()
+
+
+def _bytes_since(store: Store) -> int:
+    """How many bytes were accepted since the last time that this was asked for."""
+    before, _accepted[store] = _accepted.get(store, 0), store.accepted_bytes
+    return max(0, store.accepted_bytes - before)
+
+
+def next_number(store: Store) -> int:
+    """No checkpoint has this number or a higher one."""
+    return int(store.facts.get(_NEXT_ID) or b"0")
+
+
 def _next_id(store: Store) -> int:
-    number = int(store.facts.get(_NEXT_ID) or b"0")
+    number = next_number(store)
+    while any(numbered(store, older) for older in sharing_slot(number)):
+        number += 1
     if number > CHECKPOINT_MAX:
         raise OSError(errno.ENOSPC, "the store has no checkpoint numbers left")
     store.facts.put(_NEXT_ID, str(number + 1).encode())
     return number
+
+
+def sharing_slot(number: int) -> range:
+    """Lower numbers that have the same place among FUSE's node ids."""
+    return range(number % CHECKPOINT_SLOTS, number, CHECKPOINT_SLOTS)
 
 
 def _info(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -95,7 +127,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
     info = asdict(checkpoint)
     del info["epoch"]
     info["cause"] = {key: value for key, value in info["cause"].items() if value}
-    return {key: value for key, value in info.items() if value not in ("", {}, False)} | {
+    return {key: value for key, value in info.items() if value not in ("", {}, 0)} | {
         "id": checkpoint.id
     }
 
@@ -112,6 +144,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         info.get("metadata", {}),
         Cause(**info.get("cause", {})),
         info.get("state", {}),
+        info.get("bytes", 0),
     )
 
 
@@ -196,14 +229,24 @@ def find(store: Store, number: int) -> Checkpoint:
     return found
 
 
+def without_moments(store: Store) -> list[Checkpoint]:
+    """The checkpoints that people look at, oldest first."""
+    return [item for item in checkpoints(store) if not item.is_moment]
+
+
 def lineage(store: Store) -> list[Checkpoint]:
     """The checkpoints that the head descends from, newest first: the way back in time, without
-    those that a restore left aside."""
-    return list(_way_back(store))
+    moments and those that a restore left aside."""
+    return [item for item in _way_back(store) if not item.is_moment]
 
 
 def nearest(store: Store) -> Checkpoint | None:
-    """The newest checkpoint that the head descends from."""
+    """The newest checkpoint that the head descends from, moments left out."""
+    return next((item for item in _way_back(store) if not item.is_moment), None)
+
+
+def newest_state(store: Store) -> Checkpoint | None:
+    """The same with moments: the last state that is kept."""
     return next(_way_back(store), None)
 
 

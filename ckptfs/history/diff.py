@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
+from ckptfs.history.checkpoints import of_epoch
 from ckptfs.history.sides import Partners, Place, Side
 from ckptfs.history.touched import (
     Entities,
@@ -109,19 +110,34 @@ def nothing() -> View:
     return View(NO_EPOCH, set(), writable=False, inodes=0)
 
 
-def origin(store: Store, epoch: Epoch) -> Epoch:
-    """The epoch of the checkpoint that one came from, or none. One that was deleted is passed over:
-    nobody can look at it any more."""
+def state_before(store: Store, epoch: Epoch) -> Epoch:
+    """The epoch of the checkpoint or moment that one came from, or none. One that was deleted is
+    passed over: nobody can look at it any more."""
     parent = store.epochs[epoch].parent
     while parent != NO_EPOCH and not store.epochs[parent].info:
         parent = store.epochs[parent].parent
     return parent
 
 
+def origin(store: Store, epoch: Epoch) -> Epoch:
+    """The epoch of the checkpoint that one came from, or none: that of a moment may be another
+    moment, a step is told as a whole."""
+    found = state_before(store, epoch)
+    own = of_epoch(store, epoch)
+    if own is not None and own.is_moment:
+        return found
+    while (state := of_epoch(store, found)) is not None and state.is_moment:
+        found = state_before(store, found)
+    return found
+
+
 def before(fs: Filesystem, epoch: Epoch) -> View:
     """The view of the checkpoint that an epoch came from, or nothing."""
-    found = origin(fs.store, epoch)
-    return nothing() if found == NO_EPOCH else fs.view_of(found)
+    return view_or_nothing(fs, origin(fs.store, epoch))
+
+
+def view_or_nothing(fs: Filesystem, epoch: Epoch) -> View:
+    return nothing() if epoch == NO_EPOCH else fs.view_of(epoch)
 
 
 def counts(fs: Filesystem, epoch: Epoch) -> Counts:

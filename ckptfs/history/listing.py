@@ -7,28 +7,36 @@ from typing import NamedTuple
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import log, references
-from ckptfs.history.checkpoints import Checkpoint, checkpoints
+from ckptfs.history.checkpoints import Checkpoint, checkpoints, without_moments
 from ckptfs.history.timeref import parse_time
+from ckptfs.store import Store
 
 _SECOND_NS = 1_000_000_000
 
 
 class Listed(NamedTuple):
-    """The checkpoints of a list, oldest first, and how many older ones a limit left out."""
+    """The checkpoints of a list, oldest first, how many older ones a limit left out, and how many
+    moments stand between them."""
 
     checkpoints: list[Checkpoint]
     more: int
+    moments: int
 
 
 def listed(
-    fs: Filesystem, *, limit: int | None = None, since: str = "", path: bytes | None = None
+    fs: Filesystem,
+    *,
+    limit: int | None = None,
+    since: str = "",
+    path: bytes | None = None,
+    moments: bool = False,
 ) -> Listed:
     """The newest checkpoints, ``limit`` of them or all; only those from ``since`` on (a time, or
-    a checkpoint), only those in which ``path`` changed.
+    a checkpoint), only those in which ``path`` changed. With ``moments`` also those.
 
     Raises FileNotFoundError if no checkpoint has the path.
     """
-    found = checkpoints(fs.store)
+    found = checkpoints(fs.store) if moments else without_moments(fs.store)
     if since:
         found = _from(fs, found, since)
     if path is not None:
@@ -37,7 +45,15 @@ def listed(
         }
         found = [item for item in found if item.id in changed]
     more = 0 if limit is None else max(0, len(found) - limit)
-    return Listed(found[more:], more)
+    shown = found[more:]
+    hidden = 0 if moments else sum(item.is_moment for item in _between(fs.store, shown))
+    return Listed(shown, more, hidden)
+
+
+def _between(store: Store, shown: list[Checkpoint]) -> list[Checkpoint]:
+    """All that are as new as the oldest of those that are shown."""
+    oldest = shown[0].id if shown else 0
+    return [item for item in checkpoints(store) if item.id >= oldest]
 
 
 def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
 from ckptfs.history.authors import record_of
-from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints
-from ckptfs.history.diff import ADDED, DELETED, RENAMED, ROOT_PATH, Change, before, compare
+from ckptfs.history.checkpoints import MOMENT, Cause, Checkpoint, checkpoints
+from ckptfs.history.diff import (
+    ADDED,
+    DELETED,
+    RENAMED,
+    ROOT_PATH,
+    Change,
+    compare,
+    state_before,
+    view_or_nothing,
+)
 from ckptfs.history.sides import Side
 from ckptfs.history.touched import differing_blocks, epochs_between
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
@@ -47,7 +56,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     for checkpoint in reversed(checkpoints(fs.store)):
         known[checkpoint.epoch] = checkpoint
     views = {epoch: fs.view_of(epoch).bare for epoch in known}
-    origins = {epoch: before(fs, epoch) for epoch in known}
+    origins = {epoch: view_or_nothing(fs, state_before(fs.store, epoch)) for epoch in known}
     paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
     found = []
     for epoch, saved in known.items():
@@ -72,7 +81,11 @@ def _writer(fs: Filesystem, origin: View, view: View, change: Change) -> Cause |
 
 
 def _likely_writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause | None:
-    if origin is not None and origin.kind == "auto" and origin.message.startswith(_BEFORE):
+    if (
+        origin is not None
+        and origin.kind in ("auto", MOMENT)
+        and origin.message.startswith(_BEFORE)
+    ):
         return origin.cause
     if saved is not None and saved.kind == "auto" and not saved.message.startswith(_BEFORE):
         return saved.cause

@@ -17,6 +17,7 @@ files nor how a checkpoint is taken.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ _MS = 1_000_000
 #: Content that has stood for so long is kept, whoever made it.
 STOOD_NS = 1_000 * _MS
 #: Edits of one process that are further apart than this may be steps of a harness. Gaps of 50 ms
-#: are promised; the rest is for the clock and the way of a request.
-EDIT_NS = 30 * _MS
+#: are promised; agents whose model answers at once were seen to leave 20.
+EDIT_NS = 15 * _MS
 #: Of a larger file that one process keeps changing in place, a database or an image, a version is
 #: kept this often.
 LARGE_BYTES = 1 << 20
@@ -45,12 +46,23 @@ UNKNOWN: Key = (0, 0)
 SEVERAL: Key = (-1, 0)
 
 
+#: Names that programs give to what they make for themselves and remove at once.
+_TEMPORARY = re.compile(
+    rb"(^|[._-])(te?mp|swp|swx|part|journal|wal|shm|pid|lck)([._-]|$)"
+    rb"|^tmp|[.]lock$|~$|^[.]#|^#|^4913$",
+    re.IGNORECASE,
+)
+
+
 class Loss(NamedTuple):
     """What a change takes away: an inode's name or bytes. ``in_place`` is the size of a file of
-    which other bytes stay, 0 if none do."""
+    which other bytes stay, 0 if none do; ``unlinked`` is the name that is removed, if one is;
+    ``is_dir`` tells of a directory, which is empty."""
 
     ino: int
     in_place: int = 0
+    unlinked: bytes = b""
+    is_dir: bool = False
 
 
 class Content(NamedTuple):
@@ -117,6 +129,11 @@ class Moments:
         if len(self._contents) >= CONTENTS_MAX:
             self._forget()
 
+    def changed_by(self, call: Key) -> list[int]:
+        """What a call made or changed since the last seal."""
+        current = ((i, c) for i, c in self._contents.items() if c.round == self._round)
+        return [ino for ino, content in current if content.call == call]
+
     def is_writing(self, ino: int, pid: int, now_ns: int) -> bool:
         """Whether a process was the last to change an inode, and not long ago."""
         known = self._contents.get(ino)
@@ -130,13 +147,15 @@ class Moments:
         if known.call != call:
             # A change without a sender is of whoever changed the file last.
             return bool(pid) or self._has_stood(known, loss, now_ns, self.stood_ns)
-        return self._has_stood(known, loss, now_ns, self._patience_ns(known, pid, now_ns))
+        if loss.is_dir:
+            return False  # who made it can make it again
+        return self._has_stood(known, loss, now_ns, self._patience_ns(known, loss, pid, now_ns))
 
-    def _patience_ns(self, known: Content, pid: int, now_ns: int) -> int:
+    def _patience_ns(self, known: Content, loss: Loss, pid: int, now_ns: int) -> int:
         """For how long content may have stood that the same call destroys."""
-        if now_ns - known.last_ns < EDIT_NS or not self._may_be_harness(pid):
+        if now_ns - known.last_ns < EDIT_NS or _TEMPORARY.search(loss.unlinked):
             return self.stood_ns
-        return min(EDIT_NS, self.stood_ns)
+        return min(EDIT_NS, self.stood_ns) if self._may_be_harness(pid) else self.stood_ns
 
     def _has_stood(self, known: Content, loss: Loss, now_ns: int, patience_ns: int) -> bool:
         if now_ns - known.last_ns < patience_ns:

@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from ckptfs.history.programs import HARNESSES, Kind, is_shell, kind_of, runs_command
+from ckptfs.history.programs import HARNESSES, Kind, is_shell, is_shell_name, kind_of, runs_command
 from ckptfs.model import Clock
 
 K = TypeVar("K")
@@ -45,6 +45,8 @@ _PF_KTHREAD = 0x0020_0000
 #: The exit signal that /proc shows for a thread that is not its process's first.
 _NO_SIGNAL = -1
 _INIT = 1
+#: The process group of a process whose group is in another pid namespace.
+_NO_GROUP = 0
 
 
 class Process(NamedTuple):
@@ -188,36 +190,50 @@ class Who:
         if parent is None:
             return _Node(process, None, key, key, inside=False, seen_ns=now_ns)
         kind = self._kind(parent)
-        begun = self._begun(process, parent, kind)
+        begun = self._begun(process, parent)
         gives_steps = self._gives_steps(parent, kind, process)
         by_harness = gives_steps and kind in ("program", "harness")
+        own = self._own_kind(process)
+        if own in ("prompt", "harness"):
+            # It has steps itself, wherever it runs, and is a part of none.
+            return _Node(process, own, key, key, parent.inside or by_harness, now_ns)
         if by_harness:
             _remember_key(self._has_steps, (parent.process.pid, parent.process.start))
         return _Node(
             process,
-            None,
+            own,
             call=begun if kind not in ("script", "tool") else parent.call,
             step=begun if gives_steps else parent.step,
             inside=parent.inside or by_harness,
             seen_ns=now_ns,
         )
 
+    def _own_kind(self, process: Process) -> Kind | None:
+        """The kind of a process, if its name tells that it may have steps."""
+        key = (process.pid, process.start)
+        if is_shell_name(process.comm) or process.comm in self.harnesses or key in self._declared:
+            return self._find_kind(process, read_argv(process.pid, self._proc))
+        return None
+
     def _gives_steps(self, parent: _Node, kind: Kind, child: Process) -> bool:
         """Whether the child is a step. A program that leads its process group, as what is started
         at a prompt or as a service does, is taken for a harness, unless it is itself the command
-        that a harness started; and so is one that has shells run commands."""
+        that a harness started; and so is one that has shells run commands, or gives a command a
+        group of its own."""
         if kind != "program":
             return kind in ("outside", "prompt", "harness")
-        own = (parent.process.pid, parent.process.start)
-        if parent.process.pid == parent.process.pgid and not (parent.inside and parent.step == own):
+        own, group = (parent.process.pid, parent.process.start), parent.process.pgid
+        if group in (parent.process.pid, _NO_GROUP) and not (parent.inside and parent.step == own):
+            return True
+        if child.pgid != group:
             return True
         return own in self._has_steps or runs_command(read_argv(child.pid, self._proc))
 
-    def _begun(self, process: Process, parent: _Node, kind: Kind) -> Key:
-        """What a child begins: itself, or the pipeline that a shell made it a part of."""
+    def _begun(self, process: Process, parent: _Node) -> Key:
+        """What a child begins: itself, or the pipeline that it was made a part of."""
         key = process.pid, process.start
         pgid = process.pgid
-        if kind != "prompt" or pgid in (process.pid, parent.process.pgid):
+        if pgid in (process.pid, parent.process.pgid, _NO_GROUP):
             _remember(self._leaders, process.pid, key)
             return key
         known = self._leaders.get(pgid)
@@ -280,7 +296,7 @@ class Who:
         return Actor(pid, start, command, self._session(leader), forked and member.pid == pid)
 
     def _command(self, process: Process) -> str:
-        return command_text(read_argv(process.pid, self._proc)) or _printable(process.comm)
+        return command_text(read_argv(process.pid, self._proc)) or printable(process.comm)
 
     def _session(self, process: Process) -> str:
         """The session as "SID:START": a number alone comes again."""
@@ -378,7 +394,7 @@ def command_text(argv: list[bytes]) -> str:
     """A command line for a message: quoted as one would type it, on one line, not too long."""
     words = [word.decode("utf-8", "backslashreplace") for word in argv]
     # A single word with spaces is a title that a program gave itself.
-    text = _printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
+    text = printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
     return text if len(text) <= COMMAND_MAX else text[: COMMAND_MAX - 1] + "…"
 
 
@@ -389,7 +405,7 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return "".join(map(_visible, text))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Set
+from itertools import takewhile
 from typing import Literal
 
 _SHELLS = frozenset("ash bash dash fish ksh ksh93 mksh oksh rbash sh yash zsh".split())
@@ -88,8 +89,12 @@ def _base(word: bytes) -> str:
     return os.path.basename(word).decode("latin-1")
 
 
+def is_shell_name(name: str) -> bool:
+    return name.lstrip("-") in _SHELLS
+
+
 def is_shell(argv: list[bytes]) -> bool:
-    return bool(argv) and _base(argv[0]).lstrip("-") in _SHELLS
+    return bool(argv) and is_shell_name(_base(argv[0]))
 
 
 def _names(argv: list[bytes]) -> Iterator[str]:
@@ -113,9 +118,10 @@ def _names(argv: list[bytes]) -> Iterator[str]:
 
 def runs_command(argv: list[bytes]) -> bool:
     """Whether this is a shell that was given a command to run (`sh -c`)."""
-    return is_shell(argv) and any(
-        word.startswith(b"-") and not word.startswith(b"--") and b"c" in word for word in argv[1:4]
-    )
+    if not is_shell(argv):
+        return False
+    options = takewhile(lambda word: word.startswith(b"-"), argv[1:])
+    return any(b"c" in word and not word.startswith(b"--") for word in options)
 
 
 def takes_commands(argv: list[bytes]) -> bool:

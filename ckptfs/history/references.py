@@ -24,7 +24,13 @@ from datetime import UTC, tzinfo
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, lineage, numbered
+from ckptfs.history.checkpoints import (
+    Checkpoint,
+    checkpoints,
+    lineage,
+    numbered,
+    without_moments,
+)
 from ckptfs.history.timeref import parse_time
 from ckptfs.model import Epoch
 from ckptfs.store import Store
@@ -73,13 +79,13 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
         return Reference(text, _steps_back(store, name, back))
     known = checkpoints(store)
     if word == LATEST:
-        return Reference(text, _latest(known))
+        return Reference(text, _latest(without_moments(store)))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
     if at_ns is not None:
         return Reference(text, _not_after(known, name, at_ns))
-    return Reference(text, _tagged(known, name))
+    return Reference(text, _tagged(without_moments(store), name))
 
 
 def resolve_checkpoint(

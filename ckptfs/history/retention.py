@@ -2,12 +2,14 @@
 
 Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
 all stay while they are young, then one in an hour, then one a day, then none. Limits come on top.
+Moments have limits of their own, and go first where room is short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -27,7 +29,8 @@ _PRECIOUS = 20
 @dataclass(frozen=True)
 class RetentionPolicy:
     """``max_bytes`` of the store's file in use and ``min_free_bytes`` of the disk; 0 is no limit.
-    Times are nanoseconds of age."""
+    Times are nanoseconds of age. ``moment_bytes`` is of what moments brought, equal bytes counted
+    each time."""
 
     max_checkpoints: int = 100
     keep_all_ns: int = _HOUR_NS
@@ -35,6 +38,9 @@ class RetentionPolicy:
     daily_ns: int = 30 * _DAY_NS
     max_bytes: int = 0
     min_free_bytes: int = 512 << 20
+    moments_max: int = 1000
+    moments_ns: int = _DAY_NS
+    moment_bytes: int = 2 << 30
 
 
 class Decision(NamedTuple):
@@ -61,6 +67,7 @@ def judge(
     """
     newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
     verdicts = Verdicts(newest_first, policy, now_ns)
+    verdicts.thin_moments()
     verdicts.protect(undo)
     verdicts.thin()
     verdicts.limit_count(is_precious)
@@ -75,7 +82,9 @@ class Verdicts:
     def __init__(
         self, newest_first: list[Checkpoint], policy: RetentionPolicy, now_ns: int
     ) -> None:
-        self._all = newest_first
+        self._all = [item for item in newest_first if not item.is_moment]
+        #: The moments that have not expired yet, newest first.
+        self._moments = [item for item in newest_first if item.is_moment]
         self._policy = policy
         self._now_ns = now_ns
         self.found: dict[int, tuple[bool, str]] = {}
@@ -83,12 +92,29 @@ class Verdicts:
 
     def all(self) -> list[Decision]:
         """What becomes of each checkpoint, newest first."""
-        return [Decision(checkpoint.id, *self.found[checkpoint.id]) for checkpoint in self._all]
+        return [Decision(number, *self.found[number]) for number in sorted(self.found)[::-1]]
 
     def expired(self) -> list[Decision]:
         """The same for those that do not stay: mostly there are none among very many."""
         gone = (number for number, (keep, _) in self.found.items() if not keep)
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
+
+    def thin_moments(self) -> None:
+        """Moments go by age, and beyond their number and bytes those that are missed least."""
+        policy = self._policy
+        stay = f"a moment younger than {_age(policy.moments_ns)}"
+        old = f"a moment older than {_age(policy.moments_ns)}"
+        for item in self._moments:
+            young = self._now_ns - item.time_ns <= policy.moments_ns
+            self.found[item.id] = (young, stay if young else old)
+        self._moments = [item for item in self._moments if self.found[item.id][0]]
+        crowd = Crowd([(item.time_ns, item.bytes) for item in self._moments], self._now_ns)
+        while len(crowd) > policy.moments_max or 0 < policy.moment_bytes < crowd.bytes:
+            full = len(crowd) > policy.moments_max
+            limit = f"{policy.moments_max:,} moments" if full else f"{policy.moment_bytes:,} bytes"
+            number = self._moments[crowd.thin()].id
+            self.found[number] = (False, f"a moment, and more than {limit} of them")
+        self._moments = [item for item in self._moments if self.found[item.id][0]]
 
     def protect(self, undo: Collection[int]) -> None:
         for checkpoint in self._all:
@@ -171,6 +197,10 @@ class Verdicts:
             reason = f"the disk has less than {policy.min_free_bytes:,} bytes free"
         else:
             return
+        if self._moments:
+            for item in self._moments[-max(1, len(self._moments) // _SHARE) :]:
+                self.found[item.id] = (False, reason)
+            return
         for _ in range(-(-len(self.open) // _SHARE)):
             self._expire(len(self.open) - 1, reason)
 
@@ -178,6 +208,53 @@ class Verdicts:
         gone = self.open.pop(index)
         self.found[gone.id] = (False, reason)
         return gone
+
+
+class Crowd:
+    """Points in time, newest first, of which those can go one by one that stand closest together
+    for their age: so they stand ever further apart the older they are. Each has a weight."""
+
+    def __init__(self, points: Sequence[tuple[int, int]], now_ns: int) -> None:
+        self._times = [time_ns for time_ns, _ in points]
+        self._weights = [weight for _, weight in points]
+        self.bytes = sum(self._weights)
+        self._now_ns = now_ns
+        count = len(points)
+        self._newer = list(range(-1, count - 1))
+        self._older = [*range(1, count), -1] if count else []
+        self._left = count
+        self._heap = [(self._apart(index), index) for index in range(count)]
+        heapify(self._heap)
+
+    def __len__(self) -> int:
+        return self._left
+
+    def _apart(self, index: int) -> float:
+        """How far its neighbours are from each other, for its age; the newest goes last."""
+        newer, older = self._newer[index], self._older[index]
+        if newer < 0:
+            return inf
+        since_ns = self._times[older] if older >= 0 else self._times[index]
+        return (self._times[newer] - since_ns) / max(self._now_ns - self._times[index], 1)
+
+    def thin(self) -> int:
+        """Take away the one that is missed least; return its place in the sequence."""
+        while True:
+            apart, index = heappop(self._heap)
+            if self._weights[index] >= 0 and apart == self._apart(index):
+                break
+        newer, older = self._newer[index], self._older[index]
+        if newer >= 0:
+            self._older[newer] = older
+        if older >= 0:
+            self._newer[older] = newer
+        self.bytes -= self._weights[index]
+        self._weights[index] = -1
+        self._left -= 1
+        for neighbour in (newer, older):
+            if neighbour >= 0:
+                heappush(self._heap, (self._apart(neighbour), neighbour))
+        return index
 
 
 def _protection(checkpoint: Checkpoint) -> str:

@@ -78,6 +78,15 @@ def _patterns(text: str) -> int:
     return len(patterns_of(text))
 
 
+def names_of(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _names(text: str) -> int:
+    return len(names_of(text))
+
+
 class Setting(NamedTuple):
     read: Callable[[str], int]
     default: str
@@ -92,6 +101,11 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.daily": Setting(_time_ns, "30d", "then one a day, to this age"),
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
     "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
+    "moments.max": Setting(_count, "1000", "at most so many moments"),
+    "moments.max_size": Setting(_size, "2G", "expire moments that brought more than this"),
+    "moments.keep": Setting(_time_ns, "1d", "moments stay for so long, within these limits"),
+    "moments.stood": Setting(_time_ns, "1s", "what has stood for so long is kept when it goes"),
+    "auto.harnesses": Setting(_names, "", "programs whose every child is a step, with commas"),
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
@@ -113,6 +127,10 @@ class Settings(NamedTuple):
         return patterns_of(self.texts["exclude.patterns"])
 
     @property
+    def harnesses(self) -> tuple[str, ...]:
+        return names_of(self.texts["auto.harnesses"])
+
+    @property
     def retention(self) -> RetentionPolicy:
         return RetentionPolicy(
             max_checkpoints=self.value("retention.max_checkpoints"),
@@ -121,6 +139,9 @@ class Settings(NamedTuple):
             daily_ns=self.value("retention.daily"),
             max_bytes=self.value("retention.max_size"),
             min_free_bytes=self.value("retention.min_free"),
+            moments_max=self.value("moments.max"),
+            moments_ns=self.value("moments.keep"),
+            moment_bytes=self.value("moments.max_size"),
         )
 
 

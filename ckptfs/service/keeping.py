@@ -48,7 +48,7 @@ def keep_newest(service: Service, most: int) -> list[int]:
     store = service.fs.store
     entries = (history.undoable(store), history.redoable(store))
     needed = {entry.before for entry in entries if entry is not None}
-    found = service.checkpoints()
+    found = history.without_moments(store)
     excess = max(0, len(found) - max(most, 1))
     free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
     doomed = free[:excess]

@@ -23,6 +23,7 @@ class Figures(NamedTuple):
     """What `status` says about a store."""
 
     checkpoints: int
+    moments: int
     store_bytes: int
     inodes: int
     #: Paths added, modified and deleted since the last checkpoint; None if they are very many.
@@ -34,7 +35,8 @@ def figures(service: Service) -> Figures:
     inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
     counts = tally.unsaved(service.fs)
     unsaved = None if counts is None else counts._asdict()
-    return Figures(len(history.checkpoints(store)), store.size_bytes(), inodes, unsaved)
+    every, shown = history.checkpoints(store), history.without_moments(store)
+    return Figures(len(shown), len(every) - len(shown), store.size_bytes(), inodes, unsaved)
 
 
 def find(service: Service, checkpoint: str) -> Checkpoint:
@@ -55,11 +57,17 @@ def checkpoints(service: Service) -> list[Checkpoint]:
 
 
 def listed(
-    service: Service, *, limit: int | None = None, since: str = "", path: bytes | None = None
+    service: Service,
+    *,
+    limit: int | None = None,
+    since: str = "",
+    path: bytes | None = None,
+    moments: bool = False,
 ) -> Listed:
-    """The newest checkpoints: some or all, from a moment on, or in which a path changed."""
+    """The newest checkpoints: some or all, from a time on, or in which a path changed; with the
+    moments between them, if those are wanted."""
     with paths_known("list changes of", "neither the workspace nor any checkpoint has it"):
-        return listing.listed(service.fs, limit=limit, since=since, path=path)
+        return listing.listed(service.fs, limit=limit, since=since, path=path, moments=moments)
 
 
 def counts(service: Service, wanted: Sequence[Checkpoint]) -> list[Counts]:

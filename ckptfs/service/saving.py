@@ -63,7 +63,8 @@ def unchanged_since(service: Service) -> Checkpoint | None:
     service.fs.settle()
     if service.has_unsaved():
         return None
-    return history.nearest(service.fs.store)
+    same = history.newest_state(service.fs.store)
+    return None if same is None or same.is_moment else same
 
 
 def has_unsaved(service: Service) -> bool:

@@ -36,12 +36,16 @@ class Budget:
         self._sure_bytes = sure_bytes
         #: Why nothing can be written any more, if that is so.
         self.failure: StoreError | None = None
+        #: What was accepted up to the last commit, and what had its room already.
+        self._total = self._placed = 0
+        self.bytes = 0
         self.begin()
 
     def begin(self) -> None:
         """After a commit."""
         # So that whoever commits by the clock hears of a failure.
         self.dirty = self.failure is not None
+        self._total += self.bytes
         self.bytes = 0
         #: Whether a commit should come before the next operation: the disk is nearly full.
         self.pressed = False
@@ -54,6 +58,11 @@ class Budget:
         """From here on everything is refused."""
         self.failure = failure
         self.dirty = True
+
+    @property
+    def accepted_bytes(self) -> int:
+        """All that was accepted since the store was opened."""
+        return self._total + self._placed + self.bytes
 
     def mark(self) -> None:
         """There is something to commit."""
@@ -120,6 +129,7 @@ class Budget:
         """So many of the bytes that were charged are not for the commit to write: they have their
         room already, and the commit only has the records that name them."""
         self.bytes += _PLACED_RECORDS * _RECORD_COST - size
+        self._placed += size
         self._records += _PLACED_RECORDS
 
     def note_room(self, size: int, records: int) -> None:

@@ -533,6 +533,11 @@ class Store:
         return self._budget.bytes
 
     @property
+    def accepted_bytes(self) -> int:
+        """What was accepted since the store was opened; equal bytes count each time."""
+        return self._budget.accepted_bytes
+
+    @property
     def pressed(self) -> bool:
         """Whether a commit should come before the next operation: the disk is nearly full."""
         return self._budget.pressed or self._is_unripe()

@@ -23,11 +23,14 @@ BOB = Actor(200, 2, "bob --work", "95:2")
 PEOPLE = {100: ALICE, 101: ALICE, 200: BOB}
 
 
-class People:
-    """Everybody there is, by process id."""
+class Signer:
+    """Signs for everybody there is, by process id."""
 
-    def __call__(self, pid: int) -> Actor | None:
-        return PEOPLE.get(pid)
+    def __init__(self, work: Edits) -> None:
+        self._signer = authors.Signer(work.fs)
+
+    def sign(self, pid: int) -> None:
+        self._signer.sign(PEOPLE.get(pid))
 
 
 @pytest.fixture
@@ -37,8 +40,8 @@ def work(tmp_path: Path) -> Iterator[Edits]:
 
 
 @pytest.fixture
-def signer(work: Edits) -> authors.Signer:
-    return authors.Signer(work.fs, People())  # type: ignore[arg-type]
+def signer(work: Edits) -> Signer:
+    return Signer(work)
 
 
 def save(work: Edits) -> history.Checkpoint:
@@ -58,7 +61,7 @@ def chosen(
     return {change.path for change in choice.mine}, {**skipped}
 
 
-def test_who_changed_what(work: Edits, signer: authors.Signer) -> None:
+def test_who_changed_what(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     mine = work.put("mine", b"1")
@@ -76,7 +79,7 @@ def test_who_changed_what(work: Edits, signer: authors.Signer) -> None:
     assert names(work, shared, first) == ["alice --work", "bob --work"]
 
 
-def test_data_without_a_sender(work: Edits, signer: authors.Signer) -> None:
+def test_data_without_a_sender(work: Edits, signer: Signer) -> None:
     """The kernel brings data when nobody can say any more whose they are."""
     signer.sign(100)
     ino = work.put("f", b"")
@@ -97,7 +100,7 @@ def test_data_without_a_sender(work: Edits, signer: authors.Signer) -> None:
 
 def test_a_better_name_is_taken_over(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
     first = save(work)
-    signer = authors.Signer(work.fs, People())  # type: ignore[arg-type]
+    signer = Signer(work)
     monkeypatch.setitem(PEOPLE, 100, ALICE._replace(command="sh", provisional=True))
     signer.sign(100)
     ino = work.put("f", b"")
@@ -108,7 +111,7 @@ def test_a_better_name_is_taken_over(work: Edits, monkeypatch: pytest.MonkeyPatc
     assert names(work, ino, first) == ["alice --work"]
 
 
-def test_deleting_checkpoints_keeps_who_it_was(work: Edits, signer: authors.Signer) -> None:
+def test_deleting_checkpoints_keeps_who_it_was(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     mine = work.put("mine", b"1")
@@ -127,7 +130,7 @@ def test_deleting_checkpoints_keeps_who_it_was(work: Edits, signer: authors.Sign
     assert len(noted) == 1
 
 
-def test_the_choice(work: Edits, signer: authors.Signer) -> None:
+def test_the_choice(work: Edits, signer: Signer) -> None:
     for path in ("mine", "theirs", "shared", "lost"):
         work.put(path, b"before")
     first = save(work)
@@ -152,7 +155,7 @@ def test_the_choice(work: Edits, signer: authors.Signer) -> None:
     assert chosen(work, first, "95:2")[0] == {b"theirs", b"dir/guest"}
 
 
-def test_what_was_chosen_goes_back_and_nothing_else(work: Edits, signer: authors.Signer) -> None:
+def test_what_was_chosen_goes_back_and_nothing_else(work: Edits, signer: Signer) -> None:
     work.put("mine", b"before")
     work.put("theirs", b"before")
     work.put("lost", b"before")
@@ -177,7 +180,7 @@ def test_what_was_chosen_goes_back_and_nothing_else(work: Edits, signer: authors
     assert work.fs.seek(work.fs.head, Ino(1), b"lost") is None
 
 
-def test_a_restore_to_the_same_is_no_other_author(work: Edits, signer: authors.Signer) -> None:
+def test_a_restore_to_the_same_is_no_other_author(work: Edits, signer: Signer) -> None:
     work.put("f", b"before")
     first = save(work)
     signer.sign(100)
@@ -200,7 +203,7 @@ def _restored(work: Edits, target: history.Checkpoint) -> None:
         service.restore(str(target.id), [b"f"], cause=cause)
 
 
-def test_only_at_some_paths(work: Edits, signer: authors.Signer) -> None:
+def test_only_at_some_paths(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     work.mkdir("d")
@@ -210,7 +213,7 @@ def test_only_at_some_paths(work: Edits, signer: authors.Signer) -> None:
     assert {change.path for change in choice.mine} == {b"d", b"d/a"}
 
 
-def test_renamed_directories(work: Edits, signer: authors.Signer) -> None:
+def test_renamed_directories(work: Edits, signer: Signer) -> None:
     work.mkdir("d")
     work.put("d/f", b"before")
     work.mkdir("e")
@@ -227,7 +230,7 @@ def test_renamed_directories(work: Edits, signer: authors.Signer) -> None:
     assert skipped == {"bobs": "others", "bobs/f": "moved", "moved": "content", "moved/f": "others"}
 
 
-def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: authors.Signer) -> None:
+def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: Signer) -> None:
     work.mkdir("d")
     work.put("d/f", b"before")
     first = save(work)
@@ -240,7 +243,7 @@ def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: authors.
     assert work.fs.seek(work.fs.head, Ino(1), b"moved") is None
 
 
-def test_what_nobody_signed(work: Edits, signer: authors.Signer) -> None:
+def test_what_nobody_signed(work: Edits, signer: Signer) -> None:
     work.put("f", b"before")
     first = save(work)
     signer.sign(100)
@@ -255,7 +258,7 @@ def test_what_nobody_signed(work: Edits, signer: authors.Signer) -> None:
     assert skipped == {"f": "both", "h": "unknown"}
 
 
-def test_an_open_file_that_goes_later(work: Edits, signer: authors.Signer) -> None:
+def test_an_open_file_that_goes_later(work: Edits, signer: Signer) -> None:
     """Letting go of a nameless inode is no change of somebody's."""
     ino = work.put("f", b"before")
     first = save(work)
@@ -269,7 +272,7 @@ def test_an_open_file_that_goes_later(work: Edits, signer: authors.Signer) -> No
     assert chosen(work, first, "alice")[0] == {b"f"}
 
 
-def test_nobody_of_that_name(work: Edits, signer: authors.Signer) -> None:
+def test_nobody_of_that_name(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     work.put("f")
@@ -278,7 +281,7 @@ def test_nobody_of_that_name(work: Edits, signer: authors.Signer) -> None:
     assert "alice --work" in caught.value.hint
 
 
-def test_the_log_names_who_wrote_after_a_restore(work: Edits, signer: authors.Signer) -> None:
+def test_the_log_names_who_wrote_after_a_restore(work: Edits, signer: Signer) -> None:
     work.put("f", b"0")
     cause = Cause(200, "bob --work")
     first = history.seal(work.fs, "auto", "before: bob --work", work.fs.clock(), cause=cause)
@@ -303,7 +306,7 @@ def test_a_great_many_authors(work: Edits) -> None:
     assert names(work, ino, first)[-1] == "command 1499"
 
 
-def test_something_in_the_place_of_its_directory(work: Edits, signer: authors.Signer) -> None:
+def test_something_in_the_place_of_its_directory(work: Edits, signer: Signer) -> None:
     work.mkdir("d")
     work.put("d/f", b"before")
     first = save(work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ckptfs.history import processes
-from ckptfs.history.programs import takes_commands
 from ckptfs.history.processes import (
     COMMAND_MAX,
     Actor,
+    Caller,
     Who,
     ancestors,
     command_text,
@@ -26,6 +27,7 @@ from ckptfs.history.processes import (
     read_argv,
     read_process,
 )
+from ckptfs.history.programs import takes_commands
 from tests.support.waiting import wait_until
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -73,10 +75,14 @@ def child(pid: int, command: str) -> int:
     return found[0]
 
 
-def actor(pid: int, who: Who | None = None) -> Actor:
+def caller(pid: int, who: Who | None = None) -> Caller:
     found = (who or Who())(pid)
     assert found is not None
     return found
+
+
+def actor(pid: int, who: Who | None = None) -> Actor:
+    return caller(pid, who).step
 
 
 def started_at(pid: int) -> int:
@@ -269,6 +275,99 @@ def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path
     assert actor(shell.pid, who).key == (shell.pid, started_at(shell.pid))
 
 
+# -- harnesses -------------------------------------------------------------------------------------
+
+#: Runs each argument by a shell in its own process group and waits for it, as most agents do.
+HARNESS = """
+import subprocess, sys
+for command in sys.argv[1:]:
+    subprocess.Popen(["bash", "-c", command])
+sys.stdin.read()
+"""
+
+
+def harness(start: Start, *commands: str, **options: object) -> int:
+    program = (sys.executable, "-c", HARNESS, *commands)
+    return start(*program, stdin=subprocess.PIPE, **options).pid
+
+
+def test_each_command_of_a_harness_is_a_step_though_all_are_in_its_group(start: Start) -> None:
+    agent = harness(start, "sleep 70; true", "sleep 71")
+    first, second = child(agent, "bash -c 'sleep 70; true'"), child(agent, "sleep 71")
+    inner = child(first, "sleep 70")
+    who = Who()
+    assert caller(inner, who).call == caller(first, who).call == (first, started_at(first))
+    assert actor(inner, who).key == (first, started_at(first))
+    assert actor(second, who).key == caller(second, who).call == (second, started_at(second))
+    assert actor(second, who).command == "sleep 71"
+
+
+def test_a_harness_that_changes_files_itself_edits(start: Start) -> None:
+    agent = harness(start, "sleep 72; true")
+    command = child(agent, "bash -c 'sleep 72; true'")
+    who = Who()
+    assert not actor(agent, who).edits, "it may be any program"
+    assert not actor(command, who).edits
+    assert actor(agent, who).edits
+    assert actor(agent, who).key == (agent, started_at(agent))
+
+
+def test_a_build_below_a_harness_is_one_step(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("all: a b\na b:\n\t@sleep 73; true\n")
+    agent = harness(start, f"make -j2 -C {tmp_path}; true")
+    shell = child(agent, f"bash -c 'make -j2 -C {tmp_path}; true'")
+    make = child(shell, f"make -j2 -C {tmp_path}")
+    wait_until(lambda: len(children(make)) == 2, "both recipes run")
+    who = Who()
+    assert {caller(one, who).call for one in children(make)} == {(shell, started_at(shell))}
+    assert {actor(one, who).key for one in children(make)} == {(shell, started_at(shell))}
+
+
+def test_a_program_that_a_harness_starts_is_one_step_of_several_calls(start: Start) -> None:
+    """It may be a harness as well: what one of its children makes is not another's to destroy."""
+    inner = shlex.join([sys.executable, "-c", HARNESS, "sleep 74", "sleep 75"])
+    agent = harness(start, f"cat | {inner}")
+    shell = child(agent, command_text([b"bash", b"-c", f"cat | {inner}".encode()]))
+    program = child(shell, command_text([word.encode() for word in shlex.split(inner)]))
+    first, second = child(program, "sleep 74"), child(program, "sleep 75")
+    who = Who()
+    assert actor(first, who).key == actor(second, who).key == (shell, started_at(shell))
+    assert caller(first, who).call != caller(second, who).call
+
+
+def test_a_harness_can_be_declared(start: Start) -> None:
+    script = "sleep 76 & sleep 77 & wait"
+    shell = start("sh", "-c", script).pid
+    first, second = child(shell, "sleep 76"), child(shell, "sleep 77")
+    who = Who()
+    assert actor(first, who).key == actor(second, who).key
+    assert who.declare(shell)
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(second, who).key == (second, started_at(second))
+    assert actor(shell, who).edits
+    assert not who.declare(1 << 30)
+
+
+def test_a_harness_can_be_known_by_name(start: Start, tmp_path: Path) -> None:
+    agent = tmp_path / "my-agent"
+    agent.write_text("#!/bin/sh\nsleep 78 & sleep 79 & wait\n")
+    agent.chmod(0o755)
+    pid = start(str(agent)).pid
+    first, second = child(pid, "sleep 78"), child(pid, "sleep 79")
+    assert actor(first).key == actor(second).key
+    who = Who(harnesses=["my-agent"])
+    assert actor(first, who).key != actor(second, who).key
+
+
+def test_what_may_be_a_harness(start: Start) -> None:
+    agent = harness(start, "sleep 80; true")
+    shell = child(agent, "bash -c 'sleep 80; true'")
+    who = Who()
+    assert who.may_be_harness(agent)
+    assert not who.may_be_harness(shell)
+    assert who.may_be_harness(0), "nobody can tell"
+
+
 # -- those that are unknown ------------------------------------------------------------------------
 
 
@@ -279,7 +378,7 @@ def test_no_such_process(pid: int) -> None:
 
 def test_this_program_itself_is_no_actor() -> None:
     who = Who()
-    found: list[Actor | None] = [who(os.getpid())]
+    found: list[Caller | None] = [who(os.getpid())]
     thread = threading.Thread(target=lambda: found.append(who(threading.get_native_id())))
     thread.start()
     thread.join()
@@ -290,7 +389,7 @@ def test_what_was_known_of_a_process_that_is_gone(start: Start) -> None:
     process = start("sleep", "60")
     wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
     who = Who()
-    before = actor(process.pid, who)
+    before = caller(process.pid, who)
     process.kill()
     process.wait()
     assert who(process.pid) == before
@@ -330,7 +429,8 @@ def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     for pid in range(1, 51):
         made_up(tmp_path, pid, cmdline=b"x\0")
         who(pid)
-    assert len(who._known) <= 8 and len(who._groups) <= 8
+    known = (who._nodes, who._steps, who._leaders, who._has_steps)
+    assert all(len(one) <= 8 for one in known)
     assert actor(50, who).command == "x"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from ckptfs.errors import StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
 from ckptfs.fuse.fresh import BYTES, Fresh
+from ckptfs.history.moments import Loss
 from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino, KernelClock
 from tests.direct import get, new_filesystem, put
 from tests.support.errnos import fails
@@ -27,14 +28,23 @@ class Watched:
     """A guard that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
+        self.told: list[tuple[int, bool]] = []
+        self.lost: list[Loss | None] = []
+        self.wrote: list[tuple[int, int]] = []
         self.until_ns = 1 << 62
 
-    def __call__(self, pid: int, loss: hooks.Loss | None) -> None:
-        self.told.append(("before", pid))
+    def __call__(self, pid: int, loss: hooks.LossOf | None, *, begins: bool = True) -> None:
+        self.told.append((pid, begins))
+        self.lost.append(loss() if loss else None)
 
-    def sign(self, pid: int) -> None:
-        self.told.append(("sign", pid))
+    def made(self, ino: int) -> None:
+        self.wrote.append((ino, self.told[-1][0]))
+
+    def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
+        self.wrote += zip(inodes, makers, strict=True)
+
+    def is_writing(self, ino: int, pid: int) -> bool:
+        return (ino, pid) in self.wrote
 
     def lasting(self, pid: int) -> int:
         return self.until_ns if pid == PID else 0
@@ -52,19 +62,8 @@ def guard() -> Watched:
 
 
 @pytest.fixture
-def wrote() -> list[tuple[int, int]]:
-    return []
-
-
-@pytest.fixture
-def fresh(fs: Filesystem, guard: Watched, wrote: list[tuple[int, int]]) -> Fresh:
-    return Fresh(
-        fs,
-        KernelClock(),
-        guard,
-        lambda ino, pid: wrote.append((ino, pid)),
-        lambda ino, pid: (ino, pid) in wrote,
-    )
+def fresh(fs: Filesystem, guard: Watched) -> Fresh:
+    return Fresh(fs, KernelClock(), guard)
 
 
 def granted(fresh: Fresh) -> Ino:
@@ -73,9 +72,7 @@ def granted(fresh: Fresh) -> Ino:
     return Ino(grant[0])
 
 
-def test_what_is_made_under_a_grant_is_there(
-    fs: Filesystem, fresh: Fresh, wrote: list[tuple[int, int]]
-) -> None:
+def test_what_is_made_under_a_grant_is_there(fs: Filesystem, fresh: Fresh, guard: Watched) -> None:
     first = granted(fresh)
     second, third, fourth = Ino(first + 1), Ino(first + 2), Ino(first + 3)
     arrivals = [
@@ -94,7 +91,7 @@ def test_what_is_made_under_a_grant_is_there(
     assert fs.readlink(fs.head, fourth) == b"dir/s"
     above = fs.getattr(fs.head, ROOT_INO)
     assert (above.nlink, above.uid, above.gid, above.mtime_ns) == (3, 7, 8, 10)
-    assert wrote == [(second, 43), (third, PID)]
+    assert guard.wrote == [(first, PID), (second, 43), (third, PID), (fourth, PID)]
     assert fs.mkdir(fs.head, ROOT_INO, b"next", 0o755, 0, 0).ino == fourth + 1
 
 
@@ -102,7 +99,16 @@ def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> 
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
     fresh.go_on(ino, 0, b"more", PID)
     assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
-    assert guard.told == [("before", 0), ("sign", PID)]
+    assert guard.told == [(PID, False)] and guard.lost == [None]
+
+
+def test_a_run_in_the_middle_of_a_file_tells_what_it_destroys(
+    fs: Filesystem, fresh: Fresh, guard: Watched
+) -> None:
+    ino = put(fs, b"file", b"0123456789")
+    fresh.go_on(ino, 4, b"xx", PID)
+    assert guard.lost == [Loss(ino, in_place=10)]
+    assert get(fs, b"file") == b"0123xx6789"
 
 
 def test_the_moment_passes_when_a_name_may_have_come(fs: Filesystem, fresh: Fresh) -> None:
@@ -158,13 +164,13 @@ def test_our_own_threads_are_granted_nothing(fresh: Fresh) -> None:
 
 def test_nothing_is_granted_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "small", map_size=18 << 20) as fs:
-        fresh = Fresh(fs, KernelClock(), guard, lambda *_: None, lambda *_: True)
+        fresh = Fresh(fs, KernelClock(), guard)
         assert fresh.grant(PID) is None
 
 
 def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "lost") as fs:
-        fresh = Fresh(fs, KernelClock(), guard, lambda *_: None, lambda *_: True)
+        fresh = Fresh(fs, KernelClock(), guard)
         fs.commit()
         fresh.lose()
         with fails(errno.EIO):
@@ -183,10 +189,10 @@ def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
 
 
 @pytest.fixture
-def stream(fs: Filesystem, wrote: list[tuple[int, int]]) -> Ino:
+def stream(fs: Filesystem, guard: Watched) -> Ino:
     """A file that a process is writing to, of one block so far."""
     ino = put(fs, b"stream", bytes(BLOCK_SIZE))
-    wrote.append((ino, PID))
+    guard.wrote.append((ino, PID))
     return ino
 
 
@@ -195,13 +201,13 @@ def certain(fresh: Fresh, ino: Ino, offset: int = BLOCK_SIZE, pid: int = PID) ->
 
 
 def test_who_goes_on_at_the_end_of_a_file_has_its_answer_first(
-    fs: Filesystem, fresh: Fresh, guard: Watched, wrote: list[tuple[int, int]], stream: Ino
+    fs: Filesystem, fresh: Fresh, guard: Watched, stream: Ino
 ) -> None:
     assert certain(fresh, stream)
     fresh.go_on(stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID)
-    assert guard.told == [("before", 0), ("sign", PID)]
+    assert guard.told == [(PID, False)] and guard.lost == [None]
     assert get(fs, b"stream") == bytes(BLOCK_SIZE) + b"x" * 2 * BLOCK_SIZE
-    assert wrote == [(stream, PID)] * 2  # it is still at it
+    assert guard.wrote == [(stream, PID)] * 2  # it is still at it
     assert not certain(fresh, stream)
     assert certain(fresh, stream, 3 * BLOCK_SIZE)
 

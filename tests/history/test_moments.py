@@ -1,0 +1,218 @@
+"""When a moment is due: before a change destroys what nothing else has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptfs.history import moments
+from ckptfs.history.moments import EDIT_NS, LARGE_BYTES, STOOD_NS, UNKNOWN, Loss, Moments
+from ckptfs.history.processes import Key
+
+MS = 1_000_000
+MAKE, RM = (100, 1), (200, 1)
+FILE = 7
+
+
+@dataclass
+class Desk:
+    """A workspace as the rule sees it. Process 300 may be a harness, the others are not."""
+
+    now_ns: int = 10**12
+    own: set[int] = field(default_factory=set)
+    asked: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.moments = Moments(self.own.__contains__, self._may_be_harness)
+        self.moments.sealed()
+
+    def _may_be_harness(self, pid: int) -> bool:
+        self.asked.append(pid)
+        return pid in (0, 300)
+
+    def wait(self, milliseconds: float) -> None:
+        self.now_ns += round(milliseconds * MS)
+
+    def make(self, call: Key, ino: int = FILE, pid: int | None = None) -> None:
+        self.moments.note(ino, call[0] if pid is None else pid, call, self.now_ns)
+
+    def is_due(self, call: Key, loss: Loss | None = None, pid: int | None = None) -> bool:
+        by = call[0] if pid is None else pid
+        return self.moments.is_due(loss or Loss(FILE), by, call, self.now_ns)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_what_another_call_made_is_kept_however_short_ago(desk: Desk) -> None:
+    desk.make(MAKE)
+    assert desk.is_due(RM)
+
+
+def test_what_a_call_made_itself_within_a_second_needs_no_moment(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(999)
+    assert not desk.is_due(MAKE)
+    desk.wait(1)
+    assert desk.is_due(MAKE)
+
+
+def test_a_change_lets_the_second_begin_anew(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(900)
+    desk.make(MAKE)
+    desk.wait(900)
+    assert not desk.is_due(MAKE)
+
+
+def test_each_edit_of_a_harness_is_a_step(desk: Desk) -> None:
+    agent = (300, 1)
+    desk.make(agent)
+    desk.wait(EDIT_NS / MS - 1)
+    assert not desk.is_due(agent)
+    desk.wait(1)
+    assert desk.is_due(agent)
+
+
+def test_who_may_be_a_harness_is_asked_only_where_it_matters(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.is_due(MAKE)
+    desk.is_due(RM)
+    assert desk.asked == []
+
+
+def test_temporary_files_of_a_harness_are_its_own_business_for_a_second(desk: Desk) -> None:
+    agent = (300, 1)
+    desk.make(agent)
+    desk.wait(500)
+    for name in (b"db.sqlite-journal", b"index.lock", b"app.py.tmp.12.ab", b"f~", b".#f", b"tmpx1"):
+        assert not desk.is_due(agent, Loss(FILE, unlinked=name)), name
+    for name in (b"app.py", b"block.py", b"unlocked", b"template.html", b"shmoo"):
+        assert desk.is_due(agent, Loss(FILE, unlinked=name)), name
+
+
+def test_an_empty_directory_of_ones_own_needs_none(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(5_000)
+    assert not desk.is_due(MAKE, Loss(FILE, is_dir=True))
+    assert desk.is_due(RM, Loss(FILE, is_dir=True))
+
+
+def test_after_a_seal_nothing_is_lost(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.moments.sealed()
+    assert not desk.moments.may_lose
+    assert not desk.is_due(RM)
+
+
+def test_what_several_made_together_is_nobodys_own(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.make(RM)  # as by appending, or by chmod: nothing was destroyed
+    assert desk.is_due(RM) and desk.is_due(MAKE)
+
+
+def test_data_without_a_sender_are_of_whoever_changed_the_file_last(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.make(UNKNOWN, pid=0)
+    assert not desk.is_due(MAKE)
+    assert not desk.is_due(UNKNOWN, pid=0)
+    desk.wait(STOOD_NS / MS)
+    assert desk.is_due(UNKNOWN, pid=0)
+
+
+def test_processes_that_cannot_be_seen_may_each_be_a_harness(desk: Desk) -> None:
+    desk.make(UNKNOWN, pid=0)
+    desk.wait(50)
+    assert desk.is_due(UNKNOWN, pid=0)
+
+
+def test_a_large_file_that_is_changed_in_place_is_kept_once_a_minute(desk: Desk) -> None:
+    loss, kept = Loss(FILE, in_place=LARGE_BYTES + 1), 0
+    for _ in range(600):  # ten minutes of a change a second
+        if desk.is_due(MAKE, loss):
+            kept += 1
+            desk.moments.sealed()
+        desk.make(MAKE)
+        desk.wait(1_001)
+    assert 8 <= kept <= 10
+    desk.make(RM, ino=8)
+    assert desk.is_due(MAKE, Loss(8, in_place=LARGE_BYTES + 1)), "of another call it is kept"
+
+
+def test_a_large_file_that_is_deleted_is_kept_at_once(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(1_001)
+    assert desk.is_due(MAKE, Loss(FILE))
+
+
+def test_what_nothing_is_known_of_is_unsaved_if_the_head_has_it() -> None:
+    desk = Desk(own={FILE})
+    desk.moments = Moments(desk.own.__contains__, lambda pid: False)  # a mount begins
+    assert desk.moments.may_lose
+    assert desk.is_due(RM) and not desk.is_due(RM, Loss(8))
+    desk.moments.sealed()
+    assert not desk.is_due(RM)
+
+
+def test_what_is_remembered_stays_bounded_and_loses_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments, "CONTENTS_MAX", 64)
+    desk.own |= set(range(1000))
+    for ino in range(1000):
+        desk.make(MAKE, ino)
+        assert len(desk.moments._contents) <= 64
+    assert all(desk.is_due(RM, Loss(ino)) for ino in range(1000))
+    desk.moments.sealed()
+    desk.own.clear()
+    desk.moments.note_new(range(2000, 2200), *MAKE[:1], MAKE, desk.now_ns)
+    desk.own |= set(range(2000, 2200))
+    assert all(desk.is_due(RM, Loss(ino)) for ino in range(2000, 2200))
+
+
+def test_the_last_writer_is_known_across_seals(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.moments.sealed()
+    assert desk.moments.is_writing(FILE, MAKE[0], desk.now_ns)
+    assert not desk.moments.is_writing(FILE, RM[0], desk.now_ns)
+    desk.wait(61_000)
+    assert not desk.moments.is_writing(FILE, MAKE[0], desk.now_ns)
+
+
+# -- the promise -----------------------------------------------------------------------------------
+
+_deeds = st.tuples(
+    st.sampled_from(["make", "destroy"]),
+    st.sampled_from([MAKE, RM, (300, 1)]),
+    st.integers(1, 3),
+    st.sampled_from([0, 1, 20, 60, 400, 1_100]),
+)
+
+
+@given(st.lists(_deeds, max_size=60))
+def test_no_content_of_another_call_or_that_stood_is_ever_lost(
+    deeds: list[tuple[str, Key, int, int]],
+) -> None:
+    """A model with plain dicts: every version that is destroyed was sealed, or is of the call that
+    destroyed it and younger than a second (than an edit, of a harness)."""
+    desk = Desk()
+    unsaved: dict[int, tuple[Key, int]] = {}
+    for deed, call, ino, pause in deeds:
+        desk.wait(pause)
+        if deed == "make":
+            maker = call if unsaved.get(ino, (call, 0))[0] == call else (0, 9)
+            unsaved[ino] = (maker, desk.now_ns)
+            desk.make(call, ino)
+            continue
+        if desk.is_due(call, Loss(ino)):
+            desk.moments.sealed()
+            unsaved.clear()
+        if ino in unsaved:
+            maker, since_ns = unsaved.pop(ino)
+            limit_ns = EDIT_NS if call == (300, 1) else STOOD_NS
+            assert maker == call and desk.now_ns - since_ns < limit_ns
