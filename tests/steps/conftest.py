@@ -1,4 +1,4 @@
-"""Fixtures of the matrix of steps: mounted workspaces, one for each harness and way of serving."""
+"""Fixtures of the matrix of steps: mounted workspaces, through either way of serving."""
 
 from __future__ import annotations
 
@@ -21,19 +21,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+#: So many cases share a workspace, one after the other: each makes its own content, after the end
+#: of the one before it.
+_CASES_EACH = 25
+
+
 class Served:
-    """The workspace for the cases of one harness; another harness's takes its place."""
+    """A workspace for the next case, served one way or the other; now and then a new one."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._key: tuple[str, str] | None = None
+        self._front = ""
         self._made: Workspace | None = None
+        self._cases = 0
 
-    def __call__(self, front: str, harness: str) -> Workspace:
-        if self._made is None or self._key != (front, harness):
+    def __call__(self, front: str) -> Workspace:
+        if self._made is None or self._front != front or self._cases >= _CASES_EACH:
             self.close()
-            self._key = (front, harness)
+            self._front = front
             self._made = self._stack.enter_context(mounted(front))
+            self._cases = 0
+        self._cases += 1
         return self._made
 
     def close(self) -> None:
@@ -50,15 +58,15 @@ def served() -> Iterator[Served]:
         opened.close()
 
 
-@pytest.fixture(params=["compiled", "pyfuse3"])
-def either(request: pytest.FixtureRequest) -> Iterator[Workspace]:
-    """A workspace for this test alone, through each way of serving requests."""
-    with mounted(request.param) as made:
-        yield made
-
-
 @pytest.fixture
 def alone() -> Iterator[Workspace]:
     """A workspace for this test alone."""
     with mounted("compiled") as made:
+        yield made
+
+
+@pytest.fixture(params=["compiled", "pyfuse3"])
+def either(request: pytest.FixtureRequest) -> Iterator[Workspace]:
+    """A workspace for this test alone, through each way of serving requests."""
+    with mounted(request.param) as made:
         yield made

@@ -1,7 +1,8 @@
 """Ways in which an agent loses content, each with the steps that made the content before.
 
-Every plan makes a first version of two files, a second version of one of them and a third file,
-each by a step of its own, and then destroys what a program of its kind destroys.
+Every plan makes a version of a file by one step, a second version and two more files by another,
+and then destroys what a program of its kind destroys. All that the last step destroys is of the
+step before it: what is older may be in a checkpoint that was taken for something else.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def _plain(
         place = {"unique": unique, "outside": outside}
         app, extra, data = (f"{folder}/{name}" for name in ("app.py", "extra.py", "data.txt"))
         first, second = Text(f"{unique} app v1"), Text(f"{unique} app v2")
-        whole = Text(f"{unique} data", 600)
+        whole = Text(f"{unique} data", 1000)
         steps: list[Step] = [Run((before.format(**place),))] if before else []
         steps += [
-            Write({app: first, data: whole}),
-            Write({app: second, extra: Text(f"{unique} extra")}),
+            Write({app: first}),
+            Write({app: second, extra: Text(f"{unique} extra"), data: whole}),
             Run((command.format(**place),)),
         ]
         lost = [Version(app, "v1", first)]

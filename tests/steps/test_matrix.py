@@ -19,8 +19,8 @@ ONE_STEP_GAPS = (1.2, 3.0)
 SHORTEST = GAPS[0]
 
 #: How many workspaces at once, where cases mostly wait.
-SIDE_BY_SIDE = 6
-_CHOSEN = 3
+SIDE_BY_SIDE = 8
+_CHOSEN = 2
 
 
 def selection() -> list[tuple[str, Case]]:
@@ -54,7 +54,7 @@ def test_what_a_step_made_comes_back_after_another_destroyed_it(
 ) -> None:
     if case.missing:
         pytest.skip(case.missing)
-    work = served(front, case.harness)
+    work = served(front)
     lost = run(case, work).losses()
     assert not lost, "\n".join([*lost, story(work)])
     work.quiet()
