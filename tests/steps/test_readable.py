@@ -199,7 +199,7 @@ def test_a_watcher_that_writes_a_log_while_an_agent_works(alone: Workspace) -> N
     )
     try:
         calls = [f"mkdir -p src; echo {number} > src/f{number}" for number in range(5)]
-        is_a_handful(alone, "python", *calls, gap=0.7)
+        is_a_handful(alone, "python", *calls, gap=0.6)
     finally:
         watcher.kill()
         watcher.wait(60)
