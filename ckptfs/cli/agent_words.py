@@ -24,7 +24,12 @@ def add(make: Make) -> None:
 
 def _add_run(make: Make) -> None:
     run = make("run", "run a command between two checkpoints, and say what it changed")
-    run.usage = "ckptfs run [-w DIR] [--on-failure keep|restore|ask] -- COMMAND ..."
+    run.usage = "ckptfs run [-w DIR] [--on-failure keep|restore|ask | --harness] -- COMMAND ..."
+    run.add_argument(
+        "--harness",
+        action="store_true",
+        help="become the command; each command that it starts is a step",
+    )
     run.add_argument(
         "--on-failure",
         choices=("keep", "restore", "ask"),

@@ -112,6 +112,9 @@ def _line(checkpoint: Record, counts: str) -> str:
         words.insert(0, f"[{checkpoint['tag']}]")
     if checkpoint["pinned"]:
         words.insert(0, "(pinned)")
+    lost = checkpoint["metadata"].get("lost", "")
+    if lost and lost not in checkpoint["message"]:
+        words.append(f" ({lost})")
     who = _who(checkpoint)
     if who:
         words.append(f" by {who}")

@@ -118,6 +118,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
 
 def _remarks(plan: rules.Plan) -> Iterator[str]:
     workspace = plan.workspace
+    if plan.auto == "off":
+        yield f"Automatic checkpoints are off: {report.NOTHING_KEPT}."
     if plan.covered_by_dead:
         yield "The last daemon had died. Everything that reached the store is kept."
     if plan.history_lost:

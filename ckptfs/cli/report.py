@@ -9,6 +9,9 @@ from ckptfs.cli.screen import Record, bytes_text, count_text, safe
 #: More names than this do not fit a screen; `--json` has more.
 NAMED_MAX = 10
 
+#: What `--auto off` means.
+NOTHING_KEPT = "what a program destroys is lost, unless `ckptfs save` saved it"
+
 
 def counts(record: Record) -> str:
     """What changed, as "3 added, 1 modified, 2 deleted", or "nothing" if nothing did."""

@@ -13,7 +13,9 @@ from ckptfs.cli.screen import Record
 from ckptfs.cli.supervise import supervise
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
-from ckptfs.errors import CkptfsError, UsageError
+from ckptfs.control import runtime
+from ckptfs.control.client import Client
+from ckptfs.errors import CkptfsError, NotMounted, UsageError
 
 #: What a shell ends with for a command that it cannot start.
 NOT_FOUND = 127
@@ -31,6 +33,8 @@ def run(args: Namespace) -> int:
             hint="Such as: ckptfs run --on-failure restore -- make test",
         )
     workspace = place.workspace(args)
+    if args.harness:
+        return _become(args, workspace)
     command = _shown(args.words)
     before = _before(workspace, command)
     try:
@@ -53,6 +57,20 @@ def run(args: Namespace) -> int:
         else:
             screen.failure(error, as_json=False)
     return code
+
+
+def _become(args: Namespace, workspace: Workspace) -> int:
+    """Become the command, which keeps our process id, and by it is known to be a harness."""
+    if runtime.living(workspace) is None:
+        raise NotMounted(workspace.path)
+    with Client(workspace) as client:
+        client.call("harness", {"pid": os.getpid()})
+    try:
+        os.execvp(args.words[0], args.words)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        screen.note(f"ckptfs: Cannot run {screen.safe(args.words[0])}: {reason}.")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
 def _record(command: str, code: int, before: Record, after: int | None) -> Record:

@@ -53,6 +53,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "version": daemon.version,
         "started_ns": daemon.started_ns,
         "options": daemon.options,
+        "unseen": None,
         "checkpoints": None,
         "moments": None,
         "store_bytes": None,
@@ -140,6 +141,19 @@ def _obituary(died: Record) -> str:
     )
 
 
+def _keeping(record: Record) -> list[tuple[str, str]]:
+    """Where less is kept than one might think."""
+    if record["options"].get("auto") == "off":
+        return [("automatic", f"off; {report.NOTHING_KEPT}")]
+    if record["unseen"]:
+        words = (
+            f"{record['unseen']:,} changes came from processes that cannot be seen from here: what "
+            "they destroy is kept by its age alone, and without a name"
+        )
+        return [("not seen", words)]
+    return []
+
+
 def _counted(record: Record) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
@@ -159,6 +173,8 @@ def _human(record: Record) -> str:
         rows.append(("checkpoints", _counted(record)))
         rows += _unsaved(record)
         rows.append(("entries", f"{record['inodes']:,}"))
+    if record["mounted"]:
+        rows += _keeping(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")

@@ -22,9 +22,9 @@ from ckptfs.fuse.hooks import LossOf
 from ckptfs.history import Cause, Checkpoint
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
-from ckptfs.history.checkpoints import MOMENT
+from ckptfs.history.checkpoints import LOST, MOMENT
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
-from ckptfs.history.processes import TRUST_NS, Actor, Caller, Key, Who, printable
+from ckptfs.history.processes import TRUST_NS, Caller, Key, Who, printable
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.model import ROOT_INO, Ino
@@ -57,6 +57,8 @@ class AutoSave:
         self._unnamed: tuple[Caller, int] | None = None
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
+        #: How many changes came from processes that cannot be seen.
+        self.unseen = 0
         #: The process that was told of last, its call, and when that was.
         self._told: tuple[int, Key, int] = (0, UNKNOWN, 0)
 
@@ -71,16 +73,28 @@ class AutoSave:
             self._note_saved()  # somebody else saved or restored
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
-        step, call = (None, UNKNOWN) if caller is None else (caller.step, caller.call)
+        if caller is None:
+            self.unseen += begins
+            step, call = None, UNKNOWN
+        else:
+            step, call = caller.step, caller.call
         due = self._checkpointer.before_change(step if begins else None, now_ns)
         if due is not None:
             self._save(due, "auto")
             if caller is not None and (caller.step.provisional or caller.step.edits):
                 self._unnamed = (caller, now_ns)
         elif loss is not None and (lost := self._lost(loss, pid, call, now_ns)) is not None:
-            self._save(Due(cause_of(step), self._message(step, lost.ino), "moment"), MOMENT)
+            path = path_of(self._service.fs, Ino(lost.ino))
+            message = edit_message([path]) if step is not None and step.edits else ""
+            due = Due(cause_of(step), message or message_of(step), "moment")
+            self._save(due, MOMENT, {LOST: os.fsdecode(path)} if path else None)
         self._told = (caller.pid if caller else pid, call, now_ns)
         self._signer.sign(step)
+
+    def declare(self, pid: int) -> bool:
+        """Take a process for a harness, whatever it is called."""
+        self._recent.clear()
+        return self._who.declare(pid)
 
     def _lost(self, loss: LossOf, pid: int, call: Key, now_ns: int) -> Loss | None:
         """What a change destroys that has to be kept."""
@@ -91,12 +105,6 @@ class AutoSave:
             return None
         return lost
 
-    def _message(self, step: Actor | None, ino: int) -> str:
-        """A harness that edits files itself is told by the file."""
-        if step is None or not step.edits:
-            return message_of(step)
-        return edit_message(self._service.fs, [ino]) or message_of(step)
-
     def _is_own(self, ino: int) -> bool:
         fs = self._service.fs
         return fs.is_own(fs.head, Ino(ino))
@@ -105,8 +113,9 @@ class AutoSave:
         known = self._recent.get(pid)
         if known is not None and now_ns < known[1]:
             return known[0]
+        harnesses = self._who.harness_count
         caller = self._who(pid)
-        if len(self._recent) >= _RECENT_MAX:
+        if len(self._recent) >= _RECENT_MAX or harnesses != self._who.harness_count:
             self._recent.clear()
         if caller is None or not caller.step.provisional:
             self._recent[pid] = (caller, now_ns + TRUST_NS)
@@ -144,12 +153,12 @@ class AutoSave:
             self._save(due, "auto")
         self._name_last()
 
-    def _save(self, due: Due, kind: str) -> None:
+    def _save(self, due: Due, kind: str, metadata: dict[str, str] | None = None) -> None:
         self._name_last()
         fs = self._service.fs
         # What is sealed has stood like this since the last change, however late it is sealed.
         since = fs.clock() - due.idle_ns
-        self._last = history.seal(fs, kind, due.message, since, cause=due.cause)
+        self._last = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
         self._note_saved()
         if self._hub.is_watched:  # a writer waits for this
             self._hub.happened("save", checkpoint_record(self._last))
@@ -175,8 +184,9 @@ class AutoSave:
             return
         message = message_of(found.step)
         if found.step.edits:
-            changed = self._moments.changed_by(found.call)
-            message = edit_message(self._service.fs, changed) or message
+            changed = self._moments.changed_by(found.call)[:_EDITED_MAX]
+            files = [path_of(self._service.fs, Ino(ino)) for ino in changed]
+            message = edit_message(files) or message
         self._rename(self._last, message, cause_of(found.step))
 
     def _rename(self, checkpoint: Checkpoint, message: str, cause: Cause) -> None:
@@ -186,27 +196,28 @@ class AutoSave:
             history.describe(store, better)
 
 
-def edit_message(fs: Filesystem, inodes: Iterable[int]) -> str:
+def edit_message(paths: Iterable[bytes]) -> str:
     """What a harness edited, in words; empty if nothing is left of it."""
-    paths = []
-    for ino in list(inodes)[:_EDITED_MAX]:
-        with suppress(OSError):
-            if fs.getattr(fs.head, Ino(ino)).is_file and (path := _path_of(fs, Ino(ino))):
-                paths.append(path)
-    if not paths:
+    files = [path for path in paths if path]
+    if not files:
         return ""
-    if len(paths) == 1:
-        return f"before: edit: {printable(os.fsdecode(paths[0]))}"
-    return f"before: edit: {len(paths):,} files"
+    if len(files) == 1:
+        return f"before: edit: {printable(os.fsdecode(files[0]))}"
+    return f"before: edit: {len(files):,} files"
 
 
-def _path_of(fs: Filesystem, ino: Ino) -> bytes:
-    """Where an inode of the workspace is; empty for one without a name."""
+def path_of(fs: Filesystem, ino: Ino) -> bytes:
+    """Where a file of the workspace is; empty for a directory, and for what has no name."""
     names: list[bytes] = []
-    while ino != ROOT_INO:
+    try:
         inode = fs.getattr(fs.head, ino)
-        if not inode.parent:
+        if inode.is_dir:
             return b""
-        names.append(inode.name)
-        ino = inode.parent
+        while inode.ino != ROOT_INO:
+            if not inode.parent:
+                return b""
+            names.append(inode.name)
+            inode = fs.getattr(fs.head, inode.parent)
+    except OSError:
+        return b""  # damaged, or gone: a name is not worth a failure
     return b"/".join(reversed(names))

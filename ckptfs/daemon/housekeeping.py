@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +33,11 @@ _COMPRESS_AGE_S = 600
 _STEP_S = 0.005
 
 
+def _uptime_ns() -> int:
+    """Time that passes while the machine sleeps, too."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
 class Housekeeping:
     """Works off what can wait, in steps short enough not to be noticed."""
 
@@ -43,6 +49,8 @@ class Housekeeping:
         #: Something was committed that is too young to be compressed.
         self._young = trio.Event()
         self._complaint = ""
+        #: When the machine was started, as the clock would have it when this began.
+        self._began_ns = service.fs.clock() - _uptime_ns()
 
     def stir(self) -> None:
         """Something was committed, or is to be."""
@@ -96,13 +104,18 @@ class Housekeeping:
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
-            gone = self._service.expire()
+            gone = self._service.expire(self._now_ns())
         except SettingInvalid as error:
             self._complain(error)
         else:
             for item in gone:
                 log.info("checkpoint %d expired: %s", item.id, item.reason)
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
+
+    def _now_ns(self) -> int:
+        """The time, but no later than the time that has passed allows: a clock that is set forward
+        must not make everything old at once."""
+        return min(self._service.fs.clock(), self._began_ns + _uptime_ns())
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

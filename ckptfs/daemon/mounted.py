@@ -214,6 +214,8 @@ class Mounted:
     async def _perform(self, request: Request, connection: Connection) -> Record | None:
         if request.op == "status":
             return self._status()
+        if request.op == "harness":
+            return self._declare(request.args)
         if request.op == "sync":
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
             self._service.fs.commit()
@@ -286,7 +288,15 @@ class Mounted:
         await fuse.tell_kernel(names, {ROOT_INO})
 
     def _status(self) -> Record:
-        return {**self._note._asdict(), **self._service.figures()._asdict()}
+        figures = self._service.figures()._asdict()
+        return {**self._note._asdict(), **figures, "unseen": self._auto.unseen}
+
+    def _declare(self, args: Record) -> Record:
+        """Take a process for a harness: each command that it starts is a step."""
+        pid = args.get("pid")
+        if not isinstance(pid, int) or not self._auto.declare(pid):
+            raise ControlError(f"Cannot see process {pid}. Nothing was changed.")
+        return {"pid": pid}
 
     async def _umount(
         self, args: Record, connection: Connection, *, listening: bool

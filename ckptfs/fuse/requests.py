@@ -218,8 +218,11 @@ class Requests:
             self._clock.saw(wanted.ctime_ns)
         return self._made(self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id))
 
-    def _made(self, inode: Inode) -> Inode:
+    def made(self, ino: int) -> None:
         """The process that was told of last made or changed an inode."""
+        self._guard.made(ino)
+
+    def _made(self, inode: Inode) -> Inode:
         self._guard.made(inode.ino)
         return inode
 
@@ -251,7 +254,8 @@ class Requests:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         overwritten = partial(self._bytes_lost, node, offset, in_place=True)
-        self.before(pid, overwritten, node, begins=not self._guard.is_writing(node, pid))
+        begins = bool(pid) and not self._guard.is_writing(node, pid)
+        self.before(pid, overwritten, node, begins=begins)
         return self.at(node)
 
     def allocate(

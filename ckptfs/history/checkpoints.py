@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,8 @@ from ckptfs.store import Store
 _NEXT_ID = b"next_checkpoint"
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
 MOMENT = "moment"
+#: In the metadata of a moment: the path that the next change took something away from.
+LOST = "lost"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
 CURRENT_TASK = b"current_task"
 
@@ -154,8 +156,9 @@ class _Told:
 
     def __init__(self) -> None:
         self._by_epoch: dict[Epoch, Checkpoint] = {}
-        #: In the order of their numbers.
+        #: In the order of their numbers, all of them and those that are no moments.
         self._by_number: dict[int, Checkpoint] = {}
+        self._shown: dict[int, Checkpoint] = {}
 
     def listen(self, store: Store) -> None:
         """Take note of what was told since the last time."""
@@ -170,21 +173,33 @@ class _Told:
                 self._drop(epoch)
                 continue
             checkpoint = _checkpoint(epoch, record.info)
-            in_order &= epoch in self._by_epoch or checkpoint.id > highest
+            in_order &= checkpoint.id in self._shown or checkpoint.id > highest
             highest = max(highest, checkpoint.id)
             self._by_epoch[epoch] = self._by_number[checkpoint.id] = checkpoint
+            if checkpoint.is_moment:
+                self._shown.pop(checkpoint.id, None)
+            else:
+                self._shown[checkpoint.id] = checkpoint
         if not in_order:
             self._by_number = dict(sorted(self._by_number.items()))
+            self._shown = dict(sorted(self._shown.items()))
         retold.clear()
 
     def _drop(self, epoch: Epoch) -> None:
         gone = self._by_epoch.pop(epoch, None)
         if gone is not None:
             del self._by_number[gone.id]
+            self._shown.pop(gone.id, None)
 
     def all(self) -> list[Checkpoint]:
         """By their numbers."""
         return list(self._by_number.values())
+
+    def shown(self) -> list[Checkpoint]:
+        return list(self._shown.values())
+
+    def count_moments(self) -> int:
+        return len(self._by_number) - len(self._shown)
 
     def of_epoch(self, epoch: Epoch) -> Checkpoint | None:
         return self._by_epoch.get(epoch)
@@ -229,9 +244,20 @@ def find(store: Store, number: int) -> Checkpoint:
     return found
 
 
+def as_moment(checkpoint: Checkpoint) -> Checkpoint:
+    """The same as a moment, which remembers what it was."""
+    return replace(
+        checkpoint, kind=MOMENT, metadata={**checkpoint.metadata, "kind": checkpoint.kind}
+    )
+
+
 def without_moments(store: Store) -> list[Checkpoint]:
     """The checkpoints that people look at, oldest first."""
-    return [item for item in checkpoints(store) if not item.is_moment]
+    return _told_by(store).shown()
+
+
+def count_moments(store: Store) -> int:
+    return _told_by(store).count_moments()
 
 
 def lineage(store: Store) -> list[Checkpoint]:

@@ -7,7 +7,12 @@ from typing import NamedTuple
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history import log, references
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, without_moments
+from ckptfs.history.checkpoints import (
+    Checkpoint,
+    checkpoints,
+    count_moments,
+    without_moments,
+)
 from ckptfs.history.timeref import parse_time
 from ckptfs.store import Store
 
@@ -46,14 +51,15 @@ def listed(
         found = [item for item in found if item.id in changed]
     more = 0 if limit is None else max(0, len(found) - limit)
     shown = found[more:]
-    hidden = 0 if moments else sum(item.is_moment for item in _between(fs.store, shown))
-    return Listed(shown, more, hidden)
+    return Listed(shown, more, 0 if moments else _moments_between(fs.store, shown))
 
 
-def _between(store: Store, shown: list[Checkpoint]) -> list[Checkpoint]:
-    """All that are as new as the oldest of those that are shown."""
+def _moments_between(store: Store, shown: list[Checkpoint]) -> int:
+    """How many moments are as new as the oldest of those that are shown."""
+    if not count_moments(store):
+        return 0
     oldest = shown[0].id if shown else 0
-    return [item for item in checkpoints(store) if item.id >= oldest]
+    return sum(item.is_moment and item.id >= oldest for item in checkpoints(store))
 
 
 def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:

@@ -135,6 +135,11 @@ class Who:
             return None
         return Caller(self._step_of(node), node.call, node.process.pid)
 
+    @property
+    def harness_count(self) -> int:
+        """How many programs turned out to be harnesses."""
+        return len(self._has_steps)
+
     def declare(self, pid: int) -> bool:
         """Take a process for a harness, whatever it is called. False if there is none."""
         process = read_process(pid, self._proc)
@@ -193,8 +198,8 @@ class Who:
         begun = self._begun(process, parent)
         gives_steps = self._gives_steps(parent, kind, process)
         by_harness = gives_steps and kind in ("program", "harness")
-        own = self._own_kind(process)
-        if own in ("prompt", "harness"):
+        own = self._own_kind(process, parent)
+        if own in ("prompt", "harness") or (own == "program" and not gives_steps):
             # It has steps itself, wherever it runs, and is a part of none.
             return _Node(process, own, key, key, parent.inside or by_harness, now_ns)
         if by_harness:
@@ -208,10 +213,12 @@ class Who:
             seen_ns=now_ns,
         )
 
-    def _own_kind(self, process: Process) -> Kind | None:
-        """The kind of a process, if its name tells that it may have steps."""
-        key = (process.pid, process.start)
-        if is_shell_name(process.comm) or process.comm in self.harnesses or key in self._declared:
+    def _own_kind(self, process: Process, parent: _Node) -> Kind | None:
+        """The kind of a process, if it may have steps: by its name, or since it was given a process
+        group of its own."""
+        named = is_shell_name(process.comm) or process.comm in self.harnesses
+        apart = process.pid == process.pgid != parent.process.pgid
+        if named or apart or (process.pid, process.start) in self._declared:
             return self._find_kind(process, read_argv(process.pid, self._proc))
         return None
 

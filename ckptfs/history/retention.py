@@ -2,7 +2,8 @@
 
 Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
 all stay while they are young, then one in an hour, then one a day, then none. Limits come on top.
-Moments have limits of their own, and go first where room is short.
+Moments have limits of their own, and go first where room is short; a young checkpoint that is one
+too many for the list becomes a moment, so that the list is short and nothing is lost by it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.checkpoints import LOST, Checkpoint
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
@@ -89,6 +90,8 @@ class Verdicts:
         self._now_ns = now_ns
         self.found: dict[int, tuple[bool, str]] = {}
         self.open: list[Checkpoint] = []
+        #: Those that become moments.
+        self.demoted: list[int] = []
 
     def all(self) -> list[Decision]:
         """What becomes of each checkpoint, newest first."""
@@ -108,7 +111,7 @@ class Verdicts:
             young = self._now_ns - item.time_ns <= policy.moments_ns
             self.found[item.id] = (young, stay if young else old)
         self._moments = [item for item in self._moments if self.found[item.id][0]]
-        crowd = Crowd([(item.time_ns, item.bytes) for item in self._moments], self._now_ns)
+        crowd = Crowd(self._moments, self._now_ns)
         while len(crowd) > policy.moments_max or 0 < policy.moment_bytes < crowd.bytes:
             full = len(crowd) > policy.moments_max
             limit = f"{policy.moments_max:,} moments" if full else f"{policy.moment_bytes:,} bytes"
@@ -140,9 +143,11 @@ class Verdicts:
                 keep, reason = False, f"a newer one of that {_span(span_ns)} stays"
             if slot is not None:
                 seen.add(slot)
-            self.found[checkpoint.id] = (keep, reason)
             if keep:
+                self.found[checkpoint.id] = (True, reason)
                 self.open.append(checkpoint)
+            else:
+                self._let_go(checkpoint, reason)
 
     def _by_age(self, age_ns: int) -> tuple[bool, str, int]:
         policy = self._policy
@@ -157,7 +162,7 @@ class Verdicts:
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
         are thinned, as long as it has more than half of the places."""
-        kept = sum(keep for keep, _ in self.found.values())
+        kept = sum(self.found[item.id][0] for item in self._all) - len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         young = sum(map(self._is_young, self.open))
@@ -165,13 +170,16 @@ class Verdicts:
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
             index = self._closest(young, precious) if crowded else len(self.open) - 1
-            young -= self._is_young(self._expire(index, reason))
+            gone = self.open.pop(index)
+            self._let_go(gone, reason)
+            young -= self._is_young(gone)
 
     def _closest(self, young: int, precious: Collection[int]) -> int:
         """Which of the young ones is missed least: that whose neighbours are closest together, for
         its age. So they stand ever further apart the older they are, and the first of all, from
         which everything began, stays."""
-        kept = [checkpoint for checkpoint in self._all if self.found[checkpoint.id][0]]
+        gone = set(self.demoted)
+        kept = [one for one in self._all if self.found[one.id][0] and one.id not in gone]
         gaps = {
             checkpoint.id: newer.time_ns - older.time_ns
             for newer, checkpoint, older in zip(kept, kept[1:], kept[2:], strict=False)
@@ -202,28 +210,39 @@ class Verdicts:
                 self.found[item.id] = (False, reason)
             return
         for _ in range(-(-len(self.open) // _SHARE)):
-            self._expire(len(self.open) - 1, reason)
+            self.found[self.open.pop().id] = (False, reason)
 
-    def _expire(self, index: int, reason: str) -> Checkpoint:
-        gone = self.open.pop(index)
-        self.found[gone.id] = (False, reason)
-        return gone
+    def _let_go(self, checkpoint: Checkpoint, reason: str) -> None:
+        """One too many for the list: it stays as a moment while it is young enough to be one."""
+        policy = self._policy
+        if policy.moments_max and self._now_ns - checkpoint.time_ns <= policy.moments_ns:
+            self.demoted.append(checkpoint.id)
+            self.found[checkpoint.id] = (True, f"as a moment: {reason}")
+        else:
+            self.found[checkpoint.id] = (False, reason)
 
 
 class Crowd:
-    """Points in time, newest first, of which those can go one by one that stand closest together
-    for their age: so they stand ever further apart the older they are. Each has a weight."""
+    """Moments, newest first, of which those can go one by one that stand closest together for their
+    age: so they stand ever further apart the older they are. Only those of the same lost path are
+    neighbours, so that a program which rewrites its own file all day pushes nothing else out."""
 
-    def __init__(self, points: Sequence[tuple[int, int]], now_ns: int) -> None:
-        self._times = [time_ns for time_ns, _ in points]
-        self._weights = [weight for _, weight in points]
+    def __init__(self, moments: Sequence[Checkpoint], now_ns: int) -> None:
+        self._times = [item.time_ns for item in moments]
+        self._weights = [item.bytes for item in moments]
         self.bytes = sum(self._weights)
         self._now_ns = now_ns
-        count = len(points)
-        self._newer = list(range(-1, count - 1))
-        self._older = [*range(1, count), -1] if count else []
-        self._left = count
-        self._heap = [(self._apart(index), index) for index in range(count)]
+        self._left = len(moments)
+        self._newer = [-1] * len(moments)
+        self._older = [-1] * len(moments)
+        last: dict[str, int] = {}
+        for index, item in enumerate(moments):
+            path = item.metadata.get(LOST, "")
+            if path in last:
+                self._newer[index] = last[path]
+                self._older[last[path]] = index
+            last[path] = index
+        self._heap = [(self._apart(index), -index) for index in range(len(moments))]
         heapify(self._heap)
 
     def __len__(self) -> int:
@@ -240,7 +259,8 @@ class Crowd:
     def thin(self) -> int:
         """Take away the one that is missed least; return its place in the sequence."""
         while True:
-            apart, index = heappop(self._heap)
+            apart, place = heappop(self._heap)
+            index = -place
             if self._weights[index] >= 0 and apart == self._apart(index):
                 break
         newer, older = self._newer[index], self._older[index]
@@ -253,7 +273,7 @@ class Crowd:
         self._left -= 1
         for neighbour in (newer, older):
             if neighbour >= 0:
-                heappush(self._heap, (self._apart(neighbour), neighbour))
+                heappush(self._heap, (self._apart(neighbour), -neighbour))
         return index
 
 

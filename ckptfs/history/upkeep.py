@@ -7,7 +7,7 @@ from itertools import islice
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
-from ckptfs.history.checkpoints import Checkpoint, checkpoints, find
+from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
 from ckptfs.store import Store
@@ -21,13 +21,13 @@ def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     return _judge(fs, policy).all()
 
 
-def _judge(fs: Filesystem, policy: RetentionPolicy) -> Verdicts:
+def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> Verdicts:
     store = fs.store
     entries = (undoable(store), redoable(store))
     return judge(
         checkpoints(store),
         policy,
-        fs.clock(),
+        fs.clock() if now_ns is None else now_ns,
         store.size_bytes() - store.reusable_bytes(),
         store.free_bytes(),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
@@ -45,15 +45,18 @@ def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
     return False
 
 
-def expire(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
+def expire(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> list[Decision]:
     """Hide what expires and say what that is. A `Reaper` frees what it holds; the caller commits.
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    return _hide(fs, _judge(fs, policy).expired())
+    return _carry_out(fs, _judge(fs, policy, now_ns))
 
 
-def _hide(fs: Filesystem, gone: list[Decision]) -> list[Decision]:
+def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:
+    for number in verdicts.demoted:
+        describe(fs.store, as_moment(find(fs.store, number)))
+    gone = verdicts.expired()
     removal.hide(fs, [find(fs.store, decision.id) for decision in gone])
     return gone
 
@@ -62,8 +65,8 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     """Expire and free until the limits are kept or nothing is left that may go. Returns what went
     and, at the end, why the rest stays."""
     gone: list[Decision] = []
-    while expired := (verdicts := _judge(fs, policy)).expired():
-        gone += _hide(fs, expired)
+    while expired := _carry_out(fs, verdicts := _judge(fs, policy)):
+        gone += expired
         removal.reap(fs)
         fs.commit()
     return sorted([*gone, *verdicts.all()], reverse=True)

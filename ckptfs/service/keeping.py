@@ -79,10 +79,11 @@ def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
     return upkeep.decide(service.fs, policy) if dry_run else upkeep.prune(service.fs, policy)
 
 
-def expire(service: Service) -> list[Decision]:
-    """The same by itself, if the settings want it; what is hidden has yet to be freed."""
+def expire(service: Service, now_ns: int | None = None) -> list[Decision]:
+    """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
+    is the time by a clock that nobody sets."""
     chosen = service.settings()
-    return upkeep.expire(service.fs, chosen.retention) if chosen.value(_AUTOMATIC) else []
+    return upkeep.expire(service.fs, chosen.retention, now_ns) if chosen.value(_AUTOMATIC) else []
 
 
 def settings(service: Service) -> Settings:

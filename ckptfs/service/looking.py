@@ -35,8 +35,8 @@ def figures(service: Service) -> Figures:
     inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
     counts = tally.unsaved(service.fs)
     unsaved = None if counts is None else counts._asdict()
-    every, shown = history.checkpoints(store), history.without_moments(store)
-    return Figures(len(shown), len(every) - len(shown), store.size_bytes(), inodes, unsaved)
+    shown, moments = len(history.without_moments(store)), history.count_moments(store)
+    return Figures(shown, moments, store.size_bytes(), inodes, unsaved)
 
 
 def find(service: Service, checkpoint: str) -> Checkpoint:

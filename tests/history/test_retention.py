@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.history import Checkpoint
+from ckptfs import history
+from ckptfs.history import Checkpoint, upkeep
 from ckptfs.history.retention import Decision, RetentionPolicy, judge
 from ckptfs.model import Epoch
+from tests.history.edits import edits
 
 HOUR_NS = 3_600_000_000_000
 #: Half past an hour, at noon.
@@ -39,7 +43,9 @@ def kept(decisions: list[Decision]) -> list[int]:
 
 
 def decide(checkpoints: list[Checkpoint], **limits: Any) -> list[int]:
+    """Which stay, where none becomes a moment unless that is asked for."""
     sizes = {key: limits.pop(key) for key in ("store_bytes", "free_bytes") if key in limits}
+    limits = {"moments_max": 0} | limits
     return kept(judge(checkpoints, RetentionPolicy(**limits), NOW_NS, **sizes).all())
 
 
@@ -115,7 +121,7 @@ def test_what_is_precious_outlives_its_neighbours() -> None:
     precious = {900, 1000, 1500}
     verdicts = judge(
         busy,
-        RetentionPolicy(max_checkpoints=100),
+        RetentionPolicy(max_checkpoints=100, moments_max=0),
         NOW_NS,
         is_precious=lambda checkpoint: checkpoint.id in precious,
     )
@@ -153,7 +159,7 @@ def test_a_plan_carried_out_is_a_plan_fulfilled(
         Checkpoint(**{**vars(checkpoint), "pinned": checkpoint.id in pinned})
         for checkpoint in made(*ages)
     ]
-    policy = RetentionPolicy(max_checkpoints=limit)
+    policy = RetentionPolicy(max_checkpoints=limit, moments_max=0)
     decisions = judge(everything, policy, NOW_NS).all()
     assert [d.id for d in decisions] == sorted((c.id for c in everything), reverse=True)
     assert all(decision.reason for decision in decisions)
@@ -162,3 +168,91 @@ def test_a_plan_carried_out_is_a_plan_fulfilled(
     assert len(stay) <= max(limit, 1 + len(pinned & {c.id for c in everything}))
     left = [checkpoint for checkpoint in everything if checkpoint.id in stay]
     assert set(kept(judge(left, policy, NOW_NS).all())) == stay
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+
+def moments_at(*seconds_ago: float, **fields: Any) -> list[Checkpoint]:
+    return made(*(age / 3600 for age in seconds_ago), kind="moment", **fields)
+
+
+def renumbered(items: list[Checkpoint], by: int) -> list[Checkpoint]:
+    return [replace(item, id=item.id + by) for item in items]
+
+
+def test_moments_do_not_count_as_checkpoints() -> None:
+    between = renumbered(moments_at(*range(1, 50)), 100)
+    stay = decide([*made(0, 0.1, 0.2), *between], max_checkpoints=3, moments_max=100)
+    assert stay == [0, 1, 2, *range(100, 149)]
+
+
+def test_moments_go_when_they_are_old() -> None:
+    assert decide(moments_at(10, 3500, 3700), moments_ns=HOUR_NS, moments_max=9) == [1, 2]
+
+
+def test_of_too_many_moments_the_closest_together_go_first() -> None:
+    found = moments_at(1, *(100 + number / 10 for number in range(50)), 500, 2000)
+    stay = decide(found, moments_max=5)
+    ages = {number: round((NOW_NS - found[number].time_ns) / 1e9) for number in stay}
+    assert len(stay) == 5
+    assert {1, 500} <= set(ages.values()), "what stands alone stays"
+
+
+def test_of_too_many_bytes_moments_go_until_it_is_enough() -> None:
+    found = moments_at(1, 2, 3, 4, 5, bytes=100)
+    assert len(decide(found, moments_max=9, moment_bytes=250)) == 2
+    assert 4 in decide(found, moments_max=9, moment_bytes=250), "the newest goes last"
+    assert len(decide(found, moments_max=9, moment_bytes=0)) == 5, "0 is no limit"
+
+
+def test_a_moment_that_was_named_stays() -> None:
+    found = moments_at(1, 2, 90_000)
+    found[0] = replace(found[0], tag="keep")
+    found[1] = replace(found[1], pinned=True)
+    assert decide(found, moments_max=0) == [0, 1]
+
+
+def test_where_room_is_short_moments_go_before_anything_else() -> None:
+    steps = made(0, 0.5, 0.6)
+    between = renumbered(moments_at(1, 2, 3, 4), 100)
+    stay = decide([*steps, *between], moments_max=9, free_bytes=1, min_free_bytes=2)
+    assert stay == [0, 1, 2, 101, 102, 103]
+    assert decide(steps, free_bytes=1, min_free_bytes=2) == [1, 2]
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=60, unique=True), st.integers(1, 20))
+def test_moments_stay_within_their_number_and_spread(ages: list[int], most: int) -> None:
+    found = moments_at(*ages)
+    stay = decide(found, moments_max=most, moments_ns=100 * HOUR_NS)
+    assert len(stay) == min(most, len(ages))
+    if ages:
+        assert found[-1].id in stay, "the newest"
+
+
+def test_what_is_too_many_for_the_list_becomes_a_moment_while_it_is_young() -> None:
+    found = made(0, 0.1, 0.2, 0.3, 30)
+    verdicts = judge(found, RetentionPolicy(max_checkpoints=2, daily_ns=1), NOW_NS)
+    assert sorted(verdicts.demoted) == [2, 3]
+    assert [item.id for item in verdicts.expired()] == [0], "older than moments are kept"
+    assert kept(verdicts.all()) == [1, 2, 3, 4]
+
+
+def test_what_becomes_a_moment_is_carried_out(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        for number in range(6):
+            work.put(f"file{number}", b"x")
+            history.seal(work.fs, "auto", f"before: {number}", work.fs.clock())
+        upkeep.prune(work.fs, RetentionPolicy(max_checkpoints=2))
+        every = history.checkpoints(work.fs.store)
+        assert len(every) == 6 and len(history.without_moments(work.fs.store)) == 2
+        assert {item.metadata.get("kind") for item in every if item.is_moment} == {"auto"}
+        upkeep.prune(work.fs, RetentionPolicy(max_checkpoints=2, moments_max=1))
+        assert len(history.checkpoints(work.fs.store)) == 3
+
+
+def test_a_file_that_is_rewritten_all_day_pushes_no_other_moment_out() -> None:
+    noise = [replace(item, metadata={"lost": "cache.db"}) for item in moments_at(*range(1, 200))]
+    (gem,) = moments_at(150.5, metadata={"lost": "src/app.py"})
+    stay = decide([*noise, replace(gem, id=1000)], moments_max=5)
+    assert len(stay) == 5 and 1000 in stay
