@@ -85,35 +85,40 @@ def losses(work: Workspace, where: Path, lost: Iterable[Version]) -> list[str]:
     lost = list(lost)
     listed = set(checkpoints(work))
     logged = {path: _logged(work, where / path) for path in {version.path for version in lost}}
-    found = {version: _holding(work, where, version, listed) for version in lost}
-    return [
-        f"{version}: {reason}"
-        for version in lost
-        if (reason := _missing(work, where, version, found[version], logged[version.path]))
-    ]
+    # Before the first restore, which takes a checkpoint of what it replaces.
+    found = {each: _holding(work, where, each, listed & logged[each.path]) for each in lost}
+    reasons = {
+        each: _restored(work, where, each, found[each])
+        if found[each]
+        else _unfound(work, where, each, listed, logged[each.path])
+        for each in lost
+    }
+    return [f"{each}: {reason}" for each, reason in reasons.items() if reason]
 
 
-def _missing(
-    work: Workspace, where: Path, version: Version, holding: list[int], logged: set[int]
+def _restored(work: Workspace, where: Path, version: Version, holding: list[int]) -> str:
+    """What goes wrong when a version is restored; empty if nothing does."""
+    path = where / version.path
+    code, said = command(work, "restore", str(holding[0]), str(path), "--force", "--json")
+    if code:
+        return f"restore {holding[0]} ended with {code}: {said}"
+    return "" if path.read_bytes() == version.bytes else f"restore {holding[0]} gave other bytes"
+
+
+def _unfound(
+    work: Workspace, where: Path, version: Version, listed: set[int], logged: set[int]
 ) -> str:
-    """What keeps a user from having a version again; empty if nothing does."""
+    holding = _holding(work, where, version, listed)
     if not holding:
         return "in no checkpoint"
-    named = [number for number in holding if number in logged]
-    if not named:
-        return f"in checkpoints {holding}, none of which `log` names (it names {sorted(logged)})"
-    path = where / version.path
-    code, said = command(work, "restore", str(named[0]), str(path), "--force", "--json")
-    if code:
-        return f"restore {named[0]} ended with {code}: {said}"
-    return "" if path.read_bytes() == version.bytes else f"restore {named[0]} gave other bytes"
+    return f"in checkpoints {holding}, none of which `log` names (it names {sorted(logged)})"
 
 
-def _holding(work: Workspace, where: Path, version: Version, listed: set[int]) -> list[int]:
-    """The listed checkpoints that have a version, by `.checkpoints`."""
+def _holding(work: Workspace, where: Path, version: Version, numbers: set[int]) -> list[int]:
+    """Which of these checkpoints have a version, by `.checkpoints`."""
     inside = (where / version.path).relative_to(work.path)
     wanted = version.bytes
-    return [number for number in sorted(listed) if _bytes(work, number, inside) == wanted]
+    return [number for number in sorted(numbers) if _bytes(work, number, inside) == wanted]
 
 
 def _bytes(work: Workspace, number: int, inside: Path) -> bytes | None:
