@@ -249,6 +249,35 @@ def test_a_link_that_another_step_replaces_is_kept(alone: Workspace) -> None:
     assert {"first", "second"} <= set(targets), story(alone)
 
 
+# -- what needs no moment -------------------------------------------------------------------------
+
+_PROBES = """
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    echo probe $i > conftest.c
+    sleep 0.03
+    cp conftest.c conftest.o
+    rm -f conftest.c conftest.o
+done
+"""
+
+
+@pytest.mark.parametrize("harness", ["python", "bash-terminal"])
+def test_what_one_call_makes_and_destroys_within_a_second_needs_no_moment(
+    alone: Workspace, harness: str
+) -> None:
+    """A configure script does this hundreds of times, and moments are not without number."""
+    program = outside(alone) / "probes.sh"
+    program.write_text(_PROBES)
+    before = set(checkpoints(alone))
+    plan = Plan((Run((f"sh {program}",)),), ())
+    perform(HARNESSES[harness], plan, 0, alone.path, outside(alone))
+    taken = set(checkpoints(alone)) - before
+    assert len(taken) <= 1, story(alone)
+
+
+# -- other policies -------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("policy", ["quiet", "interval 30"])
 def test_other_policies_lose_nothing_either(policy: str) -> None:
     with mounted("compiled", "--auto", policy) as work:

@@ -17,6 +17,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
+
+Step = dict[str, Any]
 
 #: No step takes longer; what would hang ends the harness.
 PATIENCE = 60
@@ -25,7 +29,7 @@ PATIENCE = 60
 # -- a process for each command -------------------------------------------------------------------
 
 
-def run(command, **how):
+def run(command: str, **how: Any) -> None:
     done = subprocess.run(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -38,12 +42,12 @@ def run(command, **how):
         sys.exit(f"exit {done.returncode} of: {command}\n{done.stdout}{done.stderr}")
 
 
-def in_its_session(command):
+def in_its_session(command: str) -> None:
     run(command, start_new_session=True)
 
 
-def with_asyncio(steps):
-    async def each():
+def with_asyncio(steps: list[Step]) -> None:
+    async def each() -> None:
         for step in steps:
             process = await asyncio.create_subprocess_shell(
                 step["run"],
@@ -65,12 +69,12 @@ def with_asyncio(steps):
 class Typist:
     """Types commands into a shell, and knows by a file of its own when each has ended."""
 
-    def __init__(self, plan, type_line):
+    def __init__(self, plan: str, type_line: Callable[[str], object]) -> None:
         self._ends = os.path.dirname(plan)
         self._type = type_line
         self._number = 0
 
-    def __call__(self, command):
+    def __call__(self, command: str) -> None:
         self._number += 1
         end = f"{self._ends}/end.{self._number}"
         self._type(f"{command}; echo $? > {end}.new && mv {end}.new {end}\n")
@@ -85,7 +89,7 @@ class Typist:
             sys.exit(f"exit {code} of: {command}")
 
 
-def on_a_pipe(plan, steps):
+def on_a_pipe(plan: str, steps: list[Step]) -> None:
     shell = subprocess.Popen(["bash"], stdin=subprocess.PIPE, bufsize=0)
     try:
         one_by_one(steps, Typist(plan, lambda line: shell.stdin.write(line.encode())))
@@ -94,7 +98,7 @@ def on_a_pipe(plan, steps):
         shell.wait(PATIENCE)
 
 
-def on_a_terminal(plan, steps):
+def on_a_terminal(plan: str, steps: list[Step]) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp("bash", ["bash", "--norc", "-i"])
@@ -106,7 +110,7 @@ def on_a_terminal(plan, steps):
         os.waitpid(pid, 0)
 
 
-def drain(terminal):
+def drain(terminal: int) -> None:
     """What a shell prints must be read, or it waits."""
     try:
         while os.read(terminal, 65536):
@@ -115,13 +119,13 @@ def drain(terminal):
         pass  # the shell has ended
 
 
-def in_tmux(plan, steps):
+def in_tmux(plan: str, steps: list[Step]) -> None:
     tmux = ["tmux", "-S", f"{os.path.dirname(plan)}/tmux", "-f", "/dev/null"]
 
-    def call(*words):
+    def call(*words: str) -> None:
         subprocess.run([*tmux, *words], check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
 
-    def type_line(line):
+    def type_line(line: str) -> None:
         call("send-keys", "-t", "agent", "-l", line.rstrip("\n"))
         call("send-keys", "-t", "agent", "Enter")
 
@@ -135,24 +139,24 @@ def in_tmux(plan, steps):
 # -- edits by its own process ---------------------------------------------------------------------
 
 
-def write_plainly(path, text):
+def write_plainly(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
 
-def write_and_rename(path, text):
+def write_and_rename(path: str, text: str) -> None:
     new = f"{path}.tmp.{os.getpid()}.{os.urandom(4).hex()}"
     write_plainly(new, text)
     os.replace(new, path)
 
 
-def truncate_and_write(path, text):
+def truncate_and_write(path: str, text: str) -> None:
     with open(path, "r+" if os.path.exists(path) else "x") as file:
         file.truncate(0)
         file.write(text)
 
 
-def write_in_place(path, text):
+def write_in_place(path: str, text: str) -> None:
     with open(path, "r+" if os.path.exists(path) else "x") as file:
         file.write(text)
         file.truncate()
@@ -169,7 +173,11 @@ EDITS = {
 # -- all of them ----------------------------------------------------------------------------------
 
 
-def one_by_one(steps, run_command, edit=None):
+def one_by_one(
+    steps: list[Step],
+    run_command: Callable[[str], object],
+    edit: Callable[[str, str], object] | None = None,
+) -> None:
     for step in steps:
         if "run" in step:
             run_command(step["run"])
@@ -179,7 +187,7 @@ def one_by_one(steps, run_command, edit=None):
         time.sleep(step["gap"])
 
 
-def main():
+def main() -> None:
     way, plan = sys.argv[1:]
     with open(plan) as file:
         steps = json.load(file)
