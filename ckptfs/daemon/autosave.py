@@ -77,7 +77,7 @@ class AutoSave:
             self.unseen += begins
             step, call = None, UNKNOWN
         else:
-            step, call = caller.step, caller.call
+            step, call, pid = caller
         due = self._checkpointer.before_change(step if begins else None, now_ns)
         if due is not None:
             self._save(due, "auto")
@@ -88,7 +88,7 @@ class AutoSave:
             message = edit_message([path]) if step is not None and step.edits else ""
             due = Due(cause_of(step), message or message_of(step), "moment")
             self._save(due, MOMENT, {LOST: os.fsdecode(path)} if path else None)
-        self._told = (caller.pid if caller else pid, call, now_ns)
+        self._told = (pid, call, now_ns)
         self._signer.sign(step)
 
     def declare(self, pid: int) -> bool:
@@ -121,9 +121,9 @@ class AutoSave:
             self._recent[pid] = (caller, now_ns + TRUST_NS)
         return caller
 
-    def made(self, ino: int) -> None:
+    def made(self, ino: int, *, content: bool = True) -> None:
         """The process that was told of last has made or changed this inode."""
-        self._moments.note(ino, *self._told)
+        self._moments.note(ino, *self._told, content=content)
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
         """These are new, each made by the process beside it."""

@@ -321,7 +321,7 @@ class Operations(pyfuse3.Operations):
         self.requests.before(ctx.pid, None, node)
         view, ino, _ = self.requests.at(node)
         self._fs.setxattr(view, ino, name, value)
-        self.requests.made(ino)
+        self.requests.redescribed(ino)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
@@ -329,4 +329,4 @@ class Operations(pyfuse3.Operations):
         self.requests.before(ctx.pid, None, node)
         view, ino, _ = self.requests.at(node)
         self._fs.removexattr(view, ino, name)
-        self.requests.made(ino)
+        self.requests.redescribed(ino)

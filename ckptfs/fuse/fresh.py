@@ -89,7 +89,7 @@ class Fresh:
         for directory in directories:
             fs.dress(view, directory)
             if directory[_DRESSED]:
-                self._guard.made(directory[0])
+                self._guard.made(directory[0], content=False)
 
     def is_certain(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
@@ -118,7 +118,7 @@ class Fresh:
         """Link a file that was taken, with the time of change that was answered then."""
         self._guard(pid, None)
         self._fs.link(self._fs.head, Ino(node), Ino(parent), name, time_ns)
-        self._guard.made(node)
+        self._guard.made(node, content=False)
 
     def lose(self) -> None:
         """Something that was acknowledged could not be put into the workspace: better to stop than

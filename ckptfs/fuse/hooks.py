@@ -21,8 +21,9 @@ class Guard(Protocol):
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """``begins`` is false where a process goes on with what it did before."""
 
-    def made(self, ino: int) -> None:
-        """The process that was told of last has made or changed this inode."""
+    def made(self, ino: int, *, content: bool = True) -> None:
+        """The process that was told of last has made or changed this inode: its content, or only
+        what is said of it."""
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
         """These are new, each made by the process beside it."""
@@ -52,7 +53,7 @@ class _Unguarded:
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         self._pid = pid
 
-    def made(self, ino: int) -> None:
+    def made(self, ino: int, *, content: bool = True) -> None:
         self.made_all([ino], [self._pid])
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:

@@ -178,7 +178,7 @@ class Requests:
         source, ino, _ = self.at(node)
         if source is not view:
             raise _error(errno.EXDEV)
-        return self._made(self._fs.link(view, ino, directory, name))
+        return self._made(self._fs.link(view, ino, directory, name), content=False)
 
     def unlink(self, parent: int, name: bytes, pid: int) -> None:
         self.before(pid, lambda: self._entry_lost(parent, name, unlinked=name), parent, name)
@@ -202,7 +202,8 @@ class Requests:
         new_view, new_ino, _ = self.entry_place(new_parent, new_name)
         if new_view is not view:
             raise _error(errno.EXDEV)
-        self._guard.made(self._fs.rename(view, ino, name, new_ino, new_name, flags))
+        moved = self._fs.rename(view, ino, name, new_ino, new_name, flags)
+        self._guard.made(moved, content=False)
 
     # -- attributes -------------------------------------------------------------------------------
 
@@ -216,14 +217,15 @@ class Requests:
         view, ino, _ = self.at(node)
         if wanted.ctime_ns is not None:
             self._clock.saw(wanted.ctime_ns)
-        return self._made(self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id))
+        inode = self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id)
+        return self._made(inode, content=wanted.size is not None)
 
-    def made(self, ino: int) -> None:
-        """The process that was told of last made or changed an inode."""
-        self._guard.made(ino)
+    def redescribed(self, ino: int) -> None:
+        """The process that was told of last changed what is said of an inode."""
+        self._guard.made(ino, content=False)
 
-    def _made(self, inode: Inode) -> Inode:
-        self._guard.made(inode.ino)
+    def _made(self, inode: Inode, *, content: bool = True) -> Inode:
+        self._guard.made(inode.ino, content=content)
         return inode
 
     # -- files ------------------------------------------------------------------------------------

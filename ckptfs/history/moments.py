@@ -29,6 +29,8 @@ STOOD_NS = 1_000 * _MS
 #: Edits of one process that are further apart than this may be steps of a harness. Gaps of 50 ms
 #: are promised; agents whose model answers at once were seen to leave 20.
 EDIT_NS = 15 * _MS
+#: Content that one call keeps changing is kept when it has been unsaved for so long.
+UNSAVED_NS = 10_000 * _MS
 #: Of a larger file that one process keeps changing in place, a database or an image, a version is
 #: kept this often.
 LARGE_BYTES = 1 << 20
@@ -66,13 +68,15 @@ class Loss(NamedTuple):
 
 
 class Content(NamedTuple):
-    """``round`` tells which seal it is unsaved since; ``since_ns`` when it began to be."""
+    """``round`` tells which seal it is unsaved since; ``since_ns`` when it began to be; ``stood``
+    that a part of it stood for the time that counts before more was added."""
 
     pid: int
     call: Key
     last_ns: int
     since_ns: int
     round: int
+    stood: bool = False
 
 
 class Moments:
@@ -106,20 +110,31 @@ class Moments:
         """Whether anything unsaved is known or suspected; else a change can destroy nothing."""
         return self._has_gaps or not self._is_clean
 
-    def note(self, ino: int, pid: int, call: Key, now_ns: int) -> None:
-        """A process made or changed an inode; 0 is one that brings what others wrote."""
+    def note(self, ino: int, pid: int, call: Key, now_ns: int, *, content: bool = True) -> None:
+        """A process made or changed an inode; 0 is one that brings what others wrote. Without
+        ``content`` it changed only what is said of it: its mode, its times, its names."""
         known = self._contents.get(ino)
-        since_ns = now_ns
-        if known is not None:
+        if known is None:
+            if len(self._contents) >= CONTENTS_MAX:
+                self._forget()
+            found = Content(pid, call, now_ns, now_ns, self._round)
+        else:
             if not pid:
                 pid, call = known.pid, known.call
-            if known.round == self._round:
-                since_ns = known.since_ns
-                call = call if call == known.call else SEVERAL
-        elif len(self._contents) >= CONTENTS_MAX:
-            self._forget()
-        self._contents[ino] = Content(pid, call, now_ns, since_ns, self._round)
+            found = self._changed(known, pid, call, now_ns, content=content)
+        self._contents[ino] = found
         self._is_clean = False
+
+    def _changed(
+        self, known: Content, pid: int, call: Key, now_ns: int, *, content: bool
+    ) -> Content:
+        if known.round != self._round:
+            return Content(pid, call, now_ns, now_ns, self._round)
+        call = call if call == known.call else SEVERAL
+        if not content:
+            return known._replace(pid=pid, call=call)
+        stood = known.stood or now_ns - known.last_ns >= self.stood_ns
+        return Content(pid, call, now_ns, known.since_ns, self._round, stood)
 
     def note_new(self, inodes: Iterable[int], pid: int, call: Key, now_ns: int) -> None:
         """The same for many that nobody knew before."""
@@ -146,10 +161,11 @@ class Moments:
             return self._has_gaps and self._is_own(loss.ino)
         if known.call != call:
             # A change without a sender is of whoever changed the file last.
-            return bool(pid) or self._has_stood(known, loss, now_ns, self.stood_ns)
+            return bool(pid) or self._has_stood(known, loss, known.pid, now_ns, self.stood_ns)
         if loss.is_dir:
             return False  # who made it can make it again
-        return self._has_stood(known, loss, now_ns, self._patience_ns(known, loss, pid, now_ns))
+        patience_ns = self._patience_ns(known, loss, pid, now_ns)
+        return self._has_stood(known, loss, pid, now_ns, patience_ns)
 
     def _patience_ns(self, known: Content, loss: Loss, pid: int, now_ns: int) -> int:
         """For how long content may have stood that the same call destroys."""
@@ -157,10 +173,14 @@ class Moments:
             return self.stood_ns
         return min(EDIT_NS, self.stood_ns) if self._may_be_harness(pid) else self.stood_ns
 
-    def _has_stood(self, known: Content, loss: Loss, now_ns: int, patience_ns: int) -> bool:
-        if now_ns - known.last_ns < patience_ns:
-            return False
-        return loss.in_place <= LARGE_BYTES or now_ns - known.since_ns >= LARGE_NS
+    def _has_stood(
+        self, known: Content, loss: Loss, pid: int, now_ns: int, patience_ns: int
+    ) -> bool:
+        unsaved_ns = now_ns - known.since_ns
+        if loss.in_place > LARGE_BYTES and pid == known.pid:
+            return unsaved_ns >= LARGE_NS
+        rested = known.stood or now_ns - known.last_ns >= patience_ns
+        return rested or unsaved_ns >= UNSAVED_NS
 
     def _forget(self) -> None:
         """Make room: first what is saved, then everything."""

@@ -287,7 +287,7 @@ class Who:
         own = (node.process.pid, node.process.start)
         if node.step != own:
             return False
-        return own in self._has_steps or own in self._declared or node.kind == "harness"
+        return own in self._has_steps or self._kind(node) == "harness"
 
     def _named(self, node: _Node) -> Actor:
         pid, start = node.step

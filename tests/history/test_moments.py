@@ -36,8 +36,11 @@ class Desk:
     def wait(self, milliseconds: float) -> None:
         self.now_ns += round(milliseconds * MS)
 
-    def make(self, call: Key, ino: int = FILE, pid: int | None = None) -> None:
-        self.moments.note(ino, call[0] if pid is None else pid, call, self.now_ns)
+    def make(
+        self, call: Key, ino: int = FILE, pid: int | None = None, *, content: bool = True
+    ) -> None:
+        by = call[0] if pid is None else pid
+        self.moments.note(ino, by, call, self.now_ns, content=content)
 
     def is_due(self, call: Key, loss: Loss | None = None, pid: int | None = None) -> bool:
         by = call[0] if pid is None else pid
@@ -68,6 +71,29 @@ def test_a_change_lets_the_second_begin_anew(desk: Desk) -> None:
     desk.make(MAKE)
     desk.wait(900)
     assert not desk.is_due(MAKE)
+
+
+def test_what_stood_is_kept_though_its_mode_or_name_was_just_changed(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(5_000)
+    desk.make(MAKE, content=False)
+    assert desk.is_due(MAKE)
+
+
+def test_what_stood_is_kept_though_something_was_just_added_to_it(desk: Desk) -> None:
+    desk.make(MAKE)
+    desk.wait(1_500)
+    desk.make(MAKE)  # a line more in a log
+    assert desk.is_due(MAKE)
+
+
+def test_what_a_call_changes_all_the_time_is_kept_after_ten_seconds(desk: Desk) -> None:
+    for _ in range(99):
+        desk.make(MAKE)
+        assert not desk.is_due(MAKE)
+        desk.wait(100)
+    desk.wait(100)
+    assert desk.is_due(MAKE)
 
 
 def test_each_edit_of_a_harness_is_a_step(desk: Desk) -> None:
