@@ -17,7 +17,8 @@ import pytest
 from tests.steps.cases import checkpoints, losses, mounted, story
 from tests.steps.harnesses import HARNESSES, perform, start
 from tests.steps.plans import Plan, Run, Text, Version, Write
-from tests.support.mounting import Workspace
+from tests.support.mounting import Workspace, detach, is_mounted, scratch
+from tests.support.waiting import wait_until
 
 #: A little more than the second after which anything is kept.
 STOOD = 1.1
@@ -273,6 +274,42 @@ def test_what_one_call_makes_and_destroys_within_a_second_needs_no_moment(
     perform(HARNESSES[harness], plan, 0, alone.path, outside(alone))
     taken = set(checkpoints(alone)) - before
     assert len(taken) <= 1, story(alone)
+
+
+# -- where nobody can be seen ---------------------------------------------------------------------
+
+
+@contextmanager
+def unseen() -> Iterator[Workspace]:
+    """A workspace whose daemon lives in a pid namespace of its own: requests carry no process."""
+    with scratch() as base:
+        work = Workspace(base)
+        work.path.mkdir()
+        command = [sys.executable, "-m", "ckptfs", "mount", str(work.path)]
+        options = ["--store", str(work.store), "--no-write-back", "--foreground"]
+        daemon = subprocess.Popen(
+            ["unshare", "--pid", "--fork", *command, *options],
+            env=os.environ | work.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            wait_until(lambda: is_mounted(work.path), "it is mounted")
+            yield work
+        finally:
+            detach(str(work.path))
+            try:
+                daemon.wait(30)
+            finally:
+                daemon.kill()
+                daemon.wait(30)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("harness", ["python", "edit"])
+def test_processes_that_cannot_be_seen_lose_nothing(harness: str) -> None:
+    with unseen() as work:
+        edits(work, harness, 4, 0.05)
 
 
 # -- other policies -------------------------------------------------------------------------------

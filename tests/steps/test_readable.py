@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import command, story
+from tests.steps.cases import command, moments, story
 from tests.steps.harnesses import HARNESSES, perform
 from tests.steps.plans import Plan, Run
 from tests.support.mounting import Workspace, scratch
@@ -48,12 +48,13 @@ def is_a_handful(work: Workspace, harness: str, *commands: str, gap: float = 0.3
     """Do some work, each command as a tool call, and count what it adds to the list."""
     saved, said = command(work, "save", "prepared", "--allow-empty")
     assert saved == 0, said
-    before = lines(work)
+    before, moments_before = lines(work), len(moments(work))
     outside = work.store.parent / "outside"
     outside.mkdir(exist_ok=True)
     plan = Plan(tuple(Run((each,)) for each in commands), ())
     perform(HARNESSES[harness], plan, gap, work.path, outside)
     added = lines(work) - before
+    print(f"{added} lines, {len(moments(work)) - moments_before - added} moments")
     assert added <= A_HANDFUL, f"{added} lines:\n{command(work, 'list', '--all')[1]}{story(work)}"
 
 
