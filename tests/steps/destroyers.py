@@ -7,11 +7,13 @@ step before it: what is older may be in a checkpoint that was taken for somethin
 
 from __future__ import annotations
 
+import atexit
 import json
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -87,11 +89,11 @@ def _repository(command: str, *gone: str, more: str = "") -> Callable[[str, Path
 
 
 @cache
-def _npm_project() -> tuple[Path, object]:
-    """An installed project with one dependency from a tarball and npm's cache; made once a run. The
-    second of the pair keeps it."""
-    keeping = scratch()
-    base = keeping.__enter__()
+def _npm_project() -> Path:
+    """An installed project with one dependency from a tarball; made once a run."""
+    keeping = ExitStack()
+    atexit.register(keeping.close)
+    base = keeping.enter_context(scratch())
     dependency, app = base / "dep", base / "app"
     dependency.mkdir()
     app.mkdir()
@@ -102,14 +104,10 @@ def _npm_project() -> tuple[Path, object]:
     wanted = {"name": "app", "version": "0.0.1", "dependencies": {"dep": "file:dep-1.0.0.tgz"}}
     (app / "package.json").write_text(json.dumps(wanted))
     run("npm", "install", "--offline", "--no-audit", "--no-fund", cwd=app, **npm)
-    return base, keeping
+    return app
 
 
-def npm_project() -> Path:
-    return _npm_project()[0]
-
-
-NPM_CI = (
+_NPM_CI = (
     "npm ci --cache {outside}/npm --offline --no-audit --no-fund --no-update-notifier"
     " --loglevel=error"
 )
@@ -117,9 +115,9 @@ NPM_CI = (
 
 def _npm(unique: str, outside: Path) -> Plan:
     return _plain(
-        NPM_CI,
+        _NPM_CI,
         *("app", "extra", "data"),
-        before=f"cp -r {npm_project()}/app/. .",
+        before=f"cp -r {_npm_project()}/. .",
         folder="node_modules/dep",
     )(unique, outside)
 

@@ -91,10 +91,12 @@ class Typist:
 
 def on_a_pipe(plan: str, steps: list[Step]) -> None:
     shell = subprocess.Popen(["bash"], stdin=subprocess.PIPE, bufsize=0)
+    pipe = shell.stdin
+    assert pipe is not None
     try:
-        one_by_one(steps, Typist(plan, lambda line: shell.stdin.write(line.encode())))
+        one_by_one(steps, Typist(plan, lambda line: pipe.write(line.encode())))
     finally:
-        shell.stdin.close()
+        pipe.close()
         shell.wait(PATIENCE)
 
 
@@ -176,7 +178,7 @@ EDITS = {
 def one_by_one(
     steps: list[Step],
     run_command: Callable[[str], object],
-    edit: Callable[[str, str], object] | None = None,
+    edit: Callable[[str, str], object] = lambda path, text: None,
 ) -> None:
     for step in steps:
         if "run" in step:
