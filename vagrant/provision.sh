@@ -223,6 +223,25 @@ require_python() {
 # npm alone may stay away: on Debian it is hundreds of packages, and the test that uses it can skip.
 try_npm() { (require npm) || say "Going on without npm: the test that uses it will be skipped."; }
 
+# The coding agents of tests/real_agents, as its package.json pins them: 1.6 GB, so for the long tests
+# only. None needs its install script, and a script of a package may do anything.
+install_agents() {
+    agents=$venv/agents
+    wanted=$root/tests/real_agents/package.json
+    if ! have npm || cmp -s "$wanted" "$agents/installed.json"; then
+        return
+    fi
+    say "Installing coding agents into .venv/agents (1.6 GB, about a minute)"
+    rm -rf "$agents"
+    mkdir -p "$agents"
+    cp "$wanted" "$agents/package.json"
+    if (cd "$agents" && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error >&2); then
+        cp "$wanted" "$agents/installed.json"
+    else
+        say "Going on without coding agents (npm's reason stands above): the tests that run them will fail."
+    fi
+}
+
 # ---- The virtual environment ----------------------------------------------------------------
 
 # What a finished installation depends on. Python sources do not count: the package is installed
@@ -312,6 +331,7 @@ main() {
     fi
     compile_sources
     [ "$mode" = run ] || try_npm
+    [ "$mode" != deep ] || install_agents
 }
 
 main

@@ -8,6 +8,7 @@ unseen.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import LossOf
-from ckptfs.history import Cause, Checkpoint
+from ckptfs.history import Cause, Checkpoint, removal
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
 from ckptfs.history.checkpoints import LOST, MOMENT
@@ -30,8 +31,12 @@ from ckptfs.history.settings import Settings
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 
+log = logging.getLogger(__name__)
+
 #: How many process ids are remembered at once.
 _RECENT_MAX = 1024
+#: On a full disk this share of the moments goes at a time.
+_SHARE = 4
 #: How many files are looked at to name an edit.
 _EDITED_MAX = 1000
 
@@ -138,6 +143,21 @@ class AutoSave:
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
         return self._moments.is_writing(ino, caller.pid if caller else pid, now_ns)
+
+    def make_room(self) -> bool:
+        """The disk is full: let the oldest moments go. False if there is none."""
+        fs = self._service.fs
+        moments = [item for item in history.checkpoints(fs.store) if item.is_moment]
+        doomed = moments[: max(1, len(moments) // _SHARE)]
+        if not doomed:
+            return False
+        log.warning("the disk is full: %d moments go, %d are left", len(doomed), len(moments))
+        removal.delete(fs, doomed)
+        # Pages that one commit gives up can be used by the one after the next.
+        fs.commit()
+        fs.commit()
+        self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in doomed]})
+        return True
 
     def lasting(self, pid: int) -> int:
         """Until when nothing is due before a change by this process."""

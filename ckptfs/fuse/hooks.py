@@ -33,6 +33,9 @@ class Guard(Protocol):
         a process's writes is a beginning: a checkpoint before a later one would hold half a
         file."""
 
+    def make_room(self) -> bool:
+        """The disk is full: give up some of what is kept beyond need. False if there is nothing."""
+
     def lasting(self, pid: int) -> int:
         """Until when, by the monotonic clock, changes by this process that take nothing away need
         not be told before they happen, as long as no other actor changes anything. 0: they do."""
@@ -63,6 +66,9 @@ class _Unguarded:
 
     def is_writing(self, ino: int, pid: int) -> bool:
         return self._writers.get(ino) == pid
+
+    def make_room(self) -> bool:
+        return False
 
     def lasting(self, pid: int) -> int:
         return _FOREVER

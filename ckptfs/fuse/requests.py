@@ -13,7 +13,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
@@ -28,6 +29,11 @@ from ckptfs.history.moments import Loss
 from ckptfs.history.references import safe_tag
 from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode, KernelClock
 from ckptfs.store.blocks import Buffer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: As in linux/falloc.h.
 _KEEP_SIZE = 0x01
@@ -50,6 +56,23 @@ def unfamiliar(ino: int) -> bool:
     return False
 
 
+def _making_room(
+    method: Callable[Concatenate[Requests, P], R],
+) -> Callable[Concatenate[Requests, P], R]:
+    """A request that takes space: on a full disk what is kept beyond need goes first."""
+
+    @wraps(method)
+    def request(self: Requests, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        while True:
+            try:
+                return method(self, *args, **kwargs)
+            except OSError as error:
+                if error.errno not in _FULL or not self.guard.make_room():
+                    raise
+
+    return request
+
+
 class Requests:
     """One mounted workspace."""
 
@@ -58,7 +81,7 @@ class Requests:
     ) -> None:
         self._fs = fs
         self._clock = clock
-        self._guard = guard
+        self.guard = guard
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
@@ -102,7 +125,7 @@ class Requests:
             return  # it will be refused
         excluded = fs.head.aside is not None
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
-            self._guard(pid, loss, begins=begins)
+            self.guard(pid, loss, begins=begins)
 
     def _entry_lost(
         self, parent: int, name: bytes, *, unlinked: bytes = b"", is_dir: bool = False
@@ -147,6 +170,7 @@ class Requests:
         view, ino, _ = self.nodes.place(node)
         return self._fs.readlink(view, ino)
 
+    @_making_room
     def mknod(
         self, parent: int, name: bytes, mode: int, rdev: int, pid: int, uid: int, gid: int
     ) -> Inode:
@@ -154,17 +178,20 @@ class Requests:
         view, ino, _ = self.entry_place(parent, name)
         return self._made(self._fs.mknod(view, ino, name, mode, uid, gid, rdev))
 
+    @_making_room
     def make_nameless(self, parent: int, mode: int, pid: int, uid: int, gid: int) -> Inode:
         """As open(2) with O_TMPFILE."""
         self.before(pid, None, parent)
         view, ino, _ = self.at(parent)
         return self._made(self._fs.make_nameless(view, ino, mode, uid, gid))
 
+    @_making_room
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         self.before(pid, None, parent, name, is_dir=True)
         view, ino, _ = self.entry_place(parent, name)
         return self._made(self._fs.mkdir(view, ino, name, mode, uid, gid))
 
+    @_making_room
     def symlink(
         self, parent: int, name: bytes, target: bytes, pid: int, uid: int, gid: int
     ) -> Inode:
@@ -172,6 +199,7 @@ class Requests:
         view, ino, _ = self.entry_place(parent, name)
         return self._made(self._fs.symlink(view, ino, name, target, uid, gid))
 
+    @_making_room
     def link(self, node: int, parent: int, name: bytes, pid: int) -> Inode:
         self.before(pid, None, parent, name)
         view, directory, _ = self.entry_place(parent, name)
@@ -190,6 +218,7 @@ class Requests:
         view, ino, _ = self.entry_place(parent, name)
         self._fs.rmdir(view, ino, name)
 
+    @_making_room
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
     ) -> None:
@@ -203,10 +232,11 @@ class Requests:
         if new_view is not view:
             raise _error(errno.EXDEV)
         moved = self._fs.rename(view, ino, name, new_ino, new_name, flags)
-        self._guard.made(moved, content=False)
+        self.guard.made(moved, content=False)
 
     # -- attributes -------------------------------------------------------------------------------
 
+    @_making_room
     def setattr(self, node: int, wanted: Attributes, pid: int, keep_set_id: bool) -> Inode:
         if pid in touching:
             return self.getattr(node)
@@ -222,10 +252,10 @@ class Requests:
 
     def redescribed(self, ino: int) -> None:
         """The process that was told of last changed what is said of an inode."""
-        self._guard.made(ino, content=False)
+        self.guard.made(ino, content=False)
 
     def _made(self, inode: Inode, *, content: bool = True) -> Inode:
-        self._guard.made(inode.ino, content=content)
+        self.guard.made(inode.ino, content=content)
         return inode
 
     # -- files ------------------------------------------------------------------------------------
@@ -239,11 +269,12 @@ class Requests:
         view, ino, _ = self.nodes.place(node)
         return self._fs.read_pieces(view, ino, offset, size)
 
+    @_making_room
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
         view, ino, _ = self._to_write(node, pid, offset)
         written = self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
-        self._guard.made(ino)
+        self.guard.made(ino)
         return written
 
     def _to_write(self, node: int, pid: int, offset: int) -> Place:
@@ -256,10 +287,11 @@ class Requests:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         overwritten = partial(self._bytes_lost, node, offset, in_place=True)
-        begins = bool(pid) and not self._guard.is_writing(node, pid)
+        begins = bool(pid) and not self.guard.is_writing(node, pid)
         self.before(pid, overwritten, node, begins=begins)
         return self.at(node)
 
+    @_making_room
     def allocate(
         self, node: int, offset: int, length: int, mode: int, pid: int, keep_set_id: bool
     ) -> None:
@@ -274,7 +306,7 @@ class Requests:
         else:
             view, ino, _ = self._to_write(node, pid, FILE_SIZE_MAX)
             fs.allocate(view, ino, offset, length, keep_size=keep_size, keep_set_id=keep_set_id)
-        self._guard.made(ino)
+        self.guard.made(ino)
 
     def seek(self, node: int, offset: int, whence: int) -> int:
         """The next place with data, or without: SEEK_DATA or SEEK_HOLE. In the live tree all is
@@ -291,6 +323,7 @@ class Requests:
             raise _error(errno.ENXIO)
         return offset if whence == os.SEEK_DATA else size
 
+    @_making_room
     def copy_range(
         self,
         node: int,
@@ -310,7 +343,7 @@ class Requests:
             length,
             keep_set_id=keep_set_id,
         )
-        self._guard.made(ino)
+        self.guard.made(ino)
         return copied
 
     def share_record(self, node: int, length: int) -> bytes | None:
@@ -320,7 +353,7 @@ class Requests:
 
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""
-        return Fresh(self._fs, self._clock, self._guard)
+        return Fresh(self._fs, self._clock, self.guard)
 
     # -- directories ------------------------------------------------------------------------------
 

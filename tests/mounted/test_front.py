@@ -311,8 +311,8 @@ def test_a_checkpoint_that_expires_is_gone_for_the_kernel_too(work: Workspace) -
         restore(work, saved)
     before = [saved.parent / str(int(saved.name) + number) for number in (1, 2)]
     assert [(path / "file").read_text() for path in before] == ["2", "3"]
-    for key in ("keep_all", "hourly", "daily"):
-        succeed(work.cli("config", f"retention.{key}", "1s", "-w", work.path))
+    for key in ("retention.keep_all", "retention.hourly", "retention.daily", "moments.keep"):
+        succeed(work.cli("config", key, "1s", "-w", work.path))
     succeed(work.cli("config", "retention.max_checkpoints", "1", "-w", work.path))
     (work.path / "file").write_text("4")
     wait_until(lambda: not before[0].exists(), "the name of an expired checkpoint to go")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
 import random
@@ -174,7 +175,7 @@ def test_holes_of_a_checkpoint_are_found(own_mount: Workspace, elsewhere: Path) 
 def test_what_another_command_takes_away_is_saved_before(
     make_workspace: Callable[..., Workspace], data: bytes, option: str
 ) -> None:
-    work = make_workspace("--auto", "off")
+    work = make_workspace()
     (work.path / "file").write_bytes(data)
     subprocess.run(
         ["fallocate", option, "-o", "0", "-l", str(SIZE), work.path / "file"],
@@ -182,7 +183,9 @@ def test_what_another_command_takes_away_is_saved_before(
         start_new_session=True,
     )
     assert (work.path / "file").read_bytes() == bytes(SIZE)
-    assert (work.path / ".checkpoints" / "latest" / "file").read_bytes() == data
+    found = json.loads(succeed(work.cli("list", "--moments", "--json", "-w", work.path)).stdout)
+    newest = str(found["checkpoints"][0]["id"])
+    assert (work.path / ".checkpoints" / newest / "file").read_bytes() == data
 
 
 # --- copies ----------------------------------------------------------------------------------

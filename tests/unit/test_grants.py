@@ -46,6 +46,9 @@ class Watched:
     def is_writing(self, ino: int, pid: int) -> bool:
         return (ino, pid) in self.wrote
 
+    def make_room(self) -> bool:
+        return False
+
     def lasting(self, pid: int) -> int:
         return self.until_ns if pid == PID else 0
 
