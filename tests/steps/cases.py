@@ -49,87 +49,97 @@ class Case(NamedTuple):
         return f"{self.harness}-{self.destroyer}-{self.gap * 1000:.0f}ms"
 
 
+class Place:
+    """A directory of a case's own in a workspace, and one outside of it."""
+
+    def __init__(self, work: Workspace) -> None:
+        self.work = work
+        self.name = f"c{next(_numbers)}"
+        self.path = work.path / self.name
+        self.path.mkdir()
+        self.outside = work.store.parent / f"outside-{self.name}"
+        self.outside.mkdir()
+
+    def past(self, checkpoint: int) -> Path:
+        """The directory as it was."""
+        return self.work.path / ".checkpoints" / str(checkpoint) / self.name
+
+
 @dataclass(frozen=True)
 class Done:
-    """A case that has run in a directory of a workspace."""
+    """A case that has run."""
 
     case: Case
     plan: Plan
-    work: Workspace
-    where: Path
+    place: Place
 
     def losses(self) -> list[str]:
-        return losses(self.work, self.where, self.plan.lost)
+        return losses(self.place, self.plan.lost)
 
 
 def run(case: Case, work: Workspace) -> Done:
     """Run a case in a directory of its own."""
     harness = HARNESSES[case.harness]
-    name = f"c{next(_numbers)}"
-    outside = work.store.parent / f"outside-{name}"
-    outside.mkdir()
-    where = work.path / name
-    where.mkdir()
-    plan = DESTROYERS[case.destroyer].make(name, outside)
+    place = Place(work)
+    plan = DESTROYERS[case.destroyer].make(place.name, place.outside)
     if harness.drafts:
         plan = drafted(plan)
-    perform(harness, plan, case.gap, where, outside)
-    return Done(case, plan, work, where)
+    perform(harness, plan, case.gap, place.path, place.outside)
+    return Done(case, plan, place)
 
 
 # -- looking for what was lost --------------------------------------------------------------------
 
 
-def losses(work: Workspace, where: Path, lost: Iterable[Version]) -> list[str]:
-    """Every version below `where` that a user would not find again, with what is wrong."""
+def losses(place: Place, lost: Iterable[Version]) -> list[str]:
+    """Every version that a user would not find again, with what is wrong."""
     lost = list(lost)
-    listed = set(checkpoints(work))
-    logged = {path: _logged(work, where / path) for path in {version.path for version in lost}}
+    listed = set(checkpoints(place.work))
+    logged = {path: _logged(place, path) for path in {version.path for version in lost}}
     # Before the first restore, which takes a checkpoint of what it replaces.
-    found = {each: _holding(work, where, each, listed & logged[each.path]) for each in lost}
+    found = {version: _holding(place, version, listed & logged[version.path]) for version in lost}
     reasons = {
-        each: _restored(work, where, each, found[each])
-        if found[each]
-        else _unfound(work, where, each, listed, logged[each.path])
-        for each in lost
+        version: _restored(place, version, found[version][0])
+        if found[version]
+        else _unfound(place, version, listed, logged[version.path])
+        for version in lost
     }
-    return [f"{each}: {reason}" for each, reason in reasons.items() if reason]
+    return [f"{version}: {reason}" for version, reason in reasons.items() if reason]
 
 
-def _restored(work: Workspace, where: Path, version: Version, holding: list[int]) -> str:
+def _restored(place: Place, version: Version, number: int) -> str:
     """What goes wrong when a version is restored; empty if nothing does."""
-    path = where / version.path
-    code, said = command(work, "restore", str(holding[0]), str(path), "--force", "--json")
+    path = place.path / version.path
+    code, said = command(place.work, "restore", str(number), str(path), "--force", "--json")
     if code:
-        return f"restore {holding[0]} ended with {code}: {said}"
-    return "" if path.read_bytes() == version.bytes else f"restore {holding[0]} gave other bytes"
+        return f"restore {number} ended with {code}: {said}"
+    return "" if path.read_bytes() == version.bytes else f"restore {number} gave other bytes"
 
 
-def _unfound(
-    work: Workspace, where: Path, version: Version, listed: set[int], logged: set[int]
-) -> str:
-    holding = _holding(work, where, version, listed)
+def _unfound(place: Place, version: Version, listed: set[int], logged: set[int]) -> str:
+    holding = _holding(place, version, listed)
     if not holding:
         return "in no checkpoint"
     return f"in checkpoints {holding}, none of which `log` names (it names {sorted(logged)})"
 
 
-def _holding(work: Workspace, where: Path, version: Version, numbers: set[int]) -> list[int]:
+def _holding(place: Place, version: Version, numbers: set[int]) -> list[int]:
     """Which of these checkpoints have a version, by `.checkpoints`."""
-    inside = (where / version.path).relative_to(work.path)
     wanted = version.bytes
-    return [number for number in sorted(numbers) if _bytes(work, number, inside) == wanted]
+    return [
+        number for number in sorted(numbers) if _bytes(place.past(number) / version.path) == wanted
+    ]
 
 
-def _bytes(work: Workspace, number: int, inside: Path) -> bytes | None:
+def _bytes(path: Path) -> bytes | None:
     try:
-        return (work.path / ".checkpoints" / str(number) / inside).read_bytes()
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _logged(work: Workspace, path: Path) -> set[int]:
-    code, said = command(work, "log", str(path), "--json")
+def _logged(place: Place, path: str) -> set[int]:
+    code, said = command(place.work, "log", str(place.path / path), "--json")
     if code:
         return set()  # a path that no checkpoint has ever seen
     versions = json.loads(said)["versions"]
@@ -226,4 +236,4 @@ def _verdict(outcome: Done | str) -> str:
     if isinstance(outcome, str):
         return outcome
     found = outcome.losses()
-    return f"{outcome.case} ({outcome.where.name}): {'; '.join(found)}" if found else ""
+    return f"{outcome.case} ({outcome.place.name}): {'; '.join(found)}" if found else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import mounted
+from tests.steps.cases import FRONTS, Place, mounted
 from tests.support.mounting import HAVE_FUSE, PLAIN, Workspace
 
 HERE = Path(__file__).parent
@@ -59,14 +59,13 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def alone() -> Iterator[Workspace]:
-    """A workspace for this test alone."""
-    with mounted("compiled") as made:
-        yield made
+def place(served: Served) -> Place:
+    """A directory of the test's own."""
+    return Place(served("compiled"))
 
 
-@pytest.fixture(params=["compiled", "pyfuse3"])
-def either(request: pytest.FixtureRequest) -> Iterator[Workspace]:
-    """A workspace for this test alone, through each way of serving requests."""
+@pytest.fixture(params=FRONTS)
+def either(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A directory of the test's own, through each way of serving requests."""
     with mounted(request.param) as made:
-        yield made
+        yield Place(made)
