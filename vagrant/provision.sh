@@ -111,6 +111,7 @@ packages_for() {
     dnf:Python.h) echo python3-devel ;;
     dnf:sqlite3) echo sqlite ;;
     dnf:npm) echo nodejs-npm ;;
+    dnf:vim) echo vim-enhanced ;;
     zypper:python3 | zypper:ensurepip) echo python311 ;;
     zypper:Python.h) echo python311-devel ;;
     zypper:npm) echo npm-default ;;
@@ -121,6 +122,8 @@ packages_for() {
     *:setfacl) echo acl ;;
     *:getfattr) echo attr ;;
     *:inotifywait) echo inotify-tools ;;
+    *:bwrap) echo bubblewrap ;;
+    *:autoreconf) echo autoconf ;;
     *) echo "$1" ;;
     esac
 }
@@ -311,7 +314,9 @@ compile_sources() { "$venv/bin/python" -m compileall -q "$root/ckptfs" || say "G
 main() {
     case $mode in
     run) tools= ;;
-    tests | deep) tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish" ;; # what the mounted tests drive
+    tests | deep) # what the mounted tests drive, and the programs that agents and people work with
+        tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish"
+        tools="$tools bwrap tmux vim ed autoreconf automake" ;;
     *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # A quota is tested by root alone, and others seldom have its tools in their PATH.
