@@ -34,6 +34,8 @@ COMMAND_MAX = 200
 #: What of a command line may be recorded: all, all but secrets, the program's name, nothing.
 RECORDS = FULL, MASKED, NAME, OFF = "full", "masked", "name", "off"
 
+#: What stands behind this is not shown, so nobody has to look at it.
+_SHOWN_MAX = 4096
 #: A text that is so long may have been cut somewhere on its way, and in the middle of a secret.
 _LONG = 2048
 #: With so many characters a secret that is known by its shape is recognised.
@@ -54,7 +56,8 @@ def shown(text: str, record: str = MASKED) -> str:
     if record == OFF or not text:
         return ""
     if record == NAME:
-        return _line(masked(first_program(unwrapped_text(text)) or "?"))
+        return _line(masked(first_program(unwrapped_text(text)[:_SHOWN_MAX]) or "?"))
+    text = text[:_SHOWN_MAX]
     return _line(text if record == FULL else masked(_without_cut_secret(text)))
 
 

@@ -25,6 +25,9 @@ from ckptfs.commands.words import (
 #: How many shells within shells are followed.
 _SHELLS_MAX = 16
 
+#: What is longer is no simple command, or is shown without its end anyway.
+_SIMPLE_MAX = 8192
+
 #: Takes one wrapper off a command: from its words and the place of the wrapper to the place of the
 #: command in it, or to the text that a shell is given; None if it runs nothing.
 Wrapper = Callable[[Sequence[str], int], int | str | None]
@@ -33,13 +36,20 @@ Wrapper = Callable[[Sequence[str], int], int | str | None]
 def unwrapped(argv: Sequence[str]) -> str:
     """The command that a command line is about, as one would type it. A single argument is a title
     that a program gave itself, and stands for a whole line."""
-    return unwrapped_text(argv[0] if len(argv) == 1 and argv[0] else quoted(argv))
+    if len(argv) == 1 and argv[0]:
+        return unwrapped_text(argv[0])
+    at = 0
+    while isinstance(inside := _inside(argv, at), int):
+        at = inside
+    if isinstance(inside, str) and inside.strip():
+        return unwrapped_text(inside.strip())
+    return quoted(argv[at:])
 
 
 def unwrapped_text(text: str) -> str:
     """The same for a command line that is a text."""
     for _ in range(_SHELLS_MAX):
-        inner = (_from_agent(text) or _from_programs(text) or "").strip()
+        inner = (_from_agent(text) or _from_programs(text[:_SIMPLE_MAX]) or "").strip()
         if not inner:
             break
         text = inner

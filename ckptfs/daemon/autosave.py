@@ -237,7 +237,7 @@ class AutoSave:
         if found.step.edits:
             changed = self._moments.changed_by(found.call)[:_EDITED_MAX]
             files = [path_of(self._service.fs, Ino(ino)) for ino in changed]
-            message = edit_message(files) or message
+            message = edit_message(files) or "before: edit"
         self._rename(self._last, message, cause_of(found.step))
 
     def _rename(self, checkpoint: Checkpoint, message: str, cause: Cause) -> None:

@@ -28,8 +28,10 @@ from ckptfs.model import Clock
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: How much of a command line is read: what agents put around a command takes up a part of it.
-_CMDLINE_BYTES = 16 << 10
+#: How much of a command line is read to see what kind of program it is, and to name it: what agents
+#: put around a command may be 40 KB, with the command at its end.
+_ARGV_BYTES = 4 << 10
+_CMDLINE_BYTES = 64 << 10
 #: How far up parents are followed.
 ANCESTORS_MAX = 64
 #: How many processes and groups are remembered; the oldest half goes when there are more.
@@ -302,7 +304,7 @@ class Who:
             known = self._named(node)
             if not known.provisional:
                 _remember(self._steps, node.step, known)
-        edits = self._is_edit(node)
+        edits = known.edits or self._is_edit(node)
         return known if known.edits == edits else known._replace(edits=edits)
 
     def _is_edit(self, node: _Node) -> bool:
@@ -323,10 +325,13 @@ class Who:
         # whose shell has not asked for it, lost its command line.
         forked = is_shell(argv) and argv == read_argv(leader.ppid, self._proc)
         command = self._command(member if forked or not argv else leader)
-        return Actor(pid, start, command, self._session(leader), forked and member.pid == pid)
+        session, provisional = self._session(leader), forked and member.pid == pid
+        # An agent may have a process of its own make an edit.
+        edits = os.path.basename(command.partition(" ")[0]) in self.harnesses
+        return Actor(pid, start, command, session, provisional, edits)
 
     def _command(self, process: Process) -> str:
-        argv = read_argv(process.pid, self._proc)
+        argv = read_argv(process.pid, self._proc, _CMDLINE_BYTES)
         return command_line(argv, self.record) if argv else printable(process.comm)
 
     def _session(self, process: Process) -> str:
@@ -377,9 +382,9 @@ def read_process(pid: int, proc: str = "/proc") -> Process | None:
     )
 
 
-def read_argv(pid: int, proc: str = "/proc") -> list[bytes]:
+def read_argv(pid: int, proc: str = "/proc", size: int = _ARGV_BYTES) -> list[bytes]:
     """A process's arguments, as far as they are needed; empty for one that is ending."""
-    raw = _read(f"{proc}/{pid}/cmdline", _CMDLINE_BYTES).rstrip(b"\0")
+    raw = _read(f"{proc}/{pid}/cmdline", size).rstrip(b"\0")
     return raw.split(b"\0") if raw else []
 
 
