@@ -16,8 +16,8 @@ from bench.keepers import KEEPERS
 from bench.kit import Kit, NotToBeHad
 from bench.machine import machine_facts, rival_facts
 from bench.outcome import Outcome
-from bench.product import ProductFailed, compile_sources
-from bench.scale import FULL, NORMAL, QUICK, Scale
+from bench.product import AUTO_OFF, Installation, ProductFailed, compile_sources
+from bench.scale import FULL, NORMAL, QUICK
 from bench.session import Plan, default_cache, run_plan
 
 #: Everyone to compare with beyond the directory's own file system.
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     took_part = [each for each in plan.rivals if each not in outcome.skipped]
     facts |= rival_facts(plan.kit, took_part)
-    _show(options, plan.scale, outcome, facts)
+    _show(options, plan, outcome, facts)
     if not finished:
         return 130
     return 1 if outcome.failed else 0
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="smaller, about 3 minutes")
+    size.add_argument("--quick", action="store_true", help="smaller, about 5 minutes")
     size.add_argument("--full", action="store_true", help="also with a million files; takes long")
     parser.add_argument(
         "--rivals",
@@ -79,7 +79,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help="measure nothing; write docs/BENCHMARKS.md from a result, the newest by default",
     )
-    parser.add_argument("--base", metavar="REV", help="compare with another revision of ckptfs")
+    baseline = parser.add_mutually_exclusive_group()
+    baseline.add_argument("--base", metavar="REV", help="compare with another revision of ckptfs")
+    baseline.add_argument(
+        "--against-off",
+        action="store_true",
+        help="compare with this very checkout, mounted with --auto off",
+    )
     parser.add_argument("--offline", action="store_true", help="install and fetch nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="such as 'git*'")
     parser.add_argument("--list", action="store_true", help="name all workloads and figures")
@@ -104,7 +110,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     cache = default_cache()
     tell = _teller()
     kit = Kit(cache, not options.offline, tell)
-    base = compare.build(kit, options.base) if options.base else None
+    base = _base(options, kit)
     wanted_figures = {k: v for k, v in figures.items() if registry.matches(k, options.only)}
     return Plan(
         scale=scale.repeated(options.repeat),
@@ -116,10 +122,18 @@ def _plan(options: argparse.Namespace) -> Plan:
         kit=kit,
         under_test=options.under_test and options.under_test.resolve(),
         base=base,
-        verbs="growth-files" in wanted_figures,
+        # Automatic checkpoints make no difference to verbs.
+        verbs="growth-files" in wanted_figures and not options.against_off,
         keep=options.keep,
         tell=tell,
     )
+
+
+def _base(options: argparse.Namespace, kit: Kit) -> Installation | None:
+    """The ckptfs that is the baseline, if one is."""
+    if options.against_off:
+        return AUTO_OFF
+    return compare.build(kit, options.base) if options.base else None
 
 
 def chosen_rivals(asked: list[str] | None, quick: bool) -> tuple[str, ...]:
@@ -147,17 +161,13 @@ def _list() -> int:
     return 0
 
 
-def _show(
-    options: argparse.Namespace, scale: Scale, outcome: Outcome, facts: dict[str, str]
-) -> None:
+def _show(options: argparse.Namespace, plan: Plan, outcome: Outcome, facts: dict[str, str]) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-    if options.base:
-        compare.print_changes(console, outcome, scale, facts)
-    else:
-        report.print_report(console, outcome, scale, facts)
-    path = options.json or _default_json(options)
+    show = compare.print_changes if plan.base else report.print_report
+    show(console, outcome, plan.scale, facts)
+    path = options.json or _default_json(plan)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report.as_json(outcome, scale, facts), indent=1) + "\n")
+    path.write_text(json.dumps(report.as_json(outcome, plan.scale, facts), indent=1) + "\n")
     print(f"JSON: {path}")
 
 
@@ -183,9 +193,9 @@ def _results() -> Path:
     return default_cache() / "results"
 
 
-def _default_json(options: argparse.Namespace) -> Path:
-    # A comparison of revisions is not what the page is written from.
-    kind = "comparisons" if options.base else "results"
+def _default_json(plan: Plan) -> Path:
+    # A comparison of ckptfs with itself is not what the page is written from.
+    kind = "comparisons" if plan.base else "results"
     return default_cache() / kind / time.strftime("%Y-%m-%dT%H-%M-%S.json")
 
 

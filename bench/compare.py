@@ -1,7 +1,8 @@
-"""This checkout beside another revision of ckptfs: which rows became slower, and which faster.
+"""This checkout beside another ckptfs: which rows are slower, and which faster.
 
-The other revision is unpacked into the bench's cache and built there, with an environment of its
-own. Both then do the same rows in one run, in turns, as ckptfs and the disk do otherwise.
+The other one is this checkout without automatic checkpoints, or another revision, which is unpacked
+into the bench's cache and built there, with an environment of its own. Both then do the same rows
+in one run, in turns, as ckptfs and the disk do otherwise.
 """
 
 import shutil
@@ -19,7 +20,7 @@ from bench.outcome import Comparison, Outcome
 from bench.product import HERE, Installation
 from bench.programs import unpack
 from bench.registry import Workload
-from bench.report import comparison_text, median_text, print_facts
+from bench.report import comparison_text, median_text, print_facts, print_skipped
 from bench.scale import Scale
 from bench.stats import Spread, spread
 
@@ -100,6 +101,7 @@ def print_changes(
         table.add_row(*_verb_cells(comparison))
     console.print(table)
     console.print(f"Marked is what every repetition shows, by more than {NOISE:.0%}.")
+    print_skipped(console, outcome)
 
 
 def _cells(outcome: Outcome, workload: Workload, scale: Scale) -> list[str]:
@@ -109,8 +111,16 @@ def _cells(outcome: Outcome, workload: Workload, scale: Scale) -> list[str]:
         workload.title.format(scale=scale),
         *(median_text(outcome, workload, each) for each in outcome.everyone),
         *_change_cells(ratio, "failed" if any(failures) else change(ratio)),
-        "; ".join(filter(None, failures)),
+        "; ".join(filter(None, [*failures, taken_text(outcome, workload)])),
     ]
+
+
+def taken_text(outcome: Outcome, workload: Workload) -> str:
+    """How many checkpoints this checkout took by itself in the row, of all repetitions the fewest:
+    where it is none, a row tells only what being ready for one costs."""
+    taken = [each.checkpoints for each in outcome.of(workload.name, outcome.subject)]
+    fewest = min(taken, default=0)
+    return f"{fewest:,} checkpoint{'s'[: fewest != 1]} taken" if fewest else ""
 
 
 def _verb_cells(comparison: Comparison) -> list[str]:

@@ -85,7 +85,8 @@ class CkptfsMount:
         self.store = self._base / f"store-{self._round}"
         self.root.mkdir(parents=True)
         # Not brought back into the directory below: that is no part of any row, and slow.
-        product.mount(self.root, self.store, "--no-write-back", by=self._by)
+        options = ("--no-write-back", *self._by.mount_options)
+        product.mount(self.root, self.store, *options, by=self._by)
         self.pid = int(product.status(self.root, by=self._by)["pid"])
 
     def stop(self) -> None:
@@ -95,6 +96,12 @@ class CkptfsMount:
 
     def is_healthy(self) -> bool:
         return self.pid is not None and process.is_alive(self.pid) and is_mounted(self.root)
+
+    def newest_checkpoint(self) -> int:
+        """Its number; 0 of another revision, which may not understand the question."""
+        if self._by.checkout != product.HERE.checkout:
+            return 0
+        return product.newest_checkpoint(self.root, self.store)
 
 
 def is_mounted(path: Path) -> bool:

@@ -59,15 +59,15 @@ def _daemon_of(site: Site) -> int:
     return site.contestant.pid
 
 
-_HOUSEWORK_S = 4.0
+#: Housework comes two seconds after the last change, and once.
+HOUSEWORK_S = 4.0
 
 
 @figure("idle-cpu")
 def idle_cpu(site: Site) -> list[Figure]:
     pid = _daemon_of(site)
     in_child(partial(quiet.settle, [site.contestant]), _TIMEOUT_S)
-    # Housework comes two seconds after the last change, and once.
-    time.sleep(_HOUSEWORK_S)
+    time.sleep(HOUSEWORK_S)
     seconds = site.scale.idle_seconds
     cpu_before, wake_ups_before = process.cpu_ns(pid), process.wake_ups(pid)
     time.sleep(seconds)

@@ -143,7 +143,7 @@ def juicefs(kit: Kit, base: Path) -> Contestant:
 #: Those that take part with less of everything, beside the baseline alone.
 SLOW = frozenset({"juicefs"})
 #: Scenes they leave out even so: thousands of files whose number cannot be made smaller.
-SLOW_WITHOUT = frozenset({"repository", "npm"})
+SLOW_WITHOUT = frozenset({"repository", "rebase", "npm", "configure"})
 #: Every other file system that rows can run on.
 FUSE_RIVALS: dict[str, Callable[[Kit, Path], Contestant]] = {
     FLOOR: floor,

@@ -17,7 +17,7 @@ from bench.programs import GIT, run, unpack
 from bench.scale import Scale
 
 # Part of the names in the cache: raise it when what a maker makes changes.
-_VERSION = 1
+_VERSION = 2
 #: A front end as its authors start one: a framework, a bundler, a compiler, a linter.
 _FRONT_END = {
     "name": "front-end",
@@ -32,12 +32,17 @@ _FRONT_END = {
         "typescript": "^5.6.0",
         "vite": "^5.4.0",
     },
+    # A newer one may be out before its parts for other systems are; a lock without those is not
+    # what `npm ci` takes.
+    "overrides": {"rollup": "4.28.1"},
 }
 NPM_OPTIONS = (
     *("--ignore-scripts", "--no-audit", "--no-fund"),
     # Without the addresses in its lock npm asks for them again, and finds none offline.
     "--omit-lockfile-registry-resolved=false",
 )
+#: Files of the repository whose branch is rebased.
+_BRANCH_FILES = 1_000
 #: Objects beside their sources and without optimisation, as in everyday work on a project.
 _MAKEFILE = """\
 OBJECTS = $(patsubst %.c,%.o,$(wildcard c/*/*.c))
@@ -72,8 +77,9 @@ def front_end(kit: Kit, _scale: Scale) -> Path:
         project.mkdir()
         (project / "package.json").write_text(json.dumps(_FRONT_END))
         cache = ("--cache", home / "cache", "--prefix", project)
-        for how in ("--prefer-online", "--offline"):
-            fetch("npm install", npm, "install", *NPM_OPTIONS, *cache, how)
+        ways = (("install", "--prefer-online"), ("install", "--offline"), ("ci", "--offline"))
+        for verb, how in ways:
+            fetch(f"npm {verb}", npm, verb, *NPM_OPTIONS, *cache, how)
             shutil.rmtree(project / "node_modules")
 
     return _once(kit, "front-end", make)
@@ -91,6 +97,21 @@ def c_project(kit: Kit, _scale: Scale) -> Path:
         (home / "Makefile").write_text(_MAKEFILE)
 
     return _once(kit, "c-project", make)
+
+
+def autotools_project(kit: Kit, _scale: Scale) -> Path:
+    """libsodium with its configure script, as PyNaCl's source distribution has it."""
+    kit.program("gcc")
+    kit.program("make")
+
+    def make(home: Path) -> None:
+        source = _sdist(kit, "pynacl", home)
+        if not (source / "src/libsodium/configure").exists():
+            raise NotToBeHad("PyNaCl's source distribution has no libsodium to configure")
+        (source / "src/libsodium").rename(home / "project")
+        shutil.rmtree(source)
+
+    return _once(kit, "autotools-project", make) / "project"
 
 
 def python_project(kit: Kit, _scale: Scale) -> Path:
@@ -130,6 +151,17 @@ def repository(kit: Kit, scale: Scale) -> Path:
     return _once(kit, f"repository-{'-'.join(scale.releases)}", make) / "django.git"
 
 
+def branches(kit: Kit, scale: Scale) -> Path:
+    """A bare git repository with a branch that left main some commits ago."""
+
+    def make(home: Path) -> None:
+        run(*GIT, "init", "-q", "--bare", home)
+        stream = b"".join(sources.branch_stream(_BRANCH_FILES, scale.rebase_commits))
+        run(*GIT, "-C", home, "fast-import", "--quiet", stdin=stream)
+
+    return _once(kit, f"branches-{scale.rebase_commits}", make, fetched=False)
+
+
 def _sdist(kit: Kit, requirement: str, home: Path) -> Path:
     """The source distribution of a package, unpacked."""
     downloads = home / "downloads"
@@ -144,14 +176,14 @@ def _sdist(kit: Kit, requirement: str, home: Path) -> Path:
     return next(each for each in home.iterdir() if each.name.lower().startswith(name))
 
 
-def _once(kit: Kit, name: str, make: Callable[[Path], None]) -> Path:
+def _once(kit: Kit, name: str, make: Callable[[Path], None], *, fetched: bool = True) -> Path:
     """Make something in the cache if it is not there; half of it is never there."""
     path = kit.cache / "material" / f"{name}-v{_VERSION}"
     if path.exists():
         return path
-    if not kit.install:
+    if fetched and not kit.install:
         raise NotToBeHad("not in the cache, and nothing is to be fetched")
-    kit.tell(f"fetching material: {name}")
+    kit.tell(f"{'fetching' if fetched else 'making'} material: {name}")
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:
@@ -173,8 +205,10 @@ MAKERS: dict[str, Maker] = {
     "wheels": wheels,
     "front-end": front_end,
     "c-project": c_project,
+    "autotools-project": autotools_project,
     "python-project": python_project,
     "repository": repository,
+    "branches": branches,
 }
 
 

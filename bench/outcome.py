@@ -20,6 +20,8 @@ class Sample:
     daemon_own_bytes: int = 0
     """Memory of its own that the daemon had at the end, without pages of the mapped store."""
     notes: tuple[str, ...] = ()
+    checkpoints: int = 0
+    """Those that ckptfs took by itself in the measured part, moments among them."""
 
 
 @dataclass(frozen=True)

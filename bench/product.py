@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,14 @@ class Installation:
     name: str
     checkout: Path
     python: Path
+    mount_options: tuple[str, ...] = ()
+    """What its mounts for rows have beyond the usual."""
 
 
 #: The one this benchmark is part of.
 HERE = Installation("ckptfs", _CHECKOUT, Path(sys.executable))
+#: The same, taking no checkpoints by itself.
+AUTO_OFF = replace(HERE, name="ckptfs --auto off", mount_options=("--auto", "off"))
 
 
 class ProductFailed(Exception):
@@ -83,6 +87,17 @@ def status(workspace: Path, by: Installation = HERE) -> dict[str, Any]:
 def connect(workspace: Path, store: Path) -> Client:
     """A connection to the daemon of a mounted workspace, as a Python program has it."""
     return Client(Workspace(workspace, store))
+
+
+def configure(workspace: Path, setting: str, value: str) -> None:
+    ckptfs("config", setting, value, "-w", workspace)
+
+
+def newest_checkpoint(workspace: Path, store: Path) -> int:
+    """The number of the checkpoint that was taken last, moments among them; 0 if none was."""
+    with connect(workspace, store) as client:
+        newest = client.call("list", {"limit": 1, "moments": True})["checkpoints"]
+    return max((int(each["id"]) for each in newest), default=0)
 
 
 def import_into(store: Path, source: Path) -> None:

@@ -30,18 +30,21 @@ def exit_code(*command: str | Path) -> int:
     return _start(command).returncode
 
 
-def run(*command: str | Path, expect: int = 0) -> None:
-    done = _start(command)
+def run(*command: str | Path, expect: int = 0, stdin: bytes | None = None) -> None:
+    done = _start(command, stdin)
     if done.returncode != expect:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
         raise ProgramFailed(f"{command[0]} ended with {done.returncode}: {said[-1]}")
 
 
-def _start(command: tuple[str | Path, ...]) -> "subprocess.CompletedProcess[bytes]":
+def _start(
+    command: tuple[str | Path, ...], stdin: bytes | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    given = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
     return subprocess.run(
         command,
+        **given,
         env=_ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         check=False,

@@ -59,6 +59,10 @@ def print_report(
         console.print(f"{names}: with less of everything, beside {outcome.baseline} with as little")
     if FLOOR in outcome.rivals:
         console.print(f"{FLOOR}: what FUSE itself costs; in rows that sync it waits for no disk")
+    print_skipped(console, outcome)
+
+
+def print_skipped(console: Console, outcome: Outcome) -> None:
     for name, reason in outcome.skipped.items():
         console.print(f"without {name}: {reason}", highlight=False, markup=False)
 

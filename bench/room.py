@@ -1,14 +1,19 @@
-"""How much room a history takes: the last commits of this very repository, replayed as edits."""
+"""How much room a history takes: the last commits of this very repository, replayed as edits; and
+of a build that is made and cleaned again and again, of which only so much is kept."""
 
 import subprocess
+import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from bench import process, product, sources
 from bench.child import in_child
 from bench.contestants import mounted
-from bench.figures import Found, Site, figure
+from bench.figures import HOUSEWORK_S, Found, Site, figure
 from bench.history import OURS, TIMEOUT_S, Ckptfs, open_keepers
 from bench.keepers import Keeper
+from bench.kit import NotToBeHad
 from bench.outcome import Comparison, Figure
 from bench.programs import GIT, run
 
@@ -64,3 +69,73 @@ def _check_out(commit: str, work_tree: Path, index: Path) -> None:
     """Make a directory what a commit has, and touch only what differs."""
     git = (*GIT, "-C", _CHECKOUT, f"--work-tree={work_tree}")
     run("env", f"GIT_INDEX_FILE={index}", *git, "read-tree", "-u", "--reset", commit)
+
+
+# -- moments ---------------------------------------------------------------------------------------
+
+_C_FILES = 30
+_MOMENTS_SIZE = "32M"
+_SETTLE_S = 60.0
+#: If nothing expired it would be 1.5; the store's file is not given back at once.
+_LEVEL_MARK = 1.2
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What there is after so many rounds."""
+
+    rounds: int
+    moments: int
+    store_bytes: int
+
+
+@figure("moments-growth")
+def moments_growth(site: Site) -> Found:
+    """Every `make clean` destroys what another command made, so a moment is due before it."""
+    try:
+        for program in ("gcc", "make"):
+            site.kit.program(program)
+    except NotToBeHad as error:
+        site.skipped["moments-growth"] = str(error)
+        return []
+    base = site.base / "moments"
+    workspace, store = base / "workspace", base / "store"
+    sources.write_c_project(workspace, _C_FILES)
+    third = site.scale.build_rounds // 3
+    with mounted(workspace, store, "--no-write-back") as pid:
+        product.configure(workspace, "moments.max", f"{third}")
+        product.configure(workspace, "moments.max_size", _MOMENTS_SIZE)
+        kept = [_build_rounds(workspace, pid, range(n, n + third)) for n in (0, third, 2 * third)]
+    run("rm", "-rf", base)
+    if not kept[-1].moments:
+        raise RuntimeError("no moment was taken, so there is nothing to see")
+    return kept_found(kept, third)
+
+
+def _build_rounds(workspace: Path, pid: int, rounds: range) -> Kept:
+    in_child(partial(_make_and_clean, workspace, rounds), TIMEOUT_S)
+    time.sleep(HOUSEWORK_S)
+    process.wait_until_quiet(pid, _SETTLE_S)
+    found = product.status(workspace)
+    return Kept(rounds.stop, int(found["moments"]), int(found["store_bytes"]))
+
+
+def _make_and_clean(workspace: Path, rounds: range) -> None:
+    for number in rounds:
+        run("make", "-s", "-C", workspace, f"ROUND={number}")
+        run("make", "-s", "-C", workspace, "clean")
+
+
+def kept_found(kept: list[Kept], most: int) -> Found:
+    columns = {f"{each.rounds} rounds": [each.store_bytes / 1e6] for each in kept}
+    counts = ", ".join(f"{each.moments}" for each in kept)
+    what = f"make and make clean of {_C_FILES} C files, at most {most} moments"
+    group = "Room that moments take"
+    _, second, last = kept
+    growth = last.store_bytes / second.store_bytes
+    title = f"store after {last.rounds} rounds of make and make clean, as after {second.rounds}"
+    return [
+        Comparison("moments-growth", group, what, "MB", columns, note=f"moments: {counts}"),
+        Figure("moments-growth", title, growth, "times", _LEVEL_MARK, note=f"moments: {counts}"),
+        Figure("moments-growth-count", "moments after them", last.moments, "moments", most),
+    ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import process, quiet
 from bench.child import ChildFailed, ChildTimedOut, in_child
-from bench.contestants import Contestant
+from bench.contestants import CkptfsMount, Contestant
 from bench.kit import NotToBeHad
 from bench.outcome import Outcome, Sample
 from bench.registry import Place, Workload, by_scene
@@ -116,6 +116,8 @@ def measure(
 ) -> Sample:
     steps = workload.steps(place)
     next(steps)
+    # Asked before the daemon comes to rest: an answer takes it some work.
+    newest_before = _newest_checkpoint(contestant)
     notes = quiet.settle(everyone)
     if workload.cold:
         notes += quiet.evict(everyone)
@@ -126,7 +128,12 @@ def measure(
     elapsed = time.monotonic_ns() - start
     cpu = _daemon_cpu_ns(contestant) - cpu_before
     own = 0 if contestant.pid is None else process.memory(contestant.pid).own
-    return Sample(place.repetition, elapsed / 1e9, cpu / 1e9, own, tuple(notes))
+    taken = _newest_checkpoint(contestant) - newest_before
+    return Sample(place.repetition, elapsed / 1e9, cpu / 1e9, own, tuple(notes), taken)
+
+
+def _newest_checkpoint(contestant: Contestant) -> int:
+    return contestant.newest_checkpoint() if isinstance(contestant, CkptfsMount) else 0
 
 
 def _daemon_cpu_ns(contestant: Contestant) -> int:

@@ -30,6 +30,10 @@ class Scale:
     """Python packages that are installed, with what they depend on."""
     releases: tuple[str, ...] = ("3.2", "4.2", "5.2")
     """Releases of Django that make up the git repository."""
+    rebase_commits: int = 50
+    """Commits of the branch that is rebased."""
+    configure_makes: bool = True
+    """Whether a build with autotools goes on after configure."""
     import_files: int = 50_000
     import_mb: int = 1_024
     idle_seconds: float = 10.0
@@ -47,11 +51,17 @@ class Scale:
     """Who replays them too; some take half a second for each."""
     memory_files: int = 0
     """Files in the workspace for the memory figure; 0 leaves it out."""
+    build_rounds: int = 60
+    """How often a build is made and cleaned, to see how much of it is kept; three thirds."""
 
     @property
     def journal_transactions(self) -> int:
         """With a rollback journal each takes several syncs."""
         return self.transactions // 5
+
+    @property
+    def configure_text(self) -> str:
+        return "configure and make -j2" if self.configure_makes else "configure"
 
     @property
     def wheels_text(self) -> str:
@@ -79,6 +89,8 @@ QUICK = Scale(
     transactions=500,
     wheels=("django",),
     releases=("4.2", "5.2"),
+    rebase_commits=15,
+    configure_makes=False,
     import_files=10_000,
     import_mb=256,
     idle_seconds=5.0,
@@ -88,6 +100,7 @@ QUICK = Scale(
     flat_checkpoints=(1, 100),
     commits=20,
     size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
+    build_rounds=15,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
 SMALL = replace(

@@ -43,7 +43,7 @@ class Plan:
     kit: Kit
     under_test: Path | None
     base: Installation | None
-    """Another revision of ckptfs, which is the baseline then."""
+    """Another ckptfs, which is the baseline then: another revision, or without checkpoints."""
     verbs: bool
     """Whether the verbs of the two revisions are compared too."""
     keep: bool

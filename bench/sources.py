@@ -10,7 +10,7 @@ import io
 import os
 import random
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,9 @@ _SEED = 20_260_101
 # Part of the cached file's name: raise it when the content of the tree changes.
 _TREE_VERSION = 2
 _MTIME = 1_700_000_000
+#: The branch that is rebased, and by how many commits main has moved on since.
+TOPIC = "topic"
+_MAIN_COMMITS = 10
 _STEMS = [
     *("index", "main", "util", "parse", "render", "token", "lexer", "config", "cache", "client"),
     *("server", "route", "model", "schema", "query", "stream", "buffer", "event", "logger"),
@@ -141,6 +144,80 @@ def write_tree(root: Path, files: int) -> int:
             path.chmod(entry.mode)
             total += len(entry.content)
     return total
+
+
+# -- a build ---------------------------------------------------------------------------------------
+
+_MAKEFILE = """\
+OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))
+program: $(OBJECTS)
+\t$(CC) -o $@ $^
+%.o: %.c
+\t$(CC) -O0 -g -DROUND=$(ROUND) -c -o $@ $<
+clean:
+\trm -f program $(OBJECTS)
+"""
+
+
+def write_c_project(root: Path, files: int) -> None:
+    """A program of so many C files. Built with another ROUND it has other bytes throughout, so that
+    no build's can be stored once for two."""
+    root.mkdir(parents=True)
+    (root / "Makefile").write_text(_MAKEFILE)
+    for number in range(files - 1):
+        text = f"int table{number}[3000] = {{[0 ... 2999] = ROUND * {files} + {number}}};\n"
+        (root / f"part{number}.c").write_text(text)
+    names = [f"table{number}" for number in range(files - 1)]
+    uses = "".join(f"extern int {name}[];\n" for name in names)
+    total = " + ".join(f"{name}[0]" for name in names)
+    (root / "main.c").write_text(f"{uses}int main(void) {{ return !({total}); }}\n")
+
+
+# -- a branch to rebase ----------------------------------------------------------------------------
+
+
+def branch_stream(files: int, commits: int) -> Iterator[bytes]:
+    """The tree as main, and a branch of so many commits that left it some commits ago, for git
+    fast-import. The branch adds files and changes the ends of others, main the beginnings of the
+    same: a rebase has to merge, and meets no conflict."""
+    rng = random.Random(_SEED)
+    first = {each.path: each.content for each in tree_entries(files) if not each.link}
+    texts = [path for path, content in first.items() if _can_merge(content)]
+    yield _commit("main", 1, 0, first)
+    ours, theirs = dict(first), dict(first)
+    for number in range(_MAIN_COMMITS):
+        changed = {
+            path: b"# main %d\n%s" % (number, theirs[path]) for path in rng.sample(texts, 20)
+        }
+        theirs |= changed
+        yield _commit("main", 2 + number, 1 + number, changed)
+    mark = 1 + _MAIN_COMMITS
+    for number in range(commits):
+        changed = {path: b"%s\n# topic %d" % (ours[path], number) for path in rng.sample(texts, 4)}
+        changed[f"src/topic/{number}.py"] = b"# new %d\n%s" % (number, ours[rng.choice(texts)])
+        ours |= changed
+        yield _commit(TOPIC, mark + 1 + number, mark + number if number else 1, changed)
+
+
+def _can_merge(content: bytes) -> bool:
+    """Whether a text is so long that its beginning and its end are merged apart."""
+    return b"\0" not in content and content.count(b"\n") >= 30
+
+
+def _commit(branch: str, mark: int, parent: int, changed: Mapping[str, bytes]) -> bytes:
+    """One commit in the words of git fast-import; a parent of 0 is none."""
+    head = f"commit refs/heads/{branch}\nmark :{mark}\n"
+    head += f"committer bench <bench@localhost> {_MTIME + mark} +0000\n"
+    head += f"data {len(branch)}\n{branch}\n"
+    head += f"from :{parent}\n" if parent else ""
+    files = (
+        b"M 100644 inline %s\ndata %d\n%s\n" % (path.encode(), len(content), content)
+        for path, content in changed.items()
+    )
+    return head.encode() + b"".join(files)
+
+
+# -- large files -----------------------------------------------------------------------------------
 
 
 def write_large_files(root: Path, megabytes: int) -> int:

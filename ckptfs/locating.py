@@ -23,6 +23,11 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(base, "ckptfs")
 
 
+def hook_note(agent: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The empty file whose time tells when this agent's hook called last."""
+    return os.path.join(data_dir(environ), "hooks", agent)
+
+
 def home(environ: Mapping[str, str] = os.environ) -> str:
     named = environ.get("HOME", "")
     if os.path.isabs(named):

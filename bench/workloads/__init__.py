@@ -3,4 +3,6 @@
 from bench.workloads import micro, stream, listing, tree, repository, install, build, database  # noqa: F401, I001
 
 #: Scenes that take long, and are repeated less often.
-HEAVY_SCENES = frozenset({"many", "repository", "pip", "npm", "make", "pytest", "sqlite"})
+HEAVY_SCENES = frozenset(
+    {"many", "repository", "pip", "npm", "make", "configure", "pytest", "sqlite"}
+)

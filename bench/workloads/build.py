@@ -1,4 +1,4 @@
-"""What a developer waits for all day: a build, and the tests."""
+"""What a developer waits for all day: builds, and the tests."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,6 +13,22 @@ def make(place: Place) -> Iterator[None]:
     shutil.copytree(place.material["c-project"], place / "project")
     yield
     run("make", "-s", "-j2", "-C", place / "project")
+
+
+@workload(
+    "configure-make",
+    "{scale.configure_text} of libsodium",
+    scene="configure",
+    wants=("make", "autotools-project"),
+)
+def configure_make(place: Place) -> Iterator[None]:
+    project = place / "project"
+    shutil.copytree(place.material["autotools-project"], project)
+    yield
+    # Objects for a shared library too would be the same work again.
+    run("env", "-C", project, "./configure", "--quiet", "--disable-shared")
+    if place.scale.configure_makes:
+        run("make", "-s", "-j2", "-C", project)
 
 
 @workload(

@@ -25,8 +25,23 @@ def pip_install(place: Place) -> Iterator[None]:
 
 @workload("npm-install", "npm install of a front end", scene="npm", wants=("npm", "front-end"))
 def npm_install(place: Place) -> Iterator[None]:
-    front_end = place.material["front-end"]
-    shutil.copytree(front_end / "project", place / "project")
-    cache = ("--cache", front_end / "cache", "--prefix", place / "project")
+    shutil.copytree(place.material["front-end"] / "project", place / "project")
     yield
-    run("npm", "install", "--offline", *NPM_OPTIONS, *cache)
+    _npm(place, "install")
+
+
+@workload(
+    "npm-ci",
+    "npm ci over what is installed",
+    scene="npm",
+    needs=("npm-install",),
+    wants=("npm", "front-end"),
+)
+def npm_ci(place: Place) -> Iterator[None]:
+    yield
+    _npm(place, "ci")
+
+
+def _npm(place: Place, verb: str) -> None:
+    cache = ("--cache", place.material["front-end"] / "cache", "--prefix", place / "project")
+    run("npm", verb, "--offline", *NPM_OPTIONS, *cache)

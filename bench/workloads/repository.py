@@ -1,9 +1,11 @@
-"""git on a real project's repository: from the clone to gc, in the order people do it."""
+"""git on a real project's repository: from the clone to gc, in the order people do it; and a
+rebase of a long branch, on one that is made for it."""
 
 from collections.abc import Iterator
 
 from bench.programs import GIT, run
 from bench.registry import Place, workload
+from bench.sources import TOPIC
 
 
 @workload("git-clone", "git clone of Django", scene="repository", wants=("git", "repository"))
@@ -44,3 +46,16 @@ def commit(place: Place) -> Iterator[None]:
 def gc(place: Place) -> Iterator[None]:
     yield
     run(*GIT, "-C", place / "clone", "gc", "-q")
+
+
+@workload(
+    "git-rebase",
+    "git rebase of {scale.rebase_commits} commits",
+    scene="rebase",
+    wants=("git", "branches"),
+)
+def rebase(place: Place) -> Iterator[None]:
+    run(*GIT, "clone", "-q", "--no-local", place.material["branches"], place / "clone")
+    run(*GIT, "-C", place / "clone", "checkout", "-q", TOPIC)
+    yield
+    run(*GIT, "-C", place / "clone", "rebase", "-q", "main")

@@ -3,14 +3,17 @@
 import os
 import sys
 
+#: The options of a hook's call, as it is installed; each has a value.
+_CALLS = ((), ("--agent",), ("--agent", "--event"))
+
 
 def main() -> int:
     """The `ckptfs` command; returns its exit code, unless the process may just end with it."""
-    if sys.argv[1:] == ["hook"]:
+    if sys.argv[1:2] == ["hook"] and tuple(sys.argv[2::2]) in _CALLS and len(sys.argv) % 2 == 0:
         # Called for every step of an agent: nothing else is worth loading.
         from ckptfs.cli.hook import call
 
-        call()
+        call(*sys.argv[3::2])
     _have_streams()
     from ckptfs.cli.entry import run
 

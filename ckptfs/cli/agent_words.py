@@ -1,4 +1,4 @@
-"""What can be typed for agents: `hook`, `mcp`, `run`, `task`, `team` and `watch`."""
+"""What can be typed for agents: `hook`, `mcp`, `run`, `task`, `team`, `watch` and `shell-init`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ def add(make: Make) -> None:
     make("watch", "print what happens to a mounted workspace until it is unmounted")
     _add_hook(make)
     _add_mcp(make)
+    shell = make("shell-init", "print code for a shell that names checkpoints after what is typed")
+    shell.usage = 'eval "$(ckptfs shell-init bash)"    in ~/.bashrc; zsh and fish likewise'
+    shell.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
 
 
 def _add_run(make: Make) -> None:
@@ -74,12 +77,16 @@ def _add_team(make: Make) -> None:
 def _add_hook(make: Make) -> None:
     hook = make("hook", "answer a coding agent's hook, or put it into the agent's settings")
     hook.usage = (
-        "ckptfs hook\n"
-        "       ckptfs hook install|uninstall claude|codex|gemini|opencode\n"
-        "                   [--project | --user] [--dry-run | --yes]"
+        "ckptfs hook [--agent AGENT [--event EVENT]]\n"
+        "       ckptfs hook install|uninstall AGENT|--all [--project | --user]\n"
+        "                   [--dry-run | --yes]\n"
+        "       ckptfs hook status\n"
+        "       ckptfs hook plugin DIR"
     )
-    hook.add_argument("action", nargs="?", choices=("install", "uninstall"), help="what to do")
-    hook.add_argument("agent", nargs="?", choices=("claude", "codex", "gemini", "opencode"))
+    deeds = ("install", "uninstall", "status", "plugin")
+    hook.add_argument("action", nargs="?", choices=deeds, help="what to do")
+    hook.add_argument("subject", nargs="?", metavar="AGENT", help="the agent, or where to put it")
+    hook.add_argument("--all", action="store_true", help="all agents that are on this machine")
     where = hook.add_mutually_exclusive_group()
     where.add_argument(
         "--project", action="store_true", help="in the settings of the workspace (the default)"
@@ -88,6 +95,10 @@ def _add_hook(make: Make) -> None:
     how = hook.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show what would change")
     how.add_argument("--yes", action="store_true", help="do not ask")
+    hook.add_argument(
+        "--agent", metavar="AGENT", help="of a call: who calls, if nothing else tells"
+    )
+    hook.add_argument("--event", metavar="EVENT", help="of a call: what happened, likewise")
 
 
 def _add_mcp(make: Make) -> None:

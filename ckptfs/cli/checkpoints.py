@@ -107,7 +107,7 @@ def _lines(checkpoints: list[Record]) -> list[str]:
 
 def _line(checkpoint: Record, counts: str) -> str:
     moment = screen.time_text(checkpoint["time_ns"])
-    words = [checkpoint["message"]]
+    words = [checkpoint["message"] + _ended(checkpoint)]
     if checkpoint["tag"]:
         words.insert(0, f"[{checkpoint['tag']}]")
     if checkpoint["pinned"]:
@@ -120,6 +120,12 @@ def _line(checkpoint: Record, counts: str) -> str:
         words.append(f" by {who}")
     told = screen.safe(" ".join(filter(None, words)))
     return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {told}".rstrip()
+
+
+def _ended(checkpoint: Record) -> str:
+    """How the tool ended that it was taken before, if it did not end well."""
+    result = checkpoint["metadata"].get("result", "ok")
+    return "" if result == "ok" else f"; {result}"
 
 
 def _who(checkpoint: Record) -> str:

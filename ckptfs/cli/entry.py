@@ -105,6 +105,7 @@ _VERBS = {
     "watch": ("watch", "watch"),
     "hook": ("hook_settings", "hook"),
     "mcp": ("mcp", "mcp"),
+    "shell-init": ("shell_init", "shell_init"),
 }
 
 

@@ -17,22 +17,31 @@ if TYPE_CHECKING:
 DEADLINE = 5.0
 
 
-def call() -> NoReturn:
-    """Answer one hook call on standard input. Always ends with 0: nothing may block an agent."""
+#: What is said where there is nothing to say, until it is known what this agent takes for that.
+_nothing = b"{}"
+
+
+def call(agent: str = "", event: str = "") -> NoReturn:
+    """Answer one hook call on standard input. Always ends with 0: nothing may block an agent.
+
+    ``agent`` and ``event`` stand in the command that was installed, where the input lacks them.
+    """
+    global _nothing
     _thread.start_new_thread(_give_up, (time.monotonic() + DEADLINE,))
     try:
-        from ckptfs.hook.calling import answer
+        from ckptfs.hook import calling
 
-        _say(*answer(lambda size: os.read(0, size)))
+        _nothing = calling.nothing(agent, event)
+        _say(*calling.answer(lambda size: os.read(0, size), agent, event))
     except BaseException as error:  # noqa: BLE001 - an edge: the agent goes on
-        _say(b"{}", f"failed: {type(error).__name__}: {error}. No checkpoint was taken.")
+        _say(_nothing, f"failed: {type(error).__name__}: {error}. No checkpoint was taken.")
     os._exit(0)
 
 
 def _give_up(deadline: float) -> None:
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(left)
-    _say(b"{}", f"gave up after {DEADLINE:.0f} seconds. No checkpoint was taken.")
+    _say(_nothing, f"gave up after {DEADLINE:.0f} seconds. No checkpoint was taken.")
     os._exit(0)
 
 
@@ -40,6 +49,7 @@ def _say(output: bytes, warning: str) -> None:
     try:
         if warning:
             os.write(2, f"ckptfs: {warning}\n".encode(errors="backslashreplace"))
-        os.write(1, output + b"\n")
+        if output:
+            os.write(1, output + b"\n")
     except OSError:
         pass  # nobody listens

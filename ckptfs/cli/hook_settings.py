@@ -8,55 +8,155 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ckptfs import config
 from ckptfs.cli import place, screen
 from ckptfs.cli.hook import call
+from ckptfs.cli.screen import Record
 from ckptfs.errors import AgentSettingsInvalid, NotConfirmed, UsageError, WorkspaceUnknown
 from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, settings_of
+from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 #: Settings above this size are nobody's settings.
 _SIZE_MAX = 16 << 20
 
 
+class Change(NamedTuple):
+    """A settings file, as it is and as it shall be."""
+
+    path: Path
+    old: str
+    new: str
+
+    @property
+    def diff(self) -> str:
+        old, new = (text.splitlines(keepends=True) for text in (self.old, self.new))
+        lines = difflib.unified_diff(old, new, str(self.path), str(self.path))
+        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+
 def hook(args: Namespace) -> int:
     if args.action is None:
-        call()
-    if args.agent is None:
-        raise UsageError(f"Cannot {args.action} a hook: name one of {', '.join(AGENTS)}.")
-    agent = AGENTS[args.agent]
-    # Through a link, so that the link stays and what it leads to is changed.
-    path = config.resolve(settings_of(agent, None if args.user else _project(args)))
-    old = _read(path)
-    if args.action == "install":
-        new = settings.installed(agent, path, old, _command())
-    else:
-        new = settings.uninstalled(path, old)
-    record = {
-        "agent": agent.name,
-        "path": str(path),
-        "changed": new != old,
-        "dry_run": args.dry_run,
-        "diff": _diff(path, old, new),
-    }
-    if new == old or args.dry_run:
-        text = record["diff"] if new != old else f"{screen.safe(path)} is as it should be."
-        screen.result(record, str(text).rstrip("\n"), as_json=args.json)
+        call(args.agent or "", args.event or "")
+    if args.action == "status":
+        from ckptfs.cli.hook_status import status
+
+        return status(args)
+    if args.action == "plugin":
+        from ckptfs.cli.hook_plugin import plugin
+
+        return plugin(args)
+    return _change(args, _meant(args))
+
+
+def _meant(args: Namespace) -> list[Agent]:
+    """The agents that are named, or all that are on this machine."""
+    here = found()
+    if args.all and args.subject is None:
+        if not here:
+            raise UsageError(f"Cannot {args.action} a hook: no agent was found on this machine.")
+        return here
+    if args.subject in AGENTS and not args.all:
+        return [AGENTS[args.subject]]
+    raise UsageError(_which(args, here), hint=f"The agents are {', '.join(AGENTS)}.")
+
+
+def _which(args: Namespace, here: list[Agent]) -> str:
+    if args.subject is not None:
+        problem = "--all stands for them" if args.all else "there is no such agent"
+        return f"Cannot {args.action} a hook for {args.subject!r}: {problem}."
+    if not here:
+        return f"Cannot {args.action} a hook: name an agent. None was found on this machine."
+    names = ", ".join(agent.name for agent in here)
+    return (
+        f"Cannot {args.action} a hook: name an agent, or --all. On this machine there "
+        f"{'is' if len(here) == 1 else 'are'} {names}."
+    )
+
+
+def _change(args: Namespace, agents: list[Agent]) -> int:
+    project = None if args.user else project_of(args)
+    planned = [(agent, _changes(agent, project, args.action)) for agent in agents]
+    records = [_record(agent, changes, args) for agent, changes in planned]
+    different = [change for _, changes in planned for change in changes if change.new != change.old]
+    record = records[0] if args.subject else {"agents": records}
+    if args.dry_run or not different:
+        text = "".join(change.diff for change in different) or _unchanged(planned)
+        screen.result(record, text.rstrip("\n"), as_json=args.json)
         return 0
     if not args.json:
-        screen.note("\n".join(map(screen.safe, str(record["diff"]).expandtabs().splitlines())))
+        shown = "".join(change.diff for change in different).expandtabs()
+        screen.note("\n".join(map(screen.safe, shown.splitlines())))
     if not args.yes:
         _confirm(args.action)
-    _write(path, old, new)
-    done = "Installed the hook for" if args.action == "install" else "Removed the hook from"
-    text = f"{done} {agent.title}: {screen.safe(path)}."
-    screen.result(record, f"{text} {agent.then}" if new else text, as_json=args.json)
+    for agent, changes in planned:
+        _write_all(agent, changes)
+    done = [_done(args.action, agent, changes) for agent, changes in planned]
+    screen.result(record, "\n".join(filter(None, done)), as_json=args.json)
     return 0
 
 
-def _project(args: Namespace) -> Path:
+def _changes(agent: Agent, project: Path | None, action: str) -> list[Change]:
+    changes = []
+    for named in files_of(agent, project):
+        # Through a link, so that the link stays and what it leads to is changed.
+        path = config.resolve(named)
+        old = read(path)
+        if action == "install":
+            new = settings.installed(agent, path, old, command())
+        else:
+            new = settings.uninstalled(agent, path, old)
+        changes.append(Change(path, old, new))
+    return changes
+
+
+def _write_all(agent: Agent, changes: list[Change]) -> None:
+    """All files of an agent or none: what was written before one that fails goes back."""
+    written: list[Change] = []
+    try:
+        for change in changes:
+            write(change, executable=agent.runs_files)
+            written.append(change)
+    except AgentSettingsInvalid:
+        for path, old, new in reversed(written):
+            write(Change(path, new, old), executable=agent.runs_files)
+        raise
+    if agent.project.endswith("/ckptfs"):  # a folder of our own
+        for folder in sorted({change.path.parent for change in changes}, reverse=True):
+            with suppress(OSError):
+                folder.rmdir()  # only if it is empty
+
+
+def _record(agent: Agent, changes: list[Change], args: Namespace) -> Record:
+    return {
+        "agent": agent.name,
+        "path": str(changes[-1].path),
+        "paths": [str(change.path) for change in changes],
+        "changed": any(change.new != change.old for change in changes),
+        "dry_run": args.dry_run,
+        "diff": "".join(change.diff for change in changes if change.new != change.old),
+    }
+
+
+def _unchanged(planned: list[tuple[Agent, list[Change]]]) -> str:
+    paths = [screen.safe(change.path) for _, changes in planned for change in changes]
+    return "\n".join(f"{path} is as it should be." for path in paths)
+
+
+def _done(action: str, agent: Agent, changes: list[Change]) -> str:
+    """What was done for one agent; the last of its files is the one that it reads."""
+    if all(change.new == change.old for change in changes):
+        return ""
+    path = screen.safe(changes[-1].path)
+    if action == "install":
+        return f"Installed the hook for {agent.title}: {path}. {agent.then}"
+    return f"Removed the hook from {agent.title}: {path}."
+
+
+def project_of(args: Namespace) -> Path:
     """The workspace that we are in or that is named; else the directory."""
     try:
         return place.workspace(args).path
@@ -64,18 +164,22 @@ def _project(args: Namespace) -> Path:
         return config.resolve(args.workspace) if args.workspace else place.here()
 
 
-def _command() -> str:
+def program() -> list[str]:
     """How an agent calls us: by name if that is found where an agent looks, else by path."""
     own = os.path.realpath(sys.argv[0])
     if os.path.basename(own) != "ckptfs" or not os.access(own, os.X_OK):
-        return f"{shlex.quote(sys.executable)} -m ckptfs hook"
-    found = shutil.which("ckptfs")
-    if found is not None and os.path.realpath(found) == own:
-        return "ckptfs hook"
-    return f"{shlex.quote(os.path.abspath(sys.argv[0]))} hook"
+        return [sys.executable, "-m", "ckptfs"]
+    named = shutil.which("ckptfs")
+    if named is not None and os.path.realpath(named) == own:
+        return ["ckptfs"]
+    return [os.path.abspath(sys.argv[0])]
 
 
-def _read(path: Path) -> str:
+def command() -> str:
+    return shlex.join([*program(), "hook"])
+
+
+def read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(_SIZE_MAX + 1)
@@ -91,13 +195,6 @@ def _read(path: Path) -> str:
         raise AgentSettingsInvalid(path, "it is not UTF-8") from error
 
 
-def _diff(path: Path, old: str, new: str) -> str:
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), str(path), str(path)
-    )
-    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
-
-
 def _confirm(action: str) -> None:
     deed = f"{action}ed"
     if not sys.stdin.isatty():
@@ -107,26 +204,38 @@ def _confirm(action: str) -> None:
         raise NotConfirmed("it was not confirmed", deed, option="--yes")
 
 
-def _write(path: Path, old: str, new: str) -> None:
+def write(change: Change, *, executable: bool = False) -> None:
     """In one step, and with the mode and owner that the file had."""
-    if _read(path) != old:
-        raise AgentSettingsInvalid(path, "somebody changed it meanwhile", hint="Try again.")
-    if not new:
-        path.unlink()
+    path, old, new = change
+    if new == old:
         return
+    if read(path) != old:
+        raise AgentSettingsInvalid(path, "somebody changed it meanwhile", hint="Try again.")
+    try:
+        if new:
+            _replace(path, new, executable)
+        else:
+            path.unlink()
+    except OSError as error:
+        raise AgentSettingsInvalid(path, (error.strerror or str(error)).lower()) from error
+
+
+def _replace(path: Path, new: str, executable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with fresh.open("x", encoding="utf-8", newline="") as file:
             if path.exists():
                 _like(file.fileno(), path)
+            if executable:
+                os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o777 | 0o111)
             file.write(new)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
-    except OSError as error:
+    except OSError:
         fresh.unlink(missing_ok=True)
-        raise AgentSettingsInvalid(path, (error.strerror or str(error)).lower()) from error
+        raise
 
 
 def _like(descriptor: int, path: Path) -> None:

@@ -16,7 +16,7 @@ from ckptfs.errors import CheckpointUnknown, PathUnknown, UsageError, WorkspaceU
 from ckptfs.errors.base import shell
 
 #: How much of a command line is kept.
-_COMMAND_MAX = 1000
+_COMMAND_MAX = 16 << 10
 
 
 def workspace(args: Namespace) -> Workspace:
@@ -158,11 +158,12 @@ def below_root(path: str, workspace: Workspace, verb: str) -> str:
 
 
 def caller() -> Record:
-    """Who runs this command: its parent process, by number and command line."""
+    """Who runs this command: its parent process, by number and command line. NUL stays behind each
+    word: what is recorded is for the settings to say."""
     pid = os.getppid()
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as words:
-            command = words.read(_COMMAND_MAX).replace(b"\0", b" ").strip()
+            command = words.read(_COMMAND_MAX)
     except OSError:
         command = b""
     return {"pid": pid, "command": command.decode(errors="replace")}

@@ -11,6 +11,7 @@ from contextlib import suppress
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.cli.supervise import supervise
+from ckptfs.commands import quoted, shown
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.control import runtime
@@ -21,9 +22,9 @@ from ckptfs.errors import CkptfsError, NotMounted, UsageError
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
-#: How many paths the summary names, and how long a command may be in a message.
+#: How many paths the summary names, and how much of a command is sent for the history.
 _NAMED = 10
-_COMMAND_MAX = 160
+_COMMAND_MAX = 16 << 10
 
 
 def run(args: Namespace) -> int:
@@ -35,8 +36,9 @@ def run(args: Namespace) -> int:
     workspace = place.workspace(args)
     if args.harness:
         return _become(args, workspace)
-    command = _shown(args.words)
-    before = _before(workspace, command)
+    typed = quoted(args.words)[:_COMMAND_MAX]
+    command = shown(typed)
+    before = _before(workspace, typed)
     try:
         code = supervise(args.words)
     except OSError as error:
@@ -49,7 +51,7 @@ def run(args: Namespace) -> int:
         _release(workspace, before)
         return code
     try:
-        _after(args, workspace, command, before, code)
+        _after(args, workspace, typed, before, code)
     except CkptfsError as error:
         if args.json:
             record = _record(command, code, before, None) | {"error": error.record()}
@@ -93,20 +95,17 @@ def _say(args: Namespace, record: Record, text: str) -> None:
     screen.note(json.dumps(screen.portable(record)) if args.json else text)
 
 
-def _shown(words: list[str]) -> str:
-    line = " ".join(" ".join(words).split())
-    return line if len(line) <= _COMMAND_MAX else line[: _COMMAND_MAX - 3] + "..."
+def _mark(session: Session, moment: str, typed: str, **metadata: str) -> Record:
+    """A checkpoint around the command as it was typed; the settings say what is recorded of it."""
+    asked = {"kind": "run", "message": moment, "ran": typed, "weak": True}
+    asked |= {"metadata": {"command": typed, **metadata}, "pid": os.getpid(), "command": typed}
+    return session.call("mark", asked)
 
 
-def _mark(session: Session, message: str, metadata: Record) -> Record:
-    asked = {"kind": "run", "message": message, "metadata": metadata, "weak": True}
-    return session.call("mark", {**asked, "pid": os.getpid(), "command": message})
-
-
-def _before(workspace: Workspace, command: str) -> Record:
+def _before(workspace: Workspace, typed: str) -> Record:
     """The checkpoint to go back to; pinned while the command runs, which may take days."""
     with open_workspace(workspace) as session:
-        found = _mark(session, f"before: {command}", {"command": command})
+        found = _mark(session, "before", typed)
         if not found["pinned"]:
             session.call("pin", {"checkpoints": [str(found["id"])]})
         return found
@@ -118,13 +117,12 @@ def _release(workspace: Workspace, before: Record) -> None:
             session.call("unpin", {"checkpoints": [str(before["id"])]})
 
 
-def _after(args: Namespace, workspace: Workspace, command: str, before: Record, code: int) -> None:
-    facts = {"command": command, "exit_code": str(code)}
+def _after(args: Namespace, workspace: Workspace, typed: str, before: Record, code: int) -> None:
     with open_workspace(workspace) as session:
-        after = _mark(session, f"after: {command}", facts)
+        after = _mark(session, "after", typed, exit_code=str(code))
         asked = {"older": str(before["id"]), "newer": str(after["id"])}
         found = session.call("diff", asked)
-        record = _record(command, code, before, after["id"])
+        record = _record(shown(typed), code, before, after["id"])
         record |= {key: found[key] for key in ("added", "modified", "deleted", "changes")}
         if code and found["changes"] and _goes_back(args.on_failure, code):
             record |= {"restored": True}

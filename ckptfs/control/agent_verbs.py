@@ -1,4 +1,9 @@
-"""The verbs for those who work in steps: marks before and after, tasks. From JSON to records."""
+"""The verbs for those who work in steps: marks before and after, tasks. From JSON to records.
+
+What an agent's hook tells beside its checkpoints comes in here, too: how a tool ended, which
+subagents are at work, which tasks it set itself. To tell of what is not known changes nothing and
+is no error: hooks come late, twice, or without the others.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,12 @@ if TYPE_CHECKING:
 Tell = Callable[[Record], None]
 
 #: These must see what programs wrote a moment ago.
-NEEDS_SYNC = frozenset({"mark", "task_start", "task_done", "task_list", "task_revert"})
+NEEDS_SYNC = frozenset(
+    {
+        *("mark", "task_start", "task_done", "task_list", "task_revert"),
+        *("task_announce", "task_finish"),
+    }
+)
 
 #: A task may have changed a great many files; this many are named.
 NAMED_MAX = 1000
@@ -45,24 +55,101 @@ def _named(checkpoint: Checkpoint) -> Record:
 
 
 def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
-    """A checkpoint of now. ``changed`` tells whether a new one was taken."""
+    """A checkpoint of now. ``changed`` tells whether a new one was taken.
+
+    ``ran`` is the command that it is about, which follows the message as far as it may go into
+    history.
+    """
     from ckptfs.history import marks
 
     kind = str(args["kind"])
     if kind not in marks.KINDS:
         raise ControlError(f"Cannot mark: {kind!r} is no kind of mark. Nothing was changed.")
+    message, metadata = _recorded(args, service.record_command())
+    if args.get("with_subagents"):
+        names = marks.subagents_of(service.fs.store).names(metadata.get("session", ""))
+        metadata |= {marks.SUBAGENT: names} if names else {}
     same = service.unchanged_since()
     found = marks.mark(
         service.fs,
         kind,
-        str(args["message"]),
+        message,
         same,
-        metadata={str(key): str(value) for key, value in args.get("metadata", {}).items()},
+        metadata=metadata,
         cause=_cause(args),
         weak=bool(args.get("weak")),
     )
     service.fs.commit()
     return {**_named(found), "changed": same is None or found.id != same.id}
+
+
+def _result(service: Service, args: Record, tell: Tell | None) -> Record:
+    """How tools ended, for the checkpoints before them; ``checkpoints`` are those told of it."""
+    from ckptfs.history import marks
+
+    told = [
+        marks.record_result(
+            service.fs.store,
+            str(item["result"]),
+            session=str(item.get("session", "")),
+            tool=str(item.get("tool", "")),
+            tool_use_id=str(item.get("tool_use_id", "")),
+        )
+        for item in args["results"]
+    ]
+    service.fs.commit()
+    return {"checkpoints": [item.id for item in told if item is not None]}
+
+
+def _subagent(service: Service, args: Record, tell: Tell | None) -> Record:
+    """One is at work, or no longer; not running without id and name: none of the session is."""
+    from ckptfs.history import marks
+
+    found = marks.subagents_of(service.fs.store)
+    session, ident, name = str(args["session"]), str(args.get("id", "")), str(args.get("name", ""))
+    if args.get("running"):
+        found.started(session, ident or name, name or ident)
+    elif ident or name:
+        found.stopped(session, ident, name)
+    else:
+        found.forget(session)
+    return {"running": found.names(session)}
+
+
+def _task_announce(service: Service, args: Record, tell: Tell | None) -> Record:
+    """``checkpoint`` is where it begins; null if it waits in line, or is open already."""
+    from ckptfs.history import tasks
+
+    name = str(args["name"])
+    begins = tasks.announce(service.fs, name, str(args.get("message", "")), _cause(args))
+    service.fs.commit()
+    current = tasks.current(service.fs.store)
+    return {"name": name, "checkpoint": begins.id if begins else None, "current": current}
+
+
+def _task_finish(service: Service, args: Record, tell: Tell | None) -> Record:
+    """``checkpoint`` is where it ends; null if it was not the current one, or not open."""
+    from ckptfs.history import tasks
+
+    name = str(args["name"])
+    ends = tasks.finish(service.fs, name, _cause(args))
+    service.fs.commit()
+    current = tasks.current(service.fs.store)
+    return {"name": name, "checkpoint": ends.id if ends else None, "current": current}
+
+
+def _recorded(args: Record, record: str) -> tuple[str, dict[str, str]]:
+    """The message and the metadata of a mark, without what is not to be recorded."""
+    from ckptfs.commands import cut, noted, shown
+
+    message = noted(str(args["message"]), record)
+    if ran := shown(str(args.get("ran", "")), record):
+        message = cut(f"{message}: {ran}")
+    metadata = {str(key): str(value) for key, value in args.get("metadata", {}).items()}
+    for key, reduced in (("command", shown), ("prompt", noted)):
+        if key in metadata:
+            metadata[key] = reduced(metadata[key], record)
+    return message, metadata
 
 
 def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -142,6 +229,10 @@ def _undoing(undoing: revert.Undoing) -> Record:
 
 VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "mark": _mark,
+    "result": _result,
+    "subagent": _subagent,
+    "task_announce": _task_announce,
+    "task_finish": _task_finish,
     "task_start": _task_start,
     "task_done": _task_done,
     "task_list": _task_list,

@@ -56,6 +56,7 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
     verb = _VERBS.get(op)
     if verb is None:
         raise ControlError(f"There is no operation {op!r}. Nothing was changed.")
+    args = _without_secrets(service, args)
     try:
         with service.acting(cause_of(args)):
             return verb(service, args, tell)
@@ -63,6 +64,15 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
         raise ControlError(
             f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
         ) from error
+
+
+def _without_secrets(service: Service, args: Record) -> Record:
+    """The arguments with as much of the caller's command line as may go into history."""
+    if not args.get("command"):
+        return args
+    from ckptfs.commands import shown
+
+    return {**args, "command": shown(str(args["command"]), service.record_command())}
 
 
 def relay(tell: Tell | None, phase: str) -> Watcher | None:

@@ -15,24 +15,28 @@ from contextlib import suppress
 from time import monotonic_ns
 
 from ckptfs import history
+from ckptfs.commands import FULL, masked, printable, shown
 from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
-from ckptfs.errors import SettingInvalid
+from ckptfs.errors import CkptfsError, SettingInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import LossOf
-from ckptfs.history import Cause, Checkpoint, removal
+from ckptfs.history import Cause, Checkpoint, marks, removal
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
 from ckptfs.history.checkpoints import LOST, MOMENT
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
-from ckptfs.history.processes import TRUST_NS, Caller, Key, Who, printable
+from ckptfs.history.processes import TRUST_NS, Caller, Key, Who
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
+from ckptfs.history.steps import Steps
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
 
+#: More records than a checkpoint takes: where the disk has no room for so many, none is taken.
+_MARK_RECORDS = 16
 #: How many process ids are remembered at once.
 _RECENT_MAX = 1024
 #: On a full disk this share of the moments goes at a time.
@@ -48,7 +52,9 @@ class AutoSave:
     def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
         self._hub = hub
+        self._steps = Steps()
         self._who = Who()
+        self._who.told = self._steps.of
         self._policy = policy
         self._checkpointer = AutoCheckpointer(policy, unsaved=service.has_unsaved)
         self._moments = Moments(self._is_own, self._who.may_be_harness)
@@ -71,6 +77,7 @@ class AutoSave:
         """Let settings hold."""
         self._moments.stood_ns = settings.value("moments.stood")
         self._who.harnesses = HARNESSES | set(settings.harnesses)
+        self._who.record = settings.record_command
 
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """Before a change."""
@@ -143,6 +150,30 @@ class AutoSave:
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
         return self._moments.is_writing(ino, caller.pid if caller else pid, now_ns)
+
+    def mark(self, pid: int, message: str) -> int:
+        """Take a checkpoint because a process says so, also if nothing changed: its number."""
+        self._service.fs.store.require(_MARK_RECORDS)
+        caller = self._caller(pid, monotonic_ns())
+        if self._who.record != FULL:
+            message = masked(message)
+        saved = self._service.save(
+            message, marks.MARK, cause=cause_of(caller.step if caller else None)
+        )
+        if self._hub.is_watched:
+            self._hub.happened("save", checkpoint_record(saved))
+        return saved.id
+
+    def take_back(self, number: int) -> None:
+        """Delete a mark that had not all of its message."""
+        with suppress(CkptfsError):  # somebody was faster, or likes it
+            self._service.delete_named([str(number)])
+            self._hub.happened("delete", {"checkpoints": [{"id": number}]})
+
+    def name_step(self, pid: int, text: str) -> None:
+        """What this process does next, and what it starts, is called so."""
+        self._steps.name(pid, shown(text, self._who.record))
+        self._recent.clear()
 
     def make_room(self) -> bool:
         """The disk is full: let the oldest moments go. False if there is none."""

@@ -157,6 +157,14 @@ void note_attributes(struct fuse_attr *attributes)
     fresh_note_directory(attributes);
 }
 
+/* The node of an inode. That of the control file which can be read is another with every lookup, and so
+ * for everyone who opens it: what one writes goes into pages that the kernel keeps for a node. */
+static uint64_t node_of(uint64_t ino)
+{
+    static uint64_t lookups;
+    return ino < CONTROL || ino & CONTROL_STEP ? ino : ino | (++lookups & CONTROL_NUMBERS);
+}
+
 /* What is said of an inode together with its name. */
 int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
 {
@@ -164,7 +172,7 @@ int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
     note_attributes(&entry->attr);
-    entry->nodeid = entry->attr.ino;
+    entry->nodeid = node_of(entry->attr.ino);
     entry->generation = generation_of(inode, entry->nodeid);
     entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
     /* What stands in `.checkpoints` itself has no base, and comes and goes. */

@@ -31,6 +31,9 @@
 #define LIVE_END (1ULL << INO_BITS)
 #define HISTORY (((1ULL << 22) - 1) << INO_BITS)
 #define HISTORY_ROOT (HISTORY | 1)
+#define CONTROL (HISTORY | 1ULL << 39)
+#define CONTROL_NUMBERS ((1ULL << 38) - 1)
+#define CONTROL_STEP (1ULL << 38)
 
 #define STAT_BLOCK 512
 #define HISTORY_NAME ".checkpoints"

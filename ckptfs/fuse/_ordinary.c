@@ -265,14 +265,17 @@ static Outcome do_write(const Request *request)
     if (in->size > request->size - sizeof *in)
         return answer_error(request, EIO);
     /* Pages of a mapping are written by whoever makes room. */
-    uint32_t pid = in->write_flags & FUSE_WRITE_CACHE ? 0 : request->head->pid;
+    int is_mapped = in->write_flags & FUSE_WRITE_CACHE;
+    uint32_t pid = is_mapped ? 0 : request->head->pid;
+    if (is_mapped && request->head->nodeid >= HISTORY)
+        return answer_error(request, EROFS); /* a page is no message to a control file */
     PyObject *result =
         CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
              NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);
-    if (pid)
+    if (pid && request->head->nodeid < LIVE_END) /* a message to a control file is never gone on with */
         fresh_note_write(request);
     return answer(request, &out, sizeof out);
 }

@@ -19,6 +19,7 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Setatt
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.answers import handler, refusals
+from ckptfs.fuse.control_files import is_control
 from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
@@ -59,8 +60,8 @@ class Operations(pyfuse3.Operations):
         self._xattrs = options.xattrs
         self._history = history
         self.requests = Requests(fs, options, clock, guard or unguarded())
-        #: Who opened a file as it is for writing, until it is written: pyfuse3 does not say whose a
-        #: write is.
+        #: Who opened a file as it is for writing, until it is written, and who opened a control
+        #: file: pyfuse3 does not say whose a write is.
         self._writers: dict[int, int] = {}
 
     def _entry(self, inode: Inode, base: int) -> EntryAttributes:
@@ -227,6 +228,8 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
+        if is_control(node):
+            return self._opened_control(node, ctx)
         if node >= LIVE_END and flags & (os.O_ACCMODE | os.O_TRUNC):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         if flags & os.O_TRUNC:
@@ -243,6 +246,13 @@ class Operations(pyfuse3.Operations):
             self._fs.hold(Ino(node))
         return FileInfo(fh=_handle(node, ctx.uid), keep_cache=True)
 
+    def _opened_control(self, node: int, ctx: RequestContext) -> FileInfo:
+        """Each who opens one has a node of its own, by which it is known whose a write is. Without
+        the kernel's pages, which may be mapped."""
+        node = self.requests.controls.opened(node)
+        self._writers[node] = ctx.pid
+        return FileInfo(fh=_handle(node, ctx.uid), direct_io=True)
+
     @handler
     def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
         # pyfuse3 takes any buffer, whatever its annotation says.
@@ -250,8 +260,9 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
-        pid = self._writers.pop(fh >> 1, 0)
-        return self.requests.write(fh >> 1, offset, data, pid, keep_set_id=bool(fh & 1))
+        node = fh >> 1
+        pid = self._writers[node] if is_control(node) else self._writers.pop(node, 0)
+        return self.requests.write(node, offset, data, pid, keep_set_id=bool(fh & 1))
 
     @handler
     def flush(self, fh: int) -> None:
@@ -265,6 +276,8 @@ class Operations(pyfuse3.Operations):
             self._fs.drop(Ino(node))
             if node not in self._fs.held:
                 self._writers.pop(node, None)
+        elif is_control(node):
+            del self._writers[node]
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:

@@ -39,6 +39,9 @@ class HistoryDirectory:
         self._fs = fs
         self._nodes = nodes
         self._tag_name = tag_name
+        #: When its names changed last, as of a revision of the checkpoints.
+        self._changed_ns = 0
+        self._revision = -1
 
     # -- what stands in it ------------------------------------------------------------------------
 
@@ -113,13 +116,17 @@ class HistoryDirectory:
 
     def itself(self) -> Inode:
         """The directory. The kernel may keep what it read of it for as long as its time of change
-        stays, so that has to follow the names in it."""
+        stays, so that has to follow the names in it. It is asked for with every path into it."""
+        revision = history.revision(self._fs.store)
+        if revision != self._revision:
+            self._revision, self._changed_ns = revision, self._time_of_names()
+        directory = self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755)
+        return directory._replace(mtime_ns=self._changed_ns)
+
+    def _time_of_names(self) -> int:
         newest = history.without_moments(self._fs.store)[-1:]
         seconds = newest[0].time_ns // 10**9 if newest else 0
-        mark = zlib.crc32(b"/".join(self.names())) % 10**9
-        return self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755)._replace(
-            mtime_ns=seconds * 10**9 + mark
-        )
+        return seconds * 10**9 + zlib.crc32(b"/".join(self.names())) % 10**9
 
     def _link(self, node: int, number: int) -> Inode:
         return self._like_root(node, stat.S_IFLNK | 0o777, len(str(number)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -40,6 +42,16 @@ class Guard(Protocol):
         """Until when, by the monotonic clock, changes by this process that take nothing away need
         not be told before they happen, as long as no other actor changes anything. 0: they do."""
 
+    def mark(self, pid: int, message: str) -> int:
+        """Take a checkpoint now, on the word of this process; its number. It is durable then, or an
+        OSError says why there is none."""
+
+    def take_back(self, number: int) -> None:
+        """Delete a mark: it had not all of its message."""
+
+    def name_step(self, pid: int, text: str) -> None:
+        """What this process does next is called so; nothing in particular if it is empty."""
+
 
 #: Threads of this process that touch files to wake whoever watches them: what they ask for changes
 #: nothing, not even a time.
@@ -72,6 +84,15 @@ class _Unguarded:
 
     def lasting(self, pid: int) -> int:
         return _FOREVER
+
+    def mark(self, pid: int, message: str) -> int:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def take_back(self, number: int) -> None:
+        pass
+
+    def name_step(self, pid: int, text: str) -> None:
+        pass
 
 
 def unguarded() -> Guard:

@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
+from ckptfs.fuse.control_files import ControlFiles, is_control
 from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, LossOf, touching
@@ -85,6 +86,7 @@ class Requests:
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
+        self.controls = ControlFiles(fs, guard)
         #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
         #: bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None
@@ -150,13 +152,13 @@ class Requests:
                 return self.directory.itself()
             return fs.seek(fs.limbo.get(Ino(parent)) or fs.head, Ino(parent), name)
         if parent == HISTORY_ROOT:
-            return self.directory.lookup(name)
+            return self.controls.lookup(name) or self.directory.lookup(name)
         view, ino, _ = self.nodes.place(parent)
         return fs.seek(view, ino, name)
 
     def getattr(self, node: int) -> Inode:
         if node >= HISTORY:
-            return self.directory.getattr(node)
+            return (self.controls if is_control(node) else self.directory).getattr(node)
         view, ino, _ = self.nodes.place(node)
         return self._fs.getattr(view, ino)
 
@@ -240,6 +242,8 @@ class Requests:
     def setattr(self, node: int, wanted: Attributes, pid: int, keep_set_id: bool) -> Inode:
         if pid in touching:
             return self.getattr(node)
+        if is_control(node):
+            return self.controls.setattr(node, wanted)
         cut = None
         if wanted.size is not None:
             cut = partial(self._bytes_lost, node, wanted.size, in_place=False)
@@ -261,17 +265,24 @@ class Requests:
     # -- files ------------------------------------------------------------------------------------
 
     def read(self, node: int, offset: int, size: int) -> Buffer:
+        if is_control(node):
+            return self.controls.read(node, offset, size)
         view, ino, _ = self.nodes.place(node)
         return self._fs.read(view, ino, offset, size)
 
     def read_pieces(self, node: int, offset: int, size: int) -> list[Buffer]:
         """The same, for one who need not have them in a row."""
+        if is_control(node):
+            return [self.controls.read(node, offset, size)]
         view, ino, _ = self.nodes.place(node)
         return self._fs.read_pieces(view, ino, offset, size)
 
     @_making_room
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
         """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
+        if is_control(node):
+            self.before(pid, None, node)
+            return self.controls.write(node, offset, data, pid)
         view, ino, _ = self._to_write(node, pid, offset)
         written = self._fs.write(view, ino, offset, data, keep_set_id=keep_set_id)
         self.guard.made(ino)
@@ -315,6 +326,8 @@ class Requests:
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise _error(errno.EINVAL)
         fs = self._fs
+        if is_control(node):
+            raise _error(errno.ESPIPE)
         view, ino, _ = self.nodes.place(node)
         if node >= LIVE_END:
             return (fs.seek_data if whence == os.SEEK_DATA else fs.seek_hole)(view, ino, offset)
@@ -335,6 +348,8 @@ class Requests:
         keep_set_id: bool,
     ) -> int:
         """As copy_file_range(2): how many bytes were copied."""
+        if is_control(node) or is_control(target):
+            raise _error(errno.EXDEV)  # then the kernel reads and writes them
         view, ino, _ = self._to_write(target, pid, target_offset)
         source, original, _ = self.nodes.place(node)
         copied = self._fs.copy_range(

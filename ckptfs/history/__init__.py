@@ -10,6 +10,7 @@ from ckptfs.history.checkpoints import (
     lineage,
     nearest,
     newest_state,
+    revision,
     seal,
     without_moments,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "restore",
     "restore_log",
     "restore_paths",
+    "revision",
     "seal",
     "select",
     "token_of",

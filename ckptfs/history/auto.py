@@ -71,7 +71,7 @@ def cause_of(step: Actor | None) -> Cause:
 
 
 def message_of(step: Actor | None, *, before: bool = True) -> str:
-    command = step.command if step and step.command else "unknown process"
+    command = "unknown process" if step is None else step.command or "a command"
     return f"{'before' if before else 'after'}: {command}"
 
 

@@ -159,12 +159,15 @@ class _Told:
         #: In the order of their numbers, all of them and those that are no moments.
         self._by_number: dict[int, Checkpoint] = {}
         self._shown: dict[int, Checkpoint] = {}
+        #: How often there was something new.
+        self.revision = 0
 
     def listen(self, store: Store) -> None:
         """Take note of what was told since the last time."""
         retold = store.epoch_tree.retold
         if not retold:
             return
+        self.revision += 1
         highest = next(reversed(self._by_number), -1)
         in_order = True
         for epoch in sorted(retold):
@@ -225,6 +228,11 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
     return _told_by(store).all()
+
+
+def revision(store: Store) -> int:
+    """Another number whenever a checkpoint has come, gone or been described anew."""
+    return _told_by(store).revision
 
 
 def numbered(store: Store, number: int) -> Checkpoint | None:

@@ -169,9 +169,11 @@ class Moments:
 
     def _patience_ns(self, known: Content, loss: Loss, pid: int, now_ns: int) -> int:
         """For how long content may have stood that the same call destroys."""
-        if now_ns - known.last_ns < EDIT_NS or _TEMPORARY.search(loss.unlinked):
+        if now_ns - known.last_ns < EDIT_NS or pid != known.pid:
             return self.stood_ns
-        return min(EDIT_NS, self.stood_ns) if self._may_be_harness(pid) else self.stood_ns
+        if _TEMPORARY.search(loss.unlinked) or not self._may_be_harness(pid):
+            return self.stood_ns
+        return min(EDIT_NS, self.stood_ns)
 
     def _has_stood(
         self, known: Content, loss: Loss, pid: int, now_ns: int, patience_ns: int

@@ -17,22 +17,19 @@ How a program is taken depends on its name and arguments alone (`ckptfs.history.
 from __future__ import annotations
 
 import os
-import shlex
 import time
-import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
+from ckptfs.commands import MASKED, command_line, printable
 from ckptfs.history.programs import HARNESSES, Kind, is_shell, is_shell_name, kind_of, runs_command
 from ckptfs.model import Clock
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: A command line in a message is cut here: a build's can be a hundred kilobytes.
-COMMAND_MAX = 200
-#: How much of a command line is read.
-_CMDLINE_BYTES = 16_384
+#: How much of a command line is read: what agents put around a command takes up a part of it.
+_CMDLINE_BYTES = 16 << 10
 #: How far up parents are followed.
 ANCESTORS_MAX = 64
 #: How many processes and groups are remembered; the oldest half goes when there are more.
@@ -65,7 +62,17 @@ class Process(NamedTuple):
     is_thread: bool = False
 
 
+#: A process and when it began; of a step that a process told of, its number below zero.
 Key = tuple[int, int]
+
+
+class Told(NamedTuple):
+    """What a process says that it does. ``serial`` tells one such thing from the next."""
+
+    text: str
+    serial: int
+    #: When its process began: the number alone comes again.
+    start: int
 
 
 class Actor(NamedTuple):
@@ -121,6 +128,10 @@ class Who:
         self._proc = proc
         self._clock = clock
         self.harnesses = HARNESSES | set(harnesses)
+        #: How much of a command line is told: see `ckptfs.commands`.
+        self.record = MASKED
+        #: What a process says that it does next (`ckptfs.history.steps`).
+        self.told: Callable[[Process], Told | None] = lambda process: None
         #: Processes that were declared to be harnesses, and those whose children are steps.
         self._declared: set[Key] = set()
         self._has_steps: set[Key] = set()
@@ -208,7 +219,7 @@ class Who:
             process,
             own,
             call=begun if kind not in ("script", "tool") else parent.call,
-            step=begun if gives_steps else parent.step,
+            step=self._told_step(parent.process) or (begun if gives_steps else parent.step),
             inside=parent.inside or by_harness,
             seen_ns=now_ns,
         )
@@ -273,7 +284,19 @@ class Who:
 
     # -- what a step is called ---------------------------------------------------------------------
 
+    def _told_step(self, process: Process) -> Key | None:
+        """The step that a process told of, for what it does itself and for what it starts."""
+        told = self.told(process)
+        if told is None:
+            return None
+        key = (process.pid, -told.serial)
+        if key not in self._steps:
+            _remember(self._steps, key, Actor(*key, told.text, self._session(process)))
+        return key
+
     def _step_of(self, node: _Node) -> Actor:
+        if (told := self._told_step(node.process)) is not None:
+            return self._steps[told]
         known = self._steps.get(node.step)
         if known is None:
             known = self._named(node)
@@ -303,7 +326,8 @@ class Who:
         return Actor(pid, start, command, self._session(leader), forked and member.pid == pid)
 
     def _command(self, process: Process) -> str:
-        return command_text(read_argv(process.pid, self._proc)) or printable(process.comm)
+        argv = read_argv(process.pid, self._proc)
+        return command_line(argv, self.record) if argv else printable(process.comm)
 
     def _session(self, process: Process) -> str:
         """The session as "SID:START": a number alone comes again."""
@@ -392,34 +416,3 @@ def _read(path: str, size: int) -> bytes:
         return b""  # the process ended between the two calls
     finally:
         os.close(fd)
-
-
-# -- command lines ---------------------------------------------------------------------------------
-
-
-def command_text(argv: list[bytes]) -> str:
-    """A command line for a message: quoted as one would type it, on one line, not too long."""
-    words = [word.decode("utf-8", "backslashreplace") for word in argv]
-    # A single word with spaces is a title that a program gave itself.
-    text = printable(words[0] if len(words) == 1 else " ".join(map(_quoted, words)))
-    return text if len(text) <= COMMAND_MAX else text[: COMMAND_MAX - 1] + "…"
-
-
-def _quoted(word: str) -> str:
-    """As `shlex.quote`, but in double quotes where those are the readable ones."""
-    if "'" in word and not any(char in word for char in '"$`\\!'):
-        return f'"{word}"'
-    return shlex.quote(word)
-
-
-def printable(text: str) -> str:
-    return "".join(map(_visible, text))
-
-
-def _visible(char: str) -> str:
-    """Control characters, and those that reorder or hide text, as escapes."""
-    if char.isascii():
-        plain = char.isprintable()
-    else:
-        plain = unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-    return char if plain else char.encode("unicode_escape").decode("ascii")

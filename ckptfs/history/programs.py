@@ -11,7 +11,8 @@ from collections.abc import Iterator, Set
 from itertools import takewhile
 from typing import Literal
 
-_SHELLS = frozenset("ash bash dash fish ksh ksh93 mksh oksh rbash sh yash zsh".split())
+from ckptfs.commands.wrappers import SHELLS
+
 #: Options of shells that are followed by a value, which is not a script.
 _WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate"))
 
@@ -90,7 +91,7 @@ def _base(word: bytes) -> str:
 
 
 def is_shell_name(name: str) -> bool:
-    return name.lstrip("-") in _SHELLS
+    return name.lstrip("-") in SHELLS
 
 
 def is_shell(argv: list[bytes]) -> bool:

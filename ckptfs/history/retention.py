@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ckptfs.history.checkpoints import LOST, Checkpoint
+from ckptfs.history.marks import MARK
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
@@ -132,31 +133,34 @@ class Verdicts:
                 self.open.append(checkpoint)
 
     def thin(self) -> None:
-        """Only the newest of each hour, then of each day. Hours and days are those of the clock,
-        so a checkpoint that was kept for its hour is kept for it the next time."""
+        """Only the newest of each hour, then of each day; one that was marked before others. Hours
+        and days are those of the clock, so a checkpoint that was kept for its hour is kept for it
+        the next time."""
         seen: set[tuple[int, int]] = set()
-        candidates, self.open = self.open, []
-        for checkpoint in candidates:
-            keep, reason, span_ns = self._by_age(self._now_ns - checkpoint.time_ns)
+        gone: set[int] = set()
+        for checkpoint in sorted(self.open, key=_is_unmarked):
+            keep, reason, span_ns = self._by_age(checkpoint)
             slot = (span_ns, checkpoint.time_ns // span_ns) if span_ns else None
             if slot in seen:
-                keep, reason = False, f"a newer one of that {_span(span_ns)} stays"
+                keep, reason = False, f"a newer or marked one of that {_span(span_ns)} stays"
             if slot is not None:
                 seen.add(slot)
             if keep:
                 self.found[checkpoint.id] = (True, reason)
-                self.open.append(checkpoint)
             else:
+                gone.add(checkpoint.id)
                 self._let_go(checkpoint, reason)
+        self.open = [checkpoint for checkpoint in self.open if checkpoint.id not in gone]
 
-    def _by_age(self, age_ns: int) -> tuple[bool, str, int]:
-        policy = self._policy
+    def _by_age(self, checkpoint: Checkpoint) -> tuple[bool, str, int]:
+        policy, age_ns = self._policy, self._now_ns - checkpoint.time_ns
+        newest = "the newest" if _is_unmarked(checkpoint) else "the newest mark"
         if age_ns <= policy.keep_all_ns:
             return True, f"younger than {_age(policy.keep_all_ns)}", 0
         if age_ns <= policy.hourly_ns:
-            return True, "the newest of its hour", _HOUR_NS
+            return True, f"{newest} of its hour", _HOUR_NS
         if age_ns <= policy.daily_ns:
-            return True, "the newest of its day", _DAY_NS
+            return True, f"{newest} of its day", _DAY_NS
         return False, f"older than {_age(policy.daily_ns)}", 0
 
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
@@ -287,6 +291,10 @@ def _protection(checkpoint: Checkpoint) -> str:
     if checkpoint.kind == "task":
         return "a task begins or ends there"
     return ""
+
+
+def _is_unmarked(checkpoint: Checkpoint) -> bool:
+    return checkpoint.kind != MARK
 
 
 def _span(span_ns: int) -> str:

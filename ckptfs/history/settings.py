@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs.commands import MASKED, RECORDS
 from ckptfs.config import write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
@@ -56,6 +57,15 @@ def _switch(text: str) -> bool:
     return _SWITCHES[text.lower()]
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"{', '.join(words[:-1])} or {words[-1]} is wanted")
+        return text.lower()
+
+    return read
+
+
 def _command(text: str) -> int:
     """A command is its words, as a shell would take them apart; how many there are."""
     return len(shlex.split(text))
@@ -88,7 +98,9 @@ def _names(text: str) -> int:
 
 
 class Setting(NamedTuple):
-    read: Callable[[str], int]
+    """``read`` makes a number or a word of the text, or says in a ValueError what is wanted."""
+
+    read: Callable[[str], int | str]
     default: str
     meaning: str
 
@@ -107,6 +119,7 @@ SETTINGS: Mapping[str, Setting] = {
     "moments.stood": Setting(_time_ns, "1s", "what has stood for so long is kept when it goes"),
     "auto.harnesses": Setting(_names, "", "programs whose every child is a step, with commas"),
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
+    "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
@@ -120,7 +133,14 @@ class Settings(NamedTuple):
 
     def value(self, name: str) -> int:
         """A setting read: a number, bytes, nanoseconds, or whether it is on."""
-        return SETTINGS[name].read(self.texts[name])
+        found = SETTINGS[name].read(self.texts[name])
+        assert isinstance(found, int), f"{name} is no number"
+        return found
+
+    @property
+    def record_command(self) -> str:
+        """How much of a command line goes into history: one of `ckptfs.commands.RECORDS`."""
+        return str(SETTINGS["record.command"].read(self.texts["record.command"]))
 
     @property
     def exclude(self) -> tuple[str, ...]:

@@ -5,12 +5,15 @@ another while one is open, or the same again, makes that one current; when it is
 before goes on. So every stretch of time belongs to one task or to none, and what a task changed is
 what differs between the beginning and the end of its stretches. Each end of one is a checkpoint of
 kind `task`; which they are is kept in a log among the facts, under ``task:`` and a number.
+
+An agent writes its list of tasks down first and works it off from the top. So what it announces
+(`announce`) waits in line: the first one is current until it is finished, then the next.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from ckptfs.errors import TaskInvalid, TaskUnknown
@@ -21,8 +24,9 @@ from ckptfs.store import Store
 KIND = "task"
 NAME_MAX = 100
 
-#: Events besides start and done. The last two are of an undo and a redo of a revert; they are no
-#: ends of a stretch.
+#: Events besides start and done. Of an announced task, which waits behind those announced before.
+ANNOUNCE = "announce"
+#: The last two are of an undo and a redo of a revert; they are no ends of a stretch.
 REVERT = "revert"
 REVERT_UNDONE = "revert undone"
 REVERT_REDONE = "revert redone"
@@ -32,9 +36,9 @@ _LOG = b"task:"
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the log. ``event`` is start, done or about a revert. ``checkpoint`` ends the
-    stretch that was going on, ``after`` begins the next one; they differ if the event itself
-    changed files."""
+    """One line of the log. ``event`` is start, announce, done or about a revert. ``checkpoint``
+    ends the stretch that was going on, ``after`` begins the next one; they differ if the event
+    itself changed files, and are where the stretch began if it goes on."""
 
     number: int
     event: str
@@ -97,6 +101,41 @@ def done(fs: Filesystem, message: str = "", cause: Cause | None = None) -> tuple
     return name, ends
 
 
+def announce(
+    fs: Filesystem, name: str, message: str = "", cause: Cause | None = None
+) -> Checkpoint | None:
+    """Put an agent's task in line: it is current when those announced before it are finished.
+
+    Returns where it begins; None if it waits, or is open already. The caller commits.
+    """
+    _require_name(name)
+    found = _Replay(log(fs.store))
+    if name in found.going_on:
+        return None
+    if found.in_line:
+        _note_aside(fs, ANNOUNCE, name, message)
+        return None
+    begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
+    note(fs, ANNOUNCE, name, begins, begins, message)
+    return begins
+
+
+def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
+    """End a task by its name. Returns where it ends; None if it was not the current one, or is not
+    open. The caller commits."""
+    if name == current(fs.store):
+        return done(fs, cause=cause)[1]
+    if name in _Replay(log(fs.store)).going_on:
+        _note_aside(fs, "done", name)
+    return None
+
+
+def _note_aside(fs: Filesystem, event: str, name: str, message: str = "") -> None:
+    """Append an event at which the current task goes on."""
+    at = _Replay(log(fs.store)).since
+    _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
+
+
 def note(
     fs: Filesystem,
     event: str,
@@ -106,10 +145,14 @@ def note(
     message: str = "",
 ) -> None:
     """Append to the log, and keep which task is current where `seal` looks for it."""
+    _append(fs, Entry(0, event, name, checkpoint.id, after.id, fs.clock(), message))
+
+
+def _append(fs: Filesystem, unnumbered: Entry) -> None:
     store = fs.store
     entries = log(store)
     number = entries[-1].number + 1 if entries else 0
-    entry = Entry(number, event, name, checkpoint.id, after.id, fs.clock(), message)
+    entry = replace(unnumbered, number=number)
     store.facts.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
     going_on = _Replay([*entries, entry]).going_on
     if going_on:
@@ -129,7 +172,8 @@ def find(store: Store, name: str) -> Task:
     if task is None:
         raise TaskUnknown(name, "there is no task of that name")
     if not task.stretches:
-        raise TaskUnknown(name, "it is reverted already")
+        reverted = task.state == "reverted"
+        raise TaskUnknown(name, "it is reverted already" if reverted else "it changed nothing")
     return task
 
 
@@ -143,12 +187,15 @@ def _require_name(name: str) -> None:
 
 
 class _Replay:
-    """What the log leads to. ``going_on`` are the open tasks, the current one last."""
+    """What the log leads to. ``going_on`` are the open tasks, the current one last; ``in_line``
+    are those of them that were announced."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.tasks: dict[str, Task] = {}
         self.going_on: list[str] = []
-        self._since = 0
+        self.in_line: list[str] = []
+        #: Where the stretch that is going on began.
+        self.since = 0
         #: By task, the stretches that its last revert took back.
         self._reverted: dict[str, list[Stretch]] = {}
         for entry in entries:
@@ -156,19 +203,19 @@ class _Replay:
                 self._change_mind(entry)
                 continue
             self._cut(entry.checkpoint)
-            if entry.event == "start":
+            if entry.event in ("start", ANNOUNCE):
                 self._start(entry)
             else:
                 self._end(entry)
-            self._since = entry.after
+            self.since = entry.after
         self._cut(None)
         for name in self.going_on:
             self.tasks[name].state = "current" if name == self.going_on[-1] else "open"
 
     def _cut(self, end: int | None) -> None:
         """The stretch that began with the last event ends here."""
-        if self.going_on:
-            self.tasks[self.going_on[-1]].stretches.append(Stretch(self._since, end))
+        if self.going_on and end != self.since:
+            self.tasks[self.going_on[-1]].stretches.append(Stretch(self.since, end))
 
     def _start(self, entry: Entry) -> None:
         task = self.tasks.setdefault(entry.name, Task(entry.name, entry.time_ns))
@@ -176,7 +223,13 @@ class _Replay:
             task.started_ns = entry.time_ns
         task.state, task.ended_ns = "open", None
         self._leave(entry.name)
-        self.going_on.append(entry.name)
+        if entry.event != ANNOUNCE:
+            self.going_on.append(entry.name)
+            return
+        task.message = entry.message or task.message
+        first = self.going_on.index(self.in_line[-1]) if self.in_line else len(self.going_on)
+        self.going_on.insert(first, entry.name)
+        self.in_line.append(entry.name)
 
     def _end(self, entry: Entry) -> None:
         self._leave(entry.name)
@@ -198,5 +251,6 @@ class _Replay:
             task.state = "done" if entry.event == REVERT_UNDONE else "reverted"
 
     def _leave(self, name: str) -> None:
-        if name in self.going_on:
-            self.going_on.remove(name)
+        for names in (self.going_on, self.in_line):
+            if name in names:
+                names.remove(name)

@@ -8,6 +8,7 @@ from itertools import islice
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
+from ckptfs.history.marks import MARK
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
 from ckptfs.store import Store
@@ -31,8 +32,13 @@ def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -
         store.size_bytes() - store.reusable_bytes(),
         store.free_bytes(),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
-        is_precious=partial(_precedes_a_loss, store),
+        is_precious=partial(_is_precious, store),
     )
+
+
+def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
+    """Whether somebody said that this moment matters, or what came after it suggests so."""
+    return checkpoint.kind == MARK or _precedes_a_loss(store, checkpoint)
 
 
 def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:

@@ -13,7 +13,7 @@ import os
 import time
 
 from ckptfs import locating
-from ckptfs.hook import events, reading
+from ckptfs.hook import events, fields, reading
 
 #: How long the daemon may take, in seconds. A hook must never hold an agent up for long.
 PATIENCE = 4.0
@@ -22,61 +22,98 @@ PATIENCE = 4.0
 PROTOCOL = 1
 _ANSWER_MAX = 1 << 20
 
-#: At these a person is there to read what is wrong.
-_TOLD = frozenset({"SessionStart"})
+#: At these a person is there to read what is wrong, and these agents show it to nobody else.
+_TOLD_AT = frozenset({"sessionstart"})
+_TELL_PEOPLE = frozenset({"claude", "codex", "gemini", "qwen", "droid", "copilot", "opencode"})
+
+#: What is said where there is nothing to say. Kiro and Droid hand everything else to the model.
+#: Antigravity's tools wait for a decision, and `{}` forbids; to ask means to go by its settings.
+_NOTHING = {"kiro": b"", "droid": b""}
+_NOTHING_BEFORE_TOOL = {"antigravity": b'{"decision": "ask"}'}
 
 
 class NoAnswer(Exception):
     """The daemon did not do what it was asked for; the words say why."""
 
 
-def answer(read: reading.Read) -> tuple[bytes, str]:
-    """Do what one call asks for. Returns the JSON for the agent and a warning, or "".
+def nothing(agent: str, event: str) -> bytes:
+    """What an agent takes for no opinion."""
+    if events.EVENTS.get(events.key_of(event)) == "before" and agent in _NOTHING_BEFORE_TOOL:
+        return _NOTHING_BEFORE_TOOL[agent]
+    return _NOTHING.get(agent, b"{}")
 
-    Raises nothing that is to be expected: an agent goes on whatever happens.
+
+def answer(read: reading.Read, agent: str = "", event: str = "") -> tuple[bytes, str]:
+    """Do what one call asks for. Returns what the agent is answered and a warning, or "".
+
+    ``agent`` and ``event`` are what the hook's command says, for input that does not. Raises
+    nothing that is to be expected: an agent goes on whatever happens.
     """
     try:
-        record = reading.read_object(read)
+        record = reading.read_object(read, optional=bool(event))
     except (ValueError, OSError) as error:
-        reason = events.clean(str(error))
-        return b"{}", f"cannot read the hook's input: {reason}. No checkpoint was taken."
-    warning = _perform(record)
-    if warning and record.get("hook_event_name") in _TOLD:
+        reason = fields.clean(str(error))
+        warning = f"cannot read the hook's input: {reason}. No checkpoint was taken."
+        return nothing(agent, event), warning
+    found = events.Event(record, agent, event)
+    _note_call(found.agent)
+    warning = _perform(found)
+    if warning and found.key in _TOLD_AT and found.agent in _TELL_PEOPLE:
         return json.dumps({"systemMessage": f"ckptfs: {warning}"}).encode(), warning
-    return b"{}", warning
+    return nothing(found.agent, found.name), warning
 
 
-def _perform(record: reading.Record) -> str:
-    """Take the checkpoint; return what is to be said if there is none."""
+def _note_call(agent: str) -> None:
+    """Leave a note that this agent called, for `ckptfs hook status`: the time of an empty file."""
+    if agent not in fields.NAMES:
+        return
+    path = locating.hook_note(agent)
     try:
-        if not events.matters(record):
+        os.utime(path)
+    except FileNotFoundError:
+        try:
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            pass
+    except OSError:
+        pass  # a sandbox without our directory: nobody's call fails for a note
+
+
+def _perform(event: events.Event) -> str:
+    """Ask the daemon for what the event is worth; return what is to be said if that fails."""
+    deed = "no checkpoint was taken"
+    try:
+        kind = event.kind
+        if not kind:
             return ""
-        where = _directory(record)
-        found = _find(where)
-        if found is None:
-            return f"{events.clean(where)} is in no workspace, so no checkpoint was taken."
+        deed = events.FAILED.get(kind, deed)
+        found = _workspace(event)
+        if isinstance(found, str):
+            return f"{found}, so {deed}." if kind not in events.FAILED else ""
         path, store = found
         if locating.note_of(store) is None:
-            shown = events.clean(path)
-            return (
-                f"{shown} is not mounted, so no checkpoint was taken. "
-                f"Mount it with: ckptfs mount {shown}"
-            )
-        _ask(locating.socket_of(store), events.mark_for(record, path))
+            shown = fields.clean(path)
+            mount = f"{shown} is not mounted, so {deed}. Mount it with: ckptfs mount {shown}"
+            return mount if kind not in events.FAILED else ""
+        _ask(locating.socket_of(store), events.requests_for(event, path))
     except events.Unknown as error:
         return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."
     except NoAnswer as error:
-        return f"no checkpoint was taken: {events.clean(str(error))}"
+        return f"{deed}: {fields.clean(str(error))}"
     except OSError as error:
         reason = (error.strerror or str(error) or "it does not answer").lower()
-        return f"no checkpoint was taken: the daemon cannot be reached ({reason})."
+        return f"{deed}: the daemon cannot be reached ({reason})."
     return ""
 
 
-def _directory(record: reading.Record) -> str:
-    """The agent's directory, from its input; else our own, which it started us in."""
-    named = record.get("cwd")
-    return named if isinstance(named, str) and os.path.isabs(named) else os.getcwd()
+def _workspace(event: events.Event) -> tuple[str, str] | str:
+    """The workspace that the event is about, and its store; or why there is none."""
+    where = fields.directory(event.record)
+    found = _find(where)
+    if found is None and (file := events.file_of(event.record)):
+        found = _find(os.path.dirname(file))
+    return found or f"{fields.clean(where)} is in no workspace"
 
 
 def _find(where: str) -> tuple[str, str] | None:
@@ -97,21 +134,17 @@ def _registered(path: str) -> tuple[str, str] | None:
         path = above
 
 
-def _ask(address: str, mark: events.Mark) -> None:
-    asked = {
-        "kind": "hook",
-        "message": mark.message,
-        "metadata": mark.metadata,
-        "weak": mark.weak,
-        "pid": os.getppid(),
-    }
-    request = json.dumps({"v": PROTOCOL, "op": "mark", "args": asked})
+def _ask(address: str, requests: list[events.Request]) -> None:
+    if not requests:
+        return
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE)
         _connect(connection, address)
-        connection.sendall(request.encode() + b"\n")
-        _require_result(_line(connection))
+        for op, args in requests:
+            asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}}
+            connection.sendall(json.dumps(asked).encode() + b"\n")
+            _require_result(_line(connection))
     finally:
         connection.close()
 

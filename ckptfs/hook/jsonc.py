@@ -195,6 +195,22 @@ def is_blank(text: str, within: Value) -> bool:
     return not text[within.start + 1 : within.end - 1].strip()
 
 
+def strings_in(text: str) -> list[str]:
+    """Every string in a text that need not be JSON."""
+    found = []
+    for written in _STRING.findall(text):
+        try:
+            found.append(str(json.loads(written)))
+        except ValueError:
+            continue  # an escape that only another language has
+    return found
+
+
+def has_comment(text: str) -> bool:
+    """Whether a text has a comment outside of its strings."""
+    return "/" in _STRING.sub("", text)
+
+
 def indent_of(text: str) -> str:
     """What one level is indented by: as the first indented line has it, else two blanks."""
     found = re.search(r"^([ \t]+)\S", text, re.MULTILINE)

@@ -3,8 +3,74 @@
 // `server` is what version 1 of opencode calls, `setup` what version 2 does (and late versions 1,
 // with a context that has no tools). Nothing in here may throw: that would block a tool.
 import { spawn } from "node:child_process"
+import { lstat, readdir, writeFile } from "node:fs/promises"
+import { dirname, join } from "node:path"
 
 const COMMAND_LINE = "COMMAND"
+
+// -- by the control file of a mounted workspace, which takes a message in a millisecond -----------
+
+// Tools of opencode that change no file, and ours, which save what has to be saved.
+const READERS = new Set([
+  "read", "grep", "glob", "list", "ls", "webfetch", "websearch", "codesearch", "lsp",
+  "todowrite", "todoread", "task", "skill", "question",
+])
+const OWN = ["mcp__ckptfs__", "mcp_ckptfs_"]
+
+const FILES = ["file_path", "filePath", "notebook_path", "absolute_path", "path"]
+const COMMANDS = ["command", "cmd", "script"]
+const PATCHED = /^\*\*\* (?:Add|Update|Delete) File: (.+)$/gm
+const MESSAGE_MAX = 200
+
+const oneLine = (text) => text.trim().split(/\s+/).join(" ")
+
+function commandText(command) {
+  const words = Array.isArray(command) ? command.join(" ") : String(command)
+  const patched = [...words.slice(0, 64000).matchAll(PATCHED)].map((found) => found[1])
+  return oneLine(patched.length ? patched.join(", ") : words.slice(0, 4000))
+}
+
+function subjectOf(input, workspace) {
+  for (const key of FILES) {
+    if (!input?.[key]) continue
+    const path = String(input[key])
+    return oneLine(path.startsWith(workspace + "/") ? path.slice(workspace.length + 1) : path)
+  }
+  const key = COMMANDS.find((name) => input?.[name])
+  return key ? commandText(input[key]) : ""
+}
+
+// The words of `ckptfs hook`.
+function messageFor(tool, input, workspace) {
+  const subject = subjectOf(input, workspace)
+  const name = oneLine(String(tool ?? "")) || "a tool"
+  const message = [...(subject ? `${name}: ${subject}` : name)]
+  if (message.length <= MESSAGE_MAX) return message.join("")
+  return message.slice(0, MESSAGE_MAX - 3).join("") + "..."
+}
+
+// The workspace around a directory. Its control file stands in no listing; one that somebody put
+// there does, and is not written to.
+async function workspaceAround(directory) {
+  for (let here = directory; ; here = dirname(here)) {
+    const history = join(here, ".checkpoints")
+    try {
+      const [above, mark] = [await lstat(history), await lstat(join(history, ".mark"))]
+      if (above.isDirectory() && mark.isFile() && !(await readdir(history)).includes(".mark"))
+        return here
+    } catch {}
+    if (here === dirname(here)) return null
+  }
+}
+
+// What a promise comes to, or nothing if it fails or takes too long: a mount may hang.
+function patiently(promise, milliseconds) {
+  let timer
+  const late = new Promise((resolve) => { timer = setTimeout(resolve, milliseconds, null) })
+  return Promise.race([promise.catch(() => null), late]).finally(() => clearTimeout(timer))
+}
+
+// -- by `ckptfs hook`, which knows more, and takes longer to start --------------------------------
 
 function send(record) {
   return new Promise((resolve) => {
@@ -22,8 +88,18 @@ function send(record) {
   })
 }
 
-function before(cwd, tool, input, session, call) {
-  return send({
+// -- what opencode calls --------------------------------------------------------------------------
+
+async function before(cwd, tool, input, session, call) {
+  const name = String(tool ?? "").toLowerCase()
+  if (READERS.has(name) || OWN.some((prefix) => name.startsWith(prefix))) return
+  const workspace = cwd ? await patiently(workspaceAround(String(cwd)), 2000) : null
+  if (workspace) {
+    const mark = join(workspace, ".checkpoints", ".mark")
+    await patiently(writeFile(mark, messageFor(tool, input, workspace), { flag: "r+" }), 10000)
+    return
+  }
+  await send({
     hook_event_name: "PreToolUse", cwd, session_id: session,
     tool_name: tool, tool_input: input, tool_use_id: call,
   })
@@ -45,6 +121,7 @@ export default {
       await before(directory, input.tool, output?.args, input.sessionID, input.callID)
     },
     event: async ({ event }) => {
+      // A mark by the control file is taken in any case; this one only if something changed.
       if (event?.type === "session.idle")
         await send({
           hook_event_name: "Stop", cwd: directory, session_id: event.properties?.sessionID,

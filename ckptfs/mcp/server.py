@@ -136,10 +136,11 @@ class Tools:
         nothing changed since the last one, unless a tag is given."""
         return results.checkpoint(self._service.save(message, tag=tag))
 
-    def checkpoint_list(self, limit: Limit = 20) -> CheckpointList:
+    def checkpoint_list(self, limit: Limit = 20, moments: bool = False) -> CheckpointList:
         """List the checkpoints, newest first. Many take themselves, before a command or a tool
-        changes something; their message says which."""
-        found = self._service.list(limit + 1)
+        changes something; their message says which. With moments also those between them that
+        were taken just before something would have been lost."""
+        found = self._service.list(limit + 1, moments=moments)
         return CheckpointList(
             checkpoints=[results.checkpoint(item) for item in found[:limit]],
             more=len(found) > limit,

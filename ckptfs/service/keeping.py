@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckptfs import config, history
-from ckptfs.errors import CheckpointPinned, NotConfirmed
+from ckptfs import commands, config, history
+from ckptfs.errors import CheckpointPinned, NotConfirmed, SettingInvalid
 from ckptfs.history import Checkpoint, excluded, removal, tags, upkeep
 from ckptfs.history import settings as settings_file
 from ckptfs.history.retention import Decision
@@ -89,6 +89,15 @@ def expire(service: Service, now_ns: int | None = None) -> list[Decision]:
 def settings(service: Service) -> Settings:
     """What holds for this workspace: its own settings over the user's."""
     return settings_file.load([config.settings_file(), service.fs.store.path / settings_file.FILE])
+
+
+def record_command(service: Service) -> str:
+    """How much of a command line goes into history. A wrong setting keeps no checkpoint from being
+    taken: `config` tells of it."""
+    try:
+        return service.settings().record_command
+    except SettingInvalid:
+        return commands.MASKED
 
 
 def exclude(service: Service) -> tuple[str, ...]:

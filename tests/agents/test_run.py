@@ -37,6 +37,27 @@ def test_before_after_and_what_changed(desk: Desk) -> None:
     assert desk.files() == {"a": "2\n", "b": "3\n"}
 
 
+def test_secrets_of_the_command_line_are_not_recorded(desk: Desk) -> None:
+    words = ["sh", "-c", "echo $1 > a", "_", "--token=hunter2 x"]
+    done = desk.run("run", "--", *words)
+    line = """sh -c 'echo $1 > a' _ --token=***"""
+    assert f"ckptfs: {line} changed the workspace" in done.stderr
+    after, before = desk.checkpoints()[:2]
+    assert (before["message"], after["message"]) == (f"before: {line}", f"after: {line}")
+    assert after["metadata"] == {"command": line, "exit_code": "0"}
+    assert "hunter2" not in json.dumps([before, after])
+    assert desk.files() == {"a": "--token=hunter2 x\n"}
+
+
+def test_only_the_name_of_the_command_is_recorded_if_the_setting_says_so(desk: Desk) -> None:
+    desk.ok("config", "record.command", "name")
+    desk.run("run", "--", "sh", "-c", "touch secret-plan")
+    desk.ok("config", "record.command", "--unset")
+    after, before = desk.checkpoints()[:2]
+    assert (before["message"], after["message"]) == ("before: touch", "after: touch")
+    assert "secret-plan" not in json.dumps([before, after])
+
+
 def test_a_command_that_changes_nothing_leaves_nothing(desk: Desk) -> None:
     desk.ok("save", "now", "--allow-empty")
     before = desk.checkpoints()

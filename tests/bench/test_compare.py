@@ -65,3 +65,21 @@ def test_a_revision_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotToBeHad, match="no revision no-such-revision"):
         compare.build(Kit(tmp_path, False, lambda _message: None), "no-such-revision")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_note_tells_how_many_checkpoints_a_row_had_at_least() -> None:
+    row = Workload("untar", "untar", "tree", _steps, 2.5, False, ())
+    outcome = Outcome(("ckptfs --auto off", "ckptfs"), (row,))
+    assert compare.taken_text(outcome, row) == ""
+    outcome.add("untar", "ckptfs", Sample(0, 1.0, 0.0, checkpoints=3))
+    assert compare.taken_text(outcome, row) == "3 checkpoints taken"
+    outcome.add("untar", "ckptfs", Sample(1, 1.0, 0.0, checkpoints=1))
+    assert compare.taken_text(outcome, row) == "1 checkpoint taken"
+
+
+def test_a_comparison_tells_of_rows_that_were_left_out() -> None:
+    outcome = Outcome(("ckptfs --auto off", "ckptfs"), ())
+    outcome.skipped = {"npm-ci": "npm: there is no npm here"}
+    out = io.StringIO()
+    compare.print_changes(Console(file=out, width=160), outcome, QUICK, {})
+    assert "without npm-ci: npm: there is no npm here" in out.getvalue()

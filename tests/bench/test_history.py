@@ -13,7 +13,7 @@ from bench.timing import Times
 
 def test_the_figures_are_known_by_name() -> None:
     wanted = {"history", "backups", "browse", "growth-files", "growth-checkpoints", "store-size"}
-    assert wanted | {"save-command", "auto", "rm-restore"} <= figures.keys()
+    assert wanted | {"save-command", "auto", "rm-restore", "moments-growth"} <= figures.keys()
 
 
 def test_a_ratio_is_the_median_of_the_repetitions_own() -> None:

@@ -77,7 +77,7 @@ def test_material_that_cannot_be_had_is_named_with_its_reason(bare: Kit) -> None
 
 def test_material_is_made_once(tmp_path: Path) -> None:
     kit = Kit(tmp_path, False, lambda _message: None)
-    home = tmp_path / "material" / "front-end-v1"
+    home = tmp_path / "material" / "front-end-v2"
     home.mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kit, "program", lambda _kit, name: Path(name))

@@ -2,10 +2,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.fuse_rivals import SLOW_WITHOUT
 from bench.kit import DEBIAN
 from bench.material import MAKERS
 from bench.registry import (
     REAL,
+    REAL_MARK,
     Place,
     UnknownWorkload,
     Workload,
@@ -16,7 +18,7 @@ from bench.registry import (
     with_needs,
     without_missing,
 )
-from bench.scale import FULL, NORMAL, QUICK, SMALL
+from bench.scale import FULL, NORMAL, QUICK, SMALL, Scale
 from bench.workloads import HEAVY_SCENES
 
 
@@ -63,6 +65,30 @@ def test_everything_wanted_is_a_program_or_material() -> None:
 
 def test_scenes_that_take_long_are_scenes() -> None:
     assert HEAVY_SCENES - by_scene(all_workloads()).keys() == set()
+
+
+def test_rows_that_make_and_destroy_much_are_there_with_the_mark_of_their_neighbours() -> None:
+    known = {each.name: each for each in all_workloads()}
+    names = ("untar", "npm-ci", "configure-make", "git-rebase")
+    assert [known[name].mark for name in names] == [REAL_MARK] * len(names)
+    assert known["npm-ci"].needs == ("npm-install",)
+
+
+def test_a_quick_run_does_less_of_what_takes_long() -> None:
+    titles = {each.name: each.title for each in all_workloads()}
+    assert titles["configure-make"].format(scale=NORMAL) == "configure and make -j2 of libsodium"
+    assert titles["configure-make"].format(scale=QUICK) == "configure of libsodium"
+    assert titles["git-rebase"].format(scale=NORMAL) == "git rebase of 50 commits"
+    assert titles["git-rebase"].format(scale=QUICK) == "git rebase of 15 commits"
+
+
+def test_scenes_that_the_slow_leave_out_are_scenes() -> None:
+    assert SLOW_WITHOUT - by_scene(all_workloads()).keys() == set()
+
+
+@pytest.mark.parametrize("scale", [SMALL, QUICK, NORMAL, FULL])
+def test_rounds_of_a_build_have_three_thirds(scale: Scale) -> None:
+    assert scale.build_rounds % 3 == 0
 
 
 def test_a_real_row_has_a_mark_in_any_case() -> None:

@@ -186,6 +186,19 @@ def test_letting_expire_what_cannot_takes_a_few_lines_for_each(
 # -- and what was deleted a while ago can still be had ---------------------------------------------
 
 
+def test_what_was_marked_outlives_what_took_itself(grown: Callable[[int], Edits]) -> None:
+    """Every tenth checkpoint is a mark, and there is room for half of all."""
+    work, policy = grown(1), RetentionPolicy(max_checkpoints=50)
+    for number in range(100):
+        work.put("file", b"%d" % number)
+        work.fs.clock.now_ns += 1_000_000_000  # type: ignore[attr-defined]
+        kind = "auto" if number % 10 else "mark"
+        history.seal(work.fs, kind, str(number), work.fs.clock())
+        expire(work.fs, policy)
+    left = [item.message for item in checkpoints(work.store) if item.kind == "mark"]
+    assert left == [str(number) for number in range(0, 100, 10)]
+
+
 def test_what_came_before_a_deletion_outlives_what_came_before_edits(
     grown: Callable[[int], Edits],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +79,21 @@ def test_saved_tagged_and_pinned_stay() -> None:
     for fields in ({"kind": "manual"}, {"tag": "t"}, {"pinned": True}):
         old = made(24 * 400, 24 * 401, 24 * 402, **fields)
         assert decide(old, max_checkpoints=1, max_bytes=1, store_bytes=2) == [0, 1, 2]
+
+
+def test_of_an_hour_the_newest_mark_stays_before_what_took_itself() -> None:
+    # At 10:00, 10:10 and 10:20 of a clock that shows 12:30, and one of just now.
+    four = made(0, 2.5, 2.5 - 10 / 60, 2.5 - 20 / 60)
+    four[0] = dataclasses.replace(four[0], kind="mark")
+    four[1] = dataclasses.replace(four[1], kind="mark")
+    decisions = {item.id: item for item in judge(four, RetentionPolicy(moments_max=0), NOW_NS).all()}
+    assert kept(list(decisions.values())) == [1, 3]
+    assert decisions[1].reason == "the newest mark of its hour"
+    assert decisions[2].reason == "a newer or marked one of that hour stays"
+
+
+def test_a_mark_expires_in_the_end() -> None:
+    assert decide(made(0, 24 * 31, kind="mark")) == [1]
 
 
 def test_what_undo_needs_stays() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.commands import RECORDS
 from ckptfs.errors import SettingInvalid
 from ckptfs.history import settings
 from ckptfs.history.retention import RetentionPolicy
@@ -39,6 +40,8 @@ def test_the_stores_file_over_the_users(tmp_path: Path) -> None:
         ("retention.max_size", "1 parsec"),
         ("retention.automatic", "perhaps"),
         ("retention.nonsense", "1"),
+        ("record.command", "some"),
+        ("record.command", ""),
         ('x"]\n[retention', "1"),
     ],
 )
@@ -46,6 +49,19 @@ def test_what_cannot_be_set(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(SettingInvalid):
         settings.store(tmp_path / "file", name, text)
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("word", RECORDS)
+def test_a_setting_that_is_one_of_some_words(tmp_path: Path, word: str) -> None:
+    file = tmp_path / "config.toml"
+    assert settings.load([file]).record_command == "masked"
+    settings.store(file, "record.command", word.title())
+    assert settings.load([file]).record_command == word
+
+
+def test_a_wrong_word_is_told_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalid, match="full, masked, name or off is wanted, not 'some'"):
+        settings.store(tmp_path / "file", "record.command", "some")
 
 
 @pytest.mark.parametrize("text", ["[retention", "max = 1", "[retention]\nmax_checkpoints='x'"])

@@ -66,6 +66,59 @@ def test_the_one_started_last_is_current_and_the_one_before_goes_on(work: Edits)
         tasks.done(work.fs)
 
 
+def test_announced_tasks_are_current_in_the_order_of_their_announcement(work: Edits) -> None:
+    begins = tasks.announce(work.fs, "a", "the first")
+    assert begins is not None
+    for name in ("b", "c", "b"):
+        assert tasks.announce(work.fs, name) is None
+    assert tasks.current(work.store) == "a" and [state(work, n) for n in "bc"] == ["open"] * 2
+    assert tasks.tasks(work.store)["a"].message == "the first"
+    assert tasks.finish(work.fs, "c") is None  # before its turn
+    assert tasks.current(work.store) == "a" and state(work, "c") == "done"
+    ends = tasks.finish(work.fs, "a")
+    assert ends is not None and tasks.current(work.store) == "b"
+    assert tasks.tasks(work.store)["a"].stretches == [(begins.id, ends.id)]
+    tasks.finish(work.fs, "b")
+    assert tasks.current(work.store) == "" and tasks.finish(work.fs, "b") is None
+
+
+def test_what_is_announced_goes_before_what_a_person_started_and_behind_what_they_start_next(
+    work: Edits,
+) -> None:
+    tasks.start(work.fs, "mine")
+    for name in ("a", "b"):
+        tasks.announce(work.fs, name)
+    assert tasks.current(work.store) == "a"
+    tasks.start(work.fs, "urgent")
+    tasks.announce(work.fs, "c")
+    assert tasks.current(work.store) == "urgent"
+    order = [tasks.done(work.fs)[0] for _ in range(5)]
+    assert order == ["urgent", "a", "b", "c", "mine"]
+
+
+def test_a_finished_task_that_is_announced_again_is_taken_up_again(work: Edits) -> None:
+    for _ in range(2):
+        tasks.announce(work.fs, "a")
+        tasks.finish(work.fs, "a")
+    assert len(tasks.tasks(work.store)["a"].stretches) == 2
+
+
+def test_each_announced_task_is_reverted_on_its_own(work: Edits) -> None:
+    for name in ("a", "b", "c"):
+        tasks.announce(work.fs, name)
+    for name in ("a", "b"):
+        work.put(name, b"1")
+        tasks.finish(work.fs, name)
+    tasks.finish(work.fs, "c")
+    undo(work, "a")
+    assert set(files(work)) == {b"b"}
+    tasks.announce(work.fs, "d")
+    tasks.announce(work.fs, "e")
+    tasks.finish(work.fs, "e")
+    with pytest.raises(TaskUnknown, match="it changed nothing"):
+        undo(work, "e")
+
+
 def test_starting_the_current_task_again_changes_nothing(work: Edits) -> None:
     tasks.start(work.fs, "a")
     before = len(checkpoints(work.store))

@@ -107,3 +107,38 @@ def test_the_agent_goes_on(tmp_path: Path, name: str) -> None:
     said = done.stderr.decode()
     assert said.startswith("ckptfs: no checkpoint was taken: ") and said.count("\n") == 1
     assert words in said
+
+
+#: By agent: the answer that forbids nothing, also if the daemon hangs.
+HELD = {"antigravity": b'{"decision": "ask"}\n', "kiro": b"", "cursor": b"{}\n"}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_daemon_that_hangs_forbids_no_tool(tmp_path: Path, name: str) -> None:
+    given = {"cwd": str(tmp_path / "work"), "tool_name": "shell"}
+    command = [sys.executable, "-m", "ckptfs", "hook", "--agent", name, "--event", "PreToolUse"]
+    with daemon(tmp_path, mute) as env:
+        done = subprocess.run(
+            command,
+            input=json.dumps(given).encode(),
+            env={**os.environ, **env},
+            capture_output=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout) == (0, HELD[name])
+    assert b"timed out" in done.stderr
+
+
+def test_what_was_not_kept_of_a_tool_that_ended_is_said(tmp_path: Path) -> None:
+    given = {"hook_event_name": "PostToolUse", "cwd": str(tmp_path / "work"), "tool_name": "Bash"}
+    old = b'{"v": 1, "error": {"message": "There is no operation \'result\'."}}\n'
+    with daemon(tmp_path, answering(old)) as env:
+        done = subprocess.run(
+            [sys.executable, "-m", "ckptfs", "hook"],
+            input=json.dumps(given).encode(),
+            env={**os.environ, **env},
+            capture_output=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout) == (0, b"{}\n")
+    assert done.stderr.startswith(b"ckptfs: how the tool ended was not kept: There is no operation")

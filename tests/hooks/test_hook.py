@@ -12,12 +12,22 @@ from typing import Any
 
 import pytest
 
-from ckptfs.hook import calling
-from tests.hooks.conftest import Agent
+from ckptfs import config, locating
+from ckptfs.control.client import Client
+from ckptfs.control.protocol import VERSION
+from ckptfs.history import tasks
+from ckptfs.hook import calling, events
+from ckptfs.hook.agents import AGENTS
+from ckptfs.hook.fields import NAMES
+from tests.hooks.conftest import RECORDINGS, Agent, Case
 from tests.support.mounting import Workspace, scratch
 
-# Made from the schemas and examples that the agents' makers publish; see docs/AGENTS.md.
-RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
+RECORDED = sorted(path.stem for path in RECORDINGS.glob("*.json"))
+
+
+def follows(name: str) -> str:
+    """The recorded input before the tool that this one tells the end of; empty if it is none."""
+    return str(json.loads((RECORDINGS / f"{name}.json").read_text()).get("follows", ""))
 
 
 def before_tool(work: Path, tool: str = "Bash", **more: Any) -> dict[str, Any]:
@@ -35,21 +45,40 @@ def before_tool(work: Path, tool: str = "Bash", **more: Any) -> dict[str, Any]:
 # -- what agents send ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_every_recorded_input(agent: Agent, transcript: Path, path: Path) -> None:
-    text = path.read_text().replace("@CWD@", str(agent.work.path))
-    text = text.replace("@TRANSCRIPT@", str(transcript))
-    case = json.loads(text.replace("@LENGTH@", str(transcript.stat().st_size)))
+@pytest.mark.parametrize("name", [name for name in RECORDED if not follows(name)])
+def test_every_recorded_input(agent: Agent, transcript: Path, name: str) -> None:
+    case = Case(name, agent, transcript)
     agent.change()
     before = agent.checkpoints()
-    agent.quietly(case["input"])
+    case.send()
     after = agent.checkpoints()
-    if case["message"] is None:
+    if case.fields["message"] is None:
         assert after == before
         return
     assert len(after) == len(before) + 1
-    assert (after[0]["kind"], after[0]["message"]) == ("hook", case["message"])
-    assert after[0]["metadata"] == case["metadata"]
+    assert (after[0]["kind"], after[0]["message"]) == ("hook", case.fields["message"])
+    assert after[0]["metadata"] == case.fields["metadata"]
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if follows(name)])
+def test_how_a_tool_ended_is_told_with_the_checkpoint_before_it(
+    agent: Agent, transcript: Path, name: str
+) -> None:
+    case = Case(name, agent, transcript)
+    agent.change()
+    Case(follows(name), agent, transcript).send()
+    before = agent.checkpoints()
+    agent.change()
+    case.send()
+    after = agent.checkpoints()
+    assert [item["id"] for item in after] == [item["id"] for item in before]
+    assert "result" not in before[0]["metadata"]
+    assert after[0]["metadata"].get("result") == case.fields["result"]
+
+
+def test_there_is_a_recorded_tool_call_of_every_agent() -> None:
+    kept = [json.loads((RECORDINGS / f"{name}.json").read_text())["metadata"] for name in RECORDED]
+    assert {metadata["agent"] for metadata in kept if metadata and "tool" in metadata} == NAMES
 
 
 def test_the_checkpoint_is_the_state_before_the_tool(agent: Agent) -> None:
@@ -108,8 +137,160 @@ def test_nothing_in_a_message_can_act_on_a_terminal(agent: Agent) -> None:
     nasty = "printf '\x1b]0;title\x07' \u202e\n\r\t; " + "x" * 5000
     agent.quietly(before_tool(agent.work.path, "Ba\x1b[2Jsh", tool_input={"command": nasty}))
     message = agent.checkpoints()[0]["message"]
-    assert message.isprintable() and len(message) <= 200 and message.endswith("...")
+    assert message.isprintable() and len(message) <= 200 and message.endswith("…")
     assert message.startswith("Ba\\x1b[2Jsh: printf '\\x1b]0;title\\x07' \\u202e ; xxx")
+
+
+# -- what is told beside checkpoints ---------------------------------------------------------------
+
+
+def after_tool(work: Path, **more: Any) -> dict[str, Any]:
+    record = before_tool(work, hook_event_name="PostToolUseFailure", error="Exit code 3\n")
+    return {**record, **more}
+
+
+def test_what_is_shared_tells_how_the_last_call_ended(agent: Agent) -> None:
+    agent.change()
+    work = agent.work.path
+    for ident in ("u1", "u2"):
+        agent.quietly(before_tool(work, tool_use_id=ident, session_id="shared"))
+    agent.quietly(after_tool(work, tool_use_id="u1", session_id="shared"))
+    assert "result" not in agent.checkpoints()[0]["metadata"]  # it is u2's by now
+    agent.quietly(after_tool(work, tool_use_id="u2", session_id="shared"))
+    assert agent.checkpoints()[0]["metadata"]["result"] == "failed (3)"
+    agent.quietly(before_tool(work, tool_use_id="u3", session_id="shared"))
+    assert "result" not in agent.checkpoints()[0]["metadata"]
+
+
+def test_without_an_id_the_newest_of_that_tool_and_session_is_meant(agent: Agent) -> None:
+    work = agent.work.path
+    for session in ("one", "two"):
+        agent.change()
+        agent.quietly(before_tool(work, tool_use_id=None, session_id=session))
+    agent.change()
+    agent.quietly(after_tool(work, tool_use_id=None, session_id="one"))
+    (two, one, *_) = agent.checkpoints()
+    assert one["metadata"]["result"] == "failed (3)" and "result" not in two["metadata"]
+
+
+def test_the_list_names_what_failed(agent: Agent) -> None:
+    agent.change()
+    agent.quietly(before_tool(agent.work.path, tool_use_id="f1"))
+    agent.quietly(after_tool(agent.work.path, tool_use_id="f1"))
+    listed = agent.work.cli("list", "-n", "1", "-w", agent.work.path).stdout
+    assert "Bash: make; failed (3)" in listed
+
+
+def test_a_result_of_what_was_never_saved_changes_nothing(agent: Agent) -> None:
+    before = agent.checkpoints()
+    agent.quietly(after_tool(agent.work.path, tool_use_id="unheard-of", session_id="none"))
+    assert agent.checkpoints() == before
+
+
+def cursor(work: Path, event: str, **more: Any) -> dict[str, Any]:
+    record = {"hook_event_name": event, "conversation_id": "c", "cursor_version": "2"}
+    return {**record, "workspace_roots": [str(work)], **more}
+
+
+def test_checkpoints_name_the_subagents_of_their_session_until_they_stop(agent: Agent) -> None:
+    work = agent.work.path
+
+    def subagent() -> str | None:
+        agent.change()
+        agent.quietly(cursor(work, "preToolUse", tool_name="Shell"))
+        found: str | None = agent.checkpoints()[0]["metadata"].get("subagent")
+        return found
+
+    assert subagent() is None
+    for ident, name in (("s1", "explore"), ("s2", "review"), ("s3", "review")):
+        start = cursor(work, "subagentStart", subagent_id=ident, subagent_type=name)
+        agent.quietly(start)
+    assert subagent() == "explore, review"
+    agent.quietly(cursor(work, "subagentStart", subagent_type="x", conversation_id="other"))
+    agent.quietly(cursor(work, "subagentStop", subagent_id="s1", subagent_type="explore"))
+    assert subagent() == "review"
+    agent.quietly(cursor(work, "sessionEnd", reason="completed"))
+    assert subagent() is None
+
+
+def tasks_of(agent: Agent) -> dict[str, tuple[str, str]]:
+    with Client(config.Workspace(agent.work.path, agent.work.store)) as client:
+        return {
+            item["name"]: (item["state"], item["message"])
+            for item in client.call("task_list")["tasks"]
+        }
+
+
+def test_an_agents_tasks_are_ours_in_the_order_in_which_it_works_them_off(own_agent: Agent) -> None:
+    work = own_agent.work.path
+
+    def tell(event: str, subject: str) -> None:
+        record = {"hook_event_name": event, "cwd": str(work), "session_id": "s"}
+        own_agent.quietly({**record, "task_id": "1", "task_subject": subject})
+
+    for subject in ("parse", "print", "test", "parse"):  # twice is once
+        tell("TaskCreated", subject)
+    assert [state for state, _ in tasks_of(own_agent).values()] == ["current", "open", "open"]
+    (work / "parser.c").write_text("1")
+    tell("TaskCompleted", "parse")
+    (work / "printer.c").write_text("2")
+    tell("TaskCompleted", "test")  # before its turn
+    tell("TaskCompleted", "print")
+    tell("TaskCompleted", "print")
+    tell("TaskCompleted", "unheard of")
+    assert {state for state, _ in tasks_of(own_agent).values()} == {"done"}
+    reverted = own_agent.work.cli("task", "revert", "print", "-w", work)
+    assert reverted.returncode == 0, reverted.stderr
+    assert (work / "parser.c").exists() and not (work / "printer.c").exists()
+
+
+def test_a_task_of_cline_is_known_by_its_number_and_shown_with_its_words(own_agent: Agent) -> None:
+    base = {"clineVersion": "3", "taskId": "17", "workspaceRoots": [str(own_agent.work.path)]}
+    start = {"taskMetadata": {"taskId": "17", "initialTask": "Fix\nthe parser"}}
+    own_agent.quietly({**base, "hookName": "TaskStart", "taskStart": start})
+    assert tasks_of(own_agent) == {"cline 17": ("current", "Fix the parser")}
+    own_agent.quietly({**base, "hookName": "TaskComplete", "taskComplete": {}})
+    assert tasks_of(own_agent) == {"cline 17": ("done", "Fix the parser")}
+
+
+def test_a_call_leaves_a_note_of_its_agent(agent: Agent) -> None:
+    note = Path(locating.hook_note("goose", agent.work.env))
+    note.unlink(missing_ok=True)
+    for _ in range(2):
+        agent.quietly({"event": "Notification", "session_id": "s"}, "--agent", "goose")
+        assert note.stat().st_size == 0
+        os.utime(note, ns=(0, 0))
+    agent.quietly({"event": "Notification"}, "--agent", "goose")
+    assert note.stat().st_mtime_ns > 0
+    agent.quietly({"event": "Notification", "agent": "../../../x"})
+    assert {path.name for path in note.parent.iterdir()} <= NAMES
+
+
+def test_where_no_note_can_be_left_the_call_goes_on(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "ckptfs").write_text("no directory")
+    env = {**os.environ, "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptfs", "hook"],
+        input=b'{"hook_event_name": "Notification"}',
+        env=env,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{}\n", b"")
+
+
+def test_secrets_in_a_command_are_not_recorded(agent: Agent) -> None:
+    agent.change()
+    command = "# don't log it\nexport TOKEN='a b'\ncurl -u joe:hunter2 https://x"
+    agent.quietly(before_tool(agent.work.path, tool_input={"command": command}))
+    message = agent.checkpoints()[0]["message"]
+    assert message == "Bash: export TOKEN=***; curl -u joe:*** https://x"
+
+
+def test_a_command_that_comes_as_words_is_named_without_its_shell(agent: Agent) -> None:
+    agent.change()
+    words = ["bash", "-lc", "npm test"]
+    agent.quietly(before_tool(agent.work.path, "shell", tool_input={"command": words}))
+    assert agent.checkpoints()[0]["message"] == "shell: npm test"
 
 
 # -- where there is nothing to save ----------------------------------------------------------------
@@ -188,6 +369,73 @@ def test_what_makes_no_sense_is_told_on_one_line(agent: Agent, given: bytes) -> 
     assert agent.checkpoints() == before
 
 
+BAD = {
+    "nothing": b"",
+    "a megabyte of nonsense": b"x" * (1 << 20),
+    "more than a megabyte of nonsense": b"x" * (3 << 20),
+    "no UTF-8": b'{"hook_event_name": "\xff\xfe"}',
+    "cut off": b'{"hook_event_name": "PreToolUse", "tool_input": {"command": "mak',
+    "nested too deeply": b'{"tool_input": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "a list": b"[1, 2, 3]",
+}
+ANSWERS = {
+    "claude": b"{}\n",
+    "cursor": b"{}\n",
+    "kiro": b"",
+    "droid": b"",
+    "antigravity": b'{"decision": "ask"}\n',
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_gets_the_answer_that_forbids_nothing(agent: Agent, name: str, bad: str) -> None:
+    before = agent.checkpoints()
+    done = agent.call(BAD[bad], "--agent", name, "--event", "PreToolUse")
+    assert done.stdout == ANSWERS[name]
+    said = done.stderr.decode()
+    assert said.startswith("ckptfs: ") and said.count("\n") == 1 and len(said) < 500
+    assert agent.checkpoints() == before
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_an_unknown_event_of_any_agent_is_passed_over(agent: Agent, name: str) -> None:
+    before = agent.checkpoints()
+    done = agent.call({"hook_event_name": "OnFullMoon", "cwd": "/"}, "--agent", name)
+    assert done.stdout == ANSWERS.get(name, b"{}\n").replace(b'"decision": "ask"', b"")
+    assert done.stderr.count(b"\n") == 1 and b"OnFullMoon" in done.stderr
+    assert agent.checkpoints() == before
+
+
+def test_a_command_that_names_the_event_needs_no_input(agent: Agent) -> None:
+    agent.change()
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptfs", "hook", "--agent", "kiro", "--event", "PreToolUse"],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **agent.work.env},
+        cwd=agent.work.path,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    found = agent.checkpoints()[0]
+    assert (found["message"], found["metadata"]["agent"]) == ("a tool", "kiro")
+
+
+def test_the_options_of_a_call_may_stand_the_other_way_round(agent: Agent) -> None:
+    agent.change()
+    given = {"cwd": str(agent.work.path), "tool_name": "shell"}
+    agent.quietly(given, "--event", "PreToolUse", "--agent", "kiro", answer=b"")
+    assert agent.checkpoints()[0]["metadata"]["agent"] == "kiro"
+
+
+@pytest.mark.parametrize("event", ["PostToolUse", "SubagentStart", "TaskCreated"])
+def test_what_is_only_told_is_not_missed_where_there_is_no_workspace(
+    agent: Agent, tmp_path: Path, event: str
+) -> None:
+    record = {"hook_event_name": event, "cwd": str(tmp_path), "tool_name": "Bash"}
+    agent.quietly({**record, "task_subject": "x", "agent_name": "x"}, "--agent", "copilot")
+
+
 @pytest.mark.parametrize(
     "strange",
     [
@@ -236,20 +484,27 @@ def test_fifty_megabytes_are_read_in_little_memory(agent: Agent) -> None:
 
 
 def test_an_agent_that_never_ends_its_input_is_given_up_on(agent: Agent) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ckptfs", "hook"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **agent.work.env},
-    )
-    with child:
-        assert child.stdin and child.stdout and child.stderr
+    before_antigravity = ["--agent", "antigravity", "--event", "PreToolUse"]
+    children = {
+        answer: subprocess.Popen(
+            [sys.executable, "-m", "ckptfs", "hook", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **agent.work.env},
+        )
+        for answer, arguments in ((b"{}\n", []), (b'{"decision": "ask"}\n', before_antigravity))
+    }
+    for child in children.values():
+        assert child.stdin
         child.stdin.write(b'{"hook_event_name"')
         child.stdin.flush()
-        assert child.wait(60) == 0
-        assert child.stdout.read() == b"{}\n"
-        assert b"gave up" in child.stderr.read()
+    for answer, child in children.items():
+        with child:
+            assert child.stdout and child.stderr
+            assert child.wait(60) == 0
+            assert child.stdout.read() == answer
+            assert b"gave up" in child.stderr.read()
 
 
 # -- how it starts ---------------------------------------------------------------------------------
@@ -273,9 +528,15 @@ def test_a_call_loads_little(agent: Agent) -> None:
 
 
 def test_it_speaks_the_protocol_of_the_daemon() -> None:
-    from ckptfs.control import protocol
+    assert calling.PROTOCOL == VERSION
+    assert events.TASK_NAME_MAX == tasks.NAME_MAX
 
-    assert calling.PROTOCOL == protocol.VERSION
+
+def test_every_event_that_is_installed_means_something() -> None:
+    assert set(AGENTS) == NAMES
+    for agent in AGENTS.values():
+        for event in agent.events:
+            assert events.EVENTS[events.key_of(event)], f"{agent.name}: {event}"
 
 
 def test_many_at_once(agent: Agent) -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.hook.reading import KEPT, WHOLE_MAX, read_object, skim
+from ckptfs.hook.reading import WHOLE_MAX, read_object
+from ckptfs.hook.skimming import KEPT, skim
 
 TEXTS = st.text(max_size=30)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
@@ -25,12 +26,14 @@ def pieces(data: bytes, size: int) -> Any:
     return lambda wanted: stream.read(min(wanted, size))
 
 
-def kept(value: Any, depth: int = 2) -> Any:
+def kept(value: Any, depth: int = 3) -> Any:
     """What is left of a value when it is skimmed."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and depth:
         return {key: kept(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list) and depth:
+        return value[:1] if value and isinstance(value[0], str) else []
     return None
 
 

@@ -133,6 +133,39 @@ def test_a_full_workspace_can_be_unmounted_and_mounted(cramped: OnSmallDisk) -> 
     assert os.listdir(cramped.path) == names
 
 
+@pytest.mark.parametrize("front", ["on", "off"])
+def test_a_mark_on_a_full_disk_is_refused(
+    cramped: OnSmallDisk, front: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CKPTFS_FRONT", front)
+    cramped.remount()
+    mark = cramped.path / ".checkpoints/.mark"
+    mark.write_text("there is room")
+    assert fill(cramped.path / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    with fails(errno.ENOSPC), open(cramped.path / "to the brim", "ab", buffering=0) as file:
+        while True:
+            file.write(os.urandom(4096))
+            os.fsync(file.fileno())
+    before = os.listdir(mark.parent)
+    with fails(errno.ENOSPC):
+        mark.write_text("there is none")
+    assert os.listdir(mark.parent) == before
+    (cramped.path / "huge").unlink()
+    (cramped.path / "to the brim").unlink()
+    wait_until(lambda: _is_marked(mark), "there is room for a mark")
+    shown = succeed(cramped.cli("list", "-w", cramped.path)).stdout
+    assert "room again" in shown and "there is room" in shown and "there is none" not in shown
+
+
+def _is_marked(mark: Path) -> bool:
+    try:
+        mark.write_text("room again")
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+        return False
+    return True
+
+
 @pytest.mark.parametrize("verb", ["delete", "prune"])
 def test_history_can_be_given_up_for_room(cramped: OnSmallDisk, verb: str) -> None:
     top = cramped.path

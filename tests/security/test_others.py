@@ -107,6 +107,33 @@ def test_not_even_the_owner_of_the_directory(shared: Workspace) -> None:
     assert then.exists()
 
 
+@pytest.mark.parametrize("front", ["on", "off"])
+def test_control_files_are_for_whoever_may_save_in_the_same_directory(
+    front: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CKPTFS_FRONT", front)
+    with workspace("--allow-other", "--no-write-back") as made, peer(NOBODY) as nobody:
+        history = made.path / ".checkpoints"
+        made.path.chmod(0o777)
+        for name in (".mark", ".step"):
+            with fails(errno.EACCES):
+                nobody(_write, history / name)
+        with fails(errno.EACCES):
+            nobody(os.mkdir, str(history / "mine"))
+        assert nobody(_read, history / ".mark") == b"0\n"
+        with fails(errno.EACCES):
+            nobody(_read, history / ".step")
+        os.chown(made.path, NOBODY, NOBODY)
+        nobody(os.mkdir, str(history / "mine"))
+        nobody(_write, history / ".mark")
+        nobody(_write, history / ".step")
+        assert nobody(_read, history / ".mark") == b"2\n"
+
+
+def _write(path: Path) -> None:
+    path.write_text("x")
+
+
 def _say(path: str) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.settimeout(10)

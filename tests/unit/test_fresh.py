@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ckptfs.fuse import front
+from ckptfs.fuse.nodes import CONTROL
 from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
     FSYNC,
@@ -406,6 +407,14 @@ def test_writes_that_do_not_go_on_are_not(kernel: Kernel, node: int, offset: int
     write(kernel, node, offset, b"abc", pid)
     kernel.serve()
     assert [call[0] for call in giver(kernel).calls][-2:] == ["go_on", "write"]
+
+
+def test_messages_to_a_control_file_are_never_put_together(kernel: Kernel) -> None:
+    for number in range(4):
+        write(kernel, CONTROL, 3 * number, b"abc")
+    kernel.serve()
+    told = [call[:3] for call in giver(kernel).calls if call[0] in ("write", "go_on")]
+    assert told == [("write", CONTROL, 3 * number) for number in range(4)]
 
 
 def test_a_sync_comes_after_what_was_written_and_does_not_end_a_run(kernel: Kernel) -> None:

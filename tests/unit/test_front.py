@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from ckptfs.fuse import front
+from ckptfs.fuse.nodes import CONTROL, CONTROL_STEP, HISTORY_ROOT
 from tests.support.kernel import (
     BATCH_FORGET,
     FORGET,
@@ -51,6 +52,29 @@ def test_a_write_of_more_than_was_sent_is_an_error(kernel: Kernel) -> None:
     kernel.ask(WRITE, struct.pack("=QQIIQII", 0, 0, 1 << 31, 0, 0, 0, 0) + b"data")
     assert kernel.error() == errno.EIO
     assert kernel.owner.calls == []
+
+
+def write_of(text: bytes, offset: int, flags: int = 0) -> bytes:
+    return struct.pack("=QQIIQII", 0, offset, len(text), flags, 0, 0, 0) + text
+
+
+def test_who_looks_a_control_file_up_has_a_node_of_its_own(kernel: Kernel) -> None:
+    entries = []
+    for name in (CONTROL, CONTROL, CONTROL | CONTROL_STEP):
+        kernel.ask(LOOKUP, b"%d\0" % name, node=HISTORY_ROOT)
+        number, body = kernel.answer()
+        assert number == 0
+        (node, ino) = struct.unpack_from("=Q", body)[0], struct.unpack_from("=Q", body, 40)[0]
+        entries.append((node, ino))
+    (first, ino), (second, same), step = entries
+    assert ino == same == CONTROL and CONTROL < first != second > CONTROL
+    assert step == (CONTROL | CONTROL_STEP, CONTROL | CONTROL_STEP)
+
+
+def test_a_page_of_a_mapping_is_no_message_to_a_control_file(kernel: Kernel) -> None:
+    kernel.ask(WRITE, write_of(b"text", 0, flags=1), node=CONTROL)
+    assert kernel.error() == errno.EROFS
+    assert [call for call in kernel.owner.calls if call[0] == "write"] == []
 
 
 def test_names_that_do_not_end_are_ended(kernel: Kernel) -> None:

@@ -52,6 +52,15 @@ class Watched:
     def lasting(self, pid: int) -> int:
         return self.until_ns if pid == PID else 0
 
+    def mark(self, pid: int, message: str) -> int:
+        raise AssertionError("nothing is marked here")
+
+    def take_back(self, number: int) -> None:
+        raise AssertionError("nothing is marked here")
+
+    def name_step(self, pid: int, text: str) -> None:
+        raise AssertionError("no step is named here")
+
 
 @pytest.fixture
 def fs(tmp_path: Path) -> Iterator[Filesystem]:

@@ -1,0 +1,190 @@
+"""The control files in `.checkpoints`, by which a program tells what it does with one write(2).
+
+`.mark` takes a checkpoint with what is written as its message; reading it gives the number of the
+newest one. `.step` names what the writing process does next, and takes none. Both are found by name
+and stand in no listing, so that nothing which walks through `.checkpoints` comes upon them.
+
+The kernel keeps the pages of a file, and writes what a program writes into those that it has. So
+the compiled server gives `.mark` another node with every lookup: who opens it has pages of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from mmap import PAGESIZE
+from time import monotonic_ns
+from typing import NamedTuple
+
+from ckptfs import history
+from ckptfs.fs import Filesystem
+from ckptfs.fuse.hooks import Guard
+from ckptfs.fuse.nodes import CONTROL, CONTROL_NUMBERS, CONTROL_STEP
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
+from ckptfs.store.blocks import Buffer
+
+#: Longer messages are refused; a longer name of a step is cut.
+TEXT_MAX = 4096
+
+#: How soon the rest of a write(2) follows.
+_AT_ONCE_NS = 1_000_000_000
+
+_NODES = {b".mark": CONTROL, b".step": CONTROL | CONTROL_STEP}
+#: Whoever may make a directory in `.checkpoints` may write to them. There is nothing to read in
+#: `.step`.
+_MARK_MODE, _STEP_MODE = stat.S_IFREG | 0o644, stat.S_IFREG | 0o200
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def is_control(node: int) -> bool:
+    return node >= CONTROL
+
+
+def _is_step(node: int) -> bool:
+    return bool(node & CONTROL_STEP)
+
+
+class ControlFiles:
+    """Those of one workspace; ``guard`` is told what is written."""
+
+    def __init__(self, fs: Filesystem, guard: Guard) -> None:
+        self._fs = fs
+        self._guard = guard
+        #: The last number that was given to one who opens a file.
+        self._number = 0
+        #: What may be the beginning of a message.
+        self._begun: _Begun | None = None
+
+    # -- what the kernel sees ---------------------------------------------------------------------
+
+    def lookup(self, name: bytes) -> Inode | None:
+        node = _NODES.get(name)
+        return None if node is None else self.getattr(node)
+
+    def opened(self, node: int) -> int:
+        """A node for the same file that nobody else has: for one who opens it."""
+        self._number += 1
+        return node & ~CONTROL_NUMBERS | self._number & CONTROL_NUMBERS
+
+    def getattr(self, node: int) -> Inode:
+        root = self._fs.getattr(self._fs.head, ROOT_INO)
+        return root._replace(
+            ino=Ino(node & ~CONTROL_NUMBERS),
+            mode=_STEP_MODE if _is_step(node) else _MARK_MODE,
+            nlink=1,
+            size=len(self.read(node)),
+            allocated=0,
+        )
+
+    def setattr(self, node: int, wanted: Attributes) -> Inode:
+        """To be emptied, as by ``>`` of a shell, changes nothing. Nothing else can be set."""
+        if wanted.size is None or (wanted.mode, wanted.uid, wanted.gid) != (None, None, None):
+            raise _error(errno.EROFS)
+        if wanted.size:
+            raise _error(errno.EINVAL)
+        return self.getattr(node)
+
+    def read(self, node: int, offset: int = 0, size: int = TEXT_MAX) -> bytes:
+        return b"" if _is_step(node) else self._newest()[offset : offset + size]
+
+    def _newest(self) -> bytes:
+        found = history.checkpoints(self._fs.store)
+        return b"%d\n" % found[-1].id if found else b""
+
+    # -- what programs tell -----------------------------------------------------------------------
+
+    def write(self, node: int, offset: int, data: Buffer, pid: int) -> int:
+        """How many bytes were taken: always all. What was marked is durable then."""
+        if not _is_step(node):
+            self._take_piece(_Piece(node, pid, offset, bytes(data[: TEXT_MAX + 2])))
+        elif not offset:
+            self._guard.name_step(pid, _name(data))
+        # Behind its beginning a step has only further lines of the same text: a shell writes a
+        # command line of several one by one.
+        return len(data)
+
+    def _take_piece(self, piece: _Piece) -> None:
+        """Take a mark with a message, or with the whole of one that began with the last piece."""
+        begun, self._begun = self._begun, None
+        if begun is None or not begun.goes_on_with(piece):
+            self._take_mark(piece)
+            return
+        whole = begun.piece._replace(text=begun.piece.text + piece.text)
+        try:
+            self._take_mark(whole)
+        except OSError:
+            # The writer hears that the first piece was taken, and comes with the second again.
+            self._begun = _Begun(begun.piece, monotonic_ns(), None)
+            raise
+        finally:
+            if begun.number is not None:
+                self._guard.take_back(begun.number)
+
+    def _take_mark(self, piece: _Piece) -> None:
+        number = None
+        if not piece.may_go_on or piece.text.strip():
+            number = self._guard.mark(piece.pid, _message(piece.text))
+        if piece.may_go_on:
+            self._begun = _Begun(piece, monotonic_ns(), number)
+
+
+class _Piece(NamedTuple):
+    """A write(2), or a part of one: where there is a page that it does not fill, the kernel writes
+    up to the end of that, and then the rest."""
+
+    node: int
+    pid: int
+    offset: int
+    text: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.text)
+
+    @property
+    def may_go_on(self) -> bool:
+        at_end = self.offset % PAGESIZE and self.end % PAGESIZE == 0
+        return bool(at_end) and not self.text.endswith(b"\n")
+
+
+class _Begun(NamedTuple):
+    """A piece that may go on, when it came, and the mark that was taken for it."""
+
+    piece: _Piece
+    time_ns: int
+    number: int | None
+
+    def goes_on_with(self, piece: _Piece) -> bool:
+        """The rest of a write(2) follows at once."""
+        here, there = (self.piece.node, self.piece.pid), (piece.node, piece.pid)
+        is_next = here == there and piece.offset == self.piece.end
+        return is_next and monotonic_ns() - self.time_ns < _AT_ONCE_NS
+
+
+def _message(text: bytes) -> str:
+    if len(text.removesuffix(b"\n")) > TEXT_MAX:
+        raise _error(errno.EMSGSIZE)
+    message = one_line(text)
+    if not message:
+        raise _error(errno.EINVAL)
+    return message
+
+
+def _name(data: Buffer) -> str:
+    """The first line; an empty one takes the name of the last step away."""
+    return one_line(bytes(data[:TEXT_MAX]).partition(b"\n")[0])
+
+
+def one_line(text: bytes) -> str:
+    """Text on one line, of which everything can be seen: bytes that are not UTF-8, and characters
+    that act on a terminal, as escapes. A message is never refused for its encoding."""
+    line = " ".join(text.decode("utf-8", "backslashreplace").split())
+    return "".join(map(_visible, line))
+
+
+def _visible(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,161 @@
+"""What agents call the same things: the fields of their hook input, and whose input it is.
+
+One table names every spelling; a dot leads into an object, a number into a list. Whatever comes is
+other people's text: it is cut, and nothing in it can act on a terminal. A hook call imports this,
+so it imports nothing that is not loaded anyway.
+"""
+
+from __future__ import annotations
+
+import os
+
+Record = dict[str, object]
+
+#: The agents that a hook is known to be called by (`ckptfs.hook.agents` has their settings).
+NAMES = frozenset(
+    {
+        *("claude", "codex", "gemini", "opencode", "cursor", "copilot", "antigravity", "qwen"),
+        *("cline", "goose", "droid", "windsurf", "kiro"),
+    }
+)
+
+#: Where a thing stands, the surest name first.
+FIELDS = {
+    "event": (
+        *("hook_event_name", "hookEventName", "event_type", "hookName", "agent_action_name"),
+        "event",  # last: an input with another name may have it for something else
+    ),
+    "directory": (
+        *("cwd", "working_dir", "tool_info.cwd"),
+        *("workspace_roots.0", "workspaceRoots.0", "workspacePaths.0"),
+    ),
+    "session": (
+        *("session_id", "sessionId", "conversation_id", "conversationId"),
+        *("taskId", "trajectory_id"),
+    ),
+    "turn": ("turn_id", "prompt_id", "generation_id", "execution_id"),
+    "transcript": ("transcript_path", "transcriptPath"),
+    "tool": (
+        *("tool_name", "toolName", "preToolUse.toolName", "postToolUse.toolName"),
+        *("tool_call.name", "tool_result.name", "toolCall.name", "tool_info.mcp_tool_name"),
+    ),
+    "tool_use_id": ("tool_use_id", "toolUseId", "tool_call.id", "tool_result.id"),
+    "prompt": (
+        *("prompt", "userPromptSubmit.prompt", "tool_info.user_prompt"),
+        "message",  # of goose
+    ),
+    "why": ("source", "reason", "trigger", "terminationReason"),
+    "subagent": (
+        *("agent_type", "subagent_type", "agentType", "agent_name", "agentName"),
+        "task_name",  # of Droid
+    ),
+    "subagent_id": ("agent_id", "subagent_id", "agentId"),
+    "task": ("task_subject",),
+    "task_id": ("taskId",),
+    "task_text": ("taskStart.taskMetadata.initialTask", "userPromptSubmit.prompt"),
+    "error": ("error", "error_message", "tool_result.error"),
+}
+
+#: What a tool was given: an object, or JSON that is one.
+INPUTS = (
+    *("tool_input", "toolInput", "toolArgs", "preToolUse.parameters", "postToolUse.parameters"),
+    *("tool_call.input", "tool_result.input", "toolCall.args", "tool_info", "parameters"),
+)
+
+#: What only this agent sends.
+_SIGNS = {
+    "cursor_version": "cursor",
+    "agent_action_name": "windsurf",
+    "clineVersion": "cline",
+    "artifactDirectoryPath": "antigravity",
+    "matcher_context": "goose",
+    "turn_id": "codex",
+}
+#: In whose folder the transcript lies.
+_FOLDERS = {
+    "/.claude/": "claude",
+    "/.codex/": "codex",
+    "/.gemini/": "gemini",
+    "/.qwen/": "qwen",
+    "/.factory/": "droid",
+    "/.copilot/": "copilot",
+    "/.cursor/": "cursor",
+}
+
+FACT_MAX = 1000
+
+
+def get(record: object, path: str) -> object:
+    """What stands at a dotted path; None if nothing does."""
+    found = record
+    for part in path.split("."):
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return None
+    return found
+
+
+def text(record: Record, what: str) -> str:
+    """The first of a thing's names that some text stands under; empty if there is none."""
+    for path in FIELDS[what]:
+        value = get(record, path)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def fact(record: Record, what: str) -> str:
+    """The same as it is kept with a checkpoint: on one line, and not too long."""
+    return clean(text(record, what)[: 4 * FACT_MAX])[:FACT_MAX]
+
+
+def directory(record: Record) -> str:
+    """The agent's directory, from its input; else our own, which it started us in."""
+    for path in FIELDS["directory"]:
+        named = get(record, path)
+        if isinstance(named, str) and os.path.isabs(named):
+            return named
+    return os.getcwd()
+
+
+def agent_of(record: Record, hint: str) -> str:
+    """Whose input it is: by what only that agent sends, by where its transcript lies, by the
+    ``hint`` of who installed the hook (one agent may read another's settings), by the rest."""
+    named = record.get("agent")
+    if isinstance(named, str) and named:
+        return clean(named[:FACT_MAX])
+    for field, name in _SIGNS.items():
+        if field in record:
+            return name
+    transcript = text(record, "transcript")
+    for folder, name in _FOLDERS.items():
+        if folder in transcript:
+            return name
+    return hint if hint in NAMES else _guess(record, transcript)
+
+
+def _guess(record: Record, transcript: str) -> str:
+    if text(record, "event").startswith(("Before", "After")):
+        return "gemini"
+    if "timestamp" in record:
+        return "gemini" if transcript and "hookEventName" not in record else "copilot"
+    return "claude"
+
+
+def clean(words: str) -> str:
+    """On one line, and with everything visible that could act on a terminal."""
+    line = " ".join(words.split())
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else _escaped(ord(char)) for char in line)
+
+
+def _escaped(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def cut(words: str, length: int) -> str:
+    return words if len(words) <= length else words[: length - 3] + "..."
