@@ -315,8 +315,8 @@ main() {
     case $mode in
     run) tools= ;;
     tests | deep) # what the mounted tests drive, and the programs that agents and people work with
-        tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish bwrap tmux vim ed"
-        tools="$tools autoreconf automake" ;;
+        tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish"
+        tools="$tools bwrap tmux vim ed autoreconf automake" ;;
     *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # A quota is tested by root alone, and others seldom have its tools in their PATH.

@@ -35,15 +35,22 @@ PolicyKind = Literal["command", "quiet", "interval", "off"]
 Reason = Literal["", "command", "quiet", "interval", "moment"]
 
 
+#: Steps that follow each other faster than this are taken for a loop.
+LOOP_NS = SECOND_NS // 4
+
+
 class Policy(NamedTuple):
-    """``allowance`` is how many commands may follow each other faster than the quiet time and each
-    get a checkpoint: a loop typed at a prompt starts a thousand, which would push a day's history
-    out. One more is allowed for each quiet time that passes."""
+    """``allowance`` is how many steps may follow each other faster than the quiet time and each get
+    a checkpoint, and one more for each quiet time that passes. Of those that follow each other
+    without any pause ``loop_allowance`` get one, and one more in ten seconds: a loop that is typed
+    at a prompt starts a thousand commands, which would push a day's history out."""
 
     kind: PolicyKind = "command"
     quiet_ns: int = QUIET_NS
     interval_ns: int = 0
     allowance: int = 32
+    loop_allowance: int = 6
+    loop_ns: int = 10 * SECOND_NS
 
 
 class Due(NamedTuple):
@@ -63,6 +70,22 @@ class _Burst:
     def __init__(self, last_ns: int) -> None:
         self.last_ns = last_ns
         self.marked_ns = NEVER
+
+
+class _Allowance:
+    """So many at once, and one more for each time that passes: each spends one of these times of
+    the future."""
+
+    def __init__(self, most: int, each_ns: int) -> None:
+        self._ahead_ns = (most - 1) * each_ns
+        self._each_ns = each_ns
+        self._spent_ns = NEVER
+
+    def has_some(self, now_ns: int) -> bool:
+        return self._spent_ns - now_ns <= self._ahead_ns
+
+    def spend(self, now_ns: int) -> None:
+        self._spent_ns = max(self._spent_ns, now_ns) + self._each_ns
 
 
 def cause_of(step: Actor | None) -> Cause:
@@ -96,8 +119,9 @@ class AutoCheckpointer:
         self._last: Actor | None = None
         self._changed_ns = NEVER
         self._saved_ns = clock()
-        #: Until when the allowance is spent; see `_allows`.
-        self._spent_ns = NEVER
+        #: What is left of the two allowances.
+        self._allowance = _Allowance(policy.allowance, policy.quiet_ns)
+        self._loop_allowance = _Allowance(policy.loop_allowance, policy.loop_ns)
 
     def before_change(self, step: Actor | None, now_ns: int) -> Due | None:
         """Whether a checkpoint is due before a change by this step goes ahead. None is a step that
@@ -163,18 +187,15 @@ class AutoCheckpointer:
             reason: Reason = "interval" if policy.kind == "interval" else "quiet"
             return reason if self._is_over(now_ns) and self._unsaved() else ""
         again = now_ns - burst.marked_ns < AGAIN_NS and not step.edits
-        if again or not self._allows(now_ns):
+        looping = now_ns - self._changed_ns < LOOP_NS
+        allowance = self._loop_allowance if looping else self._allowance
+        if again or not allowance.has_some(now_ns):
             return ""
         burst.marked_ns = now_ns
         if not self._unsaved():
             return ""  # the state before the step is a checkpoint already
-        self._spent_ns = max(self._spent_ns, now_ns) + policy.quiet_ns
+        allowance.spend(now_ns)
         return "quiet" if now_ns - self._changed_ns >= policy.quiet_ns else "command"
-
-    def _allows(self, now_ns: int) -> bool:
-        """Every checkpoint before a command spends one quiet time of the future, and ``allowance``
-        of them may be spent ahead."""
-        return self._spent_ns - now_ns <= (self.policy.allowance - 1) * self.policy.quiet_ns
 
     def _begin(self, key: Key, now_ns: int) -> _Burst:
         """A burst of a step that is not known; those are forgotten that nothing depends on."""

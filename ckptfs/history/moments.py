@@ -159,9 +159,11 @@ class Moments:
         known = self._contents.get(loss.ino)
         if known is None or known.round != self._round:
             return self._has_gaps and self._is_own(loss.ino)
+        if not pid:
+            # Pages of a mapping have no sender: they may be of whoever changed the file last.
+            return self._has_stood(known, loss, known.pid, now_ns, min(EDIT_NS, self.stood_ns))
         if known.call != call:
-            # A change without a sender is of whoever changed the file last.
-            return bool(pid) or self._has_stood(known, loss, known.pid, now_ns, self.stood_ns)
+            return True
         if loss.is_dir:
             return False  # who made it can make it again
         patience_ns = self._patience_ns(known, loss, pid, now_ns)

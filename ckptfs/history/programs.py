@@ -35,7 +35,7 @@ _OUTSIDE = frozenset(
 _TOOLS = frozenset(
     # builds
     "make gmake bmake ninja ninja-build samu cmake ctest cpack meson scons bazel buck2 waf tup "
-    "just task ant mvn gradle gradlew sbt java javac kotlinc cargo rustc rustup rustdoc go "
+    "just task ant mvn gradle gradlew sbt javac kotlinc cargo rustc rustup rustdoc go "
     "gofmt zig gcc g++ cc c++ c89 c99 clang clang++ ld ld.bfd ld.gold ld.lld mold collect2 cc1 "
     "cc1plus as ar nm ranlib strip libtool ccache sccache distcc autoreconf autoconf automake "
     "aclocal autoheader autom4te m4 bison flex yacc swig protoc dotnet msbuild swift swiftc "
@@ -58,7 +58,7 @@ _RUNNERS = frozenset(
     "env timeout nice ionice chrt taskset nohup setsid stdbuf unbuffer time strace ltrace gdb "
     "valgrind perf sudo doas su runuser setpriv chroot unshare nsenter bwrap firejail landrun "
     "codex-linux-sandbox proot fakeroot faketime xvfb-run dbus-run-session flock chronic npx "
-    "npx-cli.js bun uv uvx pipx poetry pipenv pdm hatch".split()
+    "npx-cli.js uv uvx pipx poetry pipenv pdm hatch".split()
 )
 
 #: Agents whose every child is a step, wherever they run.
@@ -69,7 +69,7 @@ HARNESSES = frozenset(
 )
 
 #: Programs that run another one, which is named by their first argument.
-_INTERPRETERS = ("python", "pypy", "node", "nodejs", "deno", "ruby", "perl", "php", "bun")
+_INTERPRETERS = ("python", "pypy", "node", "nodejs", "deno", "ruby", "perl", "php", "bun", "java")
 
 
 def kind_of(comm: str, argv: list[bytes], harnesses: Set[str] = HARNESSES) -> Kind:

@@ -142,13 +142,19 @@ def test_what_several_made_together_is_nobodys_own(desk: Desk) -> None:
     assert desk.is_due(RM) and desk.is_due(MAKE)
 
 
-def test_data_without_a_sender_are_of_whoever_changed_the_file_last(desk: Desk) -> None:
+def test_data_without_a_sender_may_be_of_whoever_changed_the_file_last(desk: Desk) -> None:
     desk.make(MAKE)
     desk.make(UNKNOWN, pid=0)
     assert not desk.is_due(MAKE)
     assert not desk.is_due(UNKNOWN, pid=0)
-    desk.wait(STOOD_NS / MS)
-    assert desk.is_due(UNKNOWN, pid=0)
+    desk.wait(EDIT_NS / MS)
+    assert desk.is_due(UNKNOWN, pid=0) and not desk.is_due(MAKE)
+
+
+def test_only_the_process_that_made_it_may_be_a_harness_that_edits_again(desk: Desk) -> None:
+    desk.make(MAKE, pid=301)
+    desk.wait(200)
+    assert not desk.is_due(MAKE, pid=300), "rm in a script removes what another command made"
 
 
 def test_processes_that_cannot_be_seen_may_each_be_a_harness(desk: Desk) -> None:

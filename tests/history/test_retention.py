@@ -86,7 +86,8 @@ def test_of_an_hour_the_newest_mark_stays_before_what_took_itself() -> None:
     four = made(0, 2.5, 2.5 - 10 / 60, 2.5 - 20 / 60)
     four[0] = dataclasses.replace(four[0], kind="mark")
     four[1] = dataclasses.replace(four[1], kind="mark")
-    decisions = {item.id: item for item in judge(four, RetentionPolicy(moments_max=0), NOW_NS).all()}
+    verdicts = judge(four, RetentionPolicy(moments_max=0), NOW_NS)
+    decisions = {item.id: item for item in verdicts.all()}
     assert kept(list(decisions.values())) == [1, 3]
     assert decisions[1].reason == "the newest mark of its hour"
     assert decisions[2].reason == "a newer or marked one of that hour stays"
