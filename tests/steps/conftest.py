@@ -64,6 +64,13 @@ def place(served: Served) -> Place:
     return Place(served("compiled"))
 
 
+@pytest.fixture
+def alone() -> Iterator[Place]:
+    """A directory in a workspace of which nobody has taken anything yet."""
+    with mounted("compiled") as made:
+        yield Place(made)
+
+
 @pytest.fixture(params=FRONTS)
 def either(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A directory of the test's own, through each way of serving requests."""

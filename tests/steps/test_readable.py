@@ -44,8 +44,8 @@ def lines(work: Workspace) -> int:
     return len(said.splitlines())
 
 
-def is_a_handful(place: Place, harness: str, *commands: str, gap: float = 0.3) -> None:
-    """Do some work, each command as a tool call, and count what it adds to the list."""
+def is_a_handful(place: Place, harness: str, *commands: str, gap: float = 0.3) -> int:
+    """Do some work, each command as a tool call, and return how much it adds to the list."""
     work = place.work
     saved, said = command(work, "save", "prepared", "--allow-empty")
     assert saved == 0, said
@@ -55,6 +55,7 @@ def is_a_handful(place: Place, harness: str, *commands: str, gap: float = 0.3) -
     added = lines(work) - before
     print(f"{added} lines, {len(moments(work)) - moments_before - added} moments")
     assert added <= A_HANDFUL, f"{added} lines:\n{command(work, 'list', '--all')[1]}{story(work)}"
+    return added
 
 
 # -- ./configure && make --------------------------------------------------------------------------
@@ -98,10 +99,10 @@ def autotools_project(workshop: Path) -> Path:
 
 @needs_autotools
 @both_ways
-def test_configure_and_make(place: Place, autotools_project: Path, harness: str) -> None:
-    shutil.copytree(autotools_project, place.path / "tiny")
-    is_a_handful(place, harness, "cd tiny && ./configure && make -j2 && ./tiny")
-    assert (place.path / "tiny/libparts.a").exists()
+def test_configure_and_make(alone: Place, autotools_project: Path, harness: str) -> None:
+    shutil.copytree(autotools_project, alone.path / "tiny")
+    is_a_handful(alone, harness, "cd tiny && ./configure && make -j2 && ./tiny")
+    assert (alone.path / "tiny/libparts.a").exists()
 
 
 # -- npm ci ---------------------------------------------------------------------------------------
@@ -131,11 +132,11 @@ def npm_project(workshop: Path) -> Path:
 
 @needs_npm
 @both_ways
-def test_npm_ci(place: Place, npm_project: Path, harness: str) -> None:
-    shutil.copytree(npm_project, place.path / "app")
+def test_npm_ci(alone: Place, npm_project: Path, harness: str) -> None:
+    shutil.copytree(npm_project, alone.path / "app")
     install = "(cd app && npm ci --offline --no-audit --no-fund --no-update-notifier)"
-    is_a_handful(place, harness, install, install)
-    assert len(list((place.path / "app/node_modules/dep3").iterdir())) == 101
+    is_a_handful(alone, harness, install, install)
+    assert len(list((alone.path / "app/node_modules/dep3").iterdir())) == 101
 
 
 # -- git rebase -----------------------------------------------------------------------------------
@@ -162,10 +163,10 @@ def repository(workshop: Path) -> Path:
 
 
 @both_ways
-def test_git_rebase_of_fifty_commits(place: Place, repository: Path, harness: str) -> None:
-    shutil.copytree(repository, place.path / "repository")
-    is_a_handful(place, harness, "(cd repository && git rebase -q main)")
-    log = run("git", "log", "--format=%s", "main..topic", cwd=place.path / "repository")
+def test_git_rebase_of_fifty_commits(alone: Place, repository: Path, harness: str) -> None:
+    shutil.copytree(repository, alone.path / "repository")
+    is_a_handful(alone, harness, "(cd repository && git rebase -q main)")
+    log = run("git", "log", "--format=%s", "main..topic", cwd=alone.path / "repository")
     assert len(log.splitlines()) == 50
 
 
@@ -173,13 +174,13 @@ def test_git_rebase_of_fifty_commits(place: Place, repository: Path, harness: st
 
 
 @both_ways
-def test_a_loop_of_a_thousand_commands(place: Place, harness: str) -> None:
+def test_a_loop_of_a_thousand_commands(alone: Place, harness: str) -> None:
     """Half of them make something, half of them replace what an earlier one made."""
     for number in range(10):
-        (place.path / f"f{number}").write_text("a\n" * 100)
+        (alone.path / f"f{number}").write_text("a\n" * 100)
     loop = "for i in $(seq 500); do cp f0 g$i; sed -i s/a/b/ f$((i % 10)); done"
-    is_a_handful(place, harness, loop)
-    assert (place.path / "g500").exists()
+    is_a_handful(alone, harness, loop)
+    assert (alone.path / "g500").exists()
 
 
 # -- a watcher ------------------------------------------------------------------------------------
@@ -193,13 +194,14 @@ while True:
 """
 
 
-def test_a_watcher_that_writes_a_log_while_an_agent_works(place: Place) -> None:
+def test_a_watcher_that_writes_a_log_while_an_agent_works(alone: Place) -> None:
     watcher = subprocess.Popen(
-        [sys.executable, "-S", "-c", _WATCHER], cwd=place.path, start_new_session=True
+        [sys.executable, "-S", "-c", _WATCHER], cwd=alone.path, start_new_session=True
     )
     try:
         calls = [f"mkdir -p src; echo {number} > src/f{number}" for number in range(5)]
-        is_a_handful(place, "python", *calls, gap=0.6)
+        # Each call is a step, and the first has what was saved before it.
+        assert is_a_handful(alone, "python", *calls, gap=0.6) >= len(calls) - 1
     finally:
         watcher.kill()
         watcher.wait(60)
