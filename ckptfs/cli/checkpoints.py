@@ -113,7 +113,7 @@ def _line(checkpoint: Record, counts: str) -> str:
     if checkpoint["pinned"]:
         words.insert(0, "(pinned)")
     lost = checkpoint["metadata"].get("lost", "")
-    if lost and lost not in checkpoint["message"]:
+    if lost and not checkpoint["message"].endswith(f": {lost}"):
         words.append(f" ({lost})")
     who = _who(checkpoint)
     if who:
