@@ -35,7 +35,7 @@ types: setup-tests ## mypy, strict
 	$(PY) -m mypy
 
 test: lint types ## set up, then lint, types and the default suite, mounted tests included; ARGS="-k word"
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-deep: ## the tests that take minutes, atheris and coding agents among them; ARGS="-k word"
 	@sh vagrant/provision.sh deep

@@ -25,8 +25,8 @@ from ckptfs.commands.words import (
 #: How many shells within shells are followed.
 _SHELLS_MAX = 16
 
-#: What is longer is no simple command, or is shown without its end anyway.
-_SIMPLE_MAX = 8192
+#: What is longer is no simple command.
+_SIMPLE_MAX = 16 << 10
 
 #: Takes one wrapper off a command: from its words and the place of the wrapper to the place of the
 #: command in it, or to the text that a shell is given; None if it runs nothing.
@@ -49,7 +49,7 @@ def unwrapped(argv: Sequence[str]) -> str:
 def unwrapped_text(text: str) -> str:
     """The same for a command line that is a text."""
     for _ in range(_SHELLS_MAX):
-        inner = (_from_agent(text) or _from_programs(text[:_SIMPLE_MAX]) or "").strip()
+        inner = (_from_agent(text) or _from_programs(text) or "").strip()
         if not inner:
             break
         text = inner
@@ -58,6 +58,8 @@ def unwrapped_text(text: str) -> str:
 
 def _from_programs(text: str) -> str | None:
     """The command behind the programs at the beginning of a text that is one simple command."""
+    if len(text) > _SIMPLE_MAX:
+        return None
     found = tokens(text)
     commands = simple_commands(found)
     if len(commands) != 1 or commands[0].ends not in ("", ";", "&", "\n"):
