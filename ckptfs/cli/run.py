@@ -34,6 +34,12 @@ def run(args: Namespace) -> int:
             hint="Such as: ckptfs run --on-failure restore -- make test",
         )
     workspace = place.workspace(args)
+    if args.harness and args.on_failure != "keep":
+        raise UsageError(
+            "Cannot run: --harness becomes the command, so nothing is left that could look at how "
+            "it ends. Nothing was run.",
+            hint="Leave out --on-failure, or --harness.",
+        )
     if args.harness:
         return _become(args, workspace)
     typed = quoted(args.words)[:_COMMAND_MAX]

@@ -143,15 +143,17 @@ def _obituary(died: Record) -> str:
 
 def _keeping(record: Record) -> list[tuple[str, str]]:
     """Where less is kept than one might think."""
-    if record["options"].get("auto") == "off":
+    policy = str(record["options"].get("auto", ""))
+    if policy == "off":
         return [("automatic", f"off; {report.NOTHING_KEPT}")]
+    rows = [("automatic", policy)]
     if record["unseen"]:
         words = (
             f"{record['unseen']:,} changes came from processes that cannot be seen from here: what "
             "they destroy is kept by its age alone, and without a name"
         )
-        return [("not seen", words)]
-    return []
+        rows.append(("not seen", words))
+    return rows
 
 
 def _counted(record: Record) -> str:

@@ -7,30 +7,31 @@ unseen.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic_ns
 
 from ckptfs import history
-from ckptfs.commands import FULL, masked, printable, shown
+from ckptfs.commands import FULL, masked, shown
 from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
+from ckptfs.daemon.step_names import StepNames, edit_message, path_of
 from ckptfs.errors import CkptfsError, SettingInvalid
-from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import LossOf
-from ckptfs.history import Cause, Checkpoint, marks, removal
+from ckptfs.history import Checkpoint, marks, removal
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
 from ckptfs.history.checkpoints import LOST, MOMENT
+from ckptfs.history.held import held_bytes
+from ckptfs.history.log import seek
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
 from ckptfs.history.processes import TRUST_NS, Caller, Key, Who
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.history.steps import Steps
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import Epoch, Ino
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,10 @@ log = logging.getLogger(__name__)
 _MARK_RECORDS = 16
 #: How many process ids are remembered at once.
 _RECENT_MAX = 1024
-#: On a full disk this share of the moments goes at a time.
-_SHARE = 4
-#: How many files are looked at to name an edit.
-_EDITED_MAX = 1000
+#: How often it is looked whether settings were changed.
+_SETTINGS_NS = 200_000_000
+#: On a full disk moments go until about so much is free.
+_ROOM_BYTES = 16 << 20
 
 
 class AutoSave:
@@ -58,14 +59,14 @@ class AutoSave:
         self._policy = policy
         self._checkpointer = AutoCheckpointer(policy, unsaved=service.has_unsaved)
         self._moments = Moments(self._is_own, self._who.may_be_harness)
-        with suppress(SettingInvalid):  # the first housekeeping complains
-            self.configure(service.settings())
+        #: What the settings were read from, and until when that is believed.
+        self._settings_stamp: object = None
+        self._settings_until_ns = 0
         self._signer = Signer(service.fs)
         self._head = service.fs.head
-        self._last: Checkpoint | None = None
-        #: The caller whose step had no good name yet when a checkpoint was taken before it, and
-        #: when that was.
-        self._unnamed: tuple[Caller, int] | None = None
+        #: The epoch of the checkpoint that the head stands on.
+        self._base = self._base_of_head()
+        self._names = StepNames(service.fs, self._who, self._moments)
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
         #: How many changes came from processes that cannot be seen.
@@ -82,7 +83,11 @@ class AutoSave:
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """Before a change."""
         if self._service.fs.head is not self._head:
-            self._note_saved()  # somebody else saved or restored
+            self._names.settle()
+            self._note_saved()  # somebody else saved or restored,
+            self._moments.unsealed()  # and may have deleted what was saved
+        elif not self._is_base_kept():
+            self._moments.unsealed()
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
         if caller is None:
@@ -92,9 +97,9 @@ class AutoSave:
             step, call, pid = caller
         due = self._checkpointer.before_change(step if begins else None, now_ns)
         if due is not None:
-            self._save(due, "auto")
-            if caller is not None and (caller.step.provisional or caller.step.edits):
-                self._unnamed = (caller, now_ns)
+            saved = self._save(due, "auto")
+            if caller is not None:
+                self._names.expect(saved, caller)
         elif loss is not None and (lost := self._lost(loss, pid, call, now_ns)) is not None:
             path = path_of(self._service.fs, Ino(lost.ino))
             message = edit_message([path]) if step is not None and step.edits else ""
@@ -125,6 +130,7 @@ class AutoSave:
         known = self._recent.get(pid)
         if known is not None and now_ns < known[1]:
             return known[0]
+        self._look_at_settings(now_ns)
         harnesses = self._who.harness_count
         caller = self._who(pid)
         if len(self._recent) >= _RECENT_MAX or harnesses != self._who.harness_count:
@@ -132,6 +138,17 @@ class AutoSave:
         if caller is None or not caller.step.provisional:
             self._recent[pid] = (caller, now_ns + TRUST_NS)
         return caller
+
+    def _look_at_settings(self, now_ns: int) -> None:
+        """Let settings hold that were changed since a moment ago."""
+        if now_ns < self._settings_until_ns:
+            return
+        self._settings_until_ns = now_ns + _SETTINGS_NS
+        stamp = self._service.settings_stamp()
+        if stamp != self._settings_stamp:
+            self._settings_stamp = stamp
+            with suppress(SettingInvalid):  # housekeeping complains
+                self.configure(self._service.settings())
 
     def made(self, ino: int, *, content: bool = True) -> None:
         """The process that was told of last has made or changed this inode."""
@@ -175,20 +192,37 @@ class AutoSave:
         self._steps.name(pid, shown(text, self._who.record))
         self._recent.clear()
 
-    def make_room(self) -> bool:
-        """The disk is full: let the oldest moments go. False if there is none."""
+    def make_room(self, ino: int) -> bool:
+        """The disk is full for one who writes to this inode: let the oldest moments go that hold
+        something. Those stay that keep what this file was. False if none can go."""
         fs = self._service.fs
-        moments = [item for item in history.checkpoints(fs.store) if item.is_moment]
-        doomed = moments[: max(1, len(moments) // _SHARE)]
+        path = path_of(fs, Ino(ino)) if ino else b""
+        fs.settle()
+        doomed, freed = [], 0
+        for item in history.checkpoints(fs.store):
+            if not item.is_moment or (path and self._keeps(item, path, ino)):
+                continue
+            held = held_bytes(fs.store, item)
+            if held and freed < _ROOM_BYTES:
+                doomed.append(item)
+                freed += held
         if not doomed:
             return False
-        log.warning("the disk is full: %d moments go, %d are left", len(doomed), len(moments))
+        log.warning("the disk is full: %d moments go, the oldest first", len(doomed))
         removal.delete(fs, doomed)
         # Pages that one commit gives up can be used by the one after the next.
         fs.commit()
         fs.commit()
         self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in doomed]})
         return True
+
+    def _keeps(self, moment: Checkpoint, path: bytes, ino: int) -> bool:
+        """Whether a moment was taken for the sake of this very file."""
+        if moment.metadata.get(LOST) != os.fsdecode(path):
+            return False
+        fs = self._service.fs
+        found = seek(fs, fs.view_of(moment.epoch), path)
+        return found is not None and found.ino == ino
 
     def lasting(self, pid: int) -> int:
         """Until when nothing is due before a change by this process."""
@@ -202,73 +236,31 @@ class AutoSave:
         due = self._checkpointer.tick()
         if due is not None:
             self._save(due, "auto")
-        self._name_last()
+        self._names.settle()
 
-    def _save(self, due: Due, kind: str, metadata: dict[str, str] | None = None) -> None:
-        self._name_last()
+    def _save(self, due: Due, kind: str, metadata: dict[str, str] | None = None) -> Checkpoint:
+        self._names.settle()
         fs = self._service.fs
         # What is sealed has stood like this since the last change, however late it is sealed.
         since = fs.clock() - due.idle_ns
-        self._last = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
+        saved = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
         self._note_saved()
         if self._hub.is_watched:  # a writer waits for this
-            self._hub.happened("save", checkpoint_record(self._last))
+            self._hub.happened("save", checkpoint_record(saved))
+        return saved
 
     def _note_saved(self) -> None:
         self._head = self._service.fs.head
+        self._base = self._base_of_head()
         self._checkpointer.saved()
         self._moments.sealed()
 
-    def _name_last(self) -> None:
-        """Give the last checkpoint its name, once there is one: a shell opens the target of ``>``
-        before it becomes the command, and which files an edit is about shows when it is made."""
-        if self._unnamed is None or self._last is None:
-            return
-        caller, since_ns = self._unnamed
-        found = self._who(caller.pid) if caller.step.provisional else caller
-        if found is not None and found.step.provisional:
-            if monotonic_ns() - since_ns < TRUST_NS:
-                return
-            found = None
-        self._unnamed = None
-        if found is None:
-            return
-        message = message_of(found.step)
-        if found.step.edits:
-            changed = self._moments.changed_by(found.call)[:_EDITED_MAX]
-            files = [path_of(self._service.fs, Ino(ino)) for ino in changed]
-            message = edit_message(files) or "before: edit"
-        self._rename(self._last, message, cause_of(found.step))
-
-    def _rename(self, checkpoint: Checkpoint, message: str, cause: Cause) -> None:
+    def _base_of_head(self) -> Epoch:
         store = self._service.fs.store
-        if checkpoint.epoch in store.epochs and store.epochs[checkpoint.epoch].info:
-            better = dataclasses.replace(checkpoint, message=message, cause=cause)
-            history.describe(store, better)
+        return store.epochs[store.head.epoch].parent
 
-
-def edit_message(paths: Iterable[bytes]) -> str:
-    """What a harness edited, in words; empty if nothing is left of it."""
-    files = [path for path in paths if path]
-    if not files:
-        return ""
-    if len(files) == 1:
-        return f"before: edit: {printable(os.fsdecode(files[0]))}"
-    return f"before: edit: {len(files):,} files"
-
-
-def path_of(fs: Filesystem, ino: Ino) -> bytes:
-    """Where a file of the workspace is; empty for a directory, and for what has no name."""
-    names: list[bytes] = []
-    try:
-        inode = fs.getattr(fs.head, ino)
-        if inode.is_dir:
-            return b""
-        while inode.ino != ROOT_INO:
-            if not inode.parent:
-                return b""
-            names.append(inode.name)
-            inode = fs.getattr(fs.head, inode.parent)
-    except OSError:
-        return b""  # damaged, or gone: a name is not worth a failure
-    return b"/".join(reversed(names))
+    def _is_base_kept(self) -> bool:
+        """Whether what was sealed last can still be looked at. When a checkpoint is deleted, what
+        only it had is the head's again, and in no other."""
+        record = self._service.fs.store.epochs.get(self._base)
+        return record is not None and bool(record.info)

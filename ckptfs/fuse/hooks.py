@@ -35,8 +35,9 @@ class Guard(Protocol):
         a process's writes is a beginning: a checkpoint before a later one would hold half a
         file."""
 
-    def make_room(self) -> bool:
-        """The disk is full: give up some of what is kept beyond need. False if there is nothing."""
+    def make_room(self, ino: int) -> bool:
+        """The disk is full for a request about this inode: give up some of what is kept beyond
+        need, but nothing of the inode itself. False if there is nothing."""
 
     def lasting(self, pid: int) -> int:
         """Until when, by the monotonic clock, changes by this process that take nothing away need
@@ -79,7 +80,7 @@ class _Unguarded:
     def is_writing(self, ino: int, pid: int) -> bool:
         return self._writers.get(ino) == pid
 
-    def make_room(self) -> bool:
+    def make_room(self, ino: int) -> bool:
         return False
 
     def lasting(self, pid: int) -> int:

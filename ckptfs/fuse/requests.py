@@ -35,6 +35,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: How often moments may make room for one request.
+_TRIES = 4
 
 #: As in linux/falloc.h.
 _KEEP_SIZE = 0x01
@@ -58,18 +60,19 @@ def unfamiliar(ino: int) -> bool:
 
 
 def _making_room(
-    method: Callable[Concatenate[Requests, P], R],
-) -> Callable[Concatenate[Requests, P], R]:
-    """A request that takes space: on a full disk what is kept beyond need goes first."""
+    method: Callable[Concatenate[Requests, int, P], R],
+) -> Callable[Concatenate[Requests, int, P], R]:
+    """A request about a node that takes some space: on a full disk moments go before it fails."""
 
     @wraps(method)
-    def request(self: Requests, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        while True:
+    def request(self: Requests, node: int, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(_TRIES):
             try:
-                return method(self, *args, **kwargs)
+                return method(self, node, *args, **kwargs)
             except OSError as error:
-                if error.errno not in _FULL or not self.guard.make_room():
+                if error.errno not in _FULL or not self.guard.make_room(node):
                     raise
+        return method(self, node, *args, **kwargs)
 
     return request
 
@@ -136,6 +139,14 @@ class Requests:
         view, ino, _ = self.at(parent)
         victim = names.find(self._fs, view, ino, name)
         return None if victim is None else Loss(victim, unlinked=unlinked, is_dir=is_dir)
+
+    def _leaving_history(self, parent: int, name: bytes) -> Loss | None:
+        """What is to be moved to where no checkpoint sees it."""
+        found = self._entry_lost(parent, name)
+        if found is None:
+            return None
+        view, _, _ = self.at(parent)
+        return found._replace(is_tree=self._fs.getattr(view, Ino(found.ino)).is_dir)
 
     def _bytes_lost(self, node: int, start: int, *, in_place: bool) -> Loss | None:
         """What a file has from ``start`` on, where that is cut off or changed in place."""
@@ -225,10 +236,15 @@ class Requests:
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
     ) -> None:
         here = (parent, name)
-        if self._fs.head.aside is not None and self._fs.excludes(Ino(parent), name):
-            here = (new_parent, new_name)
-        replaced = partial(self._entry_lost, new_parent, new_name)
-        self.before(pid, None if flags & _RENAME_EXCHANGE else replaced, *here)
+        lost: LossOf | None = partial(self._entry_lost, new_parent, new_name)
+        if flags & _RENAME_EXCHANGE:
+            lost = None
+        if self._fs.head.aside is not None:
+            if self._fs.excludes(Ino(parent), name):
+                here = (new_parent, new_name)
+            elif self._fs.excludes(Ino(new_parent), new_name):
+                lost = partial(self._leaving_history, parent, name)
+        self.before(pid, lost, *here)
         view, ino, _ = self.entry_place(parent, name)
         new_view, new_ino, _ = self.entry_place(new_parent, new_name)
         if new_view is not view:
@@ -302,7 +318,6 @@ class Requests:
         self.before(pid, overwritten, node, begins=begins)
         return self.at(node)
 
-    @_making_room
     def allocate(
         self, node: int, offset: int, length: int, mode: int, pid: int, keep_set_id: bool
     ) -> None:
@@ -336,7 +351,6 @@ class Requests:
             raise _error(errno.ENXIO)
         return offset if whence == os.SEEK_DATA else size
 
-    @_making_room
     def copy_range(
         self,
         node: int,

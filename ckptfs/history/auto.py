@@ -35,6 +35,8 @@ PolicyKind = Literal["command", "quiet", "interval", "off"]
 Reason = Literal["", "command", "quiet", "interval", "moment"]
 
 
+#: So many bursts are remembered without a look at their age.
+_BURSTS = 128
 #: Steps that follow each other faster than this are taken for a loop.
 LOOP_NS = SECOND_NS // 4
 
@@ -116,6 +118,8 @@ class AutoCheckpointer:
         self._unsaved = unsaved
         self.policy = policy
         self._bursts: dict[Key, _Burst] = {}
+        #: With so many it is looked which of them can be forgotten.
+        self._bursts_max = _BURSTS
         self._last: Actor | None = None
         self._changed_ns = NEVER
         self._saved_ns = clock()
@@ -199,9 +203,10 @@ class AutoCheckpointer:
 
     def _begin(self, key: Key, now_ns: int) -> _Burst:
         """A burst of a step that is not known; those are forgotten that nothing depends on."""
-        old_ns = now_ns - max(self.policy.quiet_ns, AGAIN_NS)
-        if self._bursts and next(iter(self._bursts.values())).last_ns < old_ns:
+        if len(self._bursts) >= self._bursts_max:
+            old_ns = now_ns - max(self.policy.quiet_ns, AGAIN_NS)
             self._bursts = {k: b for k, b in self._bursts.items() if b.last_ns >= old_ns}
+            self._bursts_max = max(_BURSTS, 2 * len(self._bursts))
         self._bursts[key] = burst = _Burst(now_ns)
         return burst
 

@@ -85,7 +85,9 @@ def record_result(
     none, or if the checkpoint tells of a later call by now.
     """
     recent = [
-        item for item in islice(reversed(checkpoints(store)), _LOOKED_AT) if item.kind == "hook"
+        item
+        for item in islice(reversed(checkpoints(store)), _LOOKED_AT)
+        if "hook" in (item.kind, item.metadata.get("kind"))
     ]
     found = _by_id(recent, tool_use_id) if tool_use_id else None
     if found is None:

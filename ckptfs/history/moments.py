@@ -59,12 +59,13 @@ _TEMPORARY = re.compile(
 class Loss(NamedTuple):
     """What a change takes away: an inode's name or bytes. ``in_place`` is the size of a file of
     which other bytes stay, 0 if none do; ``unlinked`` is the name that is removed, if one is;
-    ``is_dir`` tells of a directory, which is empty."""
+    ``is_dir`` tells of a directory, which is empty, ``is_tree`` of one with all that is in it."""
 
     ino: int
     in_place: int = 0
     unlinked: bytes = b""
     is_dir: bool = False
+    is_tree: bool = False
 
 
 class Content(NamedTuple):
@@ -104,6 +105,10 @@ class Moments:
         self._round += 1
         self._has_gaps = False
         self._is_clean = True
+
+    def unsealed(self) -> None:
+        """The last checkpoint is gone: what it alone had is unsaved again."""
+        self._has_gaps = True
 
     @property
     def may_lose(self) -> bool:
@@ -156,9 +161,12 @@ class Moments:
 
     def is_due(self, loss: Loss, pid: int, call: Key, now_ns: int) -> bool:
         """Whether a process is about to destroy what has to be kept."""
+        if loss.is_tree:
+            return self.may_lose
         known = self._contents.get(loss.ino)
         if known is None or known.round != self._round:
-            return self._has_gaps and self._is_own(loss.ino)
+            # A directory is the head's own also if only something in it was removed.
+            return self._has_gaps and not loss.is_dir and self._is_own(loss.ino)
         if not pid:
             # Pages of a mapping have no sender: they may be of whoever changed the file last.
             return self._has_stood(known, loss, known.pid, now_ns, min(EDIT_NS, self.stood_ns))

@@ -24,6 +24,8 @@ _DAY_NS = 24 * _HOUR_NS
 #: Over a limit of bytes this share of what may expire goes at a time: how much each checkpoint
 #: frees is known only once it is gone.
 _SHARE = 4
+#: How far from others a moment stands that is the newest of its path; others mostly below 2.
+_ALONE = 1e6
 #: How many times closer together those may stand that are precious.
 _PRECIOUS = 20
 
@@ -31,8 +33,8 @@ _PRECIOUS = 20
 @dataclass(frozen=True)
 class RetentionPolicy:
     """``max_bytes`` of the store's file in use and ``min_free_bytes`` of the disk; 0 is no limit.
-    Times are nanoseconds of age. ``moment_bytes`` is of what moments brought, equal bytes counted
-    each time."""
+    Times are nanoseconds of age. ``moment_bytes`` is of what only moments hold, as far as that is
+    known without counting all of it."""
 
     max_checkpoints: int = 100
     keep_all_ns: int = _HOUR_NS
@@ -60,6 +62,7 @@ def judge(
     *,
     undo: Collection[int] = (),
     is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False,
+    weigh: Callable[[Checkpoint], int] = attrgetter("bytes"),
 ) -> Verdicts:
     """What becomes of each checkpoint.
 
@@ -69,7 +72,7 @@ def judge(
     """
     newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
     verdicts = Verdicts(newest_first, policy, now_ns)
-    verdicts.thin_moments()
+    verdicts.thin_moments(weigh)
     verdicts.protect(undo)
     verdicts.thin()
     verdicts.limit_count(is_precious)
@@ -103,7 +106,7 @@ class Verdicts:
         gone = (number for number, (keep, _) in self.found.items() if not keep)
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
 
-    def thin_moments(self) -> None:
+    def thin_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
         """Moments go by age, and beyond their number and bytes those that are missed least."""
         policy = self._policy
         stay = f"a moment younger than {_age(policy.moments_ns)}"
@@ -111,13 +114,34 @@ class Verdicts:
         for item in self._moments:
             young = self._now_ns - item.time_ns <= policy.moments_ns
             self.found[item.id] = (young, stay if young else old)
-        self._moments = [item for item in self._moments if self.found[item.id][0]]
+        self._drop_expired_moments()
         crowd = Crowd(self._moments, self._now_ns)
-        while len(crowd) > policy.moments_max or 0 < policy.moment_bytes < crowd.bytes:
-            full = len(crowd) > policy.moments_max
-            limit = f"{policy.moments_max:,} moments" if full else f"{policy.moment_bytes:,} bytes"
-            number = self._moments[crowd.thin()].id
-            self.found[number] = (False, f"a moment, and more than {limit} of them")
+        while len(crowd) > policy.moments_max:
+            reason = f"a moment, and more than {policy.moments_max:,} of them"
+            self.found[self._moments[crowd.thin()].id] = (False, reason)
+        self._drop_expired_moments()
+        if 0 < policy.moment_bytes < sum(item.bytes for item in self._moments):
+            self._thin_heavy_moments(weigh)
+
+    def _thin_heavy_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
+        """Of what holds much, and stands close to others, first. What a moment holds is at most
+        what was written since the one before it, or long before."""
+        limit = self._policy.moment_bytes
+        weights = [weigh(item) for item in self._moments]
+        total = sum(weights)
+        crowd = Crowd(self._moments, self._now_ns)
+        by_worth = sorted(
+            (crowd.apart(index) / weight, -index) for index, weight in enumerate(weights) if weight
+        )
+        for _, place in by_worth:
+            if total <= limit:
+                break
+            total -= weights[-place]
+            reason = f"a moment, and they hold more than {limit:,} bytes"
+            self.found[self._moments[-place].id] = (False, reason)
+        self._drop_expired_moments()
+
+    def _drop_expired_moments(self) -> None:
         self._moments = [item for item in self._moments if self.found[item.id][0]]
 
     def protect(self, undo: Collection[int]) -> None:
@@ -233,10 +257,8 @@ class Crowd:
 
     def __init__(self, moments: Sequence[Checkpoint], now_ns: int) -> None:
         self._times = [item.time_ns for item in moments]
-        self._weights = [item.bytes for item in moments]
-        self.bytes = sum(self._weights)
         self._now_ns = now_ns
-        self._left = len(moments)
+        self._gone: set[int] = set()
         self._newer = [-1] * len(moments)
         self._older = [-1] * len(moments)
         last: dict[str, int] = {}
@@ -246,17 +268,18 @@ class Crowd:
                 self._newer[index] = last[path]
                 self._older[last[path]] = index
             last[path] = index
-        self._heap = [(self._apart(index), -index) for index in range(len(moments))]
+        self._heap = [(self.apart(index), -index) for index in range(len(moments))]
         heapify(self._heap)
 
     def __len__(self) -> int:
-        return self._left
+        return len(self._times) - len(self._gone)
 
-    def _apart(self, index: int) -> float:
-        """How far its neighbours are from each other, for its age; the newest goes last."""
+    def apart(self, index: int) -> float:
+        """How far its neighbours are from each other, for its age; the newest of a path counts as
+        standing far from all."""
         newer, older = self._newer[index], self._older[index]
         if newer < 0:
-            return inf
+            return _ALONE
         since_ns = self._times[older] if older >= 0 else self._times[index]
         return (self._times[newer] - since_ns) / max(self._now_ns - self._times[index], 1)
 
@@ -265,19 +288,17 @@ class Crowd:
         while True:
             apart, place = heappop(self._heap)
             index = -place
-            if self._weights[index] >= 0 and apart == self._apart(index):
+            if index not in self._gone and apart == self.apart(index):
                 break
+        self._gone.add(index)
         newer, older = self._newer[index], self._older[index]
         if newer >= 0:
             self._older[newer] = older
         if older >= 0:
             self._newer[older] = newer
-        self.bytes -= self._weights[index]
-        self._weights[index] = -1
-        self._left -= 1
         for neighbour in (newer, older):
             if neighbour >= 0:
-                heappush(self._heap, (self._apart(neighbour), -neighbour))
+                heappush(self._heap, (self.apart(neighbour), -neighbour))
         return index
 
 

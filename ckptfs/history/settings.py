@@ -24,9 +24,9 @@ from ckptfs.history.retention import RetentionPolicy
 FILE = "config.toml"
 
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_TIME_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(r"(\d{1,9})\s*([smhdw])", re.IGNORECASE | re.ASCII)
+_TIME = re.compile(r"(\d{1,9})\s*(ms|[smhdw])", re.IGNORECASE | re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 
@@ -47,8 +47,8 @@ def _size(text: str) -> int:
 def _time_ns(text: str) -> int:
     found = _TIME.fullmatch(text)
     if not found:
-        raise ValueError("a time is wanted, as 90m, 12h or 30d")
-    return int(found[1]) * _TIME_UNITS[found[2].lower()] * 1_000_000_000
+        raise ValueError("a time is wanted, as 500ms, 90m, 12h or 30d")
+    return round(int(found[1]) * _TIME_UNITS[found[2].lower()] * 1_000_000_000)
 
 
 def _switch(text: str) -> bool:

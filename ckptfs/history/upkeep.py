@@ -8,6 +8,7 @@ from itertools import islice
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
+from ckptfs.history.held import held_bytes
 from ckptfs.history.marks import MARK
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
@@ -33,6 +34,7 @@ def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -
         store.free_bytes(),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
         is_precious=partial(_is_precious, store),
+        weigh=partial(held_bytes, store),
     )
 
 
@@ -71,7 +73,10 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     """Expire and free until the limits are kept or nothing is left that may go. Returns what went
     and, at the end, why the rest stays."""
     gone: list[Decision] = []
-    while expired := _carry_out(fs, verdicts := _judge(fs, policy)):
+    while True:
+        expired = _carry_out(fs, verdicts := _judge(fs, policy))
+        if not expired and not verdicts.demoted:
+            break
         gone += expired
         removal.reap(fs)
         fs.commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfs import commands, config, history
@@ -88,7 +89,24 @@ def expire(service: Service, now_ns: int | None = None) -> list[Decision]:
 
 def settings(service: Service) -> Settings:
     """What holds for this workspace: its own settings over the user's."""
-    return settings_file.load([config.settings_file(), service.fs.store.path / settings_file.FILE])
+    return settings_file.load(_settings_files(service))
+
+
+def settings_stamp(service: Service) -> tuple[tuple[int, int], ...]:
+    """Something else whenever the settings may have been changed."""
+    return tuple(map(_stamp, _settings_files(service)))
+
+
+def _settings_files(service: Service) -> list[Path]:
+    return [config.settings_file(), service.fs.store.path / settings_file.FILE]
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return (0, 0)
+    return found.st_mtime_ns, found.st_ino
 
 
 def record_command(service: Service) -> str:

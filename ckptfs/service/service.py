@@ -58,6 +58,7 @@ class Service:
     prune = keeping.prune
     expire = keeping.expire
     settings = keeping.settings
+    settings_stamp = keeping.settings_stamp
     record_command = keeping.record_command
     exclude = keeping.exclude
     add_excluded = keeping.add_excluded

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def steps_back(service: Service, steps: int) -> Checkpoint:
     """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
-    the last one, or the one before it if nothing changed since."""
+    those that the workspace still equals do not count."""
     way = history.lineage(service.fs.store)
-    if way and not history.would_change(service.fs, way[0], []):
+    while way and not history.would_change(service.fs, way[0], []):
         way = way[1:]
     if steps < 1:
         raise UsageError("Cannot rewind: N counts from 1. Nothing was changed.")

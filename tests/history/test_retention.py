@@ -273,3 +273,18 @@ def test_a_file_that_is_rewritten_all_day_pushes_no_other_moment_out() -> None:
     (gem,) = moments_at(150.5, metadata={"lost": "src/app.py"})
     stay = decide([*noise, replace(gem, id=1000)], moments_max=5)
     assert len(stay) == 5 and 1000 in stay
+
+
+def test_a_moment_after_much_was_written_pushes_no_other_out() -> None:
+    """What was written is still there: the moment does not hold it alone."""
+    light = moments_at(10, 20, 30, bytes=100)
+    heavy = replace(moments_at(5)[0], id=9, bytes=3 << 30)
+    held = {9: 0}
+    verdicts = judge([*light, heavy], RetentionPolicy(), NOW_NS, weigh=lambda m: held.get(m.id, 9))
+    assert kept(verdicts.all()) == [0, 1, 2, 9]
+
+
+def test_where_moments_hold_too_much_the_heaviest_goes() -> None:
+    light = moments_at(10, 20, 30, bytes=100)
+    heavy = replace(moments_at(5)[0], id=9, bytes=3 << 30)
+    assert decide([*light, heavy], moments_max=9, moment_bytes=2 << 30) == [0, 1, 2]

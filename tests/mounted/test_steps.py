@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.mounting import Workspace, succeed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.needs_mount
 
@@ -191,3 +192,75 @@ def test_what_was_unsaved_when_the_daemon_was_killed_is_not_lost_afterwards(
     play(work, "import os; os.unlink('f')")
     newest = listed(work, "--moments")[-1]
     assert (work.path / ".checkpoints" / str(newest["id"]) / "f").read_text() == "precious"
+
+
+def kept(work: Workspace, name: str) -> set[str]:
+    """What a file was in all that is kept."""
+    found = set()
+    for item in listed(work, "--moments"):
+        path = work.path / ".checkpoints" / str(item["id"]) / name
+        if path.exists():
+            found.add(path.read_text())
+    return found
+
+
+#: Writes a file, and unlinks it when it is told to.
+WRITER = "import os, sys; open('a', 'w').write('precious'); sys.stdin.read(); os.unlink('a')"
+
+
+def writer(work: Workspace) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER], cwd=work.path, stdin=subprocess.PIPE, process_group=0
+    )
+
+
+def test_what_only_a_deleted_checkpoint_had_is_not_lost(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    work = make_workspace()
+    with writer(work) as process:
+        wait_until((work.path / "a").exists, "it has written")
+        saved = json.loads(succeed(work.cli("save", "x", "--json", "-w", work.path)).stdout)
+        succeed(work.cli("delete", str(saved["id"]), "-w", work.path))
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+    assert not (work.path / "a").exists()
+    assert "precious" in kept(work, "a")
+
+
+def test_a_tag_on_a_checkpoint_that_has_no_name_yet_stays(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    work = make_workspace()
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT.replace("0.3", "2.2")], cwd=work.path, process_group=0
+    )
+    with agent:
+        wait_until(lambda: listed(work)[-1]["id"] > 0, "a checkpoint is taken")
+        succeed(work.cli("tag", "latest", "good", "-w", work.path))
+        assert agent.wait(60) == 0
+    assert [item["tag"] for item in listed(work) if item["tag"]] == ["good"]
+
+
+def test_what_is_moved_to_where_no_checkpoint_sees_it_is_kept(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    work = make_workspace("--exclude", "junk")
+    program = (
+        "import os, time\nos.makedirs('junk'); os.makedirs('d')\n"
+        "for p in ('a', 'd/b'): open(p, 'w').write('precious')\n"
+        "time.sleep(1.2)\n"
+        "os.rename('a', 'junk/a'); os.rename('d', 'junk/d')\n"
+    )
+    play(work, program)
+    assert kept(work, "a") == kept(work, "d/b") == {"precious"}
+
+
+def test_settings_hold_for_the_next_command(make_workspace: Callable[..., Workspace]) -> None:
+    work = make_workspace()
+    (work.path / "f").write_text("1")
+    play(work, "import time; open('f', 'a').write('2'); time.sleep(0.5)")
+    succeed(work.cli("config", "record.command", "name", "-w", work.path))
+    subprocess.run(["rm", "f"], cwd=work.path, start_new_session=True, check=True)
+    assert listed(work)[-1]["message"] == "before: rm"

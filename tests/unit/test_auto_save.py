@@ -12,10 +12,12 @@ import pytest
 
 from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave
+from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.fs import Filesystem
-from ckptfs.history import Cause, checkpoints
+from ckptfs.history import Cause, checkpoints, seal
 from ckptfs.history.auto import parse_policy
 from ckptfs.history.processes import read_argv
+from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 from tests.direct import new_filesystem, put
 from tests.support.waiting import wait_until
@@ -67,3 +69,54 @@ def test_what_a_shell_says_that_it_does_names_its_builtins_and_what_it_starts(
         shell.kill()
     messages = [found.message for found in checkpoints(fs.store)]
     assert messages == ["before: export TOKEN=***; make", "before: rm -rf build"]
+
+
+# -- a full disk, and clocks -----------------------------------------------------------------------
+
+
+def moment(fs: Filesystem, lost: str) -> int:
+    return seal(fs, "moment", "", fs.clock(), metadata={"lost": lost}).id
+
+
+def lose(fs: Filesystem, name: bytes, size: int) -> int:
+    """A file that only a moment has; the moment's number."""
+    put(fs, name, os.urandom(size))
+    found = moment(fs, name.decode())
+    fs.unlink(fs.head, ROOT_INO, name)
+    return found
+
+
+def test_on_a_full_disk_the_oldest_moments_make_room(fs: Filesystem, auto: AutoSave) -> None:
+    first, second = lose(fs, b"one", 20 << 20), lose(fs, b"two", 20 << 20)
+    assert auto.make_room(0)
+    assert [found.id for found in checkpoints(fs.store)] == [second]
+    assert auto.make_room(0) and not auto.make_room(0)
+    assert first < second
+
+
+def test_a_moment_that_holds_nothing_does_not_go_for_room(fs: Filesystem, auto: AutoSave) -> None:
+    put(fs, b"file", b"still there" * 1000)
+    moment(fs, "another")
+    assert not auto.make_room(0) and len(checkpoints(fs.store)) == 1
+
+
+def test_what_the_file_was_that_is_written_to_stays_on_a_full_disk(
+    fs: Filesystem, auto: AutoSave
+) -> None:
+    other = lose(fs, b"other", 1 << 20)
+    ino = put(fs, b"file", os.urandom(1 << 20))
+    original = moment(fs, "file")
+    fs.write(fs.head, ino, 0, os.urandom(1 << 20))
+    assert auto.make_room(ino) and not auto.make_room(ino)
+    assert [found.id for found in checkpoints(fs.store)] == [original] and other < original
+
+
+def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem, auto: AutoSave) -> None:
+    now = [1_700_000_000 * 10**9]
+    fs.clock = lambda: now[0]
+    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path))
+    put(fs, b"file", b"x")
+    moment(fs, "file")
+    now[0] += 40 * 86_400 * 10**9
+    assert housekeeping._service.expire(housekeeping._now_ns()) == []
+    assert housekeeping._service.expire() != []

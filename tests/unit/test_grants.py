@@ -46,7 +46,7 @@ class Watched:
     def is_writing(self, ino: int, pid: int) -> bool:
         return (ino, pid) in self.wrote
 
-    def make_room(self) -> bool:
+    def make_room(self, ino: int) -> bool:
         return False
 
     def lasting(self, pid: int) -> int:
