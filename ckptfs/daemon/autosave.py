@@ -150,9 +150,9 @@ class AutoSave:
             with suppress(SettingInvalid):  # housekeeping complains
                 self.configure(self._service.settings())
 
-    def made(self, ino: int, *, content: bool = True) -> None:
+    def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         """The process that was told of last has made or changed this inode."""
-        self._moments.note(ino, *self._told, content=content)
+        self._moments.note(ino, *self._told, content=content, new=new)
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
         """These are new, each made by the process beside it."""
@@ -253,7 +253,7 @@ class AutoSave:
         self._head = self._service.fs.head
         self._base = self._base_of_head()
         self._checkpointer.saved()
-        self._moments.sealed()
+        self._moments.sealed(monotonic_ns())
 
     def _base_of_head(self) -> Epoch:
         store = self._service.fs.store

@@ -23,7 +23,7 @@ class Guard(Protocol):
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """``begins`` is false where a process goes on with what it did before."""
 
-    def made(self, ino: int, *, content: bool = True) -> None:
+    def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         """The process that was told of last has made or changed this inode: its content, or only
         what is said of it."""
 
@@ -69,7 +69,7 @@ class _Unguarded:
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         self._pid = pid
 
-    def made(self, ino: int, *, content: bool = True) -> None:
+    def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         self.made_all([ino], [self._pid])
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:

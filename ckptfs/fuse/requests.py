@@ -140,6 +140,16 @@ class Requests:
         victim = names.find(self._fs, view, ino, name)
         return None if victim is None else Loss(victim, unlinked=unlinked, is_dir=is_dir)
 
+    def _names_lost(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> Loss | None:
+        """What a rename replaces; else what it moves, of which another step may not know."""
+        replaced = None if flags & _RENAME_EXCHANGE else self._entry_lost(new_parent, new_name)
+        if replaced is not None:
+            return replaced
+        moved = self._entry_lost(parent, name)
+        return None if moved is None else moved._replace(renamed=True)
+
     def _leaving_history(self, parent: int, name: bytes) -> Loss | None:
         """What is to be moved to where no checkpoint sees it."""
         found = self._entry_lost(parent, name)
@@ -189,20 +199,20 @@ class Requests:
     ) -> Inode:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
-        return self._made(self._fs.mknod(view, ino, name, mode, uid, gid, rdev))
+        return self._made(self._fs.mknod(view, ino, name, mode, uid, gid, rdev), new=True)
 
     @_making_room
     def make_nameless(self, parent: int, mode: int, pid: int, uid: int, gid: int) -> Inode:
         """As open(2) with O_TMPFILE."""
         self.before(pid, None, parent)
         view, ino, _ = self.at(parent)
-        return self._made(self._fs.make_nameless(view, ino, mode, uid, gid))
+        return self._made(self._fs.make_nameless(view, ino, mode, uid, gid), new=True)
 
     @_making_room
     def mkdir(self, parent: int, name: bytes, mode: int, pid: int, uid: int, gid: int) -> Inode:
         self.before(pid, None, parent, name, is_dir=True)
         view, ino, _ = self.entry_place(parent, name)
-        return self._made(self._fs.mkdir(view, ino, name, mode, uid, gid))
+        return self._made(self._fs.mkdir(view, ino, name, mode, uid, gid), new=True)
 
     @_making_room
     def symlink(
@@ -210,7 +220,7 @@ class Requests:
     ) -> Inode:
         self.before(pid, None, parent, name)
         view, ino, _ = self.entry_place(parent, name)
-        return self._made(self._fs.symlink(view, ino, name, target, uid, gid))
+        return self._made(self._fs.symlink(view, ino, name, target, uid, gid), new=True)
 
     @_making_room
     def link(self, node: int, parent: int, name: bytes, pid: int) -> Inode:
@@ -236,9 +246,7 @@ class Requests:
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
     ) -> None:
         here = (parent, name)
-        lost: LossOf | None = partial(self._entry_lost, new_parent, new_name)
-        if flags & _RENAME_EXCHANGE:
-            lost = None
+        lost: LossOf = partial(self._names_lost, parent, name, new_parent, new_name, flags)
         if self._fs.head.aside is not None:
             if self._fs.excludes(Ino(parent), name):
                 here = (new_parent, new_name)
@@ -274,8 +282,8 @@ class Requests:
         """The process that was told of last changed what is said of an inode."""
         self.guard.made(ino, content=False)
 
-    def _made(self, inode: Inode, *, content: bool = True) -> Inode:
-        self.guard.made(inode.ino, content=content)
+    def _made(self, inode: Inode, *, content: bool = True, new: bool = False) -> Inode:
+        self.guard.made(inode.ino, content=content, new=new)
         return inode
 
     # -- files ------------------------------------------------------------------------------------

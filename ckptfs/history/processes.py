@@ -41,6 +41,8 @@ _KNOWN_MAX = 2048
 TRUST_NS = 1_000_000_000
 
 _PF_KTHREAD = 0x0020_0000
+#: Set for a process that was forked and has not become another program.
+_PF_FORKNOEXEC = 0x40
 #: The exit signal that /proc shows for a thread that is not its process's first.
 _NO_SIGNAL = -1
 _INIT = 1
@@ -62,6 +64,7 @@ class Process(NamedTuple):
     kernel: bool
     start: int
     is_thread: bool = False
+    forked: bool = False
 
 
 #: A process and when it began; of a step that a process told of, its number below zero.
@@ -208,7 +211,7 @@ class Who:
         if parent is None:
             return _Node(process, None, key, key, inside=False, seen_ns=now_ns)
         kind = self._kind(parent)
-        begun = self._begun(process, parent)
+        begun = self._begun(process, parent, kind)
         gives_steps = self._gives_steps(parent, kind, process)
         by_harness = gives_steps and kind in ("program", "harness")
         own = self._own_kind(process, parent)
@@ -249,11 +252,11 @@ class Who:
             return True
         return own in self._has_steps or runs_command(read_argv(child.pid, self._proc))
 
-    def _begun(self, process: Process, parent: _Node) -> Key:
-        """What a child begins: itself, or the pipeline that it was made a part of."""
+    def _begun(self, process: Process, parent: _Node, kind: Kind) -> Key:
+        """What a child begins: itself, or the pipeline that a shell made it a part of."""
         key = process.pid, process.start
         pgid = process.pgid
-        if pgid in (process.pid, parent.process.pgid, _NO_GROUP):
+        if kind != "prompt" or pgid in (process.pid, parent.process.pgid, _NO_GROUP):
             _remember(self._leaders, process.pid, key)
             return key
         known = self._leaders.get(pgid)
@@ -278,7 +281,7 @@ class Who:
         if (process.pid, process.start) in self._declared:
             return "harness"
         kind = kind_of(process.comm, argv, self.harnesses)
-        if kind == "prompt" and argv == read_argv(process.ppid, self._proc):
+        if kind == "prompt" and process.forked:
             return "script"  # a copy that the shell made of itself runs a part of one command
         if process.pid == _INIT and kind in ("script", "tool", "prompt"):
             return "outside"  # orphans become its children, whoever started them
@@ -323,7 +326,7 @@ class Who:
         argv = read_argv(pid, self._proc)
         # A shell's copy of itself has no name of its own yet, and a leader that has ended, but
         # whose shell has not asked for it, lost its command line.
-        forked = is_shell(argv) and argv == read_argv(leader.ppid, self._proc)
+        forked = leader.forked and is_shell(argv)
         command = self._command(member if forked or not argv else leader)
         session, provisional = self._session(leader), forked and member.pid == pid
         # An agent may have a process of its own make an edit.
@@ -341,8 +344,8 @@ class Who:
 
 
 def _same(known: Process, now: Process) -> bool:
-    """The same process, and still the same program."""
-    return (known.start, known.comm) == (now.start, now.comm)
+    """The same process, in the same group, and still the same program."""
+    return (known.start, known.comm, known.pgid) == (now.start, now.comm, now.pgid)
 
 
 def _remember(known: dict[K, T], key: K, value: T) -> None:
@@ -378,6 +381,7 @@ def read_process(pid: int, proc: str = "/proc") -> Process | None:
         tty=int(fields[4]),
         kernel=bool(int(fields[6]) & _PF_KTHREAD),
         start=int(fields[19]),
+        forked=bool(int(fields[6]) & _PF_FORKNOEXEC),
         is_thread=len(fields) > 35 and int(fields[35]) == _NO_SIGNAL,
     )
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from ckptfs.commands.wrappers import SHELLS
 
+_STANDARD_INPUT = frozenset(("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 #: Options of shells that are followed by a value, which is not a script.
 _WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate"))
 
@@ -38,13 +39,13 @@ _TOOLS = frozenset(
     "just task ant mvn gradle gradlew sbt javac kotlinc cargo rustc rustup rustdoc go "
     "gofmt zig gcc g++ cc c++ c89 c99 clang clang++ ld ld.bfd ld.gold ld.lld mold collect2 cc1 "
     "cc1plus as ar nm ranlib strip libtool ccache sccache distcc autoreconf autoconf automake "
-    "aclocal autoheader autom4te m4 bison flex yacc swig protoc dotnet msbuild swift swiftc "
+    "aclocal autoheader autom4te m4 bison flex yacc swig protoc msbuild swift swiftc "
     "xcodebuild latexmk pdflatex xelatex lualatex latex bibtex biber makeindex sphinx-build "
     "mkdocs tsc eslint prettier biome mypy ruff black isort flake8 pylint webpack vite rollup "
     "esbuild parcel turbo nx lerna gulp grunt "
     # packages
     "npm npm-cli.js pnpm pnpm.cjs yarn yarn.js corepack node-gyp node-gyp.js pip pip3 conda "
-    "mamba micromamba setup.py build gem bundle bundler rake composer mix rebar3 cabal stack "
+    "mamba micromamba setup.py build gem rake composer mix rebar3 cabal stack "
     "opam apt apt-get dpkg dpkg-deb rpm dnf yum zypper pacman brew nix "
     # version control, copies, archives
     "git hg svn jj bzr fossil gh pre-commit husky lint-staged rsync tar cpio zip unzip "
@@ -58,7 +59,7 @@ _RUNNERS = frozenset(
     "env timeout nice ionice chrt taskset nohup setsid stdbuf unbuffer time strace ltrace gdb "
     "valgrind perf sudo doas su runuser setpriv chroot unshare nsenter bwrap firejail landrun "
     "codex-linux-sandbox proot fakeroot faketime xvfb-run dbus-run-session flock chronic npx "
-    "npx-cli.js uv uvx pipx poetry pipenv pdm hatch".split()
+    "npx-cli.js uv uvx pipx poetry pipenv pdm hatch bundle bundler".split()
 )
 
 #: Agents whose every child is a step, wherever they run.
@@ -69,7 +70,19 @@ HARNESSES = frozenset(
 )
 
 #: Programs that run another one, which is named by their first argument.
-_INTERPRETERS = ("python", "pypy", "node", "nodejs", "deno", "ruby", "perl", "php", "bun", "java")
+_INTERPRETERS = (
+    "python",
+    "pypy",
+    "node",
+    "nodejs",
+    "deno",
+    "ruby",
+    "perl",
+    "php",
+    "bun",
+    "java",
+    "dotnet",
+)
 
 
 def kind_of(comm: str, argv: list[bytes], harnesses: Set[str] = HARNESSES) -> Kind:
@@ -137,7 +150,7 @@ def takes_commands(argv: list[bytes]) -> bool:
         elif argument in ("-", "--"):
             return not rest
         elif not argument.startswith(("-", "+")):
-            return False  # the name of a script
+            return argument in _STANDARD_INPUT  # or the name of a script
         elif not argument.startswith("--") and "c" in argument:
             return False
         elif not argument.startswith("--") and "s" in argument:

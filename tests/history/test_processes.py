@@ -125,19 +125,30 @@ def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
     leader.stdin.close()
     leader.wait()
     assert actor(pid, who) == before
-    assert actor(pid) == Actor(leader.pid, 0, "sleep 60", before.session)
+    assert actor(pid).key == (pid, started_at(pid))  # nobody can tell any more whose it was
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_leader_that_nobody_has_waited_for_yet_has_lost_its_name(start: Start) -> None:
-    leader = start("true")
-    wait_until(lambda: (p := read_process(leader.pid)) and p.state == "Z", "it has ended")
-    member = start("sleep", "60", process_group=leader.pid)
-    wait_until(lambda: read_argv(member.pid) == [b"sleep", b"60"], "it is sleep")
-    assert actor(member.pid).key == (leader.pid, started_at(leader.pid))
-    assert actor(member.pid).command == "sleep 60"
-    assert actor(leader.pid).command == "true"
-    member.kill()
+def test_calls_that_are_put_into_one_group_are_calls_of_their_own(start: Start) -> None:
+    """A group says who gets a signal, not who started what."""
+    leader = start("sleep", "50")
+    members = [start("sleep", str(60 + n), process_group=leader.pid) for n in range(2)]
+    wait_until(lambda: all(read_argv(one.pid)[:1] == [b"sleep"] for one in members), "they sleep")
+    who = Who()
+    assert len({caller(one.pid, who).call for one in members}) == 2
+    for member in members:
+        member.kill()
+        member.wait()
+
+
+def test_a_shell_that_a_shell_starts_takes_commands_as_well(start: Start) -> None:
+    shell = start("bash", "--norc", stdin=subprocess.PIPE, bufsize=0)
+    assert shell.stdin
+    shell.stdin.write(b"bash --norc\nsleep 81 &\nsleep 82 &\n")
+    inner = child(shell.pid, "bash --norc")
+    first, second = child(inner, "sleep 81"), child(inner, "sleep 82")
+    who = Who()
+    assert caller(first, who).call != caller(second, who).call
 
 
 def test_a_process_that_becomes_another_program_keeps_its_identity(start: Start) -> None:

@@ -37,7 +37,7 @@ class Watched:
         self.told.append((pid, begins))
         self.lost.append(loss() if loss else None)
 
-    def made(self, ino: int, *, content: bool = True) -> None:
+    def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         self.wrote.append((ino, self.told[-1][0]))
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
