@@ -24,8 +24,10 @@ _DAY_NS = 24 * _HOUR_NS
 #: Over a limit of bytes this share of what may expire goes at a time: how much each checkpoint
 #: frees is known only once it is gone.
 _SHARE = 4
-#: How far from others a moment stands that is the newest of its path; others mostly below 2.
-_ALONE = 1e6
+#: How much further from others a moment counts as standing that is needed more than they.
+_NEEDED = 1e4
+#: What holds less than this part of what is to be freed is light.
+_LIGHT = 1000
 #: How many times closer together those may stand that are precious.
 _PRECIOUS = 20
 
@@ -63,16 +65,18 @@ def judge(
     undo: Collection[int] = (),
     is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False,
     weigh: Callable[[Checkpoint], int] = attrgetter("bytes"),
+    holds_more: Callable[[Checkpoint], bool] = lambda moment: False,
 ) -> Verdicts:
     """What becomes of each checkpoint.
 
     ``undo`` are the ones that `undo` and `redo` would go to; one that is precious goes later than
-    another that is missed as little. After a limit of bytes was found
-    exceeded and the verdicts were carried out, judge again: it may not have been enough.
+    another that is missed as little. ``weigh`` tells how many bytes only a moment holds,
+    ``holds_more`` whether that is more than the path that it was taken for. After a limit of bytes
+    was found exceeded and the verdicts were carried out, judge again: it may not have been enough.
     """
     newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
     verdicts = Verdicts(newest_first, policy, now_ns)
-    verdicts.thin_moments(weigh)
+    verdicts.thin_moments(weigh, holds_more)
     verdicts.protect(undo)
     verdicts.thin()
     verdicts.limit_count(is_precious)
@@ -106,7 +110,9 @@ class Verdicts:
         gone = (number for number, (keep, _) in self.found.items() if not keep)
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
 
-    def thin_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
+    def thin_moments(
+        self, weigh: Callable[[Checkpoint], int], holds_more: Callable[[Checkpoint], bool]
+    ) -> None:
         """Moments go by age, and beyond their number and bytes those that are missed least."""
         policy = self._policy
         stay = f"a moment younger than {_age(policy.moments_ns)}"
@@ -115,7 +121,8 @@ class Verdicts:
             young = self._now_ns - item.time_ns <= policy.moments_ns
             self.found[item.id] = (young, stay if young else old)
         self._drop_expired_moments()
-        crowd = Crowd(self._moments, self._now_ns)
+        too_many = len(self._moments) > policy.moments_max
+        crowd = Crowd(self._moments if too_many else (), self._now_ns, holds_more)
         while len(crowd) > policy.moments_max:
             reason = f"a moment, and more than {policy.moments_max:,} of them"
             self.found[self._moments[crowd.thin()].id] = (False, reason)
@@ -124,21 +131,22 @@ class Verdicts:
             self._thin_heavy_moments(weigh)
 
     def _thin_heavy_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
-        """Of what holds much, and stands close to others, first. What a moment holds is at most
-        what was written since the one before it, or long before."""
+        """The heaviest go first; before others those of whose path there is a newer one. What is
+        light stays: it would be missed and make no room."""
         limit = self._policy.moment_bytes
-        weights = [weigh(item) for item in self._moments]
-        total = sum(weights)
-        crowd = Crowd(self._moments, self._now_ns)
-        by_worth = sorted(
-            (crowd.apart(index) / weight, -index) for index, weight in enumerate(weights) if weight
-        )
-        for _, place in by_worth:
+        weights = {item.id: weigh(item) for item in self._moments}
+        total = sum(weights.values())
+        heavy = [item for item in self._moments if weights[item.id] > (total - limit) // _LIGHT]
+        newest = {item.metadata.get(LOST, ""): item.id for item in reversed(self._moments)}
+
+        def order(item: Checkpoint) -> tuple[bool, int]:
+            return newest[item.metadata.get(LOST, "")] == item.id, -weights[item.id]
+
+        for item in sorted(heavy, key=order):
             if total <= limit:
                 break
-            total -= weights[-place]
-            reason = f"a moment, and they hold more than {limit:,} bytes"
-            self.found[self._moments[-place].id] = (False, reason)
+            total -= weights[item.id]
+            self.found[item.id] = (False, f"a moment, and they hold more than {limit:,} bytes")
         self._drop_expired_moments()
 
     def _drop_expired_moments(self) -> None:
@@ -251,44 +259,53 @@ class Verdicts:
 
 
 class Crowd:
-    """Moments, newest first, of which those can go one by one that stand closest together for their
-    age: so they stand ever further apart the older they are. Only those of the same lost path are
-    neighbours, so that a program which rewrites its own file all day pushes nothing else out."""
+    """Moments, newest first, that can go one by one: those first that stand closest together for
+    their age, so that they stand ever further apart the older they are.
 
-    def __init__(self, moments: Sequence[Checkpoint], now_ns: int) -> None:
+    One of whose path there is a newer moment goes long before others, so that a program which
+    rewrites its own file all day pushes nothing else out; one that holds more than the path it was
+    taken for goes last."""
+
+    def __init__(
+        self,
+        moments: Sequence[Checkpoint],
+        now_ns: int,
+        holds_more: Callable[[Checkpoint], bool] = lambda moment: False,
+    ) -> None:
         self._times = [item.time_ns for item in moments]
         self._now_ns = now_ns
         self._gone: set[int] = set()
-        self._newer = [-1] * len(moments)
-        self._older = [-1] * len(moments)
-        last: dict[str, int] = {}
-        for index, item in enumerate(moments):
-            path = item.metadata.get(LOST, "")
-            if path in last:
-                self._newer[index] = last[path]
-                self._older[last[path]] = index
-            last[path] = index
-        self._heap = [(self.apart(index), -index) for index in range(len(moments))]
+        count = len(moments)
+        self._newer, self._older = list(range(-1, count - 1)), [*range(1, count), -1]
+        self._paths = [item.metadata.get(LOST, "") for item in moments]
+        self._newest: dict[str, int] = {}
+        for index in reversed(range(count)):
+            self._newest[self._paths[index]] = index
+        self._more = [holds_more(item) for item in moments]
+        self._heap = [(self.worth(index), -index) for index in range(count)]
         heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._times) - len(self._gone)
 
-    def apart(self, index: int) -> float:
-        """How far its neighbours are from each other, for its age; the newest of a path counts as
-        standing far from all."""
+    def worth(self, index: int) -> float:
+        """How far its neighbours are from each other, for its age, and how much it is needed."""
         newer, older = self._newer[index], self._older[index]
         if newer < 0:
-            return _ALONE
+            return inf
         since_ns = self._times[older] if older >= 0 else self._times[index]
-        return (self._times[newer] - since_ns) / max(self._now_ns - self._times[index], 1)
+        apart = (self._times[newer] - since_ns) / max(self._now_ns - self._times[index], 1)
+        is_last = self._newest[self._paths[index]] == index
+        return (
+            max(apart, 1e-9) * (_NEEDED if is_last else 1) * (_NEEDED if self._more[index] else 1)
+        )
 
     def thin(self) -> int:
         """Take away the one that is missed least; return its place in the sequence."""
         while True:
-            apart, place = heappop(self._heap)
+            worth, place = heappop(self._heap)
             index = -place
-            if index not in self._gone and apart == self.apart(index):
+            if index not in self._gone and worth == self.worth(index):
                 break
         self._gone.add(index)
         newer, older = self._newer[index], self._older[index]
@@ -298,7 +315,7 @@ class Crowd:
             self._newer[older] = newer
         for neighbour in (newer, older):
             if neighbour >= 0:
-                heappush(self._heap, (self.apart(neighbour), -neighbour))
+                heappush(self._heap, (self.worth(neighbour), -neighbour))
         return index
 
 

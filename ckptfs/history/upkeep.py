@@ -8,7 +8,7 @@ from itertools import islice
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
-from ckptfs.history.held import held_bytes
+from ckptfs.history.held import held_bytes, holds_more
 from ckptfs.history.marks import MARK
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
@@ -35,6 +35,7 @@ def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
         is_precious=partial(_is_precious, store),
         weigh=partial(held_bytes, store),
+        holds_more=partial(holds_more, store),
     )
 
 

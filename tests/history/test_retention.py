@@ -275,6 +275,24 @@ def test_a_file_that_is_rewritten_all_day_pushes_no_other_moment_out() -> None:
     assert len(stay) == 5 and 1000 in stay
 
 
+def test_scratch_files_of_many_names_push_no_older_moment_out() -> None:
+    noise = [
+        replace(item, metadata={"lost": f"scratch{number}"})
+        for number, item in enumerate(moments_at(*(1 + n / 50 for n in range(200))))
+    ]
+    (gem,) = moments_at(300, metadata={"lost": "src/app.py"})
+    stay = decide([*noise, replace(gem, id=1000)], moments_max=20)
+    assert len(stay) == 20 and 1000 in stay
+
+
+def test_a_moment_that_holds_more_than_it_was_taken_for_stays() -> None:
+    noise = [replace(item, metadata={"lost": "cache.db"}) for item in moments_at(*range(1, 200))]
+    verdicts = judge(
+        noise, RetentionPolicy(moments_max=5), NOW_NS, holds_more=lambda moment: moment.id == 77
+    )
+    assert 77 in kept(verdicts.all())
+
+
 def test_a_moment_after_much_was_written_pushes_no_other_out() -> None:
     """What was written is still there: the moment does not hold it alone."""
     light = moments_at(10, 20, 30, bytes=100)
