@@ -54,6 +54,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "started_ns": daemon.started_ns,
         "options": daemon.options,
         "unseen": None,
+        "short_of_room": None,
         "checkpoints": None,
         "moments": None,
         "store_bytes": None,
@@ -153,6 +154,9 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
             "they destroy is kept by its age alone, and without a name"
         )
         rows.append(("not seen", words))
+    if record["short_of_room"]:
+        words = "the disk has less free than retention.min_free, so what may expire does so at once"
+        rows.append(("room", words))
     return rows
 
 

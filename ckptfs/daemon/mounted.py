@@ -289,7 +289,12 @@ class Mounted:
 
     def _status(self) -> Record:
         figures = self._service.figures()._asdict()
-        return {**self._note._asdict(), **figures, "unseen": self._auto.unseen}
+        return {
+            **self._note._asdict(),
+            **figures,
+            "unseen": self._auto.unseen,
+            "short_of_room": self._service.is_short_of_room(),
+        }
 
     def _declare(self, args: Record) -> Record:
         """Take a process for a harness: each command that it starts is a step."""

@@ -92,6 +92,14 @@ def settings(service: Service) -> Settings:
     return settings_file.load(_settings_files(service))
 
 
+def is_short_of_room(service: Service) -> bool:
+    """Whether the disk has less free than the settings want, so that what may expire does."""
+    try:
+        return service.fs.store.free_bytes() < service.settings().value("retention.min_free")
+    except SettingInvalid:
+        return False
+
+
 def settings_stamp(service: Service) -> tuple[tuple[int, int], ...]:
     """Something else whenever the settings may have been changed."""
     return tuple(map(_stamp, _settings_files(service)))

@@ -59,6 +59,7 @@ class Service:
     expire = keeping.expire
     settings = keeping.settings
     settings_stamp = keeping.settings_stamp
+    is_short_of_room = keeping.is_short_of_room
     record_command = keeping.record_command
     exclude = keeping.exclude
     add_excluded = keeping.add_excluded

@@ -92,7 +92,7 @@ def test_tags_pins_and_who(work: Workspace) -> None:
     assert "+1 ~0 -0" in newest
     cause = listed(work)["checkpoints"][0]["cause"]
     assert cause["pid"] == os.getpid()
-    assert "pytest" in cause["command"]
+    assert "python" in cause["command"]
     assert " by " in newest
 
 

@@ -119,6 +119,9 @@ def test_prune(work: Workspace) -> None:
     answer(work, "config", "retention.hourly", "0s")
     answer(work, "config", "retention.daily", "0s")
     shown = succeed(work.cli("prune", "--dry-run", "-w", work.path)).stdout
+    assert "    0  stays     as a moment: older than 0 seconds" in shown
+    answer(work, "config", "moments.max", "0")
+    shown = succeed(work.cli("prune", "--dry-run", "-w", work.path)).stdout
     assert "    0  would go  older than 0 seconds" in shown
     assert "    3  stays     saved by hand" in shown
     assert ids(work) == [0, 1, 2, 3]

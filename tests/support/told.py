@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import trio
 
 from ckptfs import fuse
-from ckptfs.fuse.hooks import Loss
+from ckptfs.fuse.hooks import LossOf
 from tests.direct import new_filesystem
 from tests.support.mounting import detach, is_mounted, scratch
 from tests.support.waiting import wait_until
@@ -32,11 +32,20 @@ class Recorder:
     def __init__(self, log: Path) -> None:
         self._log = log
 
-    def __call__(self, pid: int, loss: Loss | None) -> None:
+    def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         pass
 
-    def sign(self, pid: int) -> None:
+    def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         pass
+
+    def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
+        pass
+
+    def is_writing(self, ino: int, pid: int) -> bool:
+        return False
+
+    def make_room(self, ino: int) -> bool:
+        return False
 
     def lasting(self, pid: int) -> int:
         return 1 << 62
