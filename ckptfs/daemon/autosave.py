@@ -82,11 +82,12 @@ class AutoSave:
 
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """Before a change."""
-        if self._service.fs.head is not self._head:
+        base = self._base
+        if self._service.fs.head is not self._head:  # somebody else saved or restored
             self._names.settle()
-            self._note_saved()  # somebody else saved or restored,
-            self._moments.unsealed()  # and may have deleted what was saved
-        elif not self._is_base_kept():
+            base = self._head.epoch
+            self._note_saved()
+        if not self._is_kept(base):
             self._moments.unsealed()
         now_ns = monotonic_ns()
         caller = self._caller(pid, now_ns)
@@ -259,8 +260,8 @@ class AutoSave:
         store = self._service.fs.store
         return store.epochs[store.head.epoch].parent
 
-    def _is_base_kept(self) -> bool:
-        """Whether what was sealed last can still be looked at. When a checkpoint is deleted, what
-        only it had is the head's again, and in no other."""
-        record = self._service.fs.store.epochs.get(self._base)
+    def _is_kept(self, epoch: Epoch) -> bool:
+        """Whether what was sealed can still be looked at. When a checkpoint is deleted, what only
+        it had is the head's again, and in no other."""
+        record = self._service.fs.store.epochs.get(epoch)
         return record is not None and bool(record.info)
