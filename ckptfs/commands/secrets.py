@@ -32,7 +32,20 @@ _DEPTH = 4
 
 def masked(text: str) -> str:
     """A command line, or any text, with a mask in the place of each secret."""
-    return _masked(re.sub(_PRIVATE_KEY, MASK, text), _DEPTH)
+    text = re.sub(_PAIR, _masked_pair, re.sub(_PRIVATE_KEY, MASK, text))
+    return _masked(text, _DEPTH)
+
+
+#: A pair of JSON whose quotes a shell takes away: `{"password":"secret"}`.
+_PAIR = (
+    r"""(?P<head>(?P<q>["'])(?P<name>[\w-]{1,64})(?P=q)\s?:\s?)(?P<v>["'])[^"'\n$]{1,512}(?P=v)"""
+)
+
+
+def _masked_pair(found: re.Match[str]) -> str:
+    if not is_secret(found["name"]):
+        return found[0]
+    return f"{found['head']}{found['v']}{MASK}{found['v']}"
 
 
 def masked_prose(text: str) -> str:

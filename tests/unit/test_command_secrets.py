@@ -344,3 +344,8 @@ def test_a_hostile_text_takes_no_more_time_than_another(begin: str, unit: str) -
     text = (begin + unit * (16 << 10))[: 16 << 10].encode()
     assert command_line([b"bash", b"-c", text])
     assert command_line(text.replace(b"\0", b"").split() or [text])
+
+
+@pytest.mark.parametrize("text", ['echo {"password":"hunter2"} > s', "x {'api_key': 'hunter2'}"])
+def test_json_whose_quotes_a_shell_takes_away(text: str) -> None:
+    assert "hunter2" not in masked(text) and "***" in masked(text)
