@@ -377,8 +377,25 @@ for number in range(20):
 """
 
 
-def test_a_large_file_that_one_process_keeps_changing_gets_few_versions(either: Place) -> None:
+_LARGE_MAPPED = """
+import mmap, time
+with open("image", "w+b") as file:
+    file.truncate(2 << 20)
+    with mmap.mmap(file.fileno(), 0) as pages:
+        for number in range(20):
+            pages[number * 50_000 : number * 50_000 + 5] = b"xxxxx"
+            pages.flush()
+            time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(_LARGE, id="written"), pytest.param(_LARGE_MAPPED, id="mapped")]
+)
+def test_a_large_file_that_one_process_keeps_changing_gets_few_versions(
+    either: Place, program: str
+) -> None:
     before = set(checkpoints(either.work))
-    python(either, _LARGE)
+    python(either, program)
     taken = set(checkpoints(either.work)) - before
     assert len(taken) <= 3, story(either.work)
