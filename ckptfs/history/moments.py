@@ -43,8 +43,6 @@ CONTENTS_MAX = 65_536
 #: For how long a process that changed a file is taken to be still at it.
 _WRITING_NS = 60_000 * _MS
 
-#: No process.
-_NOBODY = -1
 #: Long before anything.
 _NEVER = -(1 << 62)
 
@@ -201,7 +199,7 @@ class Moments:
             return self._has_gaps and plain and self._is_own(loss.ino)
         if not pid:
             # Pages of a mapping have no sender: they may be of whoever changed the file last.
-            return self._has_stood(known, loss, _NOBODY, now_ns, min(EDIT_NS, self.stood_ns))
+            return self._has_stood(known, loss, known.pid, now_ns, min(EDIT_NS, self.stood_ns))
         if known.call != call:
             return True
         if loss.renamed:
