@@ -74,7 +74,7 @@ class AutoSave:
         #: The process that was told of last, its call, and when that was.
         self._told: tuple[int, Key, int] = (0, UNKNOWN, 0)
 
-    def configure(self, settings: Settings) -> None:
+    def _configure(self, settings: Settings) -> None:
         """Let settings hold."""
         self._moments.stood_ns = settings.value("moments.stood")
         self._who.harnesses = HARNESSES | set(settings.harnesses)
@@ -149,7 +149,7 @@ class AutoSave:
         if stamp != self._settings_stamp:
             self._settings_stamp = stamp
             with suppress(SettingInvalid):  # housekeeping complains
-                self.configure(self._service.settings())
+                self._configure(self._service.settings())
 
     def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
         """The process that was told of last has made or changed this inode."""
@@ -203,8 +203,9 @@ class AutoSave:
         for item in history.checkpoints(fs.store):
             if not item.is_moment or (path and self._keeps(item, path, ino)):
                 continue
-            held = held_bytes(fs.store, item)
-            if held and freed < _ROOM_BYTES:
+            if freed >= _ROOM_BYTES:
+                break
+            if held := held_bytes(fs.store, item):
                 doomed.append(item)
                 freed += held
         if not doomed:

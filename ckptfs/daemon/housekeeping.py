@@ -63,7 +63,6 @@ class Housekeeping:
             self._stirred = trio.Event()
             await trio.sleep(_REST_S)
             with self._surviving():
-                self._configure()
                 self._auto.rest()
                 self._expire()
                 await self._free()
@@ -93,13 +92,6 @@ class Housekeeping:
         except SettingInvalid as error:
             self._complain(error)
             return False
-
-    def _configure(self) -> None:
-        """Let settings hold that were changed meanwhile."""
-        try:
-            self._auto.configure(self._service.settings())
-        except SettingInvalid as error:
-            self._complain(error)
 
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
