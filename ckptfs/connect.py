@@ -27,7 +27,6 @@ from ckptfs.errors import (
     DaemonGone,
     NotAStore,
     StoreInUse,
-    StoreMissing,
     WriteBackIncomplete,
 )
 
@@ -252,27 +251,33 @@ def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession
 def remove_store(path: Path) -> list[str]:
     """Delete a store that nobody has. Returns the names of what is in its directory and not its
     own, which stays; a directory without a store in it is not touched at all."""
-    import shutil
+    from contextlib import closing
 
     from ckptfs.store import opening
+    from ckptfs.store.directory import DATA_FILE
 
-    if not (path / opening.DATA_FILE).is_file():
-        raise NotAStore(path) if path.exists() else StoreMissing(path)
-    held = opening.take_lock(path)
-    try:
-        for entry in list(os.scandir(path)):
-            if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
-        left = sorted(os.listdir(path))
-        if not left:
-            os.rmdir(path)
-        return left
-    finally:
-        os.close(held)
+    with closing(opening.existing(path)) as directory:
+        if not directory.has(DATA_FILE):
+            raise NotAStore(path)
+        opening.lock(directory)
+        left = _empty(directory.files)
+    if not left:
+        os.rmdir(path)
+    return left
+
+
+def _empty(files: Path) -> list[str]:
+    """Delete what is a store's own in its directory; the names of the rest."""
+    import shutil
+
+    for entry in list(os.scandir(files)):
+        if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    return sorted(os.listdir(files))
 
 
 def prepare_directory(

@@ -21,6 +21,7 @@ others import.
     │   ├── StoreCorrupt           17
     │   ├── StoreUnwritten         34
     │   ├── StoreExposed           29
+    │   ├── StoreUntrusted         35
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
     ├── MountpointError
@@ -147,6 +148,7 @@ from ckptfs.errors.store import (
     StoreMissing,
     StoreReadOnly,
     StoreUnreadable,
+    StoreUntrusted,
     StoreUnwritten,
     StoreVersionUnknown,
 )
@@ -215,6 +217,7 @@ __all__ = [
     "StoreMissing",
     "StoreReadOnly",
     "StoreUnreadable",
+    "StoreUntrusted",
     "StoreUnwritten",
     "StoreVersionUnknown",
     "SyncError",
