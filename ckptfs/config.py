@@ -202,13 +202,18 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a small file so that a reader sees the old or the new content, never a part."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    # A file or link that somebody put there in advance is not written to.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
     try:
         os.write(descriptor, content)
+        os.replace(fresh, path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
-    os.replace(fresh, path)
 
 
 def _is_gone(path: Path) -> bool:

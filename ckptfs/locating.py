@@ -140,7 +140,7 @@ def note_of(store: str) -> dict[str, object] | None:
 def start_ticks(pid: object) -> int | None:
     """When the process began, or None if there is none (a zombie counts as none)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        with open(f"/proc/{int(str(pid))}/stat", "rb") as stat:
             # The command's name stands in parentheses and may hold anything, even a parenthesis.
             fields = stat.read().rpartition(b")")[2].split()
         state, ticks = fields[0], int(fields[19])
@@ -156,5 +156,7 @@ def digest(raw: bytes) -> str:
 
 
 def _json(path: str):  # type: ignore[no-untyped-def]
-    with open(path, "rb") as file:
+    # Of a store that is not the caller's this may be anything, a pipe that nobody writes to, too.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
         return json.load(file)

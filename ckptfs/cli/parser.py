@@ -141,11 +141,15 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
     return parser
 
 
+#: Options with a value that may stand before the verb.
+_WITH_VALUE = ("-w", "--workspace", "--trust-owner")
+
+
 def _verb_among(words: Sequence[str]) -> str:
     """The first word that is neither an option nor its value; empty if there is none."""
     before = ""
     for word in words:
-        if not word.startswith("-") and before not in ("-w", "--workspace"):
+        if not word.startswith("-") and before not in _WITH_VALUE:
             return word
         before = word
     return ""
@@ -187,6 +191,12 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
         action="store_true",
         default=json_default,
         help="work on a plain directory; `save` makes it a workspace",
+    )
+    parser.add_argument(
+        "--trust-owner",
+        metavar="USER",
+        default=default,
+        help="use a store that belongs to USER, not to you; see docs/SECURITY.md",
     )
 
 

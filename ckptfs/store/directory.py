@@ -20,8 +20,10 @@ DATA_FILE = "data.mdb"
 LOCK_FILE = "lock"
 #: Of LMDB, beside its data file.
 LMDB_LOCK_FILE = "lock.mdb"
+#: Only written to and never read, so its mode is as harmless as its content.
+_LOG = "ckptfs.log"
 #: What is opened to be written.
-_WRITTEN = (DATA_FILE, LMDB_LOCK_FILE, "journal", "heap")
+_WRITTEN = (DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE, "journal", "heap", _LOG)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -75,7 +77,7 @@ class StoreDirectory:
         Whoever can write to a store can make anything of this user's files, and of the daemon."""
         if os.fstat(self.fd).st_mode & _OTHERS_WRITE:
             raise errors.StoreExposed(self.path)
-        for name in (*_WRITTEN, LOCK_FILE):
+        for name in _WRITTEN:
             with contextlib.suppress(FileNotFoundError):
                 self._require_file(name, os.stat(name, dir_fd=self.fd, follow_symlinks=False))
 
@@ -90,7 +92,7 @@ class StoreDirectory:
     def _require_file(self, name: str, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise errors.StoreUntrusted(self.path, f"its {name} is {_kind(found.st_mode)}")
-        if found.st_mode & _OTHERS_WRITE:
+        if found.st_mode & _OTHERS_WRITE and name != _LOG:
             raise errors.StoreExposed(self.path, name)
         owner = os.fstat(self.fd).st_uid
         if found.st_uid not in {os.geteuid(), _ROOT, owner, *locating.trusted_owners()}:

@@ -58,7 +58,7 @@ def repair(path: Path) -> Repaired:
         if not directory.has(DATA_FILE):
             raise errors.NotAStore(path)
         directory.require_closed()
-        opening.lock(directory)
+        directory.lock(make=False)
         return _repair(directory)
 
 
@@ -70,6 +70,7 @@ def _repair(directory: StoreDirectory) -> Repaired:
         unreadable = salvage(files / DATA_FILE, workshop, TABLES)
         if not workshop.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
+        opening.lock(directory)
         with suppress(FileNotFoundError):
             os.link(files / heap.FILE, workshop / heap.FILE)
         left = _mended(workshop)
