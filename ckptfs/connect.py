@@ -45,9 +45,6 @@ __all__ = [
     "remove_store",
 ]
 
-#: What changes the workspace itself, so that its directory has to follow.
-_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
-
 #: What stands in the directory of a store, and how the names of the rest begin.
 _OF_A_STORE = frozenset(
     {"journal", "heap", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
@@ -71,9 +68,9 @@ def _is_about_now(op: str, args: Record) -> bool:
         return args.get("checkpoint") is None
     if args.get("files") is False:  # only what a checkpoint carries is asked for
         return False
-    from ckptfs.control.verbs import NEEDS_SYNC
+    from ckptfs.control.verbs import CHANGES_FILES, NEEDS_SYNC
 
-    return op in NEEDS_SYNC or op in _MOVING
+    return op in NEEDS_SYNC or op in CHANGES_FILES
 
 
 class LocalSession:
@@ -86,7 +83,7 @@ class LocalSession:
     def call(
         self, op: str, args: Record | None = None, *, progress: Progress | None = None
     ) -> Record:
-        from ckptfs.control.verbs import perform
+        from ckptfs.control.verbs import CHANGES_FILES, perform
 
         wanted = _is_about_now(op, args or {}) or self._service.owes_below()
         if self._below is None or not wanted:
@@ -95,7 +92,7 @@ class LocalSession:
             if dir_fd is None:
                 return perform(self._service, op, args or {}, progress)
             self._service.catch_up(dir_fd)
-            if op not in _MOVING:
+            if op not in CHANGES_FILES:
                 return perform(self._service, op, args or {}, progress)
             return self._move(dir_fd, op, args or {}, progress)
 

@@ -47,6 +47,7 @@ def _run(words: list[str]) -> int:
     try:
         from ckptfs.cli.parser import make_parser
 
+        _require_own_helper(words)
         args = make_parser(words).parse_args(words)
         doing = args.verb
         _trust(args.trust_owner)
@@ -71,6 +72,16 @@ def _run(words: list[str]) -> int:
             raise
         screen.failure(_fault(error), as_json=as_json)
         return CkptfsError.exit_code
+
+
+def _require_own_helper(words: list[str]) -> None:
+    """Refuse the words that mount.fuse3 has for a file system: it adds suid and dev to them."""
+    if len(words) == 4 and words[2] == "-o" and words[0] not in _VERBS:
+        raise UsageError(
+            f"Cannot mount {words[1]} for mount(8): its helper mount.fuse.ckptfs is missing. "
+            "Nothing was changed.",
+            hint="As root, in the checkout of ckptfs: make install",
+        )
 
 
 def _trust(owner: str | None) -> None:

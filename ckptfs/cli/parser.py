@@ -231,6 +231,14 @@ def _add_mount(verbs: _Verbs[VerbParser]) -> None:
     )
     mount.add_argument("--allow-other", action="store_true", help="let other users in")
     mount.add_argument(
+        "-o",
+        "--options",
+        metavar="OPTIONS",
+        action="append",
+        default=[],
+        help="options as mount(8) has them, with commas: ro, noexec, suid, dev, allow_other, ...",
+    )
+    mount.add_argument(
         "--from",
         dest="source",
         metavar="DIR",

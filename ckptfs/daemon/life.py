@@ -175,13 +175,18 @@ def _serve(
 
 
 def _leave(service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
-    if not (plan.write_back and farewell.write_back):
+    if not (plan.write_back and farewell.write_back and _is_writable(plan, dir_fd)):
         service.fs.commit()
         return {"write_back": None}
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
+
+
+def _is_writable(plan: rules.Plan, dir_fd: int) -> bool:
+    """Whether the directory below can be brought up to date; only read-only mounts do without."""
+    return not plan.read_only or os.access(".", os.W_OK, dir_fd=dir_fd)
 
 
 def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> Record:
@@ -275,6 +280,7 @@ def _note(plan: rules.Plan) -> runtime.Daemon:
         "allow_other": plan.allow_other,
         "write_back": plan.write_back,
         "auto": plan.auto,
+        "flags": sorted(plan.flags),
     }
     return runtime.Daemon(
         pid=os.getpid(),

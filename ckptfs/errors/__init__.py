@@ -41,6 +41,7 @@ others import.
     │   └── NoPermission           33
     ├── WorkspaceError
     │   ├── WorkspaceUnknown       40
+    │   ├── WorkspaceReadOnly      36
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
     │   ├── WorkspaceNotEmpty      43
@@ -162,6 +163,7 @@ from ckptfs.errors.workspace import (
     SyncError,
     WorkspaceError,
     WorkspaceNotEmpty,
+    WorkspaceReadOnly,
     WorkspaceUnknown,
     WriteBackIncomplete,
 )
@@ -236,6 +238,7 @@ __all__ = [
     "UsageError",
     "WorkspaceError",
     "WorkspaceNotEmpty",
+    "WorkspaceReadOnly",
     "WorkspaceUnknown",
     "WriteBackIncomplete",
     "every_error",
