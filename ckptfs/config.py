@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,20 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
     if not os.path.isabs(base):
         base = os.path.join(home(environ), ".config")
     return Path(base) / "ckptfs" / "config.toml"
+
+
+def reason_to_distrust(file: Path) -> str:
+    """Why a command that a file of settings wants is not run; empty if only the caller or root can
+    have written it.
+
+    The directory counts as well: its owner can put any file there, one of the caller's, too."""
+    for path in (file, file.parent):
+        found = path.stat()
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{path} belongs to {locating.user_name(found.st_uid)}"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others can write to {path}"
+    return ""
 
 
 def team_dir(environ: Mapping[str, str] = os.environ) -> Path:

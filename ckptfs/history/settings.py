@@ -10,15 +10,13 @@ import json
 import os
 import re
 import shlex
-import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ckptfs import locating
 from ckptfs.commands import MASKED, RECORDS
-from ckptfs.config import write_atomically
+from ckptfs.config import reason_to_distrust, write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.retention import RetentionPolicy
@@ -180,25 +178,12 @@ def load(files: Iterable[Path]) -> Settings:
     for file in files:
         for name, text in _read(file).items():
             require_valid(name, text, file)
-            if text and name in COMMANDS and (reason := _reason_to_distrust(file)):
+            if text and name in COMMANDS and (reason := reason_to_distrust(file)):
                 refused[name] = reason
                 continue
             refused.pop(name, None)
             texts[name], origins[name] = text, file
     return Settings(texts, origins, refused)
-
-
-def _reason_to_distrust(file: Path) -> str:
-    """Why a command in a file is not run; empty if only the caller or root can have put it there.
-
-    The directory counts as well: its owner can put any file there, one of the caller's, too."""
-    for path in (file, file.parent):
-        found = path.stat()
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{path} belongs to {locating.user_name(found.st_uid)}"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others can write to {path}"
-    return ""
 
 
 def require_known(name: str, where: Path | str = "") -> None:
