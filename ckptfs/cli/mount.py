@@ -111,7 +111,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
     }
-    human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
+    how = " read-only" if plan.read_only else ""
+    human = f"Mounted {screen.safe(workspace.path)}{how}; brought in: {report.counts(scan)}."
     screen.result(record, human, as_json=as_json)
     sys.stdout.flush()
     for line in (*report.remarks(scan), *_remarks(plan)):

@@ -302,6 +302,7 @@ class Mounted:
             **figures,
             "unseen": self._auto.unseen,
             "short_of_room": self._service.is_short_of_room(),
+            "read_only": mounts.is_read_only(self._plan.workspace.path),
         }
 
     def _declare(self, args: Record) -> Record:

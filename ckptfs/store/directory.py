@@ -59,8 +59,15 @@ class StoreDirectory:
     @classmethod
     def make(cls, path: Path) -> StoreDirectory:
         """The directory of a new store, made if there is none. `close_to_others` comes later."""
+        existed = path.exists()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls.open(path)
+        try:
+            return cls.open(path)
+        except BaseException:
+            if not existed:  # a file system that gives new directories to somebody else
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            raise
 
     def close(self) -> None:
         """Let go of the directory and of its lock."""

@@ -111,6 +111,7 @@ def test_the_kernels_remount_is_heard_of_and_what_it_lets_in_goes_back() -> None
         with pytest.raises(PermissionError):
             subprocess.run([program], check=True)
         _remount("ro", made.path)
+        assert made.status()["read_only"]
         _refused(made, "restore", "0")
         _remount("rw", made.path)
         succeed(made.cli("restore", "0", "--force", "-w", made.path))
