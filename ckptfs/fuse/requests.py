@@ -399,9 +399,9 @@ class Requests:
         is ``familiar`` it is the number of the inode."""
         return self._listings.entries(node, cookie)
 
-    def adopt(self, stream: int, given: list[bytes]) -> None:
+    def adopt(self, node: int, stream: int, given: list[bytes]) -> None:
         """Go on with a listing that the front began: these are the names that it gave."""
-        self._listings.adopt(stream, given)
+        self._listings.adopt(node, stream, given)
 
     def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""
