@@ -119,7 +119,7 @@ def write(
         inode = inode._replace(
             size=max(inode.size, end),
             allocated=allocated,
-            mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
+            mode=inode.mode if keep_set_id else inodes.without_set_id(inode.mode),
             mtime_ns=now,
             ctime_ns=now,
         )

@@ -43,9 +43,6 @@ void lose(void);
 
 void stamp_change(struct fuse_attr *attributes, int64_t now_ns);
 
-/* The bits of a mode that a file loses with a change. */
-uint32_t set_id_bits(uint32_t mode);
-
 /* -- their bytes (_bytes.c) ---------------------------------------------------------------------- */
 
 /* As `fresh_bind`. */

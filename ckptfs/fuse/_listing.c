@@ -163,7 +163,8 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
         show_standing(&entry.attr, inode);
         note_attributes(&entry.attr);
         entry.nodeid = ino;
-        entry.attr_valid = entry.entry_valid = FOREVER;
+        entry.attr_valid = validity_of(&entry.attr);
+        entry.entry_valid = FOREVER;
     }
     return put_entry(listing, name, name_size, &entry, listing->last + 1);
 }
