@@ -97,7 +97,6 @@ extern struct Grant {
     int64_t until_ns;
     uint64_t ino; /* of the first item; they are numbered in order */
     uint64_t bytes;
-    int64_t latest_ns; /* no stamp is earlier than this */
 } grant;
 
 /* As `fresh_bind`. */
