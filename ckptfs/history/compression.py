@@ -20,6 +20,7 @@ from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import PACKED_MAX
+from ckptfs.store.facts import COMPRESSED
 from ckptfs.store.format import (
     PACK_MAX,
     block_entity,
@@ -32,8 +33,6 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 
-#: The newest epoch of which everything was looked at.
-_DONE = b"compressed"
 #: Fewer bytes than this are not worth the two records that lead to them elsewhere.
 _INLINE_STAYS = 128
 
@@ -63,13 +62,13 @@ class Compressor:
                     if deadline is not None and time.monotonic() >= deadline:
                         return False
                 store.charge()
-                store.facts.put(_DONE, b"%d" % epoch)
+                store.facts.put_number(COMPRESSED, epoch)
                 self._epoch = None
         return True
 
     def _next_epoch(self) -> Epoch | None:
         store = self._fs.store
-        done = int(store.facts.get(_DONE) or b"0")
+        done = store.facts.number(COMPRESSED, 0)
         latest_ns = self._fs.clock() - self._min_age_ns
         ready = (c.epoch for c in checkpoints(store) if c.epoch > done and c.time_ns <= latest_ns)
         return min(ready, default=None)

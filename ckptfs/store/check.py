@@ -16,6 +16,7 @@ from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check_rest import at_rest, chunks
+from ckptfs.store.facts import NEXT_CHECKPOINT
 from ckptfs.store.problem import Problem, show, versioned
 from ckptfs.store.views import View
 
@@ -114,6 +115,10 @@ def _numbers(store: Store) -> Iterator[Problem]:
     for what, used, following in zip(names, last, store.numbers.following(), strict=True):
         if used >= following:
             yield Problem("numbers", f"{what} {used} is there, and {following} comes next")
+    ids = [int(record.info["id"]) for record in store.epochs.values() if "id" in record.info]
+    number = store.facts.number(NEXT_CHECKPOINT, 0)
+    if max(ids, default=-1) >= number:
+        yield Problem("numbers", f"checkpoint {max(ids)} is there, and {number} comes next")
 
 
 def _last_inode(store: Store) -> int:
