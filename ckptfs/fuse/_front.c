@@ -18,6 +18,7 @@
  */
 
 #include "_front.h"
+#include "../store/_pages.h"
 
 static char *buffer;
 static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
@@ -274,6 +275,7 @@ static PyMethodDef functions[] = {
     {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     STANDING_METHODS,
+    PAGES_METHODS,
     {0},
 };
 

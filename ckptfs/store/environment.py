@@ -333,7 +333,11 @@ class Store:
         if self._is_unripe():
             self._meta.put(opening.FORMAT, self._meta.get(opening.FORMAT) or b"")
         self.heap.flush()
+        if not self._standing.free_is_whole():
+            self._txn.abort()
+            raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
+        self._follow()
         self._room.written(self.dirty_bytes)
         self.heap.committed()
         self._begin()
@@ -344,7 +348,23 @@ class Store:
         self._standing.leave()
         self._standing = standing
         self.dirents.touch = self.inodes.touch = standing.touch
+        standing.guard(TABLES, fmt.CorruptRecord, self._refuse_changes)
+        for place, table in enumerate(self._tables):
+            table.guard(place, standing)
+        self._follow()
         self._stand()
+
+    def _follow(self) -> None:
+        """Have it known what the pages of the last commit are."""
+        if not self._standing.committed(os.fsencode(self.path / DATA_FILE)):
+            raise lmdb.CorruptedError("a page was damaged before it was copied")
+
+    def _refuse_changes(self) -> None:
+        """A page is damaged in which something was to be changed. The operation may be half done,
+        so nothing is committed any more."""
+        reason = "a page that was to be changed is not what was committed"
+        self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
+        self._standing.fall()
 
     def _stand(self) -> None:
         """Not where the head sees more than what its own tables have."""
@@ -444,6 +464,7 @@ class Store:
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
             dest.chmod(0o700)
+            self._require_pages()
             with self.heap.held():
                 compaction.snapshot(self._env, dest, lambda part: copy_heap(self.path, part))
         except (lmdb.Error, OSError) as error:
@@ -458,6 +479,7 @@ class Store:
         self.commit()
         if self._live_pages() * self._page_size > self._room.disk():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
+        self._require_pages()
         self._txn.abort()
         self._map.expect_blocks()
         try:
@@ -481,8 +503,14 @@ class Store:
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)
             self._begin()
+            self._follow()
             self._stand()
         self._reclaim()
+
+    def _require_pages(self) -> None:
+        """Refuse to copy what is damaged: in the copy nobody would notice."""
+        for table in self._tables:
+            table.require_whole()
 
     def _reclaim(self) -> None:
         """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
