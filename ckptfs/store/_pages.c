@@ -37,9 +37,11 @@ typedef struct {
     uint64_t last_page, txn;
 } Meta;
 
-/* The digest of a page, 0 if it has none, and when it was last found to be right. */
+/* The digest of a page, 0 if it has none, when it was last found to be right, and whether the page was
+ * found in a tree. */
 typedef struct {
-    uint32_t digest, tick;
+    uint32_t digest;
+    uint32_t tick : 31, is_of_tree : 1;
 } Seal;
 
 static const unsigned char *map; /* NULL: the file is not mapped */
@@ -64,7 +66,8 @@ static uint32_t now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    return (uint32_t)(((uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec) >> TICK_BITS) | 1;
+    uint64_t time_ns = (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+    return (uint32_t)(time_ns >> TICK_BITS) & INT32_MAX;
 }
 
 /* Never 0. Every step can be undone, so a change of one word always shows in its lane. */
@@ -86,7 +89,8 @@ static uint32_t digest_of_page(const void *at)
 
 static void seal(uint64_t number)
 {
-    seals[number] = (Seal){digest_of_page(map + number * PAGE), now()};
+    seals[number].digest = digest_of_page(map + number * PAGE);
+    seals[number].tick = now();
 }
 
 /* Whether a page is what it was. One that was never met is from here on. */
@@ -99,7 +103,8 @@ static int is_as_sealed(uint64_t number)
     uint32_t digest = digest_of_page(map + number * PAGE);
     if (known->digest && known->digest != digest)
         return 0;
-    *known = (Seal){digest, tick};
+    known->digest = digest;
+    known->tick = tick;
     return 1;
 }
 
@@ -266,6 +271,16 @@ static int visit_seal(uint64_t number)
     return 1;
 }
 
+/* How many pages of trees are sealed. */
+static uint64_t sealed_count;
+
+static int seal_of_tree(uint64_t number)
+{
+    sealed_count += !seals[number].is_of_tree;
+    seals[number].is_of_tree = 1;
+    return visit_seal(number);
+}
+
 /* The pages of a record that is too long for its node; of the free pages only. */
 static int visit_overflow(const Node *node, Visit *visit)
 {
@@ -299,7 +314,7 @@ static int visit_pages(uint64_t number, int levels, int anew, int is_free, Visit
             whole = visit_overflow(node, visit);
         whole = whole && node;
     }
-    return page && whole && (!anew || visit(number));
+    return page && whole && (!anew || seal_of_tree(number));
 }
 
 static int visit_tree(const Tree *tree, int anew, int is_free, Visit *visit)
@@ -349,10 +364,11 @@ static const unsigned char *given_up(uint64_t txn, uint64_t *room)
 }
 
 /* The pages that the last commit gave up have no digests from here on. Returns 0 if they are not known,
- * and clears ``whole`` if one of them was damaged: what was copied from it is, too. */
+ * and clears ``whole`` if one of them was damaged, since what was copied from it is, too; or if one was
+ * given up twice. */
 static int unseal_given_up(int *whole)
 {
-    uint64_t count, number, room;
+    uint64_t count, number, room, last = NO_PAGE;
     const unsigned char *at = given_up(last_txn, &room);
     if (!at || !room)
         return 0;
@@ -361,10 +377,14 @@ static int unseal_given_up(int *whole)
         return 0;
     for (uint64_t i = 1; i <= count; i++) {
         memcpy(&number, at + i * sizeof number, sizeof number);
+        if (number == last) /* they are in order */
+            *whole = 0;
+        last = number;
         if (number > last_page)
             continue;
         if (seals[number].digest && is_there(number) && !is_as_sealed(number))
             *whole = 0;
+        sealed_count -= seals[number].is_of_tree;
         seals[number] = (Seal){0};
     }
     return 1;
@@ -372,26 +392,34 @@ static int unseal_given_up(int *whole)
 
 static void unseal_all(void)
 {
+    sealed_count = 0;
     madvise(seals, SEALS_SIZE, MADV_DONTNEED);
 }
 
+/* One of the two pages that say what is current. Commits take turns in writing them. */
 static const Meta *meta_at(uint64_t number)
 {
     const Meta *meta = (const void *)(map + number * PAGE + META_AT);
-    return meta->magic == MAGIC && meta->version == VERSION ? meta : NULL;
+    return meta->magic == MAGIC && meta->version == VERSION && meta->txn % 2 == number &&
+                   meta->trees[0].pad == PAGE /* where LMDB keeps the size of a page */
+               ? meta
+               : NULL;
 }
 
-/* The later one of the two pages that say what is current, if they follow each other: commits take
- * turns in writing them. */
+/* The later one of them. Of a commit that follows one that is known the other need not be whole, which
+ * the next commit writes over. NULL if it is damaged. */
 static const Meta *current_meta(void)
 {
     const Meta *metas[] = {meta_at(0), meta_at(1)};
-    if (!metas[0] || !metas[1])
-        return NULL;
-    int later = metas[1]->txn > metas[0]->txn;
-    if (metas[later]->txn % 2 != (uint64_t)later || metas[later]->txn != metas[!later]->txn + 1)
-        return NULL;
-    return metas[later];
+    if (metas[0] && metas[1]) {
+        const Meta *later = metas[metas[1]->txn > metas[0]->txn];
+        if (later->txn == metas[later == metas[0]]->txn + 1)
+            return later;
+    }
+    const Meta *next = metas[(last_txn + 1) % 2], *same = metas[last_txn % 2];
+    if (last_txn && next && next->txn == last_txn + 1)
+        return next;
+    return last_txn && same && same->txn == last_txn ? same : NULL;
 }
 
 /* -- tables -------------------------------------------------------------------------------------- */
@@ -483,7 +511,25 @@ static int map_data(const char *path)
     return 1;
 }
 
-/* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page. */
+static uint64_t size_of(const Tree *tree)
+{
+    return is_empty(tree) ? 0 : tree->branch_pages + tree->leaf_pages;
+}
+
+/* How many pages the trees have, as they say. */
+static uint64_t claimed_count(void)
+{
+    uint64_t count = size_of(&free_tree) + size_of(&names_tree);
+    for (size_t i = 0; i < tables_count; i++)
+        count += size_of(&tables[i].tree);
+    return count;
+}
+
+/* Whether at the commit before this one exactly the pages of all trees were sealed. */
+static int was_complete;
+
+/* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page, or gave up
+ * pages that are in use: LMDB takes the number of pages of a large record from the first of them. */
 static int follow(const Meta *meta)
 {
     int whole = 1, is_next = last_txn && meta->txn == last_txn + 1;
@@ -498,18 +544,22 @@ static int follow(const Meta *meta)
     find_tables();
     for (size_t i = 0; i < tables_count; i++)
         visit_tree(&tables[i].tree, 1, 0, visit_seal);
+    int is_complete = sealed_count == claimed_count();
+    whole = whole && (is_complete || !is_next || !was_complete);
+    was_complete = is_complete;
     return whole;
 }
 
-/* Returns 1, 0 if the file cannot be read, or -1 if the last commit was built on a damaged page. */
+/* Returns 1, 0 if the file cannot be read, or -1 if the last commit is damaged, or built on what is. */
 static int follow_last(const char *path)
 {
     if (sysconf(_SC_PAGESIZE) != PAGE || (!is_mapped(path) && !map_data(path)))
         return 0;
     const Meta *meta = current_meta();
-    /* LMDB keeps the size of a page where the first tree has its padding. */
-    if (!meta || meta->trees[0].pad != PAGE) {
-        pages_leave();
+    if (!meta && last_txn)
+        return -1;
+    if (!meta) {
+        pages_leave(); /* not what is known here: a page of another size, or another version of LMDB */
         return 0;
     }
     return meta->txn == last_txn || follow(meta) ? 1 : -1;

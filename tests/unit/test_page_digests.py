@@ -237,3 +237,33 @@ def _assert_all_known(fs: Filesystem, compiled: ModuleType) -> None:
 def _is_of_a_tree(data: bytes, page: int) -> bool:
     number, _, flags = struct.unpack_from("=QHH", data, page * _PAGE)
     return number == page and flags in (1, 2)
+
+
+def test_a_large_record_that_gives_up_the_pages_of_others(guarded: Filesystem) -> None:
+    """LMDB takes the number of its pages from the first of them: with one bit more it lists pages
+    as free that are in use, and writes over them two commits later."""
+    for number in range(8):
+        put(guarded, b"large %d" % number, random.Random(number).randbytes(40_000))
+        guarded.commit()
+    page, bit = next(_greedy(guarded))
+    with _flipped(guarded, page, 12, bit):
+        for number in range(8):
+            guarded.unlink(guarded.head, ROOT_INO, b"large %d" % number)
+        with pytest.raises(errors.StoreCorrupt):
+            guarded.commit()
+
+
+def _greedy(fs: Filesystem) -> Iterator[tuple[int, int]]:
+    """The first pages of large records, and bits of their count with which they have pages that
+    belong to trees."""
+    data = (fs.store.path / "data.mdb").read_bytes()
+    trees = {
+        page for name in fs.store._dbs for page in _pages(fs, name) if _is_of_a_tree(data, page)
+    }
+    for page in _pages(fs, b"blocks"):
+        number, _, flags, count = struct.unpack_from("=QHHI", data, page * _PAGE)
+        for bit in range(6) if (number, flags) == (page, 4) else ():
+            if count ^ 1 << bit > count and trees & {
+                *range(page + count, page + (count ^ 1 << bit))
+            }:
+                yield page, bit
