@@ -33,7 +33,7 @@ pytestmark = [
 
 _PAGE = 4096
 #: A page that was looked at this long ago is looked at again.
-_TICK_S = 0.02
+_TICK_S = 0.03
 _DROP_NAMES = "2\n"
 
 

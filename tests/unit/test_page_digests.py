@@ -30,7 +30,7 @@ from tests.direct import Life, Ticks, get, mkdir, place, put
 
 _PAGE = 4096
 #: A page that was looked at this long ago is looked at again.
-_TICK_S = 0.02
+_TICK_S = 0.03
 FILES = 400
 
 
