@@ -546,7 +546,8 @@ static int follow(const Meta *meta)
     last_txn = meta->txn;
     free_tree = meta->trees[0];
     names_tree = meta->trees[1];
-    if (!is_next || !unseal_given_up(&whole))
+    int is_known = is_next && unseal_given_up(&whole);
+    if (!is_known)
         unseal_all();
     visit_tree(&free_tree, 1, 1, visit_seal);
     visit_tree(&names_tree, 1, 0, visit_seal);
@@ -554,8 +555,10 @@ static int follow(const Meta *meta)
     for (size_t i = 0; i < tables_count; i++)
         visit_tree(&tables[i].tree, 1, 0, visit_seal);
     int is_complete = sealed_count == claimed_count();
-    whole = whole && (is_complete || !is_next || !was_complete);
+    whole = whole && (is_complete || !is_known || !was_complete);
     was_complete = is_complete;
+    if (!is_known)
+        madvise((void *)map, MAP_SIZE, MADV_DONTNEED); /* most of it is not needed again soon */
     return whole;
 }
 

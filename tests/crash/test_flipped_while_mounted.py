@@ -96,7 +96,9 @@ class Mounted:
         (self.top / "last").write_bytes(b"last")
         self.workspace.remount()
         self.data = self.workspace.store / "data.mdb"
-        self.shown = {path: _look(path) for path in [self.top, *_paths(self.top)]}
+        past = self.top / ".checkpoints" / "1" / "a" / "b"
+        paths = [self.top, *_paths(self.top), past, *_paths(past)]
+        self.shown = {path: _look(path) for path in paths}
         self.came: Counter[str] = Counter()
 
     def pages(self) -> list[int]:

@@ -25,9 +25,8 @@ _UNIT = (
     "test_front test_fresh test_grants test_standing test_listings test_answers test_page_digests"
 )
 _MOUNTED = (
-    "test_append test_content test_directories test_fresh test_front test_in_place test_links"
-    " test_mapping_and_copying test_modes test_names test_ranges test_readdir test_rename"
-    " test_special_files test_streams test_times test_unlink_open test_xattrs"
+    "test_append test_fresh test_front test_links test_mapping_and_copying test_ranges test_readdir"
+    " test_rename test_unlink_open test_xattrs"
 )
 _SUITES = {
     "unit": [f"tests/unit/{name}.py" for name in _UNIT.split()],
