@@ -14,9 +14,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
+from ckptfs import unixsocket
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
-from ckptfs.errors import ControlError, DaemonGone
+from ckptfs.errors import ControlError, DaemonGone, PeerUntrusted
 
 #: Seconds without a word from the daemon after which it counts as stuck.
 PATIENCE = 600.0
@@ -43,7 +44,8 @@ class Client:
     """A connection to the daemon of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Connect. Raises `DaemonGone` if nothing listens there."""
+        """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if somebody does
+        who may not speak for the store."""
         self._workspace = workspace
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_SHORT)
@@ -53,6 +55,7 @@ class Client:
             self._socket.close()
             reason = f"its socket does not answer ({error.strerror or error})"
             raise DaemonGone(workspace.path, reason) from error
+        self._require_trusted()
         #: What came after the last whole line.
         self._rest = b""
         #: We hung up ourselves.
@@ -63,11 +66,17 @@ class Client:
         deadline = time.monotonic() + PATIENCE_SHORT
         while True:
             try:
-                return self._socket.connect(path)
+                return unixsocket.connect(self._socket, path)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_CONNECT_AGAIN)
+
+    def _require_trusted(self) -> None:
+        _, uid = unixsocket.peer(self._socket)
+        if not unixsocket.is_trusted(uid, str(self._workspace.store)):
+            self._socket.close()
+            raise PeerUntrusted(self._workspace.path, self._workspace.socket, uid)
 
     def __enter__(self) -> Client:
         return self

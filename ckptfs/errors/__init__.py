@@ -71,6 +71,8 @@ others import.
     │   └── TeamRestoreFailed      84
     ├── ExtraMissing               78
     ├── AgentSettingsInvalid       79
+    ├── PeerUntrusted              63
+    ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
         └── ProtocolMismatch       62
@@ -96,6 +98,7 @@ from ckptfs.errors.base import (
     CkptfsError,
     ErrorRecord,
     ExtraMissing,
+    Interrupted,
     SystemRefused,
     UsageError,
     every_error,
@@ -131,6 +134,7 @@ from ckptfs.errors.mount import (
     NoFuse,
     NoFusermount,
     NoPermission,
+    PeerUntrusted,
     ProtocolMismatch,
     StoreInMountpoint,
 )
@@ -180,6 +184,7 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "Interrupted",
     "MountError",
     "MountFailed",
     "MountpointBusy",
@@ -198,6 +203,7 @@ __all__ = [
     "NothingToUndo",
     "OverlappingTrees",
     "PathUnknown",
+    "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
     "SettingInvalid",
