@@ -46,7 +46,7 @@ class Workspace(NamedTuple):
 
     @property
     def socket(self) -> Path:
-        """The control socket; see `ckptfs.unixsocket` for one whose path is too long for connect."""
+        """The control socket; `ckptfs.unixsocket` connects to it however long its path is."""
         return Path(locating.socket_of(str(self.store)))
 
 

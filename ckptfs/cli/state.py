@@ -114,9 +114,7 @@ def _write(path: Path, documents: Documents, *, into: bool) -> None:
         write_atomically(path / name if into else path, data)
 
 
-def run_hook(
-    command: Command, record: Record, documents: Documents, workspace: Workspace
-) -> str:
+def run_hook(command: Command, record: Record, documents: Documents, workspace: Workspace) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
     from ckptfs.api import after
 

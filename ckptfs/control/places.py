@@ -2,8 +2,9 @@
 
 Nobody can keep others from being heard by connecting and saying nothing: some places are beyond the
 reach of each user, and when a user has taken all it may, the connection of that user that has been
-silent for longest is closed for the new one. One in the middle of a request, or that watches, is
-not silent; so there may be only so many that watch. Knows no sockets.
+silent for longest is closed for the new one. One in the middle of a request, whose request is yet
+to be read, or that watches, is not silent; so there may be only so many that watch. Knows no
+sockets.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Place:
     """One connection. ``idle_since`` is None while it is served or watches."""
 
     uid: int
-    #: Hangs up; may be called more than once.
-    close: Callable[[], None]
+    #: Hangs up, unless there is a request to be read; whether it did.
+    dismiss: Callable[[], bool]
     idle_since: float | None
     watches: bool = field(default=False)
 
@@ -49,15 +50,15 @@ class Places:
         self._taken.add(place)
 
     def _make_room(self, own: list[Place]) -> None:
-        idle = [(other.idle_since, n) for n, other in enumerate(own) if other.idle_since is not None]
-        if not idle:
-            raise ControlError(
-                f"The daemon serves {len(own)} connections already. Nothing was changed.",
-                hint="Try again in a moment.",
-            )
-        longest = own[min(idle)[1]]
-        self._taken.discard(longest)
-        longest.close()
+        idle = {other: other.idle_since for other in own if other.idle_since is not None}
+        for longest in sorted(idle, key=idle.__getitem__):
+            if longest.dismiss():
+                self._taken.discard(longest)
+                return
+        raise ControlError(
+            f"The daemon serves {len(own)} connections already. Nothing was changed.",
+            hint="Try again in a moment.",
+        )
 
     def leave(self, place: Place) -> None:
         self._taken.discard(place)

@@ -45,8 +45,6 @@ IDLE_PATIENCE = 3600.0
 
 #: Requests after which a client stays to listen.
 _STAYING = frozenset({"watch"})
-#: How often to look whether a client has gone while a thread works for it, in seconds.
-_LOOK_S = 0.05
 
 #: Answers a request, or returns None when it adopted the connection and will answer later.
 Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
@@ -127,16 +125,14 @@ class Connection:
             ) from None
 
     def has_gone(self) -> bool:
-        """Whether the client hung up, or ended its sending, which it does to stop a verb. For code
-        that runs between two turns of the loop."""
-        poll = select.poll()
-        poll.register(self._raw, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        """Whether the client hung up, or ended its sending, which it does to stop a verb. Without
+        the loop: a verb asks this in the middle of its work, perhaps in a thread."""
+        return self._poll(select.POLLRDHUP)
 
-    async def wait_until_gone(self) -> None:
-        """Return when the client has hung up, or ended its sending. Takes nothing that it sent."""
-        while not self.has_gone():
-            await trio.sleep(_LOOK_S)
+    def _poll(self, wanted: int) -> bool:
+        poll = select.poll()
+        poll.register(self._raw, wanted)
+        return bool(poll.poll(0))
 
     async def send(self, line: bytes) -> None:
         """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
@@ -195,8 +191,11 @@ class Connection:
         """The client's socket for use after the loop ended; whoever adopts it answers."""
         return Outlet(self._raw.dup())
 
-    def dismiss(self) -> None:
-        """Hang up on a client that asks for nothing; whoever waits for its next request is told."""
+    def dismiss(self) -> bool:
+        """Hang up on a client, unless it has sent something; whoever waits for its next request is
+        told. Whether it did."""
+        if self._poll(select.POLLIN):
+            return False
         error = ControlError(
             "Hung up after a long silence: others needed the connection. Nothing was changed.",
             hint="Try again.",
@@ -204,6 +203,7 @@ class Connection:
         self.last_word(encode_error(error))
         with suppress(OSError):
             self._raw.shutdown(socket.SHUT_RDWR)
+        return True
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -303,9 +303,7 @@ def allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _converse(
-    connection: Connection, handler: Handler, places: Places, place: Place
-) -> None:
+async def _converse(connection: Connection, handler: Handler, places: Places, place: Place) -> None:
     """Serve one client to its end; whatever goes wrong with it ends here."""
     try:
         while (request := await connection.request()) is not None:

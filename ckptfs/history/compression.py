@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
@@ -57,6 +58,7 @@ class Compressor:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
                 for size in self._work:
+                    interrupts.between()
                     store.charge(size)
                     if store.dirty_bytes > COMMIT_BYTES:
                         self._fs.commit()
@@ -92,6 +94,7 @@ def gather(fs: Filesystem) -> None:
                 length = store.blocks.encode(key, base)
                 if length:
                     packing.add(key, length)
+                interrupts.between()
                 store.charge(length)
                 if store.dirty_bytes > COMMIT_BYTES:
                     fs.commit()
@@ -110,6 +113,7 @@ def repack(fs: Filesystem) -> None:
     packing = _Packing(store, PACK_MAX)
     with room_permitting():
         for key, length in _by_name(store):
+            interrupts.between()
             if packing.has(key) or blocks.pack_of(key) in full:
                 continue
             store.charge(length)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
 from ckptfs.history.diff import RENAMED, Change
@@ -97,6 +98,7 @@ def _below(
     """Files below a directory that are not listed, nor below another that was renamed or added."""
     pending: list[tuple[bytes, Ino]] = [(top.path, top.new.ino)] if top.new else []
     while pending:
+        interrupts.check()
         above, ino = pending.pop()
         for name, inode in list(fs.entries(view, ino)):
             path = above + b"/" + name

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import NO_CONTENT, Epoch, Ino
@@ -48,6 +49,7 @@ def wake(fs: Filesystem, budget_s: float | None = None) -> bool:
     store = fs.store
     with room_permitting():
         while store.rest.used:
+            interrupts.between()
             store.charge(CHUNK_BYTES)
             store.rest.wake_some()
             if store.dirty_bytes > COMMIT_BYTES or store.pressed:
@@ -71,6 +73,7 @@ def _lay_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
     lists = [(table.kind, _of_sealed(table, sight)) for table in store.by_epoch]
     for kind, entities in (*lists, *unseen):
         for chunk in _chunks(entities, chunk_bytes):
+            interrupts.between()
             store.charge(chunk_bytes)
             store.rest.lay(kind, chunk)
             if store.dirty_bytes > COMMIT_BYTES:

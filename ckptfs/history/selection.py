@@ -7,6 +7,7 @@ import fnmatch
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino
 from ckptfs.store import View
@@ -59,6 +60,7 @@ def _all(fs: Filesystem, views: Sequence[View], parts: list[bytes], *, exact: bo
 def _below(
     fs: Filesystem, view: View, directory: Ino, above: bytes, parts: list[bytes], *, exact: bool
 ) -> Iterator[bytes]:
+    interrupts.check()
     first, *rest = parts
     for name, ino, is_dir in _children(fs, view, directory, first, exact=exact):
         path = above + b"/" + name if above else name

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from ckptfs import config
-from ckptfs.control import runtime
+from ckptfs.control import runtime, server
 from ckptfs.control.client import Client
+from ckptfs.control.documents import fetch_bytes
+from ckptfs.control.protocol import Record, Request
 from ckptfs.errors import ControlError, PeerUntrusted, StateInvalid
 from tests.support.mounting import HAVE_FUSE, Workspace, ckptfs, scratch, succeed, workspace
 from tests.support.peer import NOBODY, STRANGER, peer
@@ -143,8 +146,6 @@ def test_a_command_in_an_answer_is_not_run(store: config.Workspace) -> None:
 
 
 def test_a_document_of_an_answer_stays_where_documents_go(store: config.Workspace) -> None:
-    from ckptfs.control.documents import fetch_bytes
-
     listed: dict[str, object] = {
         "checkpoint": 1,
         "documents": [{"name": "../../../planted", "json": False, "bytes": 0}],
@@ -245,6 +246,45 @@ def test_silent_connections_shut_nobody_out(line: bytes) -> None:
         for _ in range(3):
             with Client(place) as client:
                 assert client.call("figures")["inodes"]
+
+
+async def _serve(path: Path) -> None:
+    async def handle(request: Request, connection: server.Connection) -> Record:
+        if request.op == "wait":
+            await connection.wait_for_anything()
+        if request.op == "end":
+            nursery.cancel_scope.cancel()
+        return {}
+
+    with server.listen(path) as listener:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, listener, handle)
+
+
+def serve(path: Path) -> None:
+    """Be a daemon, as far as the socket goes, until somebody says that it is enough."""
+    trio.run(_serve, path)
+
+
+def test_one_user_leaves_room_for_root(store: config.Workspace) -> None:
+    """Also if all of its connections are in the middle of something and none can be closed."""
+    os.chown(store.store, NOBODY, NOBODY)
+    with peer(NOBODY) as daemon, peer(NOBODY) as owner:
+        daemon.begin(serve, store.socket)
+        wait_until(store.socket.exists, "it listens")
+        line = b'{"v":1,"op":"wait","args":{}}\n'
+        assert owner(_connect, str(store.socket), 200, line) == 200
+        assert "serves 112 connections" in owner(_ask, str(store.socket))
+        with Client(store) as root:
+            root.call("hello")
+            root.ask("end")
+        daemon.finish(20)
+
+
+def _ask(path: str) -> str:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(path)
+        return asking.recv(4096).decode()
 
 
 def test_one_who_watches_is_not_hung_up_on() -> None:

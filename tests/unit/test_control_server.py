@@ -34,7 +34,7 @@ async def echo(request: Request, connection: Connection) -> Record | None:
     elif request.op == "fail":
         raise CheckpointUnknown(12)
     elif request.op == "wait":
-        await trio.sleep(1)
+        await connection.wait_for_anything()
     elif request.op == "block":
         time.sleep(0.6)  # noqa: ASYNC251 - as a verb does, which keeps the loop
     elif request.op == "bug":
@@ -215,9 +215,9 @@ def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.Monk
     monkeypatch.setattr(places, "KEPT", 0)
 
     def talk() -> None:
-        with Client(workspace) as one, Client(workspace) as two:
+        with Client(workspace) as one, raw(workspace) as two:
             one.call("hello")
-            two.ask("wait")
+            two.sendall(protocol.encode_request("wait", {}))
             with Client(workspace) as three:
                 three.call("hello")
                 with pytest.raises(ControlError, match="others needed the connection"):
@@ -225,7 +225,8 @@ def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.Monk
                 three.ask("wait")
                 with Client(workspace) as four, pytest.raises(ControlError, match="serves 2"):
                     four.call("hello")
-            assert two.hear() == {"op": "wait"}
+            two.shutdown(socket.SHUT_WR)
+            assert b'"op":"wait"' in everything(two)
 
     converse(workspace, talk)
 
@@ -288,11 +289,11 @@ def test_users_do_not_take_each_others_places() -> None:
     found = places.Places(users=2)
     most = places.CONNECTIONS_MAX - places.KEPT
     for _ in range(most):
-        found.take(places.Place(1000, lambda: None, None))
+        found.take(places.Place(1000, lambda: True, None))
     with pytest.raises(ControlError, match=f"serves {most}"):
-        found.take(places.Place(1000, lambda: None, 0.0))
+        found.take(places.Place(1000, lambda: True, 0.0))
     for _ in range(places.KEPT):
-        found.take(places.Place(0, lambda: None, None))
+        found.take(places.Place(0, lambda: True, None))
 
 
 def test_other_users_are_not_heard(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
