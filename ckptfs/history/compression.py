@@ -113,7 +113,6 @@ def repack(fs: Filesystem) -> None:
     packing = _Packing(store, PACK_MAX)
     with room_permitting():
         for key, length in _by_name(store):
-            interrupts.between()
             if packing.has(key) or blocks.pack_of(key) in full:
                 continue
             store.charge(length)
@@ -159,6 +158,7 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
     """(key, length) of the blocks that are worth packing, name by name, newest first."""
     entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
     for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
+        interrupts.between()
         stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
         several = len({block.number for block in stored}) < len({block.key for block in stored})
         for block in stored:
@@ -238,6 +238,7 @@ def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, 
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
+        interrupts.between()
         record = store.inodes.own(view, entity)
         if not record:
             continue

@@ -41,7 +41,7 @@ def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> l
     fs.settle()
     a, b = a.bare, b.bare
     listed = list(changes)
-    pairs = [pair for change in listed for pair in _own(change)]
+    pairs = [pair for change in interrupts.checked(listed) for pair in _own(change)]
     pairs += _carried(fs, a, b, listed)
     return sorted(_by_path(fs, a, b, pairs), key=_order)
 
@@ -121,7 +121,7 @@ def _by_path(fs: Filesystem, a: View, b: View, pairs: list[Pair]) -> Iterator[Pa
     old = {pair.old.path: pair.old for pair in pairs if pair.old}
     new = {pair.new.path: pair.new for pair in pairs if pair.new}
     both = old.keys() & new.keys()
-    for pair in pairs:
+    for pair in interrupts.checked(pairs):
         if pair.old and pair.new and pair.old.path == pair.new.path:
             yield pair
             continue

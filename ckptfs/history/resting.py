@@ -114,6 +114,7 @@ class _Sight:
     def unseen(self, table: Versioned) -> Iterator[list[Record]]:
         """Of each entity the records that the head does not see, in order."""
         for entity, versions in groupby(table.versions(b""), key=itemgetter(0)):
+            interrupts.between()
             found = list(self._unseen(table, entity, versions))
             if found:
                 yield found
@@ -134,6 +135,7 @@ class _Sight:
 
 def _contents(store: Store, view: View) -> Iterator[bytes]:
     for _, record in store.inodes.walk(view, b""):
+        interrupts.between()
         content = unpack_inode(Ino(0), record).content
         if content != NO_CONTENT:
             yield pack_u64(content)
