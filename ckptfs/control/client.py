@@ -24,7 +24,7 @@ PATIENCE = 600.0
 #: The same for questions that a healthy daemon answers in milliseconds.
 PATIENCE_SHORT = 10.0
 #: The same after an interrupt: by then a daemon that can stop has stopped.
-PATIENCE_STOP = 2.0
+PATIENCE_STOP = 3.0
 
 _CONNECT_AGAIN = 0.01
 
