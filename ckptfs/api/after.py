@@ -8,9 +8,7 @@ the user who runs it, and is read here, by that user's own process: a daemon is 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import stat
 import subprocess
 import tomllib
 from base64 import b64encode
@@ -45,32 +43,27 @@ class Command(NamedTuple):
 def command_of(store: Path) -> Command:
     """What the settings want to be run: those of the store, or else of the user who asks. Settings
     that make no sense want nothing: `ckptfs config` tells what is wrong."""
+    refused = ""
     for file in (store / _FILE, config.settings_file()):
         try:
             text = _setting(file)
-            if text is not None:
+            if text is None:
+                continue
+            reason = config.reason_to_distrust(file)
+            if not reason:
                 return Command(shlex.split(text))
-        except PermissionError as error:
-            return Command(refused=str(error))
+            refused = refused or f"it was not run, since {reason}"
         except (OSError, ValueError):
             pass
-    return Command()
+    return Command(refused=refused)
 
 
 def _setting(file: Path) -> str | None:
-    """The command that a file sets, None if none. Raises PermissionError for one that somebody
-    else wrote, or could have."""
+    """The command that a file sets; None if it sets none."""
     with open(file, "rb") as opened:
-        found = os.fstat(opened.fileno())
         hooks = tomllib.load(opened).get(_SECTION, {})
     text = hooks.get(_KEY) if isinstance(hooks, dict) else None
-    if text is None:
-        return None
-    if found.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"it was not run, since {file} belongs to another user")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"it was not run, since others can write to {file}")
-    return str(text)
+    return None if text is None else str(text)
 
 
 def is_news(restore: dict[str, Any], state: Mapping[str, Any]) -> bool:

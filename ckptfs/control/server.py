@@ -20,7 +20,7 @@ from pathlib import Path
 
 import trio
 
-from ckptfs import unixsocket
+from ckptfs import locating, unixsocket
 from ckptfs.control.places import CONNECTIONS_MAX, Place, Places
 from ckptfs.control.protocol import (
     REQUEST_MAX,
@@ -239,7 +239,8 @@ def _open_own_directory(path: Path) -> int:
     """A descriptor of a directory in which nobody but its owner can put anything."""
     dir_fd = unixsocket.open_directory(str(path))
     found = os.fstat(dir_fd)
-    if found.st_uid not in (0, os.geteuid()) and os.geteuid() != 0:
+    known = {0, os.geteuid(), *locating.trusted_owners()}
+    if found.st_uid not in known and os.geteuid() != 0:
         reason = "it belongs to another user"
     elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason = "others can write to it"

@@ -167,7 +167,7 @@ def test_another_users_settings_run_nothing() -> None:
         (made.path / "file").write_text("2")
         done = succeed(made.cli("restore", "1", "--force", "-w", made.path))
         assert not ran.exists()
-        assert "config.toml belongs to another user" in done.stderr
+        assert "config.toml belongs to nobody" in done.stderr
         os.chown(made.store / "config.toml", 0, 0)
         (made.path / "file").write_text("3")
         succeed(made.cli("restore", "1", "--force", "-w", made.path))
