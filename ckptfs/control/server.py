@@ -113,16 +113,19 @@ class Connection:
         return decode_request(line)
 
     async def _receive(self, deadline: float) -> bytes:
-        with trio.move_on_at(deadline):
-            return bytes(await self._stream.receive_some(65536))
-        # A verb may have kept the loop beyond the deadline; what came meanwhile came in time.
-        try:
-            return self._raw.recv(65536)
-        except BlockingIOError:
-            raise ControlError(
-                "Hung up: no whole request came for too long. Nothing was changed.",
-                hint="Connect again.",
-            ) from None
+        """What the client sends next. From there on until the request is known nothing else runs:
+        what was read is no longer seen to be waiting (`dismiss`)."""
+        while True:
+            with trio.move_on_at(deadline):
+                await trio.lowlevel.wait_readable(self._raw)
+            # A verb may have kept the loop beyond the deadline; what came meanwhile came in time.
+            with suppress(BlockingIOError):
+                return self._raw.recv(65536)
+            if trio.current_time() >= deadline:
+                raise ControlError(
+                    "Hung up: no whole request came for too long. Nothing was changed.",
+                    hint="Connect again.",
+                )
 
     def has_gone(self) -> bool:
         """Whether the client hung up, or ended its sending, which it does to stop a verb. Without

@@ -64,13 +64,13 @@ def _ask(service: Service, op: str, patience: int, **args: Any) -> Any:
             return stopped
 
 
-def _everywhere(ask: Callable[[int], Any], between: Callable[[], None], stride: int = 1) -> int:
-    """Interrupt at every point in turn, until it is not any more; how often it was."""
+def _later_and_later(ask: Callable[[int], Any], between: Callable[[], None]) -> int:
+    """Interrupt at the first point, and later each time, until it is done; how often that was."""
     patience, stopped = 1, 0
     while isinstance(ask(patience), Interrupted):
         between()
         stopped += 1
-        patience += stride
+        patience += 1 + patience // 2
     return stopped
 
 
@@ -105,7 +105,7 @@ def test_what_only_reads_ends_at_once(work: Edits, op: str, args: dict[str, Any]
 def test_compact_is_left_between_any_two_steps(work: Edits) -> None:
     service = _fill(work)
     content = bytes(work.fs.read(work.fs.head, work.at("large").ino, 0, 1 << 20))
-    stops = _everywhere(lambda n: _ask(service, "compact", n), lambda: _is_whole(work), stride=9)
+    stops = _later_and_later(lambda n: _ask(service, "compact", n), lambda: _is_whole(work))
     assert stops > 5
     assert not list(work.store.path.glob("*.compact"))
     assert bytes(work.fs.read(work.fs.head, work.at("large").ino, 0, 1 << 20)) == content
@@ -124,10 +124,9 @@ def test_a_deleted_checkpoint_is_gone_and_freed_later(work: Edits) -> None:
 
 def test_a_purge_that_has_begun_comes_to_its_end(work: Edits) -> None:
     service = _fill(work)
-    stops = _everywhere(
+    stops = _later_and_later(
         lambda n: _ask(service, "purge", n, paths=["d1"]),
         lambda: _ask(service, "get", 9, checkpoint="1") and work.at("d1/f0") and None,
-        stride=11,
     )
     assert stops > 2
     assert work.fs.seek(work.fs.head, 1, b"d1") is None  # type: ignore[arg-type]
@@ -141,7 +140,7 @@ def test_a_restore_that_has_begun_comes_to_its_end(work: Edits) -> None:
     def untouched() -> None:
         assert len(service.checkpoints()) == first
 
-    _everywhere(lambda n: _ask(service, "restore", n, checkpoint="0", paths=["d1"]), untouched)
+    _later_and_later(lambda n: _ask(service, "restore", n, checkpoint="0", paths=["d1"]), untouched)
     assert bytes(work.fs.read(work.fs.head, work.at("d1/f8").ino, 0, 7)) == b"8 of 1\n"
     _is_whole(work)
 

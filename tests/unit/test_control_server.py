@@ -209,6 +209,20 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(workspace: Workspace) -
     converse(workspace, talk)
 
 
+def admitted(workspace: Workspace) -> Client:
+    """A connection in another's place. One that has just been answered is silent a moment later."""
+    deadline = time.monotonic() + 20
+    while True:
+        client = Client(workspace)
+        try:
+            client.call("hello")
+            return client
+        except ControlError:
+            client.close()
+            if time.monotonic() > deadline:
+                raise
+
+
 def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for its answer keeps its place; of the others the longest silent gives way."""
     monkeypatch.setattr(places, "CONNECTIONS_MAX", 2)
@@ -218,8 +232,7 @@ def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.Monk
         with Client(workspace) as one, raw(workspace) as two:
             one.call("hello")
             two.sendall(protocol.encode_request("wait", {}))
-            with Client(workspace) as three:
-                three.call("hello")
+            with admitted(workspace) as three:
                 with pytest.raises(ControlError, match="others needed the connection"):
                     one.call("hello")
                 three.ask("wait")
