@@ -124,7 +124,7 @@ static PyObject *raise_damaged(int is_write)
     if (!told)
         return NULL;
     Py_DECREF(told);
-    PyObject *error = PyObject_CallFunction(damaged, "s", "a page of the data file is damaged");
+    PyObject *error = PyObject_CallFunction(damaged, "s", "a page of the data file is damaged; unmount, and see: ckptfs check --deep");
     if (error)
         PyErr_SetObject(damaged, error);
     Py_XDECREF(error);
