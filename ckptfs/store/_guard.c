@@ -1,5 +1,5 @@
-/* The guard of LMDB's pages: before a record is read or changed it is seen to that the pages on LMDB's way
- * to it are what was committed. What they are is known by `_pages.c`; who asks is `store/tables.py`. */
+/* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must be
+ * what was committed. What that was is known by `_pages.c`; who asks is `store/tables.py`. */
 
 #include "_guard.h"
 #include "_pages.h"
@@ -21,8 +21,8 @@ typedef struct {
     int left;
 } Leaves;
 
-/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins with
- * a prefix. */
+/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins
+ * with a prefix. */
 static int is_whole_from(const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
 {
     Way way;
@@ -118,13 +118,16 @@ PyObject *guard_committed(PyObject *module, PyObject *path)
     return name ? PyBool_FromLong(pages_follow_last(name) >= 0) : NULL;
 }
 
+static const char words[] =
+    "a page of the data file is damaged; unmount, and see: ckptfs check --deep";
+
 static PyObject *raise_damaged(int is_write)
 {
     PyObject *told = is_write ? PyObject_CallNoArgs(call_damaged) : Py_NewRef(Py_None);
     if (!told)
         return NULL;
     Py_DECREF(told);
-    PyObject *error = PyObject_CallFunction(damaged, "s", "a page of the data file is damaged; unmount, and see: ckptfs check --deep");
+    PyObject *error = PyObject_CallFunction(damaged, "s", words);
     if (error)
         PyErr_SetObject(damaged, error);
     Py_XDECREF(error);

@@ -101,7 +101,8 @@ int record_of(const Page *page, const Node *node, Bytes *record);
 /* Goes by the last commit of the file at a path. Returns 0 if it cannot be read. */
 int pages_follow(const char *path);
 
-/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or built on what is. */
+/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built on
+ * what is. */
 int pages_follow_last(const char *path);
 
 /* The tree of a table at that commit. Returns 0 if there is none. */
@@ -124,7 +125,8 @@ typedef struct {
     uint32_t leaf_tick;
 } Table;
 
-/* Tables whose pages are known from the next commit on, by their places. Returns 0 if there is no room. */
+/* Tables whose pages are known from the next commit on, by their places. Returns 0 if there is no
+ * room. */
 int pages_know_table(const char *name);
 void pages_forget_tables(void);
 Table *pages_table(size_t place);
