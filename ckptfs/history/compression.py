@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
@@ -56,6 +57,7 @@ class Compressor:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
                 for size in self._work:
+                    interrupts.between()
                     store.charge(size)
                     if store.dirty_bytes > COMMIT_BYTES:
                         self._fs.commit()
@@ -91,6 +93,7 @@ def gather(fs: Filesystem) -> None:
                 length = store.blocks.encode(key, base)
                 if length:
                     packing.add(key, length)
+                interrupts.between()
                 store.charge(length)
                 if store.dirty_bytes > COMMIT_BYTES:
                     fs.commit()
@@ -154,6 +157,7 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
     """(key, length) of the blocks that are worth packing, name by name, newest first."""
     entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
     for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
+        interrupts.between()
         stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
         several = len({block.number for block in stored}) < len({block.key for block in stored})
         for block in stored:
@@ -233,6 +237,7 @@ def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, 
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
+        interrupts.between()
         record = store.inodes.own(view, entity)
         if not record:
             continue

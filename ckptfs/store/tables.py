@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
@@ -145,6 +146,7 @@ def _walk(
         yield from batch
         if len(batch) < _BATCH:
             return
+        interrupts.check()
         start = batch[-1][0] + b"\0"
 
 
@@ -451,6 +453,7 @@ class Versioned:
             yield from batch
             if not start:
                 return
+            interrupts.check()
 
     def _walk_deeper(
         self, view: View, prefix: bytes, start: bytes
