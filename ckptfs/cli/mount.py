@@ -105,6 +105,7 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "pid": started["pid"],
         "log": str(workspace.log),
         "scan": scan,
+        "room": started["room"],
         "history_lost": plan.history_lost,
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
@@ -114,6 +115,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
     sys.stdout.flush()
     for line in (*report.remarks(scan), *_remarks(plan)):
         screen.note(line)
+    if started["room"] is not None:
+        screen.note(f"Room is short: {report.room(started['room'])}.")
 
 
 def _remarks(plan: rules.Plan) -> Iterator[str]:

@@ -55,6 +55,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "options": daemon.options,
         "unseen": None,
         "short_of_room": None,
+        "room": None,
         "checkpoints": None,
         "moments": None,
         "store_bytes": None,
@@ -154,9 +155,6 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
             "they destroy is kept by its age alone, and without a name"
         )
         rows.append(("not seen", words))
-    if record["short_of_room"]:
-        words = "the disk has less free than retention.min_free, so what may expire does so at once"
-        rows.append(("room", words))
     return rows
 
 
@@ -181,6 +179,8 @@ def _human(record: Record) -> str:
         rows.append(("entries", f"{record['inodes']:,}"))
     if record["mounted"]:
         rows += _keeping(record)
+        if record["room"] is not None:
+            rows.append(("room", report.room(record["room"])))
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")

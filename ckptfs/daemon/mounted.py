@@ -289,11 +289,13 @@ class Mounted:
 
     def _status(self) -> Record:
         figures = self._service.figures()._asdict()
+        room = self._service.shortage()
         return {
             **self._note._asdict(),
             **figures,
             "unseen": self._auto.unseen,
-            "short_of_room": self._service.is_short_of_room(),
+            "short_of_room": room is not None,
+            "room": None if room is None else room._asdict(),
         }
 
     def _declare(self, args: Record) -> Record:

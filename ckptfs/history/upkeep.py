@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
-from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
-from ckptfs.history.held import held_bytes, holds_more
+from ckptfs.history.checkpoints import (
+    LOST,
+    Checkpoint,
+    as_moment,
+    checkpoints,
+    describe,
+    find,
+    numbered,
+)
+from ckptfs.history.held import freed_bytes, held_bytes, holds_more
 from ckptfs.history.marks import MARK
 from ckptfs.history.restore import redoable, undoable
-from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
+from ckptfs.history.retention import (
+    LIGHT_BYTES,
+    Decision,
+    Figures,
+    Insight,
+    RetentionPolicy,
+    Shortage,
+    Verdicts,
+    judge,
+)
 from ckptfs.store import Store
 
 #: Of what came after a checkpoint so many names are looked at.
 _LOOKED_AT = 32
+
+
+class Outcome(NamedTuple):
+    """What expired, and what the disk lacked, if it did."""
+
+    gone: list[Decision]
+    shortage: Shortage | None
 
 
 def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
@@ -23,20 +49,43 @@ def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     return _judge(fs, policy).all()
 
 
-def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> Verdicts:
+def shortage(fs: Filesystem, policy: RetentionPolicy) -> Shortage | None:
+    """What the disk lacks, if it does, and whether checkpoints expire for that."""
+    store = fs.store
+    if store.spare_bytes() >= policy.min_free.of(store.disk_bytes()):
+        return None
+    return _judge(fs, policy).shortage
+
+
+def _judge(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Verdicts:
     store = fs.store
     entries = (undoable(store), redoable(store))
     return judge(
         checkpoints(store),
         policy,
         fs.clock() if now_ns is None else now_ns,
-        store.size_bytes() - store.reusable_bytes(),
-        store.free_bytes(),
+        Figures(
+            store.size_bytes() - store.reusable_bytes(),
+            store.spare_bytes(),
+            store.disk_bytes(),
+            given_bytes,
+        ),
         undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
-        is_precious=partial(_is_precious, store),
-        weigh=partial(held_bytes, store),
-        holds_more=partial(holds_more, store),
+        insight=Insight(
+            partial(_is_precious, store),
+            partial(_precedes_a_loss, store),
+            partial(held_bytes, store),
+            partial(holds_more, store),
+            partial(_frees, store),
+        ),
     )
+
+
+def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
+    others = (numbered(store, number) for number in gone)
+    return freed_bytes(store, checkpoint, {item.epoch for item in others if item is not None})
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
@@ -45,8 +94,10 @@ def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
 
 
 def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
-    """Whether names went after a checkpoint, which may be nowhere else: as far as the first of the
-    changes tell."""
+    """Whether something went after a checkpoint, which may be nowhere else: as far as the first of
+    the changes tell, or a moment that was taken for that."""
+    if checkpoint.metadata.get(LOST):
+        return True
     for epoch in store.epoch_tree.children(checkpoint.epoch):
         names = store.changes.walk(epoch, store.dirents.kind)
         if any(store.dirents.drops(epoch, name) for name in islice(names, _LOOKED_AT)):
@@ -54,12 +105,46 @@ def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
     return False
 
 
-def expire(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> list[Decision]:
+def expire(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Outcome:
     """Hide what expires and say what that is. A `Reaper` frees what it holds; the caller commits.
+    ``given_bytes`` of history went for room in the last hour.
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    return _carry_out(fs, _judge(fs, policy, now_ns))
+    verdicts = _judge(fs, policy, now_ns, given_bytes)
+    return Outcome(_carry_out(fs, verdicts), verdicts.shortage)
+
+
+def room_makers(
+    fs: Filesystem, policy: RetentionPolicy, wanted: int, spares: Callable[[Checkpoint], bool]
+) -> list[Checkpoint]:
+    """What goes on a full disk, where a write would fail else, until about so many bytes are free:
+    moments that hold much, then checkpoints older than ``keep_all`` that do, then other moments;
+    the oldest first."""
+    every = checkpoints(fs.store)
+    moments = [item for item in every if item.is_moment and not spares(item)]
+    now_ns = fs.clock()
+    verdicts = judge(every, policy, now_ns)
+    old = [item for item in reversed(verdicts.open) if item.time_ns < now_ns - policy.keep_all_ns]
+    found = _taken(fs.store, (*moments, *old), wanted, LIGHT_BYTES)
+    return found or _taken(fs.store, moments, wanted, 0)
+
+
+def _taken(
+    store: Store, order: Collection[Checkpoint], wanted: int, least: int
+) -> list[Checkpoint]:
+    """The first of these that free more than the least, together so much."""
+    taken: dict[int, Checkpoint] = {}
+    for item in order:
+        if wanted <= 0:
+            break
+        freed = _frees(store, item, taken)
+        if freed > least:
+            taken[item.id] = item
+            wanted -= freed
+    return list(taken.values())
 
 
 def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors
-from ckptfs.model import Epoch
+from ckptfs.model import BLOCK_SIZE, Epoch
 from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
-from ckptfs.store.budget import Budget
+from ckptfs.store.budget import RESERVE, Budget
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
@@ -618,6 +618,21 @@ class Store:
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
         return self._room.free() + self.reusable_bytes()
+
+    def spare_bytes(self) -> int:
+        """How much could still be written: without the reserve that deleting and committing need,
+        and of the free pages the half that is sure to be of use."""
+        return self._room.free() + self.reusable_bytes() // 2 - RESERVE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether not even one block more could be written."""
+        return self._free_bytes(0) - RESERVE < BLOCK_SIZE
+
+    def disk_bytes(self) -> int:
+        """The size of the disk that the store is on."""
+        disk = self.statvfs()
+        return disk.f_blocks * disk.f_frsize
 
     def size_bytes(self) -> int:
         """How much disk the store's files take."""
