@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors
-from ckptfs.model import BLOCK_SIZE, Epoch
+from ckptfs.model import Epoch
 from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
@@ -80,6 +80,8 @@ _SCARCE = 4 << 30
 _LEAST = 4 << 20
 #: Below this much it is seen to that they can be, from this many bytes on.
 _CRAMPED = 512 << 20
+#: The kernel asks for no more than this in one request.
+_WRITE_MAX = 1 << 20
 _UNRIPE = 4 << 20
 
 
@@ -626,8 +628,8 @@ class Store:
 
     @property
     def is_full(self) -> bool:
-        """Whether not even one block more could be written."""
-        return self._free_bytes(0) - RESERVE < BLOCK_SIZE
+        """Whether a write of the largest size would be refused."""
+        return self._free_bytes(0) - RESERVE < _WRITE_MAX
 
     def disk_bytes(self) -> int:
         """The size of the disk that the store is on."""
