@@ -34,10 +34,12 @@ def room(record: Record) -> str:
     if record["expires"]:
         held = bytes_text(record["expirable_bytes"])
         return f"{text}; the oldest automatic checkpoints expire, which hold {held}"
-    return (
-        f"{text}; nothing expires, since what may would not give that much. To make room, remove "
-        "other files from the disk, or checkpoints that hold much (`ckptfs delete`)"
+    text = (
+        f"{text}; nothing expires for that, since what may would not be enough. To make room, "
+        "remove other files from the disk, or checkpoints that hold much (`ckptfs delete`)"
     )
+    named = (f"{item['id']} holds {bytes_text(item['bytes'])}" for item in record["heaviest"])
+    return f"{text}: {', '.join(named)}" if record["heaviest"] else text
 
 
 def remarks(record: Record) -> Iterator[str]:

@@ -54,6 +54,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "started_ns": daemon.started_ns,
         "options": daemon.options,
         "unseen": None,
+        "expired_for_room": None,
         "short_of_room": None,
         "room": None,
         "checkpoints": None,
@@ -158,6 +159,18 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
     return rows
 
 
+def _room(record: Record) -> list[tuple[str, str]]:
+    """What a disk without room costs."""
+    rows = []
+    if record["room"] is not None:
+        rows.append(("room", report.room(record["room"])))
+    if record["expired_for_room"]:
+        gone = screen.count_text(record["expired_for_room"], "checkpoint", "checkpoints")
+        words = f"{gone} since the mount, because the disk had no room; the log says which"
+        rows.append(("expired", words))
+    return rows
+
+
 def _counted(record: Record) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
@@ -179,8 +192,7 @@ def _human(record: Record) -> str:
         rows.append(("entries", f"{record['inodes']:,}"))
     if record["mounted"]:
         rows += _keeping(record)
-        if record["room"] is not None:
-            rows.append(("room", report.room(record["room"])))
+        rows += _room(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")

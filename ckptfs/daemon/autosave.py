@@ -44,10 +44,14 @@ _RECENT_MAX = 1024
 _SETTINGS_NS = 200_000_000
 #: On a full disk moments go until about so much is free.
 _ROOM_BYTES = 16 << 20
+_EXPIRING = (
+    "the disk is full: what may expire does so before a write is refused, moments first, the "
+    "oldest first. Free room on the disk to keep more"
+)
 _FULL = (
     "the disk is full, and nothing is left that may expire for room: writes are refused (ENOSPC), "
-    "what is there is unchanged. Free room on the disk, or give up checkpoints: `ckptfs list`, "
-    "`ckptfs delete`"
+    "what is there is unchanged. Free room on the disk, or give up checkpoints (`ckptfs delete`); "
+    "these hold most: %s"
 )
 
 
@@ -75,6 +79,8 @@ class AutoSave:
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
         self._notices = Notices(log)
+        #: How many checkpoints and moments expired because the disk had no room.
+        self.expired_for_room = 0
         #: How many changes came from processes that cannot be seen.
         self.unseen = 0
         #: The process that was told of last, its call, and when that was.
@@ -209,21 +215,23 @@ class AutoSave:
             _ROOM_BYTES, lambda item: bool(path) and self._keeps(item, path, ino)
         )
         if not doomed:
-            self._notices.warn("full", _FULL)
+            self._tell_of_full_disk()
             return False
-        moments = sum(item.is_moment for item in doomed)
-        log.warning(
-            "the disk is full: %d moments and %d checkpoints expire, the oldest first: %s",
-            moments,
-            len(doomed) - moments,
-            ", ".join(str(item.id) for item in doomed),
-        )
+        self.expired_for_room += len(doomed)
+        self._notices.warn("expiring", _EXPIRING)
+        log.info("expired, since the disk is full: %s", ", ".join(str(item.id) for item in doomed))
         removal.delete(fs, doomed)
         # Pages that one commit gives up can be used by the one after the next.
         fs.commit()
         fs.commit()
         self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in doomed]})
         return True
+
+    def _tell_of_full_disk(self) -> None:
+        if self._notices.is_due("full"):
+            found = self._service.heaviest()
+            named = (f"{item['id']} ({item['bytes'] >> 10:,} KiB)" for item in found)
+            self._notices.warn("full", _FULL, ", ".join(named) or "none")
 
     def _keeps(self, moment: Checkpoint, path: bytes, ino: int) -> bool:
         """Whether a moment was taken for the sake of this very file."""

@@ -38,12 +38,11 @@ _GRACE_NS = 3_600_000_000_000
 #: In this time no more history goes for room than is to be free.
 _GIVEN_NS = 3_600_000_000_000
 
-_SHORT = "short"
 _SHORT_OF_ROOM = "the disk is short of room: %d MiB free for this store, %d wanted; %s"
 _EXPIRES = {
     True: "the oldest automatic checkpoints expire until there is as much",
-    False: "what may expire would not be enough, so nothing does. Free room on the disk, or give "
-    "up checkpoints (`ckptfs delete`), or set retention.min_free",
+    False: "what may expire for that would not be enough, so nothing does before the disk is full. "
+    "Free room on the disk, or give up checkpoints (`ckptfs delete`)",
 }
 
 
@@ -125,7 +124,9 @@ class Housekeeping:
         except SettingInvalid as error:
             self._complain(error)
         else:
-            self._tell_of(shortage)
+            if shortage is not None:
+                self._tell_of(shortage)
+                self._auto.expired_for_room += len(gone) if shortage.expires else 0
             for item in gone:
                 log.info("checkpoint %d expired: %s", item.id, item.reason)
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
@@ -136,14 +137,11 @@ class Housekeeping:
         self._given = [(ns, size) for ns, size in self._given if now_ns - ns < _GIVEN_NS]
         return sum(size for _, size in self._given)
 
-    def _tell_of(self, shortage: Shortage | None) -> None:
-        if shortage is None:
-            self._notices.forget(_SHORT)
-            return
+    def _tell_of(self, shortage: Shortage) -> None:
         if shortage.expires:
             self._given.append((_uptime_ns(), shortage.expirable_bytes))
         free, wanted = max(shortage.free_bytes, 0) >> 20, shortage.wanted_bytes >> 20
-        self._notices.warn(_SHORT, _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expires])
+        self._notices.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expires])
 
     def _now_ns(self) -> int:
         """The time, but no later than the time that has passed allows: a clock that is set forward

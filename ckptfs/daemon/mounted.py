@@ -294,6 +294,7 @@ class Mounted:
             **self._note._asdict(),
             **figures,
             "unseen": self._auto.unseen,
+            "expired_for_room": self._auto.expired_for_room,
             "short_of_room": room is not None,
             "room": None if room is None else room._asdict(),
         }

@@ -16,12 +16,10 @@ class Notices:
         self._log = log
         self._last: dict[str, float] = {}
 
-    def warn(self, name: str, message: str, *values: object) -> None:
-        now = monotonic()
-        if now - self._last.get(name, -_INTERVAL_S) >= _INTERVAL_S:
-            self._last[name] = now
-            self._log.warning(message, *values)
+    def is_due(self, name: str) -> bool:
+        return monotonic() - self._last.get(name, -_INTERVAL_S) >= _INTERVAL_S
 
-    def forget(self, name: str) -> None:
-        """It is over: should it come again, that is news."""
-        self._last.pop(name, None)
+    def warn(self, name: str, message: str, *values: object) -> None:
+        if self.is_due(name):
+            self._last[name] = monotonic()
+            self._log.warning(message, *values)

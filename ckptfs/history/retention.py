@@ -281,14 +281,14 @@ class Verdicts:
         kept -= self._protected + len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
-        young = sum(map(self._is_young, self.open))
+        young = sum(map(self.is_young, self.open))
         precious = {item.id for item in self.open[:young] if excess > 0 and is_precious(item)}
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
             index = self._closest(young, precious) if crowded else len(self.open) - 1
             gone = self.open.pop(index)
             self._let_go(gone, reason)
-            young -= self._is_young(gone)
+            young -= self.is_young(gone)
 
     def _closest(self, young: int, precious: Collection[int]) -> int:
         """Which of the young ones is missed least: that whose neighbours are closest together, for
@@ -309,7 +309,7 @@ class Verdicts:
 
         return min(reversed(range(young)), key=apart)
 
-    def _is_young(self, checkpoint: Checkpoint) -> bool:
+    def is_young(self, checkpoint: Checkpoint) -> bool:
         """Whether it is at an age at which all stay."""
         return checkpoint.time_ns >= self._now_ns - self._policy.keep_all_ns
 
@@ -327,7 +327,7 @@ class Verdicts:
     def _make_room(self, free: int, wanted: int, given: int, insight: Insight) -> None:
         """For the disk's sake as much goes as is short, or nothing if that is not to be had: what
         others fill is not emptied by forgetting. Nor may they have all of it bit by bit."""
-        old = [item for item in self._expendable(insight) if not self._is_young(item)]
+        old = [item for item in self._expendable(insight) if not self.is_young(item)]
         chosen = _chosen(old, wanted - free, insight.frees)
         found = sum(chosen.values())
         expires = found >= wanted - free and given < wanted

@@ -118,18 +118,35 @@ def expire(
 
 
 def room_makers(
-    fs: Filesystem, policy: RetentionPolicy, wanted: int, spares: Callable[[Checkpoint], bool]
+    fs: Filesystem,
+    policy: RetentionPolicy,
+    wanted: int,
+    spares: Callable[[Checkpoint], bool],
+    *,
+    keep_young: bool = False,
 ) -> list[Checkpoint]:
     """What goes on a full disk, where a write would fail else, until about so many bytes are free:
-    moments that hold much, then checkpoints older than ``keep_all`` that do, then other moments;
-    the oldest first."""
+    moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
+    first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
+    that are younger than ``keep_all``."""
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
-    now_ns = fs.clock()
-    verdicts = judge(every, policy, now_ns)
-    old = [item for item in reversed(verdicts.open) if item.time_ns < now_ns - policy.keep_all_ns]
-    found = _taken(fs.store, (*moments, *old), wanted, LIGHT_BYTES)
+    verdicts = judge(every, policy, fs.clock())
+    held = next((item for item in verdicts.open if _precedes_a_loss(fs.store, item)), None)
+    shown = [
+        item
+        for item in reversed(verdicts.open)
+        if item is not held and not (keep_young and verdicts.is_young(item))
+    ]
+    found = _taken(fs.store, (*moments, *shown), wanted, LIGHT_BYTES)
     return found or _taken(fs.store, moments, wanted, 0)
+
+
+def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
+    """The checkpoints that alone hold most: (number, bytes that it would free)."""
+    found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
+    found.sort(reverse=True)
+    return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]
 
 
 def _taken(

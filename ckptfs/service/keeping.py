@@ -17,6 +17,8 @@ from ckptfs.history.upkeep import Outcome
 if TYPE_CHECKING:
     from ckptfs.service.service import Service
 
+#: Of a full disk so many checkpoints are named that hold most.
+_NAMED = 3
 #: The setting that lets checkpoints expire by themselves.
 _AUTOMATIC = "retention.automatic"
 
@@ -93,15 +95,17 @@ def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) ->
 def room_makers(
     service: Service, wanted: int, spares: Callable[[Checkpoint], bool]
 ) -> list[Checkpoint]:
-    """What goes where a write would meet a full disk; nothing if nothing is to expire by itself.
-    Settings that make no sense are housekeeping's to complain of."""
+    """What goes where a write would meet a full disk; nothing if nothing is to expire by itself,
+    and nothing younger than `keep_all` if somebody chose how old that is. Settings that make no
+    sense are housekeeping's to complain of."""
     try:
         chosen = service.settings()
     except SettingInvalid:
         return upkeep.room_makers(service.fs, RetentionPolicy(), wanted, spares)
     if not chosen.value(_AUTOMATIC):
         return []
-    return upkeep.room_makers(service.fs, chosen.retention, wanted, spares)
+    was_chosen = chosen.origins["retention.keep_all"] is not None
+    return upkeep.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
 
 
 def settings(service: Service) -> Settings:
@@ -112,13 +116,20 @@ def settings(service: Service) -> Settings:
 class Room(NamedTuple):
     """The disk is short of room: ``free_bytes`` for a write, where ``wanted_bytes`` are to stay
     free. ``expirable_bytes`` are held by what may expire for that, which it does if ``expires``;
-    ``full`` tells that writes are refused."""
+    ``full`` tells that writes are refused, and ``heaviest`` then what holds most."""
 
     free_bytes: int
     wanted_bytes: int
     expirable_bytes: int
     expires: bool
     full: bool
+    heaviest: list[dict[str, int]]
+
+
+def heaviest(service: Service) -> list[dict[str, int]]:
+    """The checkpoints whose removal would give most."""
+    found = upkeep.heaviest(service.fs, _NAMED)
+    return [{"id": number, "bytes": size} for number, size in found]
 
 
 def shortage(service: Service) -> Room | None:
@@ -134,7 +145,8 @@ def shortage(service: Service) -> Room | None:
     wanted = chosen.retention.min_free.of(store.disk_bytes())
     free, expirable = max(store.spare_bytes(), 0), found.expirable_bytes if found else 0
     expires = found is not None and found.expires and bool(chosen.value(_AUTOMATIC))
-    return Room(free, wanted, expirable, expires, store.is_full)
+    named = service.heaviest() if store.is_full else []
+    return Room(free, wanted, expirable, expires, store.is_full, named)
 
 
 def settings_stamp(service: Service) -> tuple[tuple[int, int], ...]:

@@ -61,6 +61,7 @@ class Service:
     settings_stamp = keeping.settings_stamp
     room_makers = keeping.room_makers
     shortage = keeping.shortage
+    heaviest = keeping.heaviest
     record_command = keeping.record_command
     exclude = keeping.exclude
     add_excluded = keeping.add_excluded

@@ -29,11 +29,11 @@ HOUR_NS = 3_600_000_000_000
 
 @pytest.fixture
 def small(request: pytest.FixtureRequest) -> Iterator[OnSmallDisk]:
-    """A workspace whose store is on an ext4 of its own, 200 MiB in size."""
+    """A workspace whose store is on an ext4 of its own, 200 MiB in size or as the test says."""
     with scratch() as base:
         (base / "disk").mkdir()
         with (base / "image").open("wb") as image:
-            image.truncate(200 * MIB)
+            image.truncate(getattr(request, "param", 200 * MIB))
         subprocess.run(["mkfs.ext4", "-q", "-m", "0", base / "image"], check=True)
         subprocess.run(["mount", "-o", "loop", base / "image", base / "disk"], check=True)
         made = OnSmallDisk(base)
@@ -182,3 +182,19 @@ def test_a_full_disk_is_told_and_keeps_what_is_young(small: OnSmallDisk) -> None
     assert room["full"] and not room["expires"]
     assert "writes are refused" in succeed(small.cli("status", "-w", small.path)).stdout
     assert log_of(small).count("nothing is left that may expire") == 1
+
+
+@pytest.mark.parametrize("small", [100 * MIB], indirect=True)
+def test_history_gives_way_before_a_write_is_refused_and_it_is_told(small: OnSmallDisk) -> None:
+    """Builds whose results together do not fit: none of them fails, and the oldest go."""
+    small.path.mkdir()
+    (small.path / "source").write_text("before the work began")
+    small.mount()
+    for number in range(14):
+        step(small, f"echo {number} > source; head -c {8 * MIB} /dev/urandom > built; echo > log")
+    assert (small.path / "built").stat().st_size == 8 * MIB
+    assert (small.path / f".checkpoints/{numbers(small)[0]}/source").read_text().startswith("bef")
+    assert 0 < small.status()["expired_for_room"] < 12
+    shown = succeed(small.cli("status", "-w", small.path)).stdout
+    assert "because the disk had no room" in shown
+    assert log_of(small).count("what may expire does so before a write is refused") == 1
