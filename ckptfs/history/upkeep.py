@@ -132,14 +132,18 @@ def room_makers(
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
     verdicts = judge(every, policy, fs.clock())
-    held = next((item for item in verdicts.open if _precedes_a_loss(fs.store, item)), None)
+    held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)
     shown = [
         item
         for item in reversed(verdicts.open)
-        if item is not held and not (keep_young and verdicts.is_young(item))
+        if item.id != held and not (keep_young and verdicts.is_young(item))
     ]
     found = _taken(fs.store, (*moments, *shown), wanted, LIGHT_BYTES)
     return found or _taken(fs.store, moments, wanted, 0)
+
+
+def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
+    return not checkpoint.is_moment and _precedes_a_loss(store, checkpoint)
 
 
 def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
