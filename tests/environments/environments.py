@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.peer import NOBODY
@@ -92,8 +93,6 @@ _EVERYWHERE = _tests("""
     mounted/test_history.py::test_a_whole_restore_and_its_undo
     mounted/test_history.py::test_a_restore_survives_a_kill
     mounted/test_history.py::test_what_a_command_destroyed_comes_back
-    mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
-    mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     mounted/test_remount.py::test_a_whole_synced_tree_survives_a_kill
     mounted/test_remount.py::test_umount_of_a_dead_mountpoint
     mounted/test_in_place.py::test_every_change_comes_back
@@ -107,6 +106,8 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_unlink_open.py mounted/test_append.py mounted/test_locks.py mounted/test_modes.py
     mounted/test_readdir.py mounted/test_mount_flags.py
     mounted/test_content.py::test_random_writes_survive_a_remount
+    mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
+    mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     mounted/test_in_place.py::test_directories_without_write_permission
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     mounted/test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
@@ -143,4 +144,6 @@ HELD_ELSEWHERE = Environment(
     chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS),
     wide=_WIDE,
 )
-ENVIRONMENTS = (ORDINARY_USER, HELD_ELSEWHERE)
+#: A daemon that does not know of other namespaces would wait for them for ever.
+_KNOWN = find_spec("ckptfs.daemon.namespaces") is not None
+ENVIRONMENTS = (ORDINARY_USER, HELD_ELSEWHERE) if _KNOWN else (ORDINARY_USER,)

@@ -193,11 +193,19 @@ class Workspace:
         if self.pid is not None:
             assert is_mounted(self.path), "the mount has gone by itself"
 
+    def _release(self) -> None:
+        """End the processes that hold copies of the mount."""
+        while self._holders:
+            holder = self._holders.pop()
+            holder.kill()
+            holder.communicate()
+
     def finish(self) -> None:
         """The end of every test: nothing mounted, nothing in the log, nothing broken."""
         daemon = self.pid
         try:
             self.quiet()
+            self._release()  # tests about an unmount have done one, and a wait costs seconds
             if is_mounted(self.path):
                 self.umount()
             self.quiet()
@@ -206,9 +214,7 @@ class Workspace:
                 detach(str(self.path))
             if daemon is not None:
                 _end(daemon)
-            for holder in self._holders:
-                holder.kill()
-                holder.communicate()
+            self._release()
 
 
 class PlainWorkspace(Workspace):
