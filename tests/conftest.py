@@ -11,7 +11,8 @@ from hypothesis import settings
 # Tests start the CLI a thousand times; without bytecode it would be compiled as often.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("same every time", derandomize=True)
+# Without deadlines: beside other workers an example may take as long as it likes.
+settings.register_profile("same every time", derandomize=True, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -210,7 +210,6 @@ class AutoSave:
         something, moments first. Those stay that keep what this file was. False if none can go."""
         fs = self._service.fs
         path = path_of(fs, Ino(ino)) if ino else b""
-        fs.settle()
         doomed = self._service.room_makers(
             _ROOM_BYTES, lambda item: bool(path) and self._keeps(item, path, ino)
         )

@@ -130,13 +130,15 @@ def judge(
 
 def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
     """The checkpoints with times that never go back and do not lie ahead. A clock that was wrong
-    for a while makes what was taken then neither old at once nor young for ever."""
+    for a while makes what was taken then neither old at once nor young for ever. Those that lie
+    ahead keep their distances from each other."""
     times = [item.time_ns for item in oldest_first]
     if not times or (times[-1] <= now_ns and all(map(le, times, times[1:]))):
         return oldest_first
-    following = now_ns
+    following, ahead = now_ns, 0
     for index in reversed(range(len(times))):
-        following = times[index] = times[index] if times[index] <= now_ns else following
+        ahead = max(ahead, times[index] - following) if times[index] > now_ns else 0
+        following = times[index] = times[index] - ahead
     credible = accumulate(times, max)
     return [replace(item, time_ns=ns) for item, ns in zip(oldest_first, credible, strict=True)]
 

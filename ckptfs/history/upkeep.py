@@ -60,6 +60,7 @@ def shortage(fs: Filesystem, policy: RetentionPolicy) -> Shortage | None:
 def _judge(
     fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
 ) -> Verdicts:
+    fs.settle()
     store = fs.store
     entries = (undoable(store), redoable(store))
     return judge(
@@ -129,6 +130,7 @@ def room_makers(
     moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
     first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
     that are younger than ``keep_all``."""
+    fs.settle()
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
     verdicts = judge(every, policy, fs.clock())
@@ -148,6 +150,7 @@ def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
 
 def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
     """The checkpoints that alone hold most: (number, bytes that it would free)."""
+    fs.settle()
     found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
     found.sort(reverse=True)
     return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]

@@ -340,6 +340,13 @@ def test_a_clock_that_is_set_back_now_makes_nothing_expire() -> None:
     assert decide(at(-100, -90, -80, -70)) == [0, 1, 2, 3]
 
 
+def test_a_busy_hour_is_thinned_evenly_also_where_the_clock_is_ahead() -> None:
+    busy = at(24 * 3, *(-9 - number / 2000 for number in range(1800)))
+    stay = decide(busy, max_checkpoints=100)
+    assert len(stay) == 100
+    assert all(older - newer <= 2 + older // 4 for older, newer in pairwise(1800 - n for n in stay))
+
+
 def test_one_time_ahead_does_not_make_one_hour_of_all_that_came_after() -> None:
     days = [24.0 * day for day in range(20, 0, -1)]
     assert len(decide(at(24 * 21, 0.5, *days, 0))) == 23
