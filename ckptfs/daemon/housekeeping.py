@@ -120,28 +120,28 @@ class Housekeeping:
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
-            gone, shortage = self._service.expire(self._now_ns(), self._given_bytes())
+            gone, shortage = self._service.expire(self._now_ns(), self.given_bytes())
         except SettingInvalid as error:
             self._complain(error)
         else:
             if shortage is not None:
                 self._tell_of(shortage)
-                self._auto.expired_for_room += len(gone) if shortage.expires else 0
+                self._auto.expired_for_room += shortage.expiring
             for item in gone:
                 log.info("checkpoint %d expired: %s", item.id, item.reason)
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
 
-    def _given_bytes(self) -> int:
+    def given_bytes(self) -> int:
         """How much history went for room in the last hour."""
         now_ns = _uptime_ns()
         self._given = [(ns, size) for ns, size in self._given if now_ns - ns < _GIVEN_NS]
         return sum(size for _, size in self._given)
 
     def _tell_of(self, shortage: Shortage) -> None:
-        if shortage.expires:
+        if shortage.expiring:
             self._given.append((_uptime_ns(), shortage.expirable_bytes))
         free, wanted = max(shortage.free_bytes, 0) >> 20, shortage.wanted_bytes >> 20
-        self._notices.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expires])
+        self._notices.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expiring > 0])
 
     def _now_ns(self) -> int:
         """The time, but no later than the time that has passed allows: a clock that is set forward

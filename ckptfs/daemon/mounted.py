@@ -289,7 +289,7 @@ class Mounted:
 
     def _status(self) -> Record:
         figures = self._service.figures()._asdict()
-        room = self._service.shortage()
+        room = self._service.shortage(self._housekeeping.given_bytes())
         return {
             **self._note._asdict(),
             **figures,

@@ -6,8 +6,8 @@ state before the work began, stays as long as the day's do. Limits come on top, 
 may expire. Moments have limits of their own; a young checkpoint that is one too many for the list
 becomes a moment, so that the list is short and nothing is lost by it.
 
-Where room is short (`make_room`), moments go first, and only what really gives room. For the disk's
-sake nothing goes that is younger than ``keep_all``, and nothing at all if that would not be enough.
+Where room is short, moments go first, and only what really gives room. For the disk's sake nothing
+goes that is younger than ``keep_all``, and nothing at all if that would not be enough.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Figures(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """The disk has ``free_bytes``, less than ``wanted_bytes``; what may expire for that holds
-    ``expirable_bytes``, and goes if ``expires``."""
+    """The disk has ``free_bytes``, less than ``wanted_bytes``. What may expire for that holds
+    ``expirable_bytes``; so many checkpoints are ``expiring``: none if it would not be enough."""
 
     free_bytes: int
     wanted_bytes: int
     expirable_bytes: int
-    expires: bool
+    expiring: int
 
 
 class Insight(NamedTuple):
@@ -333,7 +333,7 @@ class Verdicts:
         chosen = _chosen(old, wanted - free, insight.frees)
         found = sum(chosen.values())
         expires = found >= wanted - free and given < wanted
-        self.shortage = Shortage(free, wanted, found, expires)
+        self.shortage = Shortage(free, wanted, found, len(chosen) if expires else 0)
         if expires:
             self._expire(chosen, f"the disk has less than {wanted:,} bytes free")
 

@@ -49,12 +49,12 @@ def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     return _judge(fs, policy).all()
 
 
-def shortage(fs: Filesystem, policy: RetentionPolicy) -> Shortage | None:
-    """What the disk lacks, if it does, and whether checkpoints expire for that."""
+def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> Shortage | None:
+    """What the disk lacks, if it does, and how many checkpoints expire for that."""
     store = fs.store
     if store.spare_bytes() >= policy.min_free.of(store.disk_bytes()):
         return None
-    return _judge(fs, policy).shortage
+    return _judge(fs, policy, given_bytes=given_bytes).shortage
 
 
 def _judge(
@@ -62,7 +62,6 @@ def _judge(
 ) -> Verdicts:
     fs.settle()
     store = fs.store
-    entries = (undoable(store), redoable(store))
     return judge(
         checkpoints(store),
         policy,
@@ -73,7 +72,7 @@ def _judge(
             store.disk_bytes(),
             given_bytes,
         ),
-        undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
+        undo=_steps_back(store),
         insight=Insight(
             partial(_is_precious, store),
             partial(_precedes_a_loss, store),
@@ -82,6 +81,12 @@ def _judge(
             partial(_frees, store),
         ),
     )
+
+
+def _steps_back(store: Store) -> list[int]:
+    """The checkpoints that `undo` and `redo` go to."""
+    entries = (undoable(store), redoable(store))
+    return [entry.before for entry in entries if entry is not None and entry.before is not None]
 
 
 def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
@@ -133,7 +138,7 @@ def room_makers(
     fs.settle()
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
-    verdicts = judge(every, policy, fs.clock())
+    verdicts = judge(every, policy, fs.clock(), undo=_steps_back(fs.store))
     held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)
     shown = [
         item

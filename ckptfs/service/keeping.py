@@ -132,19 +132,20 @@ def heaviest(service: Service) -> list[dict[str, int]]:
     return [{"id": number, "bytes": size} for number, size in found]
 
 
-def shortage(service: Service) -> Room | None:
-    """Whether the disk has less free than the settings want, and what comes of it."""
+def shortage(service: Service, given_bytes: int = 0) -> Room | None:
+    """Whether the disk has less free than the settings want, and what comes of it, where so much
+    of history went for room in the last hour."""
     store = service.fs.store
     try:
         chosen = service.settings()
     except SettingInvalid:
         return None
-    found = upkeep.shortage(service.fs, chosen.retention)
+    found = upkeep.shortage(service.fs, chosen.retention, given_bytes)
     if found is None and not store.is_full:
         return None
     wanted = chosen.retention.min_free.of(store.disk_bytes())
     free, expirable = max(store.spare_bytes(), 0), found.expirable_bytes if found else 0
-    expires = found is not None and found.expires and bool(chosen.value(_AUTOMATIC))
+    expires = found is not None and found.expiring > 0 and bool(chosen.value(_AUTOMATIC))
     named = service.heaviest() if store.is_full else []
     return Room(free, wanted, expirable, expires, store.is_full, named)
 

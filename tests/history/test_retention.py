@@ -211,7 +211,7 @@ def test_nothing_goes_where_all_that_may_would_not_be_enough() -> None:
     little = made(0, 2, 3, 4, 5, bytes=MIB // 2)
     verdicts = verdicts_on(little, **SHORT)
     assert len(kept(verdicts.all())) == 5
-    assert verdicts.shortage is not None and not verdicts.shortage.expires
+    assert verdicts.shortage is not None and not verdicts.shortage.expiring
     assert len(decide(little, disk_bytes=1 << 30, free_bytes=50 * MIB)) == 2
 
 
@@ -238,7 +238,7 @@ def test_others_who_fill_the_disk_do_not_get_all_of_history_bit_by_bit() -> None
     given = 0
     for _ in range(100):
         verdicts = verdicts_on(left, max_checkpoints=1000, given_bytes=given, **SHORT)
-        if verdicts.shortage is not None and verdicts.shortage.expires:
+        if verdicts.shortage is not None and verdicts.shortage.expiring:
             given += verdicts.shortage.expirable_bytes
         left = [item for item in left if verdicts.found[item.id][0]]
     assert given < 60 * MIB
