@@ -23,8 +23,16 @@ def mount(args: Namespace) -> int:
         return 0
     with screen.progress("Reading") as show:
         started = launch(lambda announcer: _live(plan, announcer), show, ended=lambda: _died(plan))
+    _look_at_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
+
+
+def _look_at_root(plan: rules.Plan) -> None:
+    """Until somebody asks whose it is, the kernel takes the root of a mount for uid 0's, and
+    refuses its owner's chmod."""
+    with suppress(OSError):
+        plan.workspace.path.stat()
 
 
 def _request(args: Namespace) -> rules.MountRequest:

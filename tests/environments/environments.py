@@ -108,6 +108,7 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_content.py::test_random_writes_survive_a_remount
     mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
     mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
+    mounted/test_remount.py::test_the_attributes_of_the_root_are_kept
     mounted/test_in_place.py::test_directories_without_write_permission
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     mounted/test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
@@ -127,7 +128,7 @@ _WIDE = _tests("""
     mounted/test_times.py mounted/test_xattrs.py
     crash/test_after_death.py crash/test_end.py crash/test_kill.py
     security/test_others.py security/test_screen.py
-    cli/test_restore.py cli/test_undo.py cli/test_list.py cli/test_end.py
+    cli/test_restore.py cli/test_undo.py cli/test_list.py
 """)
 
 ORDINARY_USER = Environment(
