@@ -5,7 +5,7 @@ is how the tests themselves are tested: what fails on ext4 or tmpfs is no judge 
 
 CKPTFS_TEST_HOLD and CKPTFS_TEST_VERBS are for other environments (`tests.environments`): with the
 first, another mount namespace has a copy of every mount; the words of the second stand before every
-call but that of `mount`.
+call but those of `mount` and `umount`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ckptfs(
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run the CLI to its end. Nothing it does may take longer than `timeout` seconds."""
-    before = [] if arguments[:1] == ("mount",) else _BEFORE_VERBS
+    before = [] if arguments[:1] in (("mount",), ("umount",)) else _BEFORE_VERBS
     return subprocess.run(
         [*before, sys.executable, "-m", "ckptfs", *map(str, arguments)],
         env=None if env is None else {**os.environ, **env},
