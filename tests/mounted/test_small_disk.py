@@ -21,7 +21,11 @@ from tests.support.mounting import Workspace, scratch, succeed
 from tests.support.trees import plant
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.needs_root, pytest.mark.needs_mount]
+pytestmark = [
+    pytest.mark.needs_root,
+    pytest.mark.needs_mount,
+    pytest.mark.needs_program("mkfs.ext4"),
+]
 
 MIB = 1 << 20
 HOUR_NS = 3_600_000_000_000
