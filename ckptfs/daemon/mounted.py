@@ -315,11 +315,14 @@ class Mounted:
 
     def _status(self) -> Record:
         figures = self._service.figures()._asdict()
+        room = self._service.shortage(self._housekeeping.given_bytes())
         return {
             **self._note._asdict(),
             **figures,
             "unseen": self._auto.unseen,
-            "short_of_room": self._service.is_short_of_room(),
+            "expired_for_room": self._auto.expired_for_room,
+            "short_of_room": room is not None,
+            "room": None if room is None else room._asdict(),
             "read_only": mounts.is_read_only(self._plan.workspace.path),
         }
 
