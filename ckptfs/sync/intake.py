@@ -219,6 +219,10 @@ class Intake:
             self.tally.bytes += leaf.seen.st_size
         return changed
 
+    def has_bytes_of(self, leaf: Leaf, inode: Inode) -> bool:
+        """Whether a file of the store reads like one below, byte by byte."""
+        return content.is_equal(self.fs, self.view, inode, leaf.fd, leaf.seen)
+
     def join_group(self, seen: os.stat_result, inode: Inode) -> None:
         """Say that the hard links of a file below stand for this inode, which had its name before
         this pass; names that the pass gave to another for the same file are moved over."""

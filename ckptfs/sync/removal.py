@@ -11,7 +11,7 @@ import os
 import stat
 
 from ckptfs.model import Ino
-from ckptfs.sync import below
+from ckptfs.sync import below, credentials
 from ckptfs.sync.below import Descent
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Record, decode, ino_of, is_directory
@@ -37,7 +37,7 @@ def _unlink(out: Outlet, fd: int, name: bytes, record: Record, seen: os.stat_res
     if not out.as_noted(record, seen):
         raise Late
     out.stir(seen)
-    os.unlink(name, dir_fd=fd)
+    below.unlink(fd, name)
     out.tally.deleted += 1
 
 
@@ -49,7 +49,8 @@ class _Frame:
     def __init__(self, name: bytes, key: Ino) -> None:
         self.name = name
         self.key = key
-        self.waiting: list[tuple[bytes, Ino]] = []
+        #: Directories in it: name, inode of the store, inode number below.
+        self.waiting: list[tuple[bytes, Ino, int]] = []
 
 
 def clear_directory(
@@ -65,13 +66,23 @@ def clear_directory(
         return
     if not stat.S_ISDIR(seen.st_mode):
         raise Late
+    depth = len(down.names)
+    try:
+        complete = _clear(out, down, name, record)
+    finally:
+        down.leave_to(depth)
+    if not complete:
+        raise Late
+
+
+def _clear(out: Outlet, down: Descent, name: bytes, record: Record) -> bool:
+    """Empty and remove a directory; say whether all of it could go."""
     complete = True
-    frames = [_go_in(out, down, name, record.ino)]
+    frames = [_go_in(out, down, name, record.ino, record.below_ino)]
     while frames:
         frame = frames[-1]
         if frame.waiting:
-            inner, key = frame.waiting.pop()
-            frames.append(_go_in(out, down, inner, key))
+            frames.append(_go_in(out, down, *frame.waiting.pop()))
             continue
         complete = _empty(out, down, frame) and complete
         frames.pop()
@@ -79,14 +90,13 @@ def clear_directory(
         complete = _remove_empty(out, down, frame.name) and complete
         if frames and complete:
             out.owe(frames[-1].key, frame.name, None)
-    if not complete:
-        raise Late
+    return complete
 
 
-def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino) -> _Frame:
+def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino, below_ino: int) -> _Frame:
     """Enter a directory and find the directories in it; what the store has moved is put aside."""
-    down.enter(name)
-    if os.geteuid() != 0:
+    seen = down.enter_known(name, below_ino)
+    if os.geteuid() != 0 or credentials.is_other(seen):
         with contextlib.suppress(OSError):
             os.fchmod(down.fd, 0o700)
     frame = _Frame(name, key)
@@ -98,7 +108,7 @@ def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino) -> _Frame:
             continue
         seen = below.look(down.fd, inner)
         if seen is not None and stat.S_ISDIR(seen.st_mode):
-            frame.waiting.append((inner, ino_of(value)))
+            frame.waiting.append((inner, ino_of(value), seen.st_ino))
     return frame
 
 
@@ -126,7 +136,7 @@ def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
 
 def _remove_empty(out: Outlet, down: Descent, name: bytes) -> bool:
     try:
-        os.rmdir(name, dir_fd=down.fd)
+        below.rmdir(down.fd, name)
     except OSError:
         return False
     out.tally.deleted += 1

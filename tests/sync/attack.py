@@ -1,0 +1,119 @@
+"""Another user at work in a directory while a pass of root's is under way.
+
+Every system call of the pass that names something, or acts on it, is a step. Before one of them the
+other user, a process of its own, does to the directory what the kernel lets it do. A test tries
+every step, so that no window between a check and an act is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.peer import Peer
+
+#: What a pass looks at or changes something with. `read` and `pread` are where a digest is made.
+_CALLS = (
+    "stat", "fstat", "open", "readlink", "listdir", "pread", "chmod", "fchmod", "chown", "fchown",
+    "utime", "link", "rename", "unlink", "mkdir", "rmdir", "symlink", "mknod", "pwrite",
+    "setxattr", "removexattr", "close",
+)  # fmt: skip
+
+Deed = Callable[[], None]
+
+
+class Steps:
+    """Counts the calls, and lets the deeds happen before those that they are for."""
+
+    def __init__(self, deeds: dict[int, Deed]) -> None:
+        self.count = 0
+        self._deeds = deeds
+        self._busy = False
+
+    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            if not self._busy:
+                self.count += 1
+                deed = self._deeds.get(self.count)
+                if deed is not None:
+                    self._busy = True
+                    try:
+                        deed()
+                    finally:
+                        self._busy = False
+            return call(*args, **options)
+
+        return step
+
+
+@contextmanager
+def attacked(deeds: dict[int, Deed]) -> Iterator[Steps]:
+    """Let each deed happen before the step of its number in the pass inside."""
+    steps = Steps(deeds)
+    saved = [(name, getattr(os, name)) for name in _CALLS]
+    for name, call in saved:
+        setattr(os, name, steps.wrap(call))
+    try:
+        yield steps
+    finally:
+        for name, call in saved:
+            setattr(os, name, call)
+
+
+class Kept(NamedTuple):
+    """What nobody but root may change of something that is root's alone."""
+
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+    xattrs: tuple[str, ...]
+
+
+class Held:
+    """Something of root's, held by a descriptor whatever its name becomes."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY)
+        self.before = self.now()
+
+    def now(self) -> Kept:
+        seen = os.fstat(self._fd)
+        size = seen.st_size if not os.path.isdir(f"/proc/self/fd/{self._fd}") else 0
+        mtime_ns = seen.st_mtime_ns if size else 0
+        attributes = tuple(os.listxattr(self._fd))
+        return Kept(seen.st_mode, seen.st_uid, seen.st_gid, size, mtime_ns, attributes)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def by(user: Peer, function: Callable[..., object], *arguments: object) -> Deed:
+    """A deed of the other user; what the kernel does not let it do is not done."""
+
+    def deed() -> None:
+        with suppress(OSError):
+            user(function, *arguments)
+
+    return deed
+
+
+def swap(new: str, old: str) -> None:
+    """Put one thing in the place of another, whatever that is; the other stays beside it."""
+    aside = f"{old}.aside"
+    with suppress(FileNotFoundError):
+        os.rename(old, aside)
+    os.rename(new, old)
+
+
+def swap_unfinished(new: str, directory: str) -> None:
+    """Put something in the place of whatever root has not finished yet in a directory."""
+    for name in os.listdir(directory):
+        if name.startswith(".ckptfs-tmp-"):
+            os.rename(f"{directory}/{name}", f"{directory}/moved")
+            os.rename(new, f"{directory}/{name}")
+            return

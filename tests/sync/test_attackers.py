@@ -1,0 +1,189 @@
+"""Root writes back into a directory of another user, who exchanges things at any step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs.model import Attributes
+
+from tests.support.peer import NOBODY, Peer, peer
+from tests.sync.attack import Deed, Held, Steps, attacked, by, swap, swap_unfinished
+from tests.sync.pair import Pair
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others attack it")
+
+TOOL, EVIL, SECRET = b"the tool that root made", b"what another user wants to run", b"root's alone"
+
+
+@pytest.fixture(scope="module")
+def nobody() -> Iterator[Peer]:
+    with peer(NOBODY) as process:
+        yield process
+
+
+class Scene:
+    """A directory of another user below root's store, and a second one of that user beside it."""
+
+    def __init__(self, root: Path, nobody: Peer) -> None:
+        root.mkdir()
+        self.nobody = nobody
+        self.pair = Pair(root)
+        self.below = self.pair.below
+        self.beside = root / "beside"
+        self.beside.mkdir()
+        root.chmod(0o755)
+        self.give(self.below, self.beside)
+        self.evil = self.beside / "evil"
+        self.evil.write_bytes(EVIL)
+        self.evil.chmod(0o755)
+        self.give(self.evil)
+        self.secret = self.beside / "secret"
+        self.secret.write_bytes(SECRET)
+        self.secret.chmod(0o600)
+        self.held = [Held(self.secret)]
+
+    def give(self, *paths: Path) -> None:
+        for path in paths:
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+    def file(self, name: str, data: bytes = TOOL, mode: int = 0o644) -> Path:
+        """A file of the other user's in the directory."""
+        path = self.below / name
+        path.write_bytes(data)
+        path.chmod(mode)
+        self.give(path)
+        return path
+
+    def set(self, name: str, attributes: Attributes) -> None:
+        self.pair.fs.setattr(self.pair.fs.head, self.pair.inode(name).ino, attributes)
+
+    def swap(self, new: Path, name: str) -> Deed:
+        return by(self.nobody, swap, str(new), str(self.below / name))
+
+    def close(self) -> None:
+        for held in self.held:
+            held.close()
+        self.pair.fs.commit()
+        self.pair.store.close()
+
+    # -- what must hold ---------------------------------------------------------------------------
+
+    def judge(self, step: object) -> None:
+        for held in self.held:
+            assert held.now() == held.before, f"step {step}: root's own was given away"
+        for path in [*self.below.rglob("*"), *self.beside.rglob("*")]:
+            seen = path.lstat()
+            if stat.S_ISREG(seen.st_mode) and seen.st_uid == 0 and seen.st_mode & 0o6000:
+                assert path.read_bytes() == TOOL, f"step {step}: {path} has root's rights"
+            if stat.S_ISREG(seen.st_mode) and seen.st_uid != 0:
+                assert path.read_bytes() != SECRET, f"step {step}: {path} shows root's secret"
+
+
+Prepare = Callable[[Scene], Deed]
+
+
+def tool_becomes_roots(scene: Scene) -> Deed:
+    """Root made a program of the user's its own, and gave it its rights."""
+    scene.file("tool", mode=0o755)
+    scene.pair.scan()
+    scene.set("tool", Attributes(mode=0o104755, uid=0, gid=0))
+    return scene.swap(scene.evil, "tool")
+
+
+def attributes_change(scene: Scene) -> Deed:
+    """Attributes alone changed, so that the file below stays and gets them."""
+    scene.file("file", mode=0o644)
+    scene.pair.scan()
+    scene.set("file", Attributes(mode=0o100666, mtime_ns=5 * 10**18 // 4))
+    scene.pair.fs.setxattr(scene.pair.fs.head, scene.pair.inode("file").ino, b"user.x", b"y")
+    return scene.swap(scene.secret, "file")
+
+
+def owner_changes(scene: Scene) -> Deed:
+    """Root gave a file of its own to the user."""
+    path = scene.file("file")
+    os.chown(path, 0, 0)
+    scene.pair.scan()
+    scene.set("file", Attributes(mode=0o100666, uid=NOBODY, gid=NOBODY))
+    return scene.swap(scene.secret, "file")
+
+
+def directory_is_made(scene: Scene) -> Deed:
+    """A directory of the user's own comes down, in whose place one of root's is put."""
+    vault = scene.below / "vault"
+    vault.mkdir(mode=0o700)
+    (vault / "key").write_bytes(SECRET)
+    (vault / "key").chmod(0o600)
+    scene.held += [Held(vault), Held(vault / "key")]
+    scene.pair.scan()
+    scene.pair.mkdir("made")
+    scene.set("made", Attributes(mode=0o40777, uid=NOBODY, gid=NOBODY))
+    scene.pair.write("made/key", "written over it")
+    return scene.swap(vault, "made")
+
+
+def directory_is_dressed(scene: Scene) -> Deed:
+    vault, known = scene.below / "vault", scene.below / "known"
+    for path in (vault, known):
+        path.mkdir(mode=0o700)
+    scene.held += [Held(vault)]
+    scene.pair.scan()
+    scene.set("known", Attributes(mode=0o40777, uid=NOBODY, gid=NOBODY))
+    return scene.swap(vault, "known")
+
+
+def nodes_are_made(scene: Scene) -> Deed:
+    """A FIFO and a link come down under names for unfinished things."""
+    scene.pair.scan()
+    for name, mode in (("pipe", stat.S_IFIFO | 0o666), ("socket", stat.S_IFSOCK | 0o666)):
+        scene.pair.mknod(name, mode)
+        scene.set(name, Attributes(mode=mode, uid=NOBODY, gid=NOBODY))
+    scene.pair.symlink("link", "anywhere")
+    scene.set("link", Attributes(uid=NOBODY, gid=NOBODY))
+    return by(scene.nobody, swap_unfinished, str(scene.secret), str(scene.below))
+
+
+def links_are_made(scene: Scene) -> Deed:
+    scene.file("one")
+    scene.pair.scan()
+    scene.pair.link("one", "two")
+    return scene.swap(scene.secret, "one")
+
+
+SCENES = [
+    tool_becomes_roots,
+    attributes_change,
+    owner_changes,
+    directory_is_made,
+    directory_is_dressed,
+    nodes_are_made,
+    links_are_made,
+]
+
+
+def _run(scene: Scene, deeds: dict[int, Deed]) -> Steps:
+    with attacked(deeds) as steps:
+        scene.pair.write_back()
+    return steps
+
+
+@pytest.mark.parametrize("prepare", SCENES)
+def test_nothing_is_given_away_at_any_step_of_a_write_back(
+    memory_path: Path, nobody: Peer, prepare: Prepare
+) -> None:
+    memory_path.chmod(0o755)
+    step, count = 0, 1
+    while step < count:
+        step += 1
+        scene = Scene(memory_path / str(step), nobody)
+        count = _run(scene, {step: prepare(scene)}).count
+        scene.judge(step)
+        scene.close()
+        shutil.rmtree(memory_path / str(step))
+    assert step > 10
