@@ -19,7 +19,7 @@ for _call in (_setfsuid, _setfsgid):
 _NOBODY = 0xFFFFFFFF
 
 
-class acting_for:  # noqa: N801 - used like a function, and faster than a generator
+class acting_for:
     """With the rights of whoever owns a directory, given by what fstat says of it.
 
     Only root can act for another; everyone else, and root in a directory of its own, stays what it

@@ -9,9 +9,9 @@ import stat
 from functools import partial
 
 from ckptfs.model import Attributes, Inode
+from ckptfs.sync.below import SET_ID
 from ckptfs.sync.decide import Action, Side, decide
 from ckptfs.sync.frames import Frame, Scene
-from ckptfs.sync.below import SET_ID
 from ckptfs.sync.intake import agrees, attributes_of, merged
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.ledger import Record, agreement, half_done, seen_again
@@ -167,7 +167,11 @@ def _take_rights(
     if record.is_half_done:
         wanted = attributes_of(leaf.seen)
     if wanted is None:
-        return inode, False
+        # The store has an owner that the file below could not be given to.
+        bare = inode.mode & ~SET_ID
+        return (
+            inode if bare == inode.mode else scene.intake.dress(inode, Attributes(mode=bare))
+        ), False
     rights = Attributes(mode=wanted.mode, uid=wanted.uid, gid=wanted.gid)
     return scene.intake.dress(inode, rights), True
 
@@ -229,16 +233,25 @@ def _below_rights(leaf: Leaf) -> Rights:
     return _rights(leaf.seen.st_mode, leaf.seen.st_uid, leaf.seen.st_gid)
 
 
+def _opens_up(mode: int, than: int, leaf: Leaf, record: Record) -> bool:
+    """Whether a mode lets more people in than another, and another file took the name below: one
+    that was open in place of this one must not open it, nor the reverse."""
+    return leaf.seen.st_ino != record.below_ino and bool(mode & ~than & 0o777)
+
+
 def _may_keep_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
     """Whether the store's content can take the attributes that changed below."""
     known = (_rights(*record[:3]), _rights(inode.mode, inode.uid, inode.gid))
-    return _below_rights(leaf) in known
+    taken = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
+    return _below_rights(leaf) in known and not _opens_up(taken, inode.mode, leaf, record)
 
 
 def _may_take_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
     """Whether the content from below can take the attributes that changed in the store."""
     stored = _rights(inode.mode, inode.uid, inode.gid)
-    return stored in (_rights(*record[:3]), _below_rights(leaf))
+    known = (_rights(*record[:3]), _below_rights(leaf))
+    kept = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
+    return stored in known and not _opens_up(kept, leaf.seen.st_mode, leaf, record)
 
 
 def _merge_same_content(

@@ -14,7 +14,7 @@ from functools import partial
 
 from ckptfs.model import Ino, Inode
 from ckptfs.sync import below, credentials, lay
-from ckptfs.sync.ledger import Record
+from ckptfs.sync.ledger import NEVER, Record
 from ckptfs.sync.outlet import Late, Outlet, Twin
 from ckptfs.sync.removal import clear_directory
 
@@ -125,7 +125,7 @@ def _change(
 ) -> None:
     """Something stands below that the store has changed since, or that has several names."""
     same_type = stat.S_IFMT(inode.mode) == stat.S_IFMT(seen.st_mode)
-    may_stay = same_type and _may_keep(out, inode, seen) and not _needs_new(inode, seen)
+    may_stay = same_type and _may_keep(out, inode, seen) and not _needs_new(inode, record, seen)
     if may_stay and out.digest(inode) == record.digest:
         # The digest took its time; what stands below is looked at again behind it.
         changed = _dress(out, name, inode, record)
@@ -139,16 +139,18 @@ def _change(
     out.tally.modified += 1
 
 
-def _needs_new(inode: Inode, seen: os.stat_result) -> bool:
+def _needs_new(inode: Inode, record: Record, seen: os.stat_result) -> bool:
     """Whether a file has to be written anew to get its attributes. Who could write to the file
     below may still have it open, or mapped: what runs with another's rights, or is another's from
-    now on, must be an inode that nobody but us ever had."""
+    now on, must be an inode that nobody but us ever had. So must one that lets more people in,
+    if the file below never was the store's: somebody put it there, and it may be closed to him."""
     if not inode.is_file:
         return False
     other_owner = (inode.uid, inode.gid) != (seen.st_uid, seen.st_gid)
     gets_set_id = inode.mode != seen.st_mode and bool(inode.mode & below.SET_ID)
+    opens_up = bool(inode.mode & ~seen.st_mode & 0o777) and record.stored_ctime_ns == NEVER
     # Without root's rights the owner stays what it is, whichever way it is written.
-    return gets_set_id or (other_owner and os.geteuid() == 0)
+    return gets_set_id or opens_up or (other_owner and os.geteuid() == 0)
 
 
 def _may_keep(out: Outlet, inode: Inode, seen: os.stat_result) -> bool:
@@ -178,9 +180,7 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | Non
         os.close(fd)
 
 
-def _dress_pinned(
-    out: Outlet, fd: int, inode: Inode, record: Record, now: os.stat_result
-) -> bool:
+def _dress_pinned(out: Outlet, fd: int, inode: Inode, record: Record, now: os.stat_result) -> bool:
     changed = False
     if inode.is_file and out.xattrs_digest(inode) != record.xattrs:
         wanted = lay.xattrs_of(out.fs, out.view, inode)

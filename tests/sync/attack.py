@@ -110,6 +110,12 @@ def swap(new: str, old: str) -> None:
     os.rename(new, old)
 
 
+def swap_back(new: str, old: str) -> None:
+    """What `swap` did, undone."""
+    os.rename(old, new)
+    os.rename(f"{old}.aside", old)
+
+
 def swap_unfinished(new: str, directory: str) -> None:
     """Put something in the place of whatever root has not finished yet in a directory."""
     for name in os.listdir(directory):

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import Attributes
-
 from tests.support.peer import NOBODY, Peer, peer
-from tests.sync.attack import Deed, Held, Steps, attacked, by, swap, swap_unfinished
+from tests.sync.attack import Deed, Held, attacked, by, swap, swap_back, swap_unfinished
 from tests.sync.pair import Pair
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others attack it")
@@ -30,7 +29,8 @@ def nobody() -> Iterator[Peer]:
 class Scene:
     """A directory of another user below root's store, and a second one of that user beside it."""
 
-    def __init__(self, root: Path, nobody: Peer) -> None:
+    def __init__(self, root: Path, nobody: Peer, mode: int | None = None) -> None:
+        """With ``mode`` the directory is root's own, and others may do in it what that says."""
         root.mkdir()
         self.nobody = nobody
         self.pair = Pair(root)
@@ -38,7 +38,11 @@ class Scene:
         self.beside = root / "beside"
         self.beside.mkdir()
         root.chmod(0o755)
-        self.give(self.below, self.beside)
+        self.give(self.beside)
+        if mode is None:
+            self.give(self.below)
+        else:
+            self.below.chmod(mode)
         self.evil = self.beside / "evil"
         self.evil.write_bytes(EVIL)
         self.evil.chmod(0o755)
@@ -63,8 +67,11 @@ class Scene:
     def set(self, name: str, attributes: Attributes) -> None:
         self.pair.fs.setattr(self.pair.fs.head, self.pair.inode(name).ino, attributes)
 
-    def swap(self, new: Path, name: str) -> Deed:
-        return by(self.nobody, swap, str(new), str(self.below / name))
+    def swap(self, new: Path, name: str) -> tuple[Deed, Deed]:
+        """To put something in the place of another, and to put both back."""
+        old = str(self.below / name)
+        there = by(self.nobody, swap, str(new), old)
+        return there, by(self.nobody, swap_back, str(new), old)
 
     def close(self) -> None:
         for held in self.held:
@@ -77,18 +84,30 @@ class Scene:
     def judge(self, step: object) -> None:
         for held in self.held:
             assert held.now() == held.before, f"step {step}: root's own was given away"
-        for path in [*self.below.rglob("*"), *self.beside.rglob("*")]:
-            seen = path.lstat()
-            if stat.S_ISREG(seen.st_mode) and seen.st_uid == 0 and seen.st_mode & 0o6000:
-                assert path.read_bytes() == TOOL, f"step {step}: {path} has root's rights"
-            if stat.S_ISREG(seen.st_mode) and seen.st_uid != 0:
-                assert path.read_bytes() != SECRET, f"step {step}: {path} shows root's secret"
+        paths = [*self.below.rglob("*"), *self.beside.rglob("*")]
+        found = [(str(path), path.lstat(), path) for path in paths]
+        for name, seen, path in found:
+            if stat.S_ISREG(seen.st_mode):
+                self._judge_file(
+                    f"step {step}: {name}", seen.st_mode, seen.st_uid, path.read_bytes()
+                )
+        for name, facts in self.pair.stored().items():
+            if facts.type == "-":
+                self._judge_file(
+                    f"step {step}: stored {name}", facts.mode, facts.uid, facts.content
+                )
+
+    def _judge_file(self, name: str, mode: int, uid: int, data: bytes) -> None:
+        if uid == 0 and mode & 0o6000:
+            assert data == TOOL, f"{name} has root's rights"
+        if data == SECRET:
+            assert uid == 0 and not mode & 0o077, f"{name} shows root's secret"
 
 
-Prepare = Callable[[Scene], Deed]
+Prepare = Callable[[Scene], tuple[Deed, Deed]]
 
 
-def tool_becomes_roots(scene: Scene) -> Deed:
+def tool_becomes_roots(scene: Scene) -> tuple[Deed, Deed]:
     """Root made a program of the user's its own, and gave it its rights."""
     scene.file("tool", mode=0o755)
     scene.pair.scan()
@@ -96,7 +115,7 @@ def tool_becomes_roots(scene: Scene) -> Deed:
     return scene.swap(scene.evil, "tool")
 
 
-def attributes_change(scene: Scene) -> Deed:
+def attributes_change(scene: Scene) -> tuple[Deed, Deed]:
     """Attributes alone changed, so that the file below stays and gets them."""
     scene.file("file", mode=0o644)
     scene.pair.scan()
@@ -105,7 +124,7 @@ def attributes_change(scene: Scene) -> Deed:
     return scene.swap(scene.secret, "file")
 
 
-def owner_changes(scene: Scene) -> Deed:
+def owner_changes(scene: Scene) -> tuple[Deed, Deed]:
     """Root gave a file of its own to the user."""
     path = scene.file("file")
     os.chown(path, 0, 0)
@@ -114,7 +133,7 @@ def owner_changes(scene: Scene) -> Deed:
     return scene.swap(scene.secret, "file")
 
 
-def directory_is_made(scene: Scene) -> Deed:
+def directory_is_made(scene: Scene) -> tuple[Deed, Deed]:
     """A directory of the user's own comes down, in whose place one of root's is put."""
     vault = scene.below / "vault"
     vault.mkdir(mode=0o700)
@@ -128,7 +147,7 @@ def directory_is_made(scene: Scene) -> Deed:
     return scene.swap(vault, "made")
 
 
-def directory_is_dressed(scene: Scene) -> Deed:
+def directory_is_dressed(scene: Scene) -> tuple[Deed, Deed]:
     vault, known = scene.below / "vault", scene.below / "known"
     for path in (vault, known):
         path.mkdir(mode=0o700)
@@ -138,7 +157,7 @@ def directory_is_dressed(scene: Scene) -> Deed:
     return scene.swap(vault, "known")
 
 
-def nodes_are_made(scene: Scene) -> Deed:
+def nodes_are_made(scene: Scene) -> tuple[Deed, Deed]:
     """A FIFO and a link come down under names for unfinished things."""
     scene.pair.scan()
     for name, mode in (("pipe", stat.S_IFIFO | 0o666), ("socket", stat.S_IFSOCK | 0o666)):
@@ -146,10 +165,11 @@ def nodes_are_made(scene: Scene) -> Deed:
         scene.set(name, Attributes(mode=mode, uid=NOBODY, gid=NOBODY))
     scene.pair.symlink("link", "anywhere")
     scene.set("link", Attributes(uid=NOBODY, gid=NOBODY))
-    return by(scene.nobody, swap_unfinished, str(scene.secret), str(scene.below))
+    there = by(scene.nobody, swap_unfinished, str(scene.secret), str(scene.below))
+    return there, by(scene.nobody, swap_back, str(scene.secret), str(scene.below / "moved"))
 
 
-def links_are_made(scene: Scene) -> Deed:
+def links_are_made(scene: Scene) -> tuple[Deed, Deed]:
     scene.file("one")
     scene.pair.scan()
     scene.pair.link("one", "two")
@@ -167,23 +187,50 @@ SCENES = [
 ]
 
 
-def _run(scene: Scene, deeds: dict[int, Deed]) -> Steps:
-    with attacked(deeds) as steps:
-        scene.pair.write_back()
-    return steps
+def _try_every_step(
+    memory_path: Path,
+    nobody: Peer,
+    prepare: Prepare,
+    *,
+    mode: int | None = None,
+    undone_after: int = 0,
+) -> None:
+    memory_path.chmod(0o755)
+    step, count = 0, 1
+    while step < count:
+        step += 1
+        scene = Scene(memory_path / str(step), nobody, mode)
+        deed, undo = prepare(scene)
+        deeds = {step: deed}
+        if undone_after:
+            deeds[step + undone_after] = undo
+        with attacked(deeds) as steps:
+            scene.pair.write_back()
+        count = steps.count
+        scene.judge(step)
+        scene.close()
+        shutil.rmtree(memory_path / str(step))
+    assert step > 10
 
 
 @pytest.mark.parametrize("prepare", SCENES)
 def test_nothing_is_given_away_at_any_step_of_a_write_back(
     memory_path: Path, nobody: Peer, prepare: Prepare
 ) -> None:
-    memory_path.chmod(0o755)
-    step, count = 0, 1
-    while step < count:
-        step += 1
-        scene = Scene(memory_path / str(step), nobody)
-        count = _run(scene, {step: prepare(scene)}).count
-        scene.judge(step)
-        scene.close()
-        shutil.rmtree(memory_path / str(step))
-    assert step > 10
+    _try_every_step(memory_path, nobody, prepare)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open", "sticky"])
+@pytest.mark.parametrize("prepare", SCENES)
+def test_nor_where_the_directory_is_roots_and_others_may_write_to_it(
+    memory_path: Path, nobody: Peer, prepare: Prepare, mode: int
+) -> None:
+    _try_every_step(memory_path, nobody, prepare, mode=mode)
+
+
+@pytest.mark.parametrize("undone_after", [1, 2, 3, 5])
+@pytest.mark.parametrize("prepare", SCENES)
+def test_nor_if_it_is_put_back_some_steps_later(
+    memory_path: Path, nobody: Peer, prepare: Prepare, undone_after: int
+) -> None:
+    _try_every_step(memory_path, nobody, prepare, undone_after=undone_after)
