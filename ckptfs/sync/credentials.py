@@ -49,6 +49,11 @@ class acting_for:
             _setfsgid(self._gid)
 
 
+def needs_mode(directory: os.stat_result) -> bool:
+    """Whether we need the owner's write permission in a directory to change entries there."""
+    return os.geteuid() != 0 or directory.st_uid != 0
+
+
 def is_other(directory: os.stat_result) -> bool:
     """Whether `acting_for` acts for another user."""
     return os.geteuid() == 0 and directory.st_uid != 0

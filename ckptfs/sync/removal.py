@@ -7,6 +7,7 @@ differently, stays, with the directories above it, until a scan has brought it i
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -69,6 +70,10 @@ def clear_directory(
     depth = len(down.names)
     try:
         complete = _clear(out, down, name, record)
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise Late from error
+        raise
     finally:
         down.leave_to(depth)
     if not complete:
@@ -96,7 +101,7 @@ def _clear(out: Outlet, down: Descent, name: bytes, record: Record) -> bool:
 def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino, below_ino: int) -> _Frame:
     """Enter a directory and find the directories in it; what the store has moved is put aside."""
     seen = down.enter_known(name, below_ino)
-    if os.geteuid() != 0 or credentials.is_other(seen):
+    if seen.st_mode & 0o300 != 0o300 and credentials.needs_mode(seen):
         with contextlib.suppress(OSError):
             os.fchmod(down.fd, 0o700)
     frame = _Frame(name, key)
@@ -106,9 +111,9 @@ def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino, below_ino: int) ->
         if ino_of(value) in out.moved:
             out.park(ino_of(value))
             continue
-        seen = below.look(down.fd, inner)
-        if seen is not None and stat.S_ISDIR(seen.st_mode):
-            frame.waiting.append((inner, ino_of(value), seen.st_ino))
+        record, there = decode(value), below.look(down.fd, inner)
+        if record is not None and there is not None and stat.S_ISDIR(there.st_mode):
+            frame.waiting.append((inner, ino_of(value), record.below_ino))
     return frame
 
 

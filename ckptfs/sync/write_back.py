@@ -184,7 +184,7 @@ def _prepare(out: Outlet, frame: Frame) -> None:
     moves.begin(out.fs)
     seen = os.fstat(out.down.fd)
     mode = stat.S_IMODE(seen.st_mode)
-    if mode & 0o300 != 0o300 and (os.geteuid() != 0 or credentials.is_other(seen)):
+    if mode & 0o300 != 0o300 and credentials.needs_mode(seen):
         # A read-only directory of the user's own, as package caches have them.
         os.fchmod(out.down.fd, mode | 0o700)
 

@@ -72,13 +72,16 @@ class Kept(NamedTuple):
     size: int
     mtime_ns: int
     xattrs: tuple[str, ...]
+    has_name: bool
 
 
 class Held:
     """Something of root's, held by a descriptor whatever its name becomes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, safe: bool = False) -> None:
+        """``safe``: it stands where only root can take its name away."""
         self._fd = os.open(path, os.O_RDONLY)
+        self._safe = safe
         self.before = self.now()
 
     def now(self) -> Kept:
@@ -86,7 +89,15 @@ class Held:
         size = seen.st_size if not os.path.isdir(f"/proc/self/fd/{self._fd}") else 0
         mtime_ns = seen.st_mtime_ns if size else 0
         attributes = tuple(os.listxattr(self._fd))
-        return Kept(seen.st_mode, seen.st_uid, seen.st_gid, size, mtime_ns, attributes)
+        return Kept(
+            seen.st_mode,
+            seen.st_uid,
+            seen.st_gid,
+            size,
+            mtime_ns,
+            attributes,
+            has_name=seen.st_nlink > 0 or not self._safe,
+        )
 
     def close(self) -> None:
         os.close(self._fd)
@@ -123,3 +134,17 @@ def swap_unfinished(new: str, directory: str) -> None:
             os.rename(f"{directory}/{name}", f"{directory}/moved")
             os.rename(new, f"{directory}/{name}")
             return
+
+
+def swap_first(new: str, places: list[str]) -> None:
+    """Put something in the place of whichever of these was made last."""
+    there = [place for place in places if os.path.lexists(place)]
+    if there:
+        os.rename(new, max(there, key=lambda place: os.lstat(place).st_ctime_ns))
+
+
+def put_link(target: str, place: str) -> None:
+    """Put a symbolic link in the place of a directory, which stays beside it, or of nothing."""
+    with suppress(FileNotFoundError):
+        os.rename(place, f"{place}.aside")
+    os.symlink(target, place)

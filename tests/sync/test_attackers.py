@@ -6,16 +6,31 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from ckptfs.errors import DestinationInvalid
 from ckptfs.model import Attributes
+from ckptfs.sync import export_tree
 from tests.support.peer import NOBODY, Peer, peer
-from tests.sync.attack import Deed, Held, attacked, by, swap, swap_back, swap_unfinished
+from tests.sync.attack import (
+    Deed,
+    Held,
+    attacked,
+    by,
+    put_link,
+    swap,
+    swap_back,
+    swap_first,
+    swap_unfinished,
+)
 from tests.sync.pair import Pair
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others attack it")
+
+DEEP = pytest.mark.deep
 
 TOOL, EVIL, SECRET = b"the tool that root made", b"what another user wants to run", b"root's alone"
 
@@ -107,6 +122,16 @@ class Scene:
 Prepare = Callable[[Scene], tuple[Deed, Deed]]
 
 
+def a_vault(scene: Scene) -> Path:
+    """A directory in the workspace that only root may enter, with something in it."""
+    vault = scene.below / "vault"
+    vault.mkdir(mode=0o700)
+    (vault / "key").write_bytes(SECRET)
+    (vault / "key").chmod(0o600)
+    scene.held += [Held(vault), Held(vault / "key", safe=True)]
+    return vault
+
+
 def tool_becomes_roots(scene: Scene) -> tuple[Deed, Deed]:
     """Root made a program of the user's its own, and gave it its rights."""
     scene.file("tool", mode=0o755)
@@ -135,11 +160,7 @@ def owner_changes(scene: Scene) -> tuple[Deed, Deed]:
 
 def directory_is_made(scene: Scene) -> tuple[Deed, Deed]:
     """A directory of the user's own comes down, in whose place one of root's is put."""
-    vault = scene.below / "vault"
-    vault.mkdir(mode=0o700)
-    (vault / "key").write_bytes(SECRET)
-    (vault / "key").chmod(0o600)
-    scene.held += [Held(vault), Held(vault / "key")]
+    vault = a_vault(scene)
     scene.pair.scan()
     scene.pair.mkdir("made")
     scene.set("made", Attributes(mode=0o40777, uid=NOBODY, gid=NOBODY))
@@ -176,6 +197,30 @@ def links_are_made(scene: Scene) -> tuple[Deed, Deed]:
     return scene.swap(scene.secret, "one")
 
 
+def tree_is_removed(scene: Scene) -> tuple[Deed, Deed]:
+    """A directory goes, in whose place one of root's is put."""
+    vault = a_vault(scene)
+    doomed = scene.below / "doomed"
+    doomed.mkdir(mode=0o700)
+    (doomed / "key").write_bytes(b"to be removed")
+    scene.give(doomed, doomed / "key")
+    scene.pair.scan()
+    scene.pair.remove("doomed")
+    return scene.swap(vault, "doomed")
+
+
+def tree_is_moved(scene: Scene) -> tuple[Deed, Deed]:
+    vault = a_vault(scene)
+    old = scene.below / "old"
+    old.mkdir()
+    (old / "key").write_bytes(b"to be moved")
+    scene.give(old, old / "key")
+    scene.pair.scan()
+    scene.pair.rename("old", "new")
+    scene.pair.write("new/key", "and written to")
+    return scene.swap(vault, "old")
+
+
 SCENES = [
     tool_becomes_roots,
     attributes_change,
@@ -184,6 +229,8 @@ SCENES = [
     directory_is_dressed,
     nodes_are_made,
     links_are_made,
+    tree_is_removed,
+    tree_is_moved,
 ]
 
 
@@ -220,7 +267,9 @@ def test_nothing_is_given_away_at_any_step_of_a_write_back(
     _try_every_step(memory_path, nobody, prepare)
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open", "sticky"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(0o777, id="open"), pytest.param(0o1777, id="sticky", marks=DEEP)]
+)
 @pytest.mark.parametrize("prepare", SCENES)
 def test_nor_where_the_directory_is_roots_and_others_may_write_to_it(
     memory_path: Path, nobody: Peer, prepare: Prepare, mode: int
@@ -228,9 +277,62 @@ def test_nor_where_the_directory_is_roots_and_others_may_write_to_it(
     _try_every_step(memory_path, nobody, prepare, mode=mode)
 
 
-@pytest.mark.parametrize("undone_after", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "undone_after", [2, *(pytest.param(after, marks=DEEP) for after in (1, 3, 4, 5, 8))]
+)
 @pytest.mark.parametrize("prepare", SCENES)
 def test_nor_if_it_is_put_back_some_steps_later(
     memory_path: Path, nobody: Peer, prepare: Prepare, undone_after: int
 ) -> None:
     _try_every_step(memory_path, nobody, prepare, undone_after=undone_after)
+
+
+# -- export ----------------------------------------------------------------------------------------
+
+
+def test_nor_by_an_export_into_a_directory_of_another(memory_path: Path, nobody: Peer) -> None:
+    memory_path.chmod(0o755)
+    step, count = 0, 1
+    while step < count:
+        step += 1
+        scene = Scene(memory_path / str(step), nobody)
+        nodes_are_made(scene)
+        links_are_made(scene)
+        dest = scene.beside.parent / "dest"
+        dest.mkdir()
+        scene.give(dest)
+        names = ["pipe", "link", "socket", "one", "two"]
+        deed = by(nobody, swap_first, str(scene.secret), [f"{dest}/{name}" for name in names])
+        with attacked({step: deed}) as steps:
+            export_tree(scene.pair.fs, scene.pair.fs.head, dest)
+        count = steps.count
+        scene.judge(step)
+        scene.close()
+        shutil.rmtree(memory_path / str(step))
+    assert step > 30
+
+
+def test_nor_through_a_link_in_the_place_of_an_exports_destination(
+    memory_path: Path, nobody: Peer
+) -> None:
+    memory_path.chmod(0o755)
+    step, count = 0, 1
+    while step < count:
+        step += 1
+        scene = Scene(memory_path / str(step), nobody)
+        scene.file("file")
+        scene.pair.scan()
+        victim = memory_path / str(step) / "victim"
+        victim.mkdir(mode=0o700)
+        held = Held(victim)
+        dest = scene.beside / "dest"
+        deed = by(nobody, put_link, str(victim), str(dest))
+        with attacked({step: deed}) as steps, suppress(DestinationInvalid):
+            export_tree(scene.pair.fs, scene.pair.fs.head, dest)
+        count = steps.count
+        assert held.now() == held.before, f"step {step}"
+        assert os.listdir(victim) == [], f"step {step}"
+        held.close()
+        scene.close()
+        shutil.rmtree(memory_path / str(step))
+    assert step > 10
