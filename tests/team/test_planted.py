@@ -51,14 +51,16 @@ def planted_journal(crew: Crew, other: Path) -> dict[str, object]:
     assert workspace is not None
     command = "ckptfs team restore red x"
     with open_workspace(workspace) as session:
-        number = session.call("save", {"message": "the state to lose"})["id"]
-        session.call("restore", {"checkpoint": str(number), "command": command})
-    (other / "file").write_text("as it is")
+        session.call("save", {"message": "now"})
+        (old, *_, now) = sorted(item["id"] for item in session.call("list")["checkpoints"])
+        session.call("restore", {"checkpoint": str(old), "command": command})
+        session.call("restore", {"checkpoint": str(now), "command": "back again"})
+    assert (other / "file").read_text() == "as it is"
     step = {
         "workspace": str(workspace.path),
         "store": str(workspace.store),
-        "checkpoint": number,
-        "before": 1,
+        "checkpoint": old,
+        "before": old,
         "restores": 0,
     }
     return {"snapshot": "x", "before": "x", "command": command, "phase": "members", "steps": [step]}
