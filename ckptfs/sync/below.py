@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
-from ckptfs.sync.credentials import acting_for
+from ckptfs.sync.credentials import acting_for, current_uid
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that took a file's place must not make us wait for its writer.
@@ -196,7 +196,8 @@ def make_special(
     """A new link or node that is to be of ``uid``, pinned."""
     directory = os.fstat(dir_fd)
     if uid == directory.st_uid and not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
-        with acting_for(directory) as maker:
+        with acting_for(directory):
+            maker = current_uid()
             _make_special(dir_fd, name, mode, rdev, target)
     else:
         # A device needs a capability of root's; it is what its number says, whoever made it.

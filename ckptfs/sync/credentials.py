@@ -11,49 +11,45 @@ from __future__ import annotations
 import ctypes
 import os
 
-_libc = ctypes.CDLL(None)
-_setfsuid, _setfsgid = _libc.setfsuid, _libc.setfsgid
-for _call in (_setfsuid, _setfsgid):
-    _call.argtypes, _call.restype = (ctypes.c_uint,), ctypes.c_uint
-#: No user: the kernel refuses it and answers with the id that stands.
-_NOBODY = 0xFFFFFFFF
+_setfsuid = ctypes.CDLL(None).setfsuid
+_setfsuid.argtypes, _setfsuid.restype = (ctypes.c_uint,), ctypes.c_uint
+#: No user: the kernel refuses it, and answers with the id that stands.
+_NONE = 0xFFFFFFFF
 
 
-class acting_for:
-    """With the rights of whoever owns a directory, given by what fstat says of it.
-
-    Only root can act for another; everyone else, and root in a directory of its own, stays what it
-    is. So does root where the kernel refuses (a user namespace that does not map the owner, or no
-    CAP_SETUID): then what is checked by descriptor is all that protects.
-    """
-
-    __slots__ = ("_gid", "_owner")
-
-    def __init__(self, directory: os.stat_result) -> None:
-        euid = os.geteuid()
-        self._owner = directory if euid == 0 and directory.st_uid != euid else None
-        self._gid = 0
-
-    def __enter__(self) -> int:
-        """The uid that new things will have."""
-        if self._owner is None:
-            return os.geteuid()
-        self._gid = _setfsgid(self._owner.st_gid)
-        _setfsuid(self._owner.st_uid)
-        uid: int = _setfsuid(_NOBODY)
-        return uid
-
-    def __exit__(self, *_: object) -> None:
-        if self._owner is not None:
-            _setfsuid(os.geteuid())
-            _setfsgid(self._gid)
+def is_other(directory: os.stat_result) -> bool:
+    """Whether a directory, given by what fstat says of it, is another user's for whom we can act:
+    only root can."""
+    return directory.st_uid != 0 and os.geteuid() == 0
 
 
 def needs_mode(directory: os.stat_result) -> bool:
     """Whether we need the owner's write permission in a directory to change entries there."""
-    return os.geteuid() != 0 or directory.st_uid != 0
+    return directory.st_uid != 0 or os.geteuid() != 0
 
 
-def is_other(directory: os.stat_result) -> bool:
-    """Whether `acting_for` acts for another user."""
-    return os.geteuid() == 0 and directory.st_uid != 0
+class acting_for:
+    """With the rights of whoever owns a directory (`is_other`), or else with our own.
+
+    They stay our own where the kernel refuses: in a user namespace that does not map the owner, or
+    without CAP_SETUID. Then what is checked by descriptor is all that protects.
+    """
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, directory: os.stat_result) -> None:
+        self._owner = directory.st_uid if is_other(directory) else None
+
+    def __enter__(self) -> None:
+        if self._owner is not None:
+            _setfsuid(self._owner)
+
+    def __exit__(self, *_: object) -> None:
+        if self._owner is not None:
+            _setfsuid(0)
+
+
+def current_uid() -> int:
+    """Whose what we make now will be."""
+    uid: int = _setfsuid(_NONE)
+    return uid

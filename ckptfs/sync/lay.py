@@ -21,14 +21,13 @@ NO_SET_ID = "written without its set-id bits, since it could not be given to its
 
 
 class Laid(NamedTuple):
-    """A new entry: the digests of its content and its extended attributes, and the inode."""
+    """A new entry: the digests of its content and its extended attributes, its identity below, and
+    whether it has the mode it should have."""
 
     digest: bytes
     xattrs: bytes
-    seen: os.stat_result
-
-    def lacks_set_id(self, inode: Inode) -> bool:
-        return inode.is_file and bool(inode.mode & ~self.seen.st_mode & below.SET_ID)
+    identity: tuple[int, int]
+    whole: bool
 
 
 def xattrs_of(fs: Filesystem, view: View, inode: Inode) -> dict[bytes, bytes]:
@@ -44,8 +43,9 @@ def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> L
         dir_fd, name, inode.mode, inode.uid, rdev=inode.rdev, target=inode.target
     )
     try:
-        dress_pinned(fd, inode)
-        return Laid(special_digest(inode.mode, inode.rdev, inode.target), b"", os.fstat(fd))
+        now = dress_pinned(fd, inode)
+        digest = special_digest(inode.mode, inode.rdev, inode.target)
+        return Laid(digest, b"", below.identity(now), whole=True)
     finally:
         os.close(fd)
 
@@ -54,7 +54,8 @@ def _lay_file(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes
     fd = below.create(dir_fd, name)
     try:
         digest = _fill(fs, view, inode, fd)
-        return Laid(digest, dress(fs, view, inode, fd), os.fstat(fd))
+        dressed = dress(fs, view, inode, fd)
+        return Laid(digest, dressed.xattrs, below.identity(dressed.now), dressed.whole)
     finally:
         os.close(fd)
 
@@ -68,25 +69,36 @@ def _fill(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     return content.digest_of_one(data)
 
 
-def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
+class Dressed(NamedTuple):
+    """What an open file or directory got."""
+
+    xattrs: bytes
+    #: As it was before the mode and the times.
+    now: os.stat_result
+    whole: bool
+
+
+def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> Dressed:
     """Give an open file or directory its attributes; the times last: the rest changes them."""
     now = _give(fd, inode)
+    mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
     # A change of owner takes set-id bits away, so the mode comes behind it.
-    os.fchmod(fd, below.permitted_mode(inode.mode, inode.uid, inode.gid, now))
+    os.fchmod(fd, mode)
     xattrs = xattrs_of(fs, view, inode)
     if xattrs:
         below.set_user_xattrs(fd, xattrs)
     os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
-    return content.digest_of_xattrs(xattrs)
+    return Dressed(content.digest_of_xattrs(xattrs), now, mode == stat.S_IMODE(inode.mode))
 
 
-def dress_pinned(fd: int, inode: Inode) -> None:
+def dress_pinned(fd: int, inode: Inode) -> os.stat_result:
     """`dress` for what is pinned, not open: everything but extended attributes."""
     path = below.by_descriptor(fd)
     now = _give(fd, inode, path)
     if not stat.S_ISLNK(now.st_mode):
         os.chmod(path, below.permitted_mode(inode.mode, inode.uid, inode.gid, now))
     os.utime(path, ns=(inode.atime_ns, inode.mtime_ns))
+    return now
 
 
 def _give(fd: int, inode: Inode, path: str | None = None) -> os.stat_result:

@@ -199,6 +199,6 @@ def _write(out: Outlet, key: Ino, name: bytes, inode: Inode, seen: os.stat_resul
     out.stir(seen)
     out.swap_in(temp, name)
     out.wrote(inode.size if inode.is_file else 0)
-    out.note(key, name, inode, below.identity(laid.seen), laid.digest, laid.xattrs)
-    if laid.lacks_set_id(inode):
+    out.note(key, name, inode, laid.identity, laid.digest, laid.xattrs)
+    if not laid.whole:
         out.tally.skip(out.down.path(name), lay.NO_SET_ID)

@@ -298,13 +298,13 @@ class _Export:
         except BaseException:
             below.discard(self.down.fd, name)
             raise
-        if laid.lacks_set_id(inode):
+        if not laid.whole:
             self.tally.skip(self.down.path(name), lay.NO_SET_ID)
         if inode.is_file:
             self.tally.bytes += inode.size
         if inode.nlink > 1:
             path = (*self.down.names, name)
-            self._first.setdefault(inode.ino, (path, below.identity(laid.seen)))
+            self._first.setdefault(inode.ino, (path, laid.identity))
 
     def _link(self, name: bytes, inode: Inode) -> bool:
         first = self._first.get(inode.ino)
