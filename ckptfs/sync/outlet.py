@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeVar
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.sync import below, lay, moves
-from ckptfs.sync.below import Descent
 from ckptfs.sync.content import digest_of_xattrs, digest_stored
+from ckptfs.sync.descent import Descent, descend, directory_at
 from ckptfs.sync.leaf import special_digest
 from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
 from ckptfs.sync.moves import Move, Names, Place
@@ -207,7 +207,7 @@ class Outlet:
 
     def finish(self) -> None:
         for path, key, inode, made, digest, xattrs in self._linked:
-            with suppress(OSError), below.directory_at(self.down.root_fd, path[:-1]) as fd:
+            with suppress(OSError), directory_at(self.down.root_fd, path[:-1]) as fd:
                 seen = below.look(fd, path[-1])
                 if seen is not None and below.identity(seen) == made:
                     self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
@@ -239,7 +239,7 @@ class Outlet:
         record = self.ledger.get(directory, name)
         if above is None or record is None:
             raise AssertionError("a moved directory has a place in the ledger")
-        with below.descend(self.down.root_fd) as there:
+        with descend(self.down.root_fd) as there:
             for part in above:
                 there.enter(part)
             seen = below.look(there.fd, name)
@@ -254,7 +254,7 @@ class Outlet:
         value = self.fs.store.below.get(directory, name)
         if above is None or value is None or ino_of(value) != ino:
             raise AssertionError("a moved directory has a place in the ledger")
-        with below.directory_at(self.down.root_fd, above) as source:
+        with directory_at(self.down.root_fd, above) as source:
             record = decode(value)
             seen = below.look_at(source, name)
             if record is None or record.below_ino != seen.st_ino:

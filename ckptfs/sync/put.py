@@ -14,6 +14,7 @@ from functools import partial
 
 from ckptfs.model import Ino, Inode
 from ckptfs.sync import below, credentials, lay
+from ckptfs.sync.descent import directory_at
 from ckptfs.sync.ledger import NEVER, Record
 from ckptfs.sync.outlet import Late, Outlet, Twin
 from ckptfs.sync.removal import clear_directory
@@ -102,7 +103,7 @@ def _note_twin(
 def _link(out: Outlet, twin: Twin, name: bytes, seen: os.stat_result | None) -> bool:
     """Make the name below a link to another name of the inode; False where that cannot be."""
     try:
-        with below.directory_at(out.down.root_fd, twin.path[:-1]) as source:
+        with directory_at(out.down.root_fd, twin.path[:-1]) as source:
             make = partial(below.link, source, twin.path[-1], twin.identity, out.down.fd)
             temp, made = out.make_temp(make)
     except OSError as error:

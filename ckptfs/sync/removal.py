@@ -13,7 +13,7 @@ import stat
 
 from ckptfs.model import Ino
 from ckptfs.sync import below, credentials
-from ckptfs.sync.below import Descent
+from ckptfs.sync.descent import Descent
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Record, decode, ino_of, is_directory
 from ckptfs.sync.outlet import Late, Outlet

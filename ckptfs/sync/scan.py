@@ -15,8 +15,9 @@ from functools import partial
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
 from ckptfs.sync import below, leaves, moves
-from ckptfs.sync.below import count_entries, descend, tame
+from ckptfs.sync.below import tame
 from ckptfs.sync.content import digest_of_xattrs
+from ckptfs.sync.descent import count_entries, descend
 from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
 from ckptfs.sync.intake import Intake, agrees, merged
 from ckptfs.sync.leaf import Leaf

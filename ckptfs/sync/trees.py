@@ -17,7 +17,8 @@ from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.store import View
 from ckptfs.sync import below, lay
-from ckptfs.sync.below import Descent, count_entries, descend, tame
+from ckptfs.sync.below import tame
+from ckptfs.sync.descent import Descent, count_entries, descend, directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.intake import Intake, agrees
 from ckptfs.sync.leaf import Leaf
@@ -312,7 +313,7 @@ class _Export:
             return False
         path, made = first
         try:
-            with below.directory_at(self.down.root_fd, path[:-1]) as source:
+            with directory_at(self.down.root_fd, path[:-1]) as source:
                 below.link(source, path[-1], made, self.down.fd, name)
         except OSError as error:
             if error.errno in _NO_LINK:

@@ -16,8 +16,8 @@ from functools import partial
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Inode
 from ckptfs.sync import below, credentials, lay, moves
-from ckptfs.sync.below import descend
 from ckptfs.sync.content import digest_of_xattrs
+from ckptfs.sync.descent import descend
 from ckptfs.sync.ledger import (
     NEVER,
     ROOT_PLACE,
@@ -241,7 +241,9 @@ def _stand(
         raise Late
     if record.ino == inode.ino:
         return record
-    if record.ino in out.moved or inode.ino in out.moved:
+    moved = record.ino in out.moved or inode.ino in out.moved
+    # A directory that root had for itself does not become another's with what is in it.
+    if moved or (os.geteuid() == 0 and inode.uid != record.uid):
         _prepare(out, frame)
         clear_directory(out, out.down, name, record, seen)
         out.owe(frame.inode.ino, name, None)

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs import config
+from ckptfs.connect import new_store, open_workspace
+from ckptfs.errors import WorkspaceUnknown
 from ckptfs.team import Team
 from tests.support.inotify import Inotify
 from tests.support.mounting import HAVE_FUSE, Workspace, scratch, succeed
@@ -125,3 +128,20 @@ def test_restoring_a_team(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None
     scene.made.umount()
     with scene.attacked():
         team.restore(taken.id)
+
+
+def test_a_link_in_the_place_of_the_workspace(scene: Scene) -> None:
+    """Not a race: a session of root's goes on while the directory is exchanged."""
+    victim = scene.work.parent / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("stays")
+    place = config.Workspace(scene.work, scene.made.store)
+    with new_store(place.store) as made:
+        made.meet(place.path, keep_first=True, exclude=())
+    with open_workspace(place) as session:
+        number = session.call("save", {"message": "now"})["id"]
+        scene.work.rename(scene.work.with_name("aside"))
+        scene.work.symlink_to(victim)
+        with pytest.raises(WorkspaceUnknown, match="Nothing was changed"):
+            session.call("restore", {"checkpoint": str(number)})
+    assert os.listdir(victim) == ["precious"]
