@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import config as places
+from ckptfs import locating
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
@@ -101,8 +102,10 @@ def resolve(workspace: str, store: str, members: Sequence[str] = ()) -> Workspac
         raise TeamInvalid(what, "it is none of ckptfs now")
     if known.store != Path(store):
         raise TeamInvalid(what, f"it has another store, {known.store}")
-    if known.store.exists():
-        own.require_own(os.stat(known.store), f"the store {known.store}")
+    with suppress(FileNotFoundError):
+        seen = os.stat(known.store)
+        if seen.st_uid not in locating.trusted_owners():
+            own.require_own(seen, f"the store {known.store}")
     return known
 
 
