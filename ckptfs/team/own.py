@@ -23,13 +23,18 @@ _OTHERS_WRITE = 0o022
 
 
 def require_own(seen: os.stat_result, what: str) -> None:
-    """Refuse what another user owns; root's is as good as one's own."""
-    if seen.st_uid not in (os.geteuid(), 0):
-        raise TeamInvalid(
-            what,
-            f"user {seen.st_uid} owns it, not you",
-            hint="Run the command as that user, or take it away if it should not be there.",
-        )
+    """Refuse what another user owns; root's is as good as one's own, and so is that of a user whom
+    the caller trusts by name."""
+    uid = seen.st_uid
+    if uid in (os.geteuid(), 0) or uid in locating.trusted_owners():
+        return
+    name = locating.user_name(uid)
+    raise TeamInvalid(
+        what,
+        f"{name} owns it, not you",
+        hint=f"Run the command as {name}, or take it away if it should not be there. If you trust "
+        f"{name} with all your workspaces: --trust-owner {uid}",
+    )
 
 
 # -- files -----------------------------------------------------------------------------------------

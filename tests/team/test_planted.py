@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs import config
+from ckptfs import config, locating
 from ckptfs.config import lookup
 from ckptfs.connect import open_workspace, prepare_directory
 from ckptfs.errors import TeamInvalid
@@ -113,11 +113,15 @@ def test_a_snapshot_of_another_user_is_refused(crew: Crew) -> None:
 
 @as_root
 @pytest.mark.parametrize("place", ["", "ckptfs/red", "ckptfs", "tasks/red", "teams/red/inboxes"])
-def test_directories_of_another_user_are_refused(crew: Crew, place: str) -> None:
+def test_directories_of_another_user_are_refused_unless_trusted(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     crew.team.snapshot()
     os.chown(crew.data / place, NOBODY, NOBODY)
     with pytest.raises(TeamInvalid, match="owns it"):
         crew.team.snapshot()
+    monkeypatch.setenv(locating.TRUST_OWNER, str(NOBODY))
+    crew.team.snapshot()
 
 
 @as_root
