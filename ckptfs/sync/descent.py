@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ckptfs.sync import below
 
@@ -68,10 +68,12 @@ class Descent:
             raise below.exchanged()
         return seen
 
-    def enter_known(self, name: bytes, below_ino: int) -> os.stat_result:
-        """`enter` the directory of an inode number, and no other."""
+    def enter_known(
+        self, name: bytes, is_known: Callable[[os.stat_result], bool]
+    ) -> os.stat_result:
+        """`enter` a directory that was looked at before, and no other that took its name."""
         seen = self.enter(name)
-        if seen.st_ino != below_ino:
+        if not is_known(seen):
             self.leave()
             raise below.exchanged()
         return seen

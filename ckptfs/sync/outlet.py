@@ -257,7 +257,7 @@ class Outlet:
         with directory_at(self.down.root_fd, above) as source:
             record = decode(value)
             seen = below.look_at(source, name)
-            if record is None or record.below_ino != seen.st_ino:
+            if record is None or not record.is_directory(seen):
                 raise below.exchanged()
             move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
             moves.announce(self.fs, move)

@@ -50,8 +50,7 @@ class _Frame:
     def __init__(self, name: bytes, key: Ino) -> None:
         self.name = name
         self.key = key
-        #: Directories in it: name, inode of the store, inode number below.
-        self.waiting: list[tuple[bytes, Ino, int]] = []
+        self.waiting: list[tuple[bytes, Record]] = []
 
 
 def clear_directory(
@@ -83,7 +82,7 @@ def clear_directory(
 def _clear(out: Outlet, down: Descent, name: bytes, record: Record) -> bool:
     """Empty and remove a directory; say whether all of it could go."""
     complete = True
-    frames = [_go_in(out, down, name, record.ino, record.below_ino)]
+    frames = [_go_in(out, down, name, record)]
     while frames:
         frame = frames[-1]
         if frame.waiting:
@@ -98,14 +97,14 @@ def _clear(out: Outlet, down: Descent, name: bytes, record: Record) -> bool:
     return complete
 
 
-def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino, below_ino: int) -> _Frame:
+def _go_in(out: Outlet, down: Descent, name: bytes, of: Record) -> _Frame:
     """Enter a directory and find the directories in it; what the store has moved is put aside."""
-    seen = down.enter_known(name, below_ino)
+    seen = down.enter_known(name, of.is_directory)
     if seen.st_mode & 0o300 != 0o300 and credentials.needs_mode(seen):
         with contextlib.suppress(OSError):
             os.fchmod(down.fd, 0o700)
-    frame = _Frame(name, key)
-    for inner, value in out.ledger.children(key).items():
+    frame = _Frame(name, of.ino)
+    for inner, value in out.ledger.children(of.ino).items():
         if not is_directory(value):
             continue
         if ino_of(value) in out.moved:
@@ -113,7 +112,7 @@ def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino, below_ino: int) ->
             continue
         record, there = decode(value), below.look(down.fd, inner)
         if record is not None and there is not None and stat.S_ISDIR(there.st_mode):
-            frame.waiting.append((inner, ino_of(value), record.below_ino))
+            frame.waiting.append((inner, record))
     return frame
 
 

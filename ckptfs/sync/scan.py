@@ -236,7 +236,7 @@ def _enter(
 
 def _is_replaced(old: Record, seen: os.stat_result) -> bool:
     """Whether another directory stands where root's ledger knows one."""
-    return os.geteuid() == 0 and old.below_ino != seen.st_ino
+    return os.geteuid() == 0 and not old.is_directory(seen)
 
 
 def _is_anothers(scene: Scene, old: Record, seen: os.stat_result) -> bool:

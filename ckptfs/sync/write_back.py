@@ -201,7 +201,7 @@ def _enter(
         if record is None:
             _enter_made(out, frame, name, inode)
         else:
-            out.down.enter_known(name, record.below_ino)
+            out.down.enter_known(name, record.is_directory)
     except Late:
         out.late.append(out.down.path(name))
         return None
