@@ -73,6 +73,8 @@ others import.
     │   └── TeamRestoreFailed      84
     ├── ExtraMissing               78
     ├── AgentSettingsInvalid       79
+    ├── PeerUntrusted              63
+    ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
         └── ProtocolMismatch       62
@@ -98,6 +100,7 @@ from ckptfs.errors.base import (
     CkptfsError,
     ErrorRecord,
     ExtraMissing,
+    Interrupted,
     SystemRefused,
     UsageError,
     every_error,
@@ -133,6 +136,7 @@ from ckptfs.errors.mount import (
     NoFuse,
     NoFusermount,
     NoPermission,
+    PeerUntrusted,
     ProtocolMismatch,
     StoreInMountpoint,
 )
@@ -184,6 +188,7 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "Interrupted",
     "MountError",
     "MountFailed",
     "MountpointBusy",
@@ -202,6 +207,7 @@ __all__ = [
     "NothingToUndo",
     "OverlappingTrees",
     "PathUnknown",
+    "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
     "SettingInvalid",
