@@ -59,6 +59,14 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(locating.data_dir(environ))
 
 
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where what is under way is noted for this user alone, such as a team's restore."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home(environ), ".local", "state")
+    return Path(base) / "ckptfs"
+
+
 def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
     """The user's settings for all workspaces; a store's own file overrides them."""
     base = environ.get("XDG_CONFIG_HOME", "")

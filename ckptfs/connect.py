@@ -27,6 +27,7 @@ from ckptfs.errors import (
     DaemonGone,
     NotAStore,
     StoreInUse,
+    WorkspaceUnknown,
     WriteBackIncomplete,
 )
 
@@ -161,12 +162,18 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 @contextmanager
 def _directory(path: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
-    dead mount it is still there, and older than the store, so nobody may take it for now."""
+    dead mount it is still there, and older than the store, so nobody may take it for now. What a
+    link leads to is not the workspace."""
+    from ckptfs.sync import below
+
     if runtime.is_dead(path):
         raise DaemonGone(path, "it died")
     try:
-        dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        dir_fd = below.open_root(path)
     except OSError:
+        if os.path.realpath(path) != str(path):
+            hint = "A symbolic link stands in its path now; put the directory back, or mount DIR."
+            raise WorkspaceUnknown(path, hint=hint) from None
         yield None
         return
     try:

@@ -40,10 +40,9 @@ from ckptfs.errors import (
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
 from ckptfs.store import Store
+from ckptfs.sync import below
 
 log = logging.getLogger(__name__)
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def live(plan: rules.Plan, announcer: Announcer) -> None:
@@ -71,7 +70,7 @@ def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
         if service.below_is_current():
             return None
         try:
-            dir_fd = os.open(workspace.path, _DIRECTORY)
+            dir_fd = below.open_root(workspace.path)
         except OSError as error:
             raise WriteBackIncomplete(workspace.path, _words(error)) from error
         try:
@@ -267,7 +266,7 @@ def _terminable() -> Iterator[None]:
 
 def _open_directory(path: Path) -> int:
     try:
-        return os.open(path, _DIRECTORY)
+        return below.open_root(path)
     except OSError as error:
         raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
 

@@ -184,6 +184,19 @@ def digest_stored(fs: Filesystem, view: View, inode: Inode) -> bytes:
     return digest.value()
 
 
+def is_equal(fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result) -> bool:
+    """Whether a file of the store and one below read the same. Bytes, not digests."""
+    if inode.size != seen.st_size:
+        return False
+    return all(
+        _is_same(fs.read(view, inode.ino, number * BLOCK_SIZE, len(data)), data)
+        for number, data in blocks_below(fd, seen)
+    ) and all(
+        _is_same(read_exactly(fd, number * BLOCK_SIZE, len(data)), data)
+        for number, data in blocks_stored(fs, view, inode)
+    )
+
+
 # -- copying ---------------------------------------------------------------------------------------
 
 

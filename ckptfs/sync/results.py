@@ -123,6 +123,8 @@ def reason_of(reason: str | OSError) -> str:
     """The words for an error, without the path that Python puts into them."""
     if isinstance(reason, str):
         return reason
+    if reason.errno == errno.ESTALE:
+        return "it changed while it was looked at"
     return os.strerror(reason.errno) if reason.errno else str(reason)
 
 
