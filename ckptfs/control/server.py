@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -37,8 +38,20 @@ CONNECTIONS_MAX = 128
 #: Seconds that a client may take to accept an answer.
 SEND_PATIENCE = 30.0
 
+#: A connection before anything was said, and who it is.
+Accepted = tuple[socket.socket, "Peer"]
+
 #: Answers a request, or returns None when it adopted the connection and will answer later.
 Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
+
+
+class Peer(NamedTuple):
+    """The process at the other end, from the kernel."""
+
+    pid: int
+    uid: int
+    #: It came through `.checkpoints/.control`, not through the socket.
+    through_mount: bool = False
 
 
 class Outlet:
@@ -77,7 +90,9 @@ class Outlet:
 class Connection:
     """One client of the running loop."""
 
-    def __init__(self, raw: socket.socket) -> None:
+    def __init__(self, raw: socket.socket, peer: Peer | None = None) -> None:
+        """``peer`` is who it is if the socket itself does not tell."""
+        self.peer = Peer(*_credentials(raw)[:2]) if peer is None else peer
         self._outlet = Outlet(raw)
         self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
@@ -144,8 +159,7 @@ class Connection:
 
     @property
     def peer_pid(self) -> int:
-        """The process at the other end, from the kernel."""
-        return _credentials(self._raw)[0]
+        return self.peer.pid
 
     def tell(self, progress: Record) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
@@ -182,20 +196,37 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-async def serve(listener: socket.socket, handler: Handler) -> None:
-    """Answer requests until cancelled."""
+async def serve(
+    listener: socket.socket,
+    handler: Handler,
+    handed: trio.MemoryReceiveChannel[Accepted] | None = None,
+) -> None:
+    """Answer requests until cancelled. ``handed`` brings connections that came another way."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery, trio.open_nursery() as other_way:
+        if handed is not None:
+            other_way.start_soon(_take_over, nursery, handed, handler)
         while True:
             accepted, _ = await accepting.accept()
             raw = socket.socket(fileno=accepted.detach())
-            if not allowed(peer_uid(raw)):
-                raw.close()
-            elif len(nursery.child_tasks) >= CONNECTIONS_MAX:
-                _refuse(raw)
-            else:
-                nursery.start_soon(_converse, Connection(raw), handler)
+            _admit(nursery, raw, Peer(*_credentials(raw)[:2]), handler)
+
+
+async def _take_over(
+    nursery: trio.Nursery, handed: trio.MemoryReceiveChannel[Accepted], handler: Handler
+) -> None:
+    async for raw, peer in handed:
+        _admit(nursery, raw, peer, handler)
+
+
+def _admit(nursery: trio.Nursery, raw: socket.socket, peer: Peer, handler: Handler) -> None:
+    if not allowed(peer.uid):
+        raw.close()
+    elif len(nursery.child_tasks) >= CONNECTIONS_MAX:
+        _refuse(raw)
+    else:
+        nursery.start_soon(_converse, Connection(raw, peer), handler)
 
 
 def _refuse(raw: socket.socket) -> None:

@@ -73,7 +73,8 @@ others import.
     ├── AgentSettingsInvalid       79
     └── ControlError               60
         ├── DaemonGone             61
-        └── ProtocolMismatch       62
+        ├── ProtocolMismatch       62
+        └── RefusedInSandbox       63
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
 """
@@ -132,6 +133,7 @@ from ckptfs.errors.mount import (
     NoFusermount,
     NoPermission,
     ProtocolMismatch,
+    RefusedInSandbox,
     StoreInMountpoint,
 )
 from ckptfs.errors.store import (
@@ -200,6 +202,7 @@ __all__ = [
     "PathUnknown",
     "ProblemsFound",
     "ProtocolMismatch",
+    "RefusedInSandbox",
     "SettingInvalid",
     "SnapshotUnknown",
     "SourceMissing",
