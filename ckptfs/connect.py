@@ -185,6 +185,8 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
         left = deadline - time.monotonic()
         # A store alone stands for its own workspace; then there is no directory.
         below = None if workspace.path == workspace.store else workspace.path
+        if below is not None and not workspace.store.exists() and runtime.is_dead(below):
+            raise DaemonGone(below, "it died")  # seen from a sandbox, which has not the store
         return open_store(workspace.store, below=below, patience=left)
     if daemon.state != runtime.SERVING:
         raise ControlError(

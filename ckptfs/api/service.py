@@ -154,7 +154,7 @@ class CheckpointService:
             asked["max_checkpoints"] = self.config.limit
         with self._asking.telling_errors():
             asked["metadata"] = metadata_of(metadata or {})
-            with documents.staged(self.workspace.store, state or {}) as staged:
+            with documents.staged(self.workspace, state or {}) as staged:
                 record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
         saved = self._checkpoint(record)
         if saved.created:

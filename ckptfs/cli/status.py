@@ -65,6 +65,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         with Client(workspace) as client:
             answer = client.call("status", patience=PATIENCE_SHORT)
         record.update({key: answer.get(key) for key in record if key in answer})
+        record["workspace"] = str(workspace.path)  # a sandbox may have it at another path
         record["state"] = runtime.SERVING
     return record
 

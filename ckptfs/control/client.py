@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
+from ckptfs import control_file
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
 from ckptfs.errors import ControlError, DaemonGone
@@ -45,29 +46,15 @@ class Client:
     def __init__(self, workspace: Workspace) -> None:
         """Connect. Raises `DaemonGone` if nothing listens there."""
         self._workspace = workspace
-        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        self._socket.settimeout(PATIENCE_SHORT)
+        self._socket: _socket.socket | control_file.Connection
         try:
-            self._connect(str(workspace.socket))
+            self._socket = _connected(str(workspace.socket))
         except OSError as error:
-            self._socket.close()
-            reason = f"its socket does not answer ({error.strerror or error})"
-            raise DaemonGone(workspace.path, reason) from error
+            self._socket = _through_mount(workspace, error)
         #: What came after the last whole line.
         self._rest = b""
         #: We hung up ourselves.
         self._left = False
-
-    def _connect(self, path: str) -> None:
-        """Connect, waiting while more clients than the daemon's queue takes do it at once."""
-        deadline = time.monotonic() + PATIENCE_SHORT
-        while True:
-            try:
-                return self._socket.connect(path)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_CONNECT_AGAIN)
 
     def __enter__(self) -> Client:
         return self
@@ -144,7 +131,8 @@ class Client:
                 if answer.result is not None:
                     return  # the last word: it was unmounted
                 if answer.event is not None:
-                    yield answer.event
+                    # A sandbox may have the workspace at another path than the daemon.
+                    yield {**answer.event, "workspace": str(self._workspace.path)}
         except (OSError, DaemonGone) as error:
             if self._left:
                 return
@@ -173,3 +161,39 @@ class Client:
                 raise DaemonGone(self._workspace.path)
         line, _, self._rest = b"".join(received).partition(b"\n")
         return decode_answer(line)
+
+
+def _connected(path: str) -> _socket.socket:
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PATIENCE_SHORT)
+        _connect(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(connection: _socket.socket, path: str) -> None:
+    """Connect, waiting while more clients than the daemon's queue takes do it at once."""
+    deadline = time.monotonic() + PATIENCE_SHORT
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_CONNECT_AGAIN)
+
+
+def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Connection:
+    """The way in where the socket cannot be reached, as from a sandbox."""
+    reason = f"its socket does not answer ({refused.strerror or refused})"
+    mount = control_file.mount_at(str(workspace.path))
+    if mount is None or not mount.is_of(str(workspace.store)):
+        raise DaemonGone(workspace.path, reason) from refused
+    try:
+        return control_file.Connection(mount)
+    except OSError as error:
+        reason += f", and neither does the mount ({error.strerror or error})"
+        raise DaemonGone(workspace.path, reason) from error

@@ -314,6 +314,8 @@ class Mounted:
         figures = self._service.figures()._asdict()
         return {
             **self._note._asdict(),
+            "store": str(self._plan.workspace.store),
+            "log": str(self._plan.workspace.log),
             **figures,
             "unseen": self._auto.unseen,
             "short_of_room": self._service.is_short_of_room(),

@@ -4,7 +4,8 @@ A client that comes through the mount may see nothing but the workspace, and its
 that keeps it from the rest of the machine. The daemon stands outside of it. So through the mount
 only those verbs are done that act on the workspace and its history. Paths of other places mean
 something else in another mount namespace, so verbs that take such paths are refused from there,
-whichever way they come. Process ids mean something else in another pid namespace and are translated.
+whichever way they come. Process ids mean something else in another pid namespace, and are
+translated.
 """
 
 from __future__ import annotations
