@@ -15,6 +15,8 @@ import time
 NAME = ".checkpoints/.control"
 FSTYPE = b"fuse.ckptfs"
 
+#: Where the offsets of reads and writes begin again.
+WINDOW = 8 << 20
 #: How much of an answer is asked for at once, and how much of a request one write carries.
 _READ_SIZE = 32 << 10
 _WRITE_SIZE = 64 << 10
@@ -141,7 +143,8 @@ class Connection:
 
     def sendall(self, data: bytes) -> None:
         for start in range(0, len(data), _WRITE_SIZE):
-            self._sent += os.pwrite(self._fd, data[start : start + _WRITE_SIZE], self._sent)
+            piece = data[start : start + _WRITE_SIZE]
+            self._sent = (self._sent + os.pwrite(self._fd, piece, self._sent)) % WINDOW
 
     def recv(self, size: int) -> bytes:
         """What came of the answers; empty if the other end hung up."""
@@ -152,7 +155,7 @@ class Connection:
             except ConnectionResetError:
                 return b""
             if found:
-                self._received += len(found)
+                self._received = (self._received + len(found)) % WINDOW
                 return found
             waited = time.monotonic() - start
             if self._timeout is not None and waited >= self._timeout:

@@ -8,6 +8,7 @@ than a daemon to answer.
 from __future__ import annotations
 
 import _socket
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Protocol
 from ckptfs import control_file
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
-from ckptfs.errors import ControlError, DaemonGone
+from ckptfs.errors import ControlError, DaemonGone, RefusedInSandbox
 
 #: Seconds without a word from the daemon after which it counts as stuck.
 PATIENCE = 600.0
@@ -195,5 +196,8 @@ def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Conne
     try:
         return control_file.Connection(mount)
     except OSError as error:
+        if error.errno == errno.EROFS:
+            reason = "the workspace cannot be written to there"
+            raise RefusedInSandbox("reach the daemon", reason) from error
         reason += f", and neither does the mount ({error.strerror or error})"
         raise DaemonGone(workspace.path, reason) from error

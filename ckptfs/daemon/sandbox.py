@@ -40,13 +40,19 @@ def admit(request: Request, peer: Peer) -> Request:
     """The request as it is to be done for this client. Raises `RefusedInSandbox`."""
     if peer.through_mount and request.op not in THROUGH_MOUNT:
         raise RefusedInSandbox(request.op)
-    if request.op in TAKES_PATHS and not _has_our_paths(peer):
+    if _is_outside_matter(request) and not _has_our_paths(peer):
         raise RefusedInSandbox(request.op)
     pid = request.args.get("pid")
     if not isinstance(pid, int):
         return request
     args: Record = {**request.args, "pid": _translate(pid, peer.pid)}
     return request._replace(args=args)
+
+
+def _is_outside_matter(request: Request) -> bool:
+    """A mount of which a sandbox has a copy ends only with the sandbox, so it would wait for its
+    own client."""
+    return request.op in TAKES_PATHS or (request.op == "umount" and not request.args.get("force"))
 
 
 def _has_our_paths(peer: Peer) -> bool:

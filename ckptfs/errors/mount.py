@@ -203,6 +203,7 @@ class DaemonGone(ControlError):
 _IN_SANDBOX = {
     "export": "Copy it from the workspace's `.checkpoints` instead: cp -a .checkpoints/ID DEST",
     "import": "Copy the files into the workspace, or import them outside of the sandbox.",
+    "reach the daemon": "Bind the workspace into the sandbox so that it can be written to.",
 }
 
 

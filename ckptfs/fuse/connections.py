@@ -9,7 +9,9 @@ No request may wait, since the thread that answers it serves everybody. So a rea
 and is filled up with NUL bytes, which no line contains: a read that returned less than was asked
 for would make the kernel ask for the rest through its page cache. The offset of a read says how
 much of the answers has arrived, so an answer that was lost on the way is given once more; the
-offset of a write is its place among the requests. A NUL byte at the end of a write hangs up.
+offset of a write is its place among the requests. Both are counted modulo `WINDOW`, since the
+kernel hands on nothing that is behind the end of the file. A NUL byte at the end of a write hangs
+up.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from ckptfs.store.blocks import Buffer
 #: Makes a connection for a user and process, or raises why there is none.
 Connect = Callable[[int, int], socket.socket]
 
-#: The size that the file seems to have: reads and writes beyond it are not handed to us.
-SIZE = 1 << 40
+#: Where offsets begin again, as `ckptfs.control_file` has it; and the size that the file seems to
+#: have, with room for what begins right before that.
+WINDOW = 8 << 20
+SIZE = 2 * WINDOW
 
 #: Bytes that may wait for the server, which reads them as soon as it has its turn.
 _REQUESTS_MAX = 1 << 20
@@ -69,7 +73,7 @@ class _Connection:
         self.used_s = time.monotonic()
 
     def send(self, offset: int, data: bytes) -> None:
-        if offset != self._requests_end:
+        if offset != self._requests_end % WINDOW:
             raise _error(errno.ESPIPE)
         if len(self._unsent) + len(data) > _REQUESTS_MAX:
             raise _error(errno.EMSGSIZE)
@@ -88,8 +92,8 @@ class _Connection:
 
     def receive(self, offset: int, size: int) -> bytes:
         self._flush()
-        arrived = offset - self._answers_start
-        if not 0 <= arrived <= len(self._answers):
+        arrived = (offset - self._answers_start) % WINDOW
+        if arrived > len(self._answers):
             raise _error(errno.ESPIPE)
         del self._answers[:arrived]
         self._answers_start = offset
