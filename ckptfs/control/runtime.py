@@ -92,6 +92,8 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
     """Wait until the daemon's process has ended; say whether it has."""
     import select  # late: hardly ever needed
 
+    if not daemon.pid:
+        return False  # it is known by its mount alone
     try:
         process = os.pidfd_open(daemon.pid)
     except ProcessLookupError:
