@@ -26,6 +26,9 @@ _LOOK_MIN = 0.0003
 _LOOK_MAX = 0.25
 _LOOK_PART = 8
 
+#: As in sys/socket.h.
+_SHUT_WR = 1
+
 
 class Mount:
     """A mounted workspace as the mount table of this process has it."""
@@ -164,15 +167,18 @@ class Connection:
         return b""
 
     def shutdown(self, how: int) -> None:
-        """Hang up, also for another thread that waits in `recv`."""
-        self._left = True
+        """End the requests (``SHUT_WR``), or hang up, also for another thread in `recv`."""
+        if how == _SHUT_WR:
+            os.pwrite(self._fd, b"\0", self._sent)
+        else:
+            self._left = True
 
     def close(self) -> None:
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1
         try:  # noqa: SIM105 - hooks have no time for contextlib
-            os.pwrite(fd, b"\0", self._sent)  # the kernel does not tell the daemon of a close
+            os.pwrite(fd, b"\0\0", self._sent)  # the kernel does not tell the daemon of a close
         except OSError:
             pass  # it has gone
         os.close(fd)

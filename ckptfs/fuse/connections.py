@@ -10,8 +10,8 @@ and is filled up with NUL bytes, which no line contains: a read that returned le
 for would make the kernel ask for the rest through its page cache. The offset of a read says how
 much of the answers has arrived, so an answer that was lost on the way is given once more; the
 offset of a write is its place among the requests. Both are counted modulo `WINDOW`, since the
-kernel hands on nothing that is behind the end of the file. A NUL byte at the end of a write hangs
-up.
+kernel hands on nothing that is behind the end of the file. A NUL byte ends the requests, as
+shutdown(2) does for a socket; two hang up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _REQUESTS_MAX = 1 << 20
 #: A connection that was neither read nor written for so many seconds is taken for abandoned.
 ABANDONED_S = 120.0
 
-_HANG_UP = b"\0"
+_END = b"\0"
+_HANG_UP = b"\0\0"
 
 
 def _error(number: int) -> OSError:
@@ -60,6 +61,7 @@ class _Connection:
         self._requests_end = 0
         #: Requests that the socket had no room for.
         self._unsent = bytearray()
+        self._requests_ended = False
         #: Answers that have not arrived for sure, and where the first of them stands.
         self._answers = bytearray()
         self._answers_start = 0
@@ -81,6 +83,10 @@ class _Connection:
         self._unsent += data
         self._flush()
 
+    def end_requests(self) -> None:
+        self._requests_ended = True
+        self._flush()
+
     def _flush(self) -> None:
         while self._unsent and not self._ended:
             try:
@@ -89,6 +95,9 @@ class _Connection:
                 return
             except OSError:
                 self._unsent.clear()  # the server hung up; what it said before is still there
+        if self._requests_ended:
+            with suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
 
     def receive(self, offset: int, size: int) -> bytes:
         self._flush()
@@ -130,13 +139,15 @@ class Connections:
         text = bytes(data)
         connection = self._open.get(node)
         if connection is None:
-            if text == _HANG_UP:
+            if text in (_END, _HANG_UP):
                 return len(text)
             self._drop_abandoned()
             connection = self._open[node] = _Connection(self._connect(uid, pid), uid)
         connection.touch(uid)
-        if text.endswith(_HANG_UP):
+        if text == _HANG_UP:
             self.hang_up(node)
+        elif text == _END:
+            connection.end_requests()
         else:
             connection.send(offset, text)
         return len(text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -291,6 +292,15 @@ def test_garbage_is_answered_and_hung_up_on(served: Workspace) -> None:
     connection = connect(served)
     connection.sendall(b"\xff garbage\n")
     assert b'"error"' in connection.recv(65536)
+    assert connection.recv(65536) == b""
+    connection.close()
+
+
+def test_one_that_ends_its_requests_still_hears_the_answer(served: Workspace) -> None:
+    connection = connect(served)
+    connection.sendall(b'{"v": 1, "op": "status"}\n')
+    connection.shutdown(socket.SHUT_WR)
+    assert connection.recv(65536).startswith(b'{"v":1,"result"')
     assert connection.recv(65536) == b""
     connection.close()
 
