@@ -82,6 +82,9 @@ def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
     from ckptfs import control_file
     from ckptfs.daemon import mounts
 
+    if not os.path.exists("/proc/self/mountinfo"):
+        hint = "Mounts cannot be seen without /proc: give the sandbox one (bwrap --proc /proc)."
+        return WorkspaceUnknown(path, above=above, hint=hint)
     part = control_file.mount_around(str(path))
     if part is not None and not part.is_whole:
         return WorkspaceUnknown(

@@ -50,6 +50,8 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
+    #: When it connected, in seconds since boot: a process that began later has only its number.
+    since: float
     #: It came through `.checkpoints/.control`, not through the socket.
     through_mount: bool = False
 
@@ -92,7 +94,7 @@ class Connection:
 
     def __init__(self, raw: socket.socket, peer: Peer | None = None) -> None:
         """``peer`` is who it is if the socket itself does not tell."""
-        self.peer = Peer(*_credentials(raw)[:2]) if peer is None else peer
+        self.peer = peer_of(raw) if peer is None else peer
         self._outlet = Outlet(raw)
         self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
@@ -210,7 +212,7 @@ async def serve(
         while True:
             accepted, _ = await accepting.accept()
             raw = socket.socket(fileno=accepted.detach())
-            _admit(nursery, raw, Peer(*_credentials(raw)[:2]), handler)
+            _admit(nursery, raw, peer_of(raw), handler)
 
 
 async def _take_over(
@@ -243,6 +245,11 @@ def _refuse(raw: socket.socket) -> None:
 def peer_uid(raw: socket.socket) -> int:
     """The user at the other end, from the kernel."""
     return _credentials(raw)[1]
+
+
+def peer_of(raw: socket.socket) -> Peer:
+    pid, uid, _ = _credentials(raw)
+    return Peer(pid, uid, time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def _credentials(raw: socket.socket) -> tuple[int, int, int]:

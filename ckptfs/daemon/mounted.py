@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -127,7 +128,8 @@ class Entrance:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         ours, theirs = socket.socketpair()
         try:
-            self._sending.send_nowait((theirs, Peer(pid, uid, through_mount=True)))
+            since = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self._sending.send_nowait((theirs, Peer(pid, uid, since, through_mount=True)))
         except trio.WouldBlock:
             ours.close()
             theirs.close()

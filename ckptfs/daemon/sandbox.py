@@ -15,6 +15,7 @@ import os
 from ckptfs.control.protocol import Record, Request
 from ckptfs.control.server import Peer
 from ckptfs.errors import RefusedInSandbox
+from ckptfs.locating import start_ticks
 
 #: What may be asked for through the mount: it reaches no further than the workspace's own history.
 THROUGH_MOUNT = frozenset(
@@ -68,7 +69,9 @@ def _has_our_paths(peer: Peer) -> bool:
         return peer.uid == 0
     except OSError:
         return False  # it has gone
-    return True
+    # Last: a process that has had the number since then had it while we looked.
+    began = start_ticks(peer.pid)
+    return began is not None and began / os.sysconf("SC_CLK_TCK") <= peer.since
 
 
 def _translate(pid: int, client: int) -> int:

@@ -35,6 +35,15 @@ CHOSEN = """
     test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
 """.split()
 
+#: The sandboxes of an ordinary user have a user namespace of their own.
+SANDBOXES = """
+    test_sandbox.py::test_every_verb_works test_sandbox.py::test_a_hook_takes_its_checkpoint
+    test_sandbox.py::test_the_api_works_with_documents_and_events
+    test_sandbox.py::test_the_caller_is_known_by_its_number_outside
+    test_sandbox.py::test_verbs_that_reach_outside_are_refused
+    test_sandbox.py::test_a_dead_daemon_is_never_taken_for_a_living_one
+""".split()
+
 STAGE = """
 set -e
 stage=$1 python=$2 packages=$3 project=$4
@@ -57,17 +66,30 @@ setpriv --reuid {user} --regid {user} --clear-groups "$@" || exit $?
 @pytest.mark.needs_mount
 @pytest.mark.timeout(280)
 def test_the_basic_suites_pass_for_an_ordinary_user() -> None:
+    _pass(CHOSEN)
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_mount
+@pytest.mark.needs_program("bwrap")
+@pytest.mark.timeout(280)
+def test_sandboxes_have_all_verbs_for_an_ordinary_user() -> None:
+    _pass(SANDBOXES)
+
+
+def _pass(chosen: list[str]) -> None:
     with scratch() as stage:
-        done = subprocess.run(_command(stage), capture_output=True, text=True, env=_env(stage))
+        command = _command(stage, chosen)
+        done = subprocess.run(command, capture_output=True, text=True, env=_env(stage))
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "passed" in done.stdout
 
 
-def _command(stage: Path) -> list[str]:
+def _command(stage: Path, names: list[str]) -> list[str]:
     bubble = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split()
     places = [stage, sys.base_prefix, sysconfig.get_path("purelib"), ROOT]
     python = f"{stage}/python/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    chosen = [f"tests/mounted/{name}" for name in CHOSEN]
+    chosen = [f"tests/mounted/{name}" for name in names]
     pytest_call = [python, "-m", "pytest", "-q", "--maxfail=5", "-p", "no:cacheprovider", *chosen]
     script = STAGE.format(user=NOBODY)
     return [*bubble, "sh", "-c", script, "sh", *map(str, places), *pytest_call]

@@ -170,6 +170,11 @@ def test_the_caller_is_known_by_its_number_outside(outside: Workspace, kind: str
     assert caller.startswith((b"sh\0", b"cat\0"))
 
 
+def test_the_user_may_have_another_number_inside(outside: Workspace) -> None:
+    done = cli(BARE, outside, "list", "--json", more=["--uid", "1234", "--gid", "1234"])
+    assert answered(done)["checkpoints"]
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 
@@ -213,6 +218,11 @@ def test_a_part_of_a_workspace_is_not_enough(outside: Workspace) -> None:
     part.mkdir()
     done = cli(BARE, outside, "list", bound=part)
     assert "/ws is only part of a mounted workspace" in done.stderr
+
+
+def test_a_sandbox_without_proc_says_so(outside: Workspace) -> None:
+    done = cli(BARE, outside, "list", more=["--tmpfs", "/proc"])
+    assert "without /proc" in done.stderr
 
 
 def test_a_workspace_that_is_bound_read_only_says_so(outside: Workspace) -> None:

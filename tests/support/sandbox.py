@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.mounting import Workspace
 
 ROOT = Path(__file__).parents[2]
-HAVE_BWRAP = shutil.which("bwrap") is not None
 
 #: The whole machine, read-only but for the workspace, without its processes.
 READ_ONLY = "read-only"
@@ -22,11 +22,13 @@ KINDS = (READ_ONLY, BARE)
 #: Where the workspace is in a bare one.
 BARE_PATH = Path("/ws")
 
+Done = subprocess.CompletedProcess[str]
+
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc")
 _PASSED = ("PATH", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE")
 
 
-def inside(kind: str, workspace: Workspace, *, read_only: bool = False) -> Path:
+def inside(kind: str, workspace: Workspace) -> Path:
     """The workspace's path in the sandbox."""
     return workspace.path if kind == READ_ONLY else BARE_PATH
 
@@ -64,11 +66,14 @@ def run(
     *words: str | Path,
     bound: Path | None = None,
     read_only: bool = False,
+    more: Sequence[str] = (),
     stdin: str = "",
-) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end in a sandbox around the workspace, or around a part of it."""
+) -> Done:
+    """Run a program to its end in a sandbox around the workspace, or around a part of it. ``more``
+    are further options of bwrap."""
+    sandbox = bwrap(kind, bound or workspace.path, *more, read_only=read_only)
     return subprocess.run(
-        [*bwrap(kind, bound or workspace.path, read_only=read_only), *map(str, words)],
+        [*sandbox, *map(str, words)],
         input=stdin,
         env={**os.environ, **workspace.env},
         capture_output=True,
@@ -77,13 +82,6 @@ def run(
     )
 
 
-def cli(
-    kind: str,
-    workspace: Workspace,
-    *words: str | Path,
-    bound: Path | None = None,
-    read_only: bool = False,
-) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a sandbox."""
-    command = [sys.executable, "-m", "ckptfs", *words]
-    return run(kind, workspace, *command, bound=bound, read_only=read_only)
+def cli(kind: str, workspace: Workspace, *words: str | Path, **how: Any) -> Done:
+    """Run the command line in a sandbox; ``how`` as for `run`."""
+    return run(kind, workspace, sys.executable, "-m", "ckptfs", *words, **how)
