@@ -11,7 +11,7 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
-from ckptfs.errors import RefusedInSandbox, UsageError
+from ckptfs.errors import UsageError
 from ckptfs.history import settings
 
 #: What a daemon has to hear of at once; it reads the others when it needs them.
@@ -24,7 +24,7 @@ def config(args: Namespace) -> int:
     if (args.unset and args.value is not None) or (args.unset and args.key is None):
         raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
     user = places.settings_file()
-    own = user if args.for_all else _own_file(place.workspace(args))
+    own = user if args.for_all else runtime.require_store(place.workspace(args)) / settings.FILE
     if args.value is not None or args.unset:
         settings.store(own, args.key, args.value)
         if args.key == _PATTERNS and not args.for_all:
@@ -37,12 +37,6 @@ def config(args: Namespace) -> int:
     records = [_record(name, found) for name in names]
     screen.result({"settings": records}, _human(records, args), as_json=args.json)
     return 0
-
-
-def _own_file(workspace: Workspace) -> Path:
-    if not workspace.store.is_dir() and runtime.living(workspace) is not None:
-        raise RefusedInSandbox("see the settings", "the store, which has them, is not seen there")
-    return workspace.store / settings.FILE
 
 
 def _apply(workspace: Workspace) -> None:

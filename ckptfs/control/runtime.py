@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ckptfs import locating
 from ckptfs.config import Workspace, write_atomically
+from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks as start_ticks
 
 #: The states of a daemon, in the order it goes through them.
@@ -67,6 +68,14 @@ def _seen_by_mount(workspace: Workspace) -> Daemon | None:
     if mount is None or not mount.is_of(str(workspace.store)) or not control_file.is_alive(mount):
         return None
     return Daemon(0, 0, SERVING, str(workspace.path), 0, "", {})
+
+
+def require_store(workspace: Workspace) -> Path:
+    """The store, for one who needs its files. Raises `RefusedInSandbox` where only the mount is
+    seen."""
+    if not workspace.store.is_dir() and living(workspace) is not None:
+        raise RefusedInSandbox("see the settings", "the store, which has them, is not seen there")
+    return workspace.store
 
 
 def left_behind(workspace: Workspace) -> dict[str, Any] | None:

@@ -147,6 +147,7 @@ assert told.checkpoint_id == saved.id and told.workspace == sys.argv[1], told
 assert service.state(saved.id) == state
 open("told", "w").write("otherwise")
 assert service.restore(saved.id, state=False).before_id
+assert service.mounted and service.status().mounted
 assert open("told").read() == sys.argv[2]
 """
 
