@@ -74,7 +74,7 @@ others import.
     └── ControlError               60
         ├── DaemonGone             61
         ├── ProtocolMismatch       62
-        └── RefusedInSandbox       63
+        └── RefusedInSandbox       66
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
 """

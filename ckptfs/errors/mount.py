@@ -211,7 +211,7 @@ class RefusedInSandbox(ControlError):
     """A verb that reaches beyond the workspace, asked for from where only the workspace is seen."""
 
     kind = "refused-in-sandbox"
-    exit_code = 63
+    exit_code = 66
 
     def __init__(self, verb: str, reason: str = "it reaches beyond the workspace") -> None:
         super().__init__(
