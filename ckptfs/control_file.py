@@ -69,14 +69,20 @@ def mount_at(path: str) -> Mount | None:
 
 
 def _own_mounts() -> dict[str, Mount]:
-    """The mounted workspaces of this user, by path; something else may be mounted around them."""
+    """The mounted workspaces of this user, by path."""
     try:
         with open("/proc/self/mountinfo", "rb") as table:
-            lines = table.read().split(b"\n")
+            found = parse(table.read())
     except OSError:
         return {}  # a sandbox without /proc
+    own = _own_ids() if found else set()
+    return {path: mount for path, mount in found.items() if mount.owner in own}
+
+
+def parse(table: bytes) -> dict[str, Mount]:
+    """The workspaces in a table of mounts, by path."""
     found: dict[str, Mount] = {}
-    for line in lines:
+    for line in table.split(b"\n"):  # a name may have the other ends of lines
         before, _, after = line.partition(b" - ")
         fields, kind = before.split(b" "), after.split(b" ")
         if len(fields) < 5 or len(kind) < 3:
@@ -85,8 +91,7 @@ def _own_mounts() -> dict[str, Mount]:
         found.pop(path, None)  # the last one covers the others
         if kind[0] == FSTYPE:
             found[path] = _mount(path, fields, kind)
-    own = _own_ids() if found else set()
-    return {path: mount for path, mount in found.items() if mount.owner in own}
+    return found
 
 
 def _mount(path: str, fields: list[bytes], kind: list[bytes]) -> Mount:

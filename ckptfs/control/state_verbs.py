@@ -57,7 +57,10 @@ def _stage(service: Service, args: Record, tell: Tell | None) -> Record:
         sweep(service.fs.store.path)
         flags |= os.O_CREAT | os.O_EXCL
     path = _staged(service, str(args.get("file") or new_name()))
-    data = b64decode(str(args["data"]))
+    try:
+        data = b64decode(str(args["data"]), validate=True)
+    except ValueError as error:
+        raise ControlError(f"Cannot save: a document is no base64 ({error}).") from error
     with open(os.open(path, flags, 0o600), "ab", buffering=0) as file:
         if os.fstat(file.fileno()).st_size + len(data) > SIZE_MAX:
             raise ControlError("Cannot save: a document is too large. Nothing was changed.")
