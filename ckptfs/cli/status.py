@@ -55,6 +55,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "options": daemon.options,
         "unseen": None,
         "short_of_room": None,
+        "read_only": None,
         "checkpoints": None,
         "moments": None,
         "store_bytes": None,
@@ -173,7 +174,8 @@ def _counted(record: Record) -> str:
 def _human(record: Record) -> str:
     state = record["state"]
     if record["mounted"]:
-        state = f"mounted (process {record['pid']}, since {screen.time_text(record['started_ns'])})"
+        how = "mounted read-only" if record.get("read_only") else "mounted"
+        state = f"{how} (process {record['pid']}, since {screen.time_text(record['started_ns'])})"
     elif state == "dead":
         state = "its daemon died; `ckptfs mount` or `ckptfs umount` brings it in order"
     rows = [("workspace", record["workspace"]), ("state", state)]

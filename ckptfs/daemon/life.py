@@ -18,7 +18,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from ckptfs import __version__, config, locating
@@ -28,6 +27,7 @@ from ckptfs.control.protocol import Record
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.launch import Announcer
+from ckptfs.daemon.log_file import LogFile
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
 from ckptfs.daemon.stderr import Stderr
 from ckptfs.errors import (
@@ -51,7 +51,7 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
     farewell = Farewell()
     with _terminable():
         try:
-            with _store_for(plan, announcer) as store, _logging_to(plan.workspace.log):
+            with _store_for(plan, announcer) as store, _logging_to(store, plan.workspace.log.name):
                 left = _live_with(store, plan, announcer, farewell)
         except CkptfsError as error:
             farewell.fail(error)
@@ -175,13 +175,18 @@ def _serve(
 
 
 def _leave(service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
-    if not (plan.write_back and farewell.write_back):
+    if not (plan.write_back and farewell.write_back and _is_writable(plan, dir_fd)):
         service.fs.commit()
         return {"write_back": None}
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
+
+
+def _is_writable(plan: rules.Plan, dir_fd: int) -> bool:
+    """Whether the directory below can be brought up to date; only read-only mounts do without."""
+    return not plan.read_only or os.access(".", os.W_OK, dir_fd=dir_fd)
 
 
 def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> Record:
@@ -230,8 +235,9 @@ def _published(workspace: Workspace, note: runtime.Daemon) -> Iterator[None]:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_KEEP, delay=True)
+def _logging_to(store: Store, name: str) -> Iterator[None]:
+    path = store.files / name
+    handler = LogFile(path, maxBytes=LOG_BYTES, backupCount=LOG_KEEP, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -274,6 +280,7 @@ def _note(plan: rules.Plan) -> runtime.Daemon:
         "allow_other": plan.allow_other,
         "write_back": plan.write_back,
         "auto": plan.auto,
+        "flags": sorted(plan.flags),
     }
     return runtime.Daemon(
         pid=os.getpid(),

@@ -31,6 +31,8 @@ class Mount(NamedTuple):
     path: Path
     fstype: str
     source: str
+    #: Of the mount and of its file system.
+    options: frozenset[str] = frozenset()
 
     @property
     def is_ours(self) -> bool:
@@ -61,6 +63,12 @@ def mount_at(path: Path) -> Mount | None:
     return found[-1] if found else None
 
 
+def is_read_only(path: Path) -> bool:
+    """Whether the kernel lets nothing be changed at this resolved path, which is a mountpoint."""
+    mount = mount_at(path)
+    return mount is not None and "ro" in mount.options
+
+
 def mount_around(path: Path) -> Mount | None:
     """What the directory above this resolved path is on."""
     around = [mount for mount in all_mounts() if mount.path in path.parents]
@@ -86,7 +94,8 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
         if len(fields) < 5 or len(kind) < 2:
             continue
         path = Path(os.fsdecode(_unescape(fields[4])))
-        mounts.append(Mount(path, os.fsdecode(kind[0]), os.fsdecode(_unescape(kind[1]))))
+        options = frozenset(map(os.fsdecode, b",".join(fields[5:6] + kind[2:3]).split(b",")))
+        mounts.append(Mount(path, os.fsdecode(kind[0]), os.fsdecode(_unescape(kind[1])), options))
     return mounts
 
 

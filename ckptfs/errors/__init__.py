@@ -21,6 +21,7 @@ others import.
     │   ├── StoreCorrupt           17
     │   ├── StoreUnwritten         34
     │   ├── StoreExposed           29
+    │   ├── StoreUntrusted         35
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
     ├── MountpointError
@@ -40,6 +41,7 @@ others import.
     │   └── NoPermission           33
     ├── WorkspaceError
     │   ├── WorkspaceUnknown       40
+    │   ├── WorkspaceReadOnly      36
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
     │   ├── WorkspaceNotEmpty      43
@@ -149,6 +151,7 @@ from ckptfs.errors.store import (
     StoreMissing,
     StoreReadOnly,
     StoreUnreadable,
+    StoreUntrusted,
     StoreUnwritten,
     StoreVersionUnknown,
 )
@@ -162,6 +165,7 @@ from ckptfs.errors.workspace import (
     SyncError,
     WorkspaceError,
     WorkspaceNotEmpty,
+    WorkspaceReadOnly,
     WorkspaceUnknown,
     WriteBackIncomplete,
 )
@@ -218,6 +222,7 @@ __all__ = [
     "StoreMissing",
     "StoreReadOnly",
     "StoreUnreadable",
+    "StoreUntrusted",
     "StoreUnwritten",
     "StoreVersionUnknown",
     "SyncError",
@@ -236,6 +241,7 @@ __all__ = [
     "UsageError",
     "WorkspaceError",
     "WorkspaceNotEmpty",
+    "WorkspaceReadOnly",
     "WorkspaceUnknown",
     "WriteBackIncomplete",
     "every_error",
