@@ -161,7 +161,7 @@ def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | N
     """The workspace at exactly this resolved path, if it is known."""
     workspace = registered(path, environ)
     if workspace is not None and os.path.isdir(workspace.store):
-        return workspace
+        return _covering(workspace) or workspace
     return _in_default_place(path, environ) or mounted(path) or workspace
 
 
@@ -175,6 +175,14 @@ def mounted(path: Path, *, above: bool = False) -> Workspace | None:
     if mount is None or not mount.is_whole:
         return None
     return Workspace(Path(mount.path), Path(mount.store))
+
+
+def _covering(workspace: Workspace) -> Workspace | None:
+    """Another workspace that is mounted at the same path here, as a sandbox may have it."""
+    seen = mounted(workspace.path)
+    if seen is None or seen.store == workspace.store or not os.path.isdir(seen.store):
+        return None
+    return seen
 
 
 def known(environ: Mapping[str, str] = os.environ) -> Iterator[Workspace]:
@@ -218,7 +226,7 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
     entries = [entry for path in upward if (entry := registered(path, environ)) is not None]
     for entry in entries:
         if os.path.isdir(entry.store):
-            return entry
+            return _covering(entry) or entry
     for path in upward:
         workspace = _in_default_place(path, environ)
         if workspace is not None:

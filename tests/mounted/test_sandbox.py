@@ -176,6 +176,16 @@ def test_the_user_may_have_another_number_inside(outside: Workspace) -> None:
     assert answered(done)["checkpoints"]
 
 
+def test_a_workspace_that_is_bound_over_another_is_the_one_that_is_meant(
+    outside: Workspace, make_workspace: Callable[..., Workspace]
+) -> None:
+    """The registry, which the sandbox sees, knows the path as that of the other one."""
+    other = make_workspace()
+    bound = ["--bind", str(outside.path), str(other.path)]
+    status = answered(cli(READ_ONLY, other, "status", "-w", other.path, "--json", more=bound))
+    assert status["pid"] == outside.pid and status["store"] == str(outside.store)
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 
