@@ -84,6 +84,14 @@ class LocalSession:
     def call(
         self, op: str, args: Record | None = None, *, progress: Progress | None = None
     ) -> Record:
+        """Perform an operation. An interrupt leaves the store as it was last committed, as the end
+        of the process would; the KeyboardInterrupt that goes on says so."""
+        try:
+            return self._call(op, args, progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_left_by(op)) from None
+
+    def _call(self, op: str, args: Record | None, progress: Progress | None) -> Record:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
         wanted = _is_about_now(op, args or {}) or self._service.owes_below()
@@ -106,7 +114,7 @@ class LocalSession:
         service.owe_below()
         try:
             result = perform(service, op, args, progress)
-        except BaseException:
+        except Exception:
             if service.fs.head is head:
                 service.owe_below(False)
             else:
@@ -127,6 +135,20 @@ class LocalSession:
         with _directory(path) as dir_fd:
             if dir_fd is not None:
                 self._service.settle_in(dir_fd, path, keep_first=keep_first)
+
+
+def _left_by(op: str) -> str:
+    """What an interrupt leaves of an operation on a store that this process has."""
+    from ckptfs.control.verbs import CHANGES_FILES, READING
+
+    if op in READING:
+        return "Stopped. Nothing was changed."
+    if op in CHANGES_FILES:
+        return (
+            f"Stopped. If {op} had begun to change the workspace, the next ckptfs command about it "
+            "goes on."
+        )
+    return f"Stopped. What {op} had finished stays."
 
 
 def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomplete:
@@ -227,8 +249,14 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
         store = Store.open(path)
         try:
             yield store
-        finally:
+        except KeyboardInterrupt:
+            # It may come in the middle of a change: what was committed is whole.
+            store.close(commit=False)
+            raise
+        except BaseException:
             store.close()
+            raise
+        store.close()
     finally:
         turn.release()
 

@@ -15,15 +15,24 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
-from ckptfs import control_file
+from ckptfs import control_file, unixsocket
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
-from ckptfs.errors import ControlError, DaemonGone, RefusedInSandbox
+from ckptfs.errors import (
+    CkptfsError,
+    ControlError,
+    DaemonGone,
+    Interrupted,
+    PeerUntrusted,
+    RefusedInSandbox,
+)
 
 #: Seconds without a word from the daemon after which it counts as stuck.
 PATIENCE = 600.0
 #: The same for questions that a healthy daemon answers in milliseconds.
 PATIENCE_SHORT = 10.0
+#: The same after an interrupt: by then a daemon that can stop has stopped.
+PATIENCE_STOP = 3.0
 
 _CONNECT_AGAIN = 0.01
 
@@ -45,11 +54,12 @@ class Client:
     """A connection to the daemon of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Connect. Raises `DaemonGone` if nothing listens there."""
+        """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if somebody does
+        who may not speak for the store."""
         self._workspace = workspace
         self._socket: _socket.socket | control_file.Connection
         try:
-            self._socket = _connected(str(workspace.socket))
+            self._socket = _connected(workspace)
         except OSError as error:
             self._socket = _through_mount(workspace, error)
         #: What came after the last whole line.
@@ -76,9 +86,34 @@ class Client:
         progress: Progress | None = None,
         patience: float = PATIENCE,
     ) -> Record:
-        """Ask, and return the result. Raises the error that the daemon answered with."""
+        """Ask, and return the result. Raises the error that the daemon answered with.
+
+        An interrupt stops the daemon, too, where the operation can be left; the KeyboardInterrupt
+        that goes on says in a sentence what became of it.
+        """
         self.ask(op, args, progress=progress is not None)
-        return self.hear(progress=progress, patience=None if op in LONG else patience)
+        try:
+            return self.hear(progress=progress, patience=None if op in LONG else patience)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._stop(op)) from None
+
+    def _stop(self, op: str) -> str:
+        """Have the daemon stop what it does for us; what it says about that."""
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+            self.hear(patience=PATIENCE_STOP)
+        except Interrupted as stopped:
+            return stopped.message
+        except DaemonGone:
+            return f"Stopped waiting for {op}; the daemon has gone."
+        except ControlError:
+            return (
+                f"Stopped waiting; the daemon has to finish {op} and goes on with it. "
+                "`ckptfs status` answers when it is done."
+            )
+        except (OSError, CkptfsError):
+            return "Stopped. Nothing was changed."
+        return f"Too late: {op} was done already."
 
     def ask(self, op: str, args: Record | None = None, *, progress: bool = False) -> None:
         """Send a request; `hear` waits for what comes of it."""
@@ -164,11 +199,14 @@ class Client:
         return decode_answer(line)
 
 
-def _connected(path: str) -> _socket.socket:
+def _connected(workspace: Workspace) -> _socket.socket:
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE_SHORT)
-        _connect(connection, path)
+        _connect(connection, str(workspace.socket))
+        _, uid = unixsocket.peer(connection)
+        if not unixsocket.is_trusted(uid, str(workspace.store)):
+            raise PeerUntrusted(workspace.path, workspace.socket, uid)
     except BaseException:
         connection.close()
         raise
@@ -180,7 +218,7 @@ def _connect(connection: _socket.socket, path: str) -> None:
     deadline = time.monotonic() + PATIENCE_SHORT
     while True:
         try:
-            return connection.connect(path)
+            return unixsocket.connect(connection, path)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise

@@ -15,14 +15,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import trio
 
-from ckptfs import fuse, history
+from ckptfs import fuse, history, interrupts
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
+from ckptfs.control.places import CONNECTIONS_MAX
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Accepted, Connection, Outlet, Peer
 from ckptfs.daemon import mounts, sandbox
@@ -31,7 +31,13 @@ from ckptfs.daemon.holders import holders, is_inside
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
-from ckptfs.errors import CkptfsError, ControlError, MountpointBusy, WorkspaceReadOnly
+from ckptfs.errors import (
+    CkptfsError,
+    ControlError,
+    Interrupted,
+    MountpointBusy,
+    WorkspaceReadOnly,
+)
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
@@ -124,7 +130,7 @@ class Entrance:
     """Connections that come through the mount, on their way to the control server."""
 
     def __init__(self) -> None:
-        self._sending, self.handed = trio.open_memory_channel[Accepted](server.CONNECTIONS_MAX)
+        self._sending, self.handed = trio.open_memory_channel[Accepted](CONNECTIONS_MAX)
 
     def __call__(self, uid: int, pid: int) -> socket.socket:
         """One end of a new connection for a user and process, by the rule of the socket."""
@@ -222,6 +228,9 @@ class Mounted:
             return None
         try:
             result = await self._perform(request, connection)
+        except Interrupted as stopped:
+            log.info("%s ended before its time, with its client: %s", request.op, stopped)
+            raise
         except CkptfsError as error:
             self._hub.failed(request.op, error)
             raise
@@ -258,22 +267,23 @@ class Mounted:
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         if request.op == "backup":
-            return await self._backup(request.args)
+            return await self._backup(request.args, connection)
         tell = connection.tell if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            result = await self._carry_out(request, tell)
+            return await self._carry_out(request, connection, tell)
         finally:
+            # Also of what a verb did before it failed, or its client had gone.
             await self._announce(before, nameless, everywhere=request.op == "purge")
-        if self._service.fs.store.dirty:
-            # In the journal only, and on a quiet mount no request comes that a commit would follow.
-            self._housekeeping.stir()
-        if deleted := known_ids - self._ids() if known_ids else set():
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
-        if request.op == "import":
-            await self._show_new_names()
-        return result
+            if self._service.fs.store.dirty:
+                # In the journal only, and on a quiet mount no request comes that a commit would
+                # follow.
+                self._housekeeping.stir()
+            if deleted := known_ids - self._ids() if known_ids else set():
+                await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
+            if request.op == "import":
+                await self._show_new_names()
 
     def _require_writable(self, op: str) -> None:
         """A mount that is read-only stays as it is, whichever way a change comes."""
@@ -281,28 +291,37 @@ class Mounted:
         if mounts.is_read_only(path):
             raise WorkspaceReadOnly(path, op.replace("_", " "))
 
-    async def _carry_out(self, request: Request, tell: verbs.Tell | None) -> Record:
+    async def _carry_out(
+        self, request: Request, connection: Connection, tell: verbs.Tell | None
+    ) -> Record:
         fs = self._service.fs
         try:
-            return verbs.perform(self._service, request.op, request.args, tell)
+            with interrupts.watching(connection.has_gone):
+                return verbs.perform(self._service, request.op, request.args, tell)
         except history.InUse as known:
             await fuse.tell_kernel(known.files, (), known.files)
             await _forgotten(fs, set(known.files.values()))
         # What is still known now is open, and the next thing that happens is the restore.
         could_ask, fs.can_ask = fs.can_ask, False
         try:
-            return verbs.perform(self._service, request.op, request.args, tell)
+            with interrupts.watching(connection.has_gone):
+                return verbs.perform(self._service, request.op, request.args, tell)
         finally:
             fs.can_ask = could_ask
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}
 
-    async def _backup(self, args: Record) -> Record:
+    async def _backup(self, args: Record, connection: Connection) -> Record:
         """In a thread, since it may take long: requests are answered meanwhile."""
         self._service.fs.commit()
-        copy = partial(self._service.copy, Path(str(args["dest"])))
-        return (await trio.to_thread.run_sync(copy))._asdict()
+        dest = Path(str(args["dest"]))
+
+        def copy() -> Record:
+            with interrupts.watching(connection.has_gone):
+                return self._service.copy(dest)._asdict()
+
+        return await trio.to_thread.run_sync(copy)
 
     async def _announce(self, before: View, nameless: set[Ino], *, everywhere: bool) -> None:
         """Tell the kernel what a verb changed; only then has the verb happened for everyone.

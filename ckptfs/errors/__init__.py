@@ -73,6 +73,8 @@ others import.
     │   └── TeamRestoreFailed      84
     ├── ExtraMissing               78
     ├── AgentSettingsInvalid       79
+    ├── PeerUntrusted              63
+    ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
         ├── ProtocolMismatch       62
@@ -99,6 +101,7 @@ from ckptfs.errors.base import (
     CkptfsError,
     ErrorRecord,
     ExtraMissing,
+    Interrupted,
     SystemRefused,
     UsageError,
     every_error,
@@ -134,6 +137,7 @@ from ckptfs.errors.mount import (
     NoFuse,
     NoFusermount,
     NoPermission,
+    PeerUntrusted,
     ProtocolMismatch,
     RefusedInSandbox,
     StoreInMountpoint,
@@ -186,6 +190,7 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "Interrupted",
     "MountError",
     "MountFailed",
     "MountpointBusy",
@@ -204,6 +209,7 @@ __all__ = [
     "NothingToUndo",
     "OverlappingTrees",
     "PathUnknown",
+    "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
     "RefusedInSandbox",

@@ -230,3 +230,17 @@ class ProtocolMismatch(ControlError):
             f"{supported}. Nothing was changed.",
             hint="Unmount with the ckptfs that mounted, then mount again with this one.",
         )
+
+
+class PeerUntrusted(CkptfsError):
+    """No `ControlError`: whoever waits for a daemon must not wait for this to pass."""
+
+    kind = "peer-untrusted"
+    exit_code = 63
+
+    def __init__(self, path: AnyPath, socket: AnyPath, uid: int) -> None:
+        super().__init__(
+            f"Cannot ask the daemon of {show(path)}: user {uid} listens at {show(socket)}, who may "
+            "not speak for this store. Nothing was sent and nothing was changed.",
+            hint="See who can write to the store's directory, then unmount and mount again.",
+        )

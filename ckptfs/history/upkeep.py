@@ -79,6 +79,7 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
         if not expired and not verdicts.demoted:
             break
         gone += expired
-        removal.reap(fs)
+        if not removal.reap_if_waited_for(fs):
+            break
         fs.commit()
     return sorted([*gone, *verdicts.all()], reverse=True)

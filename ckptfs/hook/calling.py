@@ -13,7 +13,7 @@ import json
 import os
 import time
 
-from ckptfs import locating
+from ckptfs import locating, unixsocket
 from ckptfs.hook import events, fields, reading
 
 TYPE_CHECKING = False
@@ -137,7 +137,7 @@ def _reach(path: str, store: str) -> _Connection | None:
     refused = None
     if store and locating.note_of(store) is not None:
         try:
-            return _connected(locating.socket_of(store))
+            return _connected(store)
         except OSError as error:
             refused = error
     from ckptfs import control_file  # late: the socket mostly answers
@@ -180,11 +180,12 @@ def _ask(connection: _Connection, requests: list[events.Request]) -> None:
         connection.close()
 
 
-def _connected(address: str) -> _socket.socket:
+def _connected(store: str) -> _socket.socket:
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE)
-        _connect(connection, address)
+        _connect(connection, locating.socket_of(store))
+        _require_trusted(connection, store)
     except BaseException:
         connection.close()
         raise
@@ -196,11 +197,18 @@ def _connect(connection: _socket.socket, address: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return connection.connect(address)
+            return unixsocket.connect(connection, address)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
+
+
+def _require_trusted(connection: _socket.socket, store: str) -> None:
+    """What an agent is about to do is for the store's own daemon to hear, and for nobody else."""
+    _, uid = unixsocket.peer(connection)
+    if not unixsocket.is_trusted(uid, store):
+        raise NoAnswer(f"user {uid} listens at its socket, who may not speak for this store.")
 
 
 def _line(connection: _Connection) -> bytes:

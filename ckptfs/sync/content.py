@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes, Inode
 from ckptfs.store import View
@@ -241,6 +242,7 @@ def copy_out(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     digest = Digest(inode.size)
     end = 0
     for number, data in blocks_stored(fs, view, inode):
+        interrupts.between()
         digest.add(number, data)
         end = number * BLOCK_SIZE
         write_all(fd, data, end)

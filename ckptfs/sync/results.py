@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ckptfs import interrupts
+
 #: Progress is told after this many files, and after this many bytes.
 _FILES_STEP = 256
 _BYTES_STEP = 8 << 20
@@ -90,6 +92,7 @@ class Tally:
     def step(self, files: int = 1) -> None:
         """Note that this many entries are done with, and tell the watcher now and then."""
         self._files += files
+        interrupts.between()
         if self._watcher is None:
             return
         if (
