@@ -11,7 +11,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone, StoreInUse
+from ckptfs.errors import DaemonGone, StoreInUse, StoreMissing, StoreReadOnly
 
 #: What is told of a daemon that died.
 _NOTED = ("pid", "state", "started_ns", "version")
@@ -68,6 +68,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         with Client(workspace) as client:
             answer = client.call("status", patience=PATIENCE_SHORT)
         record.update({key: answer.get(key) for key in record if key in answer})
+        record["workspace"] = str(workspace.path)  # a sandbox may have it at another path
         record["state"] = runtime.SERVING
     return record
 
@@ -97,6 +98,9 @@ def _of_store(workspace: Workspace) -> Record:
             record.update(session.call("figures"))
         if not dead:
             record["unsaved"] = None  # the directory may have changed; to look takes a scan
+    except (StoreReadOnly, StoreMissing):
+        if not dead:
+            raise  # else it is seen from a sandbox, and what it is stands there
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
     return record

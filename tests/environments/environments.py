@@ -100,7 +100,8 @@ _EVERYWHERE = _tests("""
     crash/test_kill.py::test_a_large_file_that_was_saved_is_whole
 """)
 
-#: What may differ for a user who mounts through fusermount3 and may not do everything below.
+#: What may differ for a user who mounts through fusermount3 and may not do everything below, and
+#: whose sandboxes have a user namespace of their own.
 _OF_ORDINARY_USERS = _tests("""
     mounted/test_directories.py mounted/test_links.py mounted/test_special_files.py
     mounted/test_unlink_open.py mounted/test_append.py mounted/test_locks.py mounted/test_modes.py
@@ -113,6 +114,12 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     mounted/test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
     mounted/test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
+    mounted/test_sandbox.py::test_every_verb_works
+    mounted/test_sandbox.py::test_a_hook_takes_its_checkpoint
+    mounted/test_sandbox.py::test_the_api_works_with_documents_and_events
+    mounted/test_sandbox.py::test_the_caller_is_known_by_its_number_outside
+    mounted/test_sandbox.py::test_verbs_that_reach_outside_are_refused
+    mounted/test_sandbox.py::test_a_dead_daemon_is_never_taken_for_a_living_one
 """)
 
 #: Each unmount takes the seconds that the other namespace is waited for.
