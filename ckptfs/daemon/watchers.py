@@ -40,8 +40,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _UTIME_OMIT = (1 << 30) - 2
-_AT_SYMLINK_NOFOLLOW = 0x100
 _AT_FDCWD = -100
+
+# A name itself, neither read nor followed; and a directory on the way to one.
+_PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY = _PIN | os.O_DIRECTORY
 
 
 class Waker:
@@ -199,24 +202,52 @@ def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
     thread = threading.get_native_id()
     touching.add(thread)
     try:
-        for path in paths:
-            with suppress(OSError):  # gone again, or not ours to write
-                _touch(os.path.join(os.fsencode(mountpoint), path))
+        root = os.open(mountpoint, _WAY)
+        try:
+            for path in paths:
+                with suppress(OSError):  # gone again, or not ours to write
+                    _touch(root, path)
+        finally:
+            os.close(root)
+    except OSError:
+        pass  # unmounted meanwhile
     finally:
         touching.discard(thread)
 
 
-def _touch(path: bytes) -> None:
-    seen = os.lstat(path)
+def _touch(root: int, path: bytes) -> None:
+    """Others may exchange what stands under the names of a path at any moment, also for a link
+    that leads out of the workspace. So what is looked at is pinned, and touched by descriptor."""
+    fd = _pin(root, path)
+    try:
+        seen = os.fstat(fd)
+        if seen.st_dev == os.fstat(root).st_dev and not stat.S_ISLNK(seen.st_mode):
+            _touch_pinned(f"/proc/self/fd/{fd}", seen)
+    finally:
+        os.close(fd)
+
+
+def _pin(root: int, path: bytes) -> int:
+    """Hold what a path below the mountpoint leads to, without following any link."""
+    *above, name = path.split(b"/")
+    fd = os.dup(root)
+    for part, flags in (*((part, _WAY) for part in above), (name or b".", _PIN)):
+        try:
+            inner = os.open(part, flags, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
+
+
+def _touch_pinned(pinned: str, seen: os.stat_result) -> None:
     if stat.S_ISREG(seen.st_mode):
         # First, while nobody is awake: a write between the look and this would lose its time.
-        _set_modified(path, seen.st_mtime_ns)
-    if not stat.S_ISLNK(seen.st_mode):
-        os.chmod(path, stat.S_IMODE(seen.st_mode))
+        _set_modified(os.fsencode(pinned), seen.st_mtime_ns)
+    os.chmod(pinned, stat.S_IMODE(seen.st_mode))
     # A program cannot be started while it is open for writing.
     if stat.S_ISREG(seen.st_mode) and not seen.st_mode & 0o111:
-        flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(path, flags))
+        os.close(os.open(pinned, os.O_WRONLY | os.O_CLOEXEC))
 
 
 class _Timespec(ctypes.Structure):
@@ -228,4 +259,4 @@ def _set_modified(path: bytes, time_ns: int) -> None:
     own call sets both times, and that is told as one of attributes."""
     seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
     times = (_Timespec * 2)(_Timespec(0, _UTIME_OMIT), _Timespec(seconds, nanoseconds))
-    ctypes.CDLL(None).utimensat(_AT_FDCWD, path, times, _AT_SYMLINK_NOFOLLOW)
+    ctypes.CDLL(None).utimensat(_AT_FDCWD, path, times, 0)

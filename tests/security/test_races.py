@@ -6,8 +6,10 @@ the other user waits for the first change in the directory, as an attacker does,
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,6 +130,67 @@ def test_restoring_a_team(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None
     scene.made.umount()
     with scene.attacked():
         team.restore(taken.id)
+
+
+def test_waking_those_who_watch_what_a_restore_changes(nobody_at_work: Workspace) -> None:
+    """The daemon touches paths through its own mount, with root's rights."""
+    made = nobody_at_work
+    victims = [made.path.parent / f"victims/{number}" for number in range(_MANY)]
+    victims[0].parent.mkdir()
+    for victim in victims:
+        victim.touch(0o600)
+    made.mount()
+    with peer(NOBODY) as nobody:
+        nobody(_fill, str(made.path), str(victims[0].parent))
+        succeed(made.cli("save", "-w", made.path))
+        nobody(_change, str(made.path))
+        nobody.begin(_exchange_directories, str(made.path))
+        wait_until((made.path / "ready").exists, "the attacker watches")
+        succeed(made.cli("restore", "1", "--force", "-w", made.path))
+        nobody.finish(30)
+    made.umount()
+    assert {victim.stat().st_mode & 0o7777 for victim in victims} == {0o600}
+
+
+_MANY = 200
+
+
+@pytest.fixture
+def nobody_at_work() -> Iterator[Workspace]:
+    with scratch() as base:
+        made = Workspace(base, "--auto", "off", "--allow-other")
+        made.path.mkdir()
+        os.chown(made.path, NOBODY, NOBODY)
+        yield made
+
+
+def _fill(work: str, victims: str) -> None:
+    os.mkdir(f"{work}/dir")
+    for number in range(_MANY):
+        path = Path(f"{work}/dir/{number}")
+        path.touch()
+        path.chmod(0o4777)
+    os.symlink(victims, f"{work}/link")
+
+
+def _change(work: str) -> None:
+    for number in range(_MANY):
+        Path(f"{work}/dir/{number}").write_text("changed")
+
+
+def _exchange_directories(work: str) -> None:
+    """Again and again, for so long that the daemon is done with it."""
+    libc = ctypes.CDLL(None)
+    with Inotify(Path(work, "dir")):
+        Path(work, "ready").touch()
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            libc.renameat2(
+                _AT_FDCWD, f"{work}/dir".encode(), _AT_FDCWD, f"{work}/link".encode(), _EXCHANGE
+            )
+
+
+_AT_FDCWD, _EXCHANGE = -100, 2
 
 
 def test_a_link_in_the_place_of_the_workspace(scene: Scene) -> None:
