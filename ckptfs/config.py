@@ -211,7 +211,7 @@ def _entries(environ: Mapping[str, str]) -> Iterator[tuple[Workspace, str | None
         return
     for entry in entries:
         try:
-            record = json.loads(entry.read_bytes())
+            record = locating.read_entry(str(entry), environ)
             found = Workspace(Path(record["workspace"]), Path(record["store"]))
             yield found, record.get("directory")
         except (OSError, ValueError, KeyError, TypeError):

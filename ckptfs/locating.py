@@ -10,6 +10,10 @@ import json
 import os
 from collections.abc import Mapping
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 _REGISTRY_NAME_MAX = 200
 
 #: Users, by name or number and with commas between them, whose stores the caller uses like its own.
@@ -86,13 +90,26 @@ def registry_entry(path: str, environ: Mapping[str, str] = os.environ) -> str:
 def store_of(path: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The store that the registry has for exactly this resolved path; it may be gone by now."""
     try:
-        record = _json(registry_entry(path, environ))
+        record = read_entry(registry_entry(path, environ), environ)
         # The name of the entry may be a digest; the path inside it decides.
         if record["v"] == 1 and record["workspace"] == path:
             return str(record["store"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # absent or damaged is the same: not known here
     return None
+
+
+def read_entry(entry: str, environ: Mapping[str, str] = os.environ):  # type: ignore[no-untyped-def]
+    """What an entry of the registry says. Raises OSError and ValueError.
+
+    An entry of another user is none: with HOME kept by sudo, the registry is that user's, who
+    could lead root to any store of root's, and so what is in that one to a directory of his own.
+    """
+    believed = {0, os.geteuid(), *trusted_owners(environ)}
+    with _opened(entry) as file:
+        if os.fstat(file.fileno()).st_uid not in believed:
+            raise PermissionError("another user's entry")
+        return json.load(file)
 
 
 def directory_id(place: str | int) -> str | None:
@@ -195,7 +212,11 @@ def digest(raw: bytes) -> str:
 
 
 def _json(path: str):  # type: ignore[no-untyped-def]
-    # Of a store that is not the caller's this may be anything, a pipe that nobody writes to, too.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    with _opened(path) as file:
         return json.load(file)
+
+
+def _opened(path: str) -> BinaryIO:
+    # Of a store that is not the caller's this may be anything, a pipe that nobody writes to, too.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(os.open(path, flags), "rb")

@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from ckptfs import config
+from ckptfs import config, locating
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, trees
 from ckptfs.daemon import mounts
@@ -205,15 +205,25 @@ def choose_store(path: Path, named: str | None) -> Path:
     known = config.registered(path)
     if known is None:
         before = None if (default / "data.mdb").exists() else config.moved(path)
-        return config.resolve(config.free_store(path)) if before is None else before.store
+        return _resolve_default(config.free_store(path)) if before is None else before.store
     if known.store == default:
-        return config.resolve(default)
+        return _resolve_default(default)
     if not known.store.exists():
         # A new and empty history in its place would hide that something is missing.
         raise StoreMissing(
             known.store, hint="This workspace was last mounted with it. Name a store with --store."
         )
     return known.store
+
+
+def _resolve_default(store: Path) -> Path:
+    """A link in a default place leads to another only if the caller or root put it there: with HOME
+    kept by sudo, the place is another user's. A link that stays is refused as no store."""
+    place = config.resolve(store.parent) / store.name
+    is_link = os.path.islink(place)
+    if is_link and os.lstat(place).st_uid not in {0, os.geteuid(), *locating.trusted_owners()}:
+        return place
+    return config.resolve(place) if is_link else place
 
 
 def moved_from(workspace: Workspace) -> Path | None:

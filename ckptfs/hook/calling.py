@@ -76,11 +76,12 @@ def _note_call(agent: str) -> None:
         return
     path = locating.hook_note(agent)
     try:
-        os.utime(path)
+        os.utime(path, follow_symlinks=False)
     except FileNotFoundError:
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(path, flags, 0o600))
         except OSError:
             pass
     except OSError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ckptfs import errors
+from ckptfs import config, errors
 from ckptfs.fs import Filesystem
 from ckptfs.history import settings
 from ckptfs.store import Store, check
@@ -318,3 +319,77 @@ def test_no_command_is_run_of_a_file_that_others_can_write(plain: Plain, mode: i
 def test_settings_in_a_pipe_hold_nobody_up(base: Path) -> None:
     os.mkfifo(base / "config.toml")
     assert settings.load([base / "config.toml"]).texts["hooks.on_restore"] == ""
+
+
+# -- a data directory of another user, as sudo with its HOME has it --------------------------------
+
+
+class Planted:
+    """A data directory of another user, that user's empty workspace, and a store of root's."""
+
+    def __init__(self, base: Path) -> None:
+        self.home, self.path = base / "home", base / "home" / "work"
+        self.path.mkdir(parents=True)
+        self.env = {"XDG_DATA_HOME": str(self.home), "XDG_CONFIG_HOME": str(base / "config")}
+        self.secret = _made(base / "secret")
+        self.data = self.home / "ckptfs"
+        (self.data / "workspaces").mkdir(parents=True)
+        _give(self.home, NOBODY)
+        _give(self.data, NOBODY)
+
+    def cli(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        return ckptfs(*words, env=self.env)
+
+    def entry(self) -> None:
+        config.register(config.Workspace(self.path, self.secret), self.env)
+        _give(self.data / "workspaces", NOBODY)
+
+    def link(self) -> None:
+        link = config.default_store(self.path, self.env)
+        link.symlink_to(self.secret)
+        os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@AS_ROOT
+def test_an_entry_of_another_users_registry_leads_root_nowhere(base: Path) -> None:
+    planted = Planted(base)
+    planted.entry()
+    before = _seen(planted.secret)
+    for words in (["list"], ["undo"], ["export", base / "out"]):
+        done = planted.cli(*words, "-w", planted.path)
+        assert done.returncode == errors.WorkspaceUnknown.exit_code, done.stdout
+    assert _seen(planted.secret) == before
+    assert os.listdir(planted.path) == []
+    # Who trusts that user goes by its registry.
+    succeed(planted.cli("list", "-w", planted.path, "--trust-owner", "nobody"))
+
+
+@AS_ROOT
+@pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+@pytest.mark.parametrize("kind", ["entry", "link"])
+def test_nor_does_a_mount_use_what_another_user_planted(base: Path, kind: str) -> None:
+    planted = Planted(base)
+    getattr(planted, kind)()
+    before = _seen(planted.secret)
+    done = planted.cli("mount", planted.path)
+    assert os.listdir(planted.path) == []
+    if done.returncode == 0:  # with a store of its own
+        succeed(planted.cli("umount", planted.path))
+    assert _seen(planted.secret) == before
+    assert os.listdir(planted.path) == []
+
+
+@AS_ROOT
+def test_the_note_of_a_hook_is_not_left_through_a_link(base: Path) -> None:
+    planted = Planted(base)
+    (planted.data / "hooks").mkdir()
+    (planted.data / "hooks" / "claude").symlink_to(base / "made")
+    command = [sys.executable, "-m", "ckptfs", "hook", "--agent", "claude"]
+    asked = b'{"hook_event_name": "PreToolUse", "tool_name": "Bash", "cwd": "/"}'
+    env = {**os.environ, **planted.env}
+    subprocess.run(command, input=asked, env=env, check=True, capture_output=True)
+    assert not (base / "made").exists()
+    (base / "made").touch()
+    os.utime(base / "made", (1, 1))
+    subprocess.run(command, input=asked, env=env, check=True, capture_output=True)
+    assert (base / "made").stat().st_mtime == 1
