@@ -132,7 +132,7 @@ def _require_idle(target: Workspace) -> None:
     if daemon is not None:
         raise StoreInUse(target.store, daemon.pid)
     if runtime.is_dead(target.path):
-        raise DaemonGone(target.path, "it died")
+        raise DaemonGone(target.path, runtime.why_gone(target))
 
 
 def _figures(target: Workspace, *, named: bool) -> Record:

@@ -20,11 +20,16 @@ def holders(mountpoint: Path, *, but: int = 0) -> list[str]:
     ``but`` is the one that wants to know: it holds at most what it inherited.
     """
     found = [
-        f"{_command(pid)} ({pid})"
-        for pid in _processes()
+        f"{command_of(pid)} ({pid})"
+        for pid in processes()
         if pid not in (os.getpid(), but)
         and any(_lies_in(path, mountpoint) for path in _used_paths(pid))
     ]
+    return shortened(found)
+
+
+def shortened(found: list[str]) -> list[str]:
+    """The first of them, and how many more there are."""
     if len(found) > NAMED_MAX:
         return [*found[:NAMED_MAX], f"{len(found) - NAMED_MAX} more"]
     return found
@@ -41,7 +46,7 @@ def is_inside(pid: int, directory: Path) -> bool:
     return any(_lies_in(path, directory) for path in _targets(links))
 
 
-def _processes() -> list[int]:
+def processes() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
@@ -69,7 +74,7 @@ def _lies_in(path: str, mountpoint: Path) -> bool:
     return path == top or path.startswith(top + "/")
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() or "process"
     except OSError:

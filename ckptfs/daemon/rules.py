@@ -53,7 +53,11 @@ KERNEL_TREES = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 #: Seconds that a mount waits for the daemon before it to end, by the state that one is in. One
 #: that says it serves, though nothing is mounted, has not noticed yet.
-ENDING_PATIENCE = {runtime.SERVING: 2.0, runtime.WRITING_BACK: 60.0}
+ENDING_PATIENCE = {
+    runtime.SERVING: 2.0,
+    runtime.UNMOUNTING: 60.0,
+    runtime.WRITING_BACK: 60.0,
+}
 _LOOK_AGAIN = 0.2
 
 _CAP_SYS_ADMIN = 21
@@ -305,13 +309,15 @@ def check_machine(path: Path, *, allow_other: bool) -> None:
         )
 
 
-def check_directory(plan: Plan) -> None:
-    """Rules about the directory's own content and rights; it must not be covered."""
+def check_directory(plan: Plan, reached_by: str | None = None) -> None:
+    """Rules about the directory's own content and rights; it must not be covered, unless
+    ``reached_by`` is another way to it."""
     path = plan.workspace.path
-    check_is_directory(path)
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    where = path if reached_by is None else Path(reached_by)
+    check_is_directory(where)
+    if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
         raise NoPermission(path, "you may not read and write it")
-    if plan.source is not None and os.listdir(path):
+    if plan.source is not None and os.listdir(where):
         raise MountpointNotEmpty(path)
 
 

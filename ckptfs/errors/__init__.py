@@ -20,6 +20,7 @@ others import.
     │   ├── StoreFull              16
     │   ├── StoreCorrupt           17
     │   ├── StoreUnwritten         34
+    │   ├── StoreGone              38
     │   ├── StoreExposed           29
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
@@ -143,6 +144,7 @@ from ckptfs.errors.store import (
     StoreError,
     StoreExposed,
     StoreFull,
+    StoreGone,
     StoreInUse,
     StoreMissing,
     StoreReadOnly,
@@ -210,6 +212,7 @@ __all__ = [
     "StoreError",
     "StoreExposed",
     "StoreFull",
+    "StoreGone",
     "StoreInMountpoint",
     "StoreInUse",
     "StoreMissing",

@@ -56,7 +56,8 @@ async def serve(
     guard: Guard | None = None,
     committed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the workspace is unmounted. On cancellation it is unmounted here.
+    """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
+    ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
     ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
     because requests paused or the interval ended.
@@ -87,6 +88,7 @@ async def serve(
     if compiled is not None and compiled.hooked():
         _go_by_front(fs, operations.requests, compiled)
     log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
+    usable = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
@@ -94,6 +96,7 @@ async def serve(
                 tell_kernel, (), {Ino(node)}
             )
             started()
+            usable = True
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()
     finally:
@@ -101,7 +104,8 @@ async def serve(
         _go_by_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()
-        pyfuse3.close(unmount=True)
+        # One that never became usable covers nothing that is newer.
+        pyfuse3.close(unmount=not usable)
         fs.commit()
 
 

@@ -144,6 +144,9 @@ class Store:
         self._stood = b""
         #: Backups under way, in other threads.
         self._copying = 0
+        #: Which file the data file is, and whether it is known to be gone.
+        self._identity = opening.identity(path)
+        self._abandoned = False
         self._journal = Journal(path)
         self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
@@ -399,6 +402,8 @@ class Store:
         what is committed can still be read, if LMDB goes on at all."""
         if self._budget.failure is not None:
             raise self._budget.failure
+        if not self._abandoned and self._is_gone():
+            raise errors.StoreGone(self.path)
         try:
             yield
         except (lmdb.Error, HeapFailed) as error:
@@ -408,6 +413,21 @@ class Store:
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             raise failure from error
+
+    def _is_gone(self) -> bool:
+        """Whether the data file was deleted or moved away: what is written to it then helps nobody
+        who looks for the store where it was."""
+        return opening.identity(self.path) != self._identity
+
+    def abandon(self) -> None:
+        """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
+        self._abandoned = True
+        self._room.abandon()
+
+    @property
+    def commits(self) -> int:
+        """The number of the last commit: as long as it stays the same nothing was committed."""
+        return int(self._env.info()["last_txnid"])
 
     def _settle(self) -> bool:
         """Put what waits elsewhere into the transaction; whether there is anything in it."""
@@ -498,6 +518,7 @@ class Store:
             compaction.adopt_copy(self.path / DATA_FILE)
         finally:
             self._env = opening.open_environment(self.path, map_size, len(TABLES))
+            self._identity = opening.identity(self.path)
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
