@@ -53,7 +53,7 @@ def _record(workspace: Workspace, path: str | None) -> Record:
     return {
         "workspace": path,
         "store": str(workspace.store),
-        "mounted": state == runtime.SERVING,
+        "mounted": state in (runtime.SERVING, runtime.UNMOUNTING),
         "state": state,
         "store_bytes": _bytes(workspace.store),
         "directory_exists": path is not None and os.path.lexists(path),

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import NamedTuple
 
 from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
@@ -101,13 +100,14 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
     note = _note(plan)
     try:
         with _published(workspace, note, announcer):
-            dir_fd = _directory_below(plan)
             service = Service(Filesystem(store))
-            brought = _bring_in(service, plan, dir_fd, announcer)
+            dir_fd, in_sight = _directory_below(plan)
+            start = _Start(plan, note, announcer)
+            if not in_sight:
+                start.bring_in(service, dir_fd)
             ending = Ending(plan, service, dir_fd, note)
-            start = _Start(plan, note, announcer, brought, locating.directory_id(dir_fd))
             try:
-                _serve(service, start, farewell, ending)
+                _serve(service, start, dir_fd, farewell, ending)
             except StoreGone as gone:
                 _save_from_gone(service, plan, dir_fd, farewell, ending, gone)
                 raise
@@ -124,19 +124,21 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
         raise
 
 
-def _directory_below(plan: rules.Plan) -> int:
-    """A descriptor that reaches the directory below even while a mount covers it."""
+def _directory_below(plan: rules.Plan) -> tuple[int, bool]:
+    """A descriptor that reaches the directory below even while a mount covers it; and whether a
+    dead mount had to go for it, so that an older directory is in sight until it is covered again:
+    then the mount comes first, and requests wait for what takes time."""
     path = plan.workspace.path
     if not plan.covered_by_dead:
-        return _open_directory(path)
+        return _open_directory(path), False
     below = mounts.open_below(path)
     if below is None:
         log.info("clearing a dead mount")
         mounts.unmount(path, detach=True)
         rules.check_directory(plan)
-        return _open_directory(path)
+        return _open_directory(path), True
     rules.check_directory(plan, f"/proc/self/fd/{below}")
-    return below
+    return below, False
 
 
 def _clear_dead(plan: rules.Plan) -> None:
@@ -170,25 +172,34 @@ def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
     return MountFailed(workspace.path, f"its content cannot be read ({_words(error)})")
 
 
-class _Start(NamedTuple):
-    """What a daemon that begins to serve has to say."""
+class _Start:
+    """The steps of a daemon from its directory to the first request."""
 
-    plan: rules.Plan
-    note: runtime.Daemon
-    announcer: Announcer
-    brought: Record
-    #: `locating.directory_id` of the directory below.
-    place: str | None
+    def __init__(self, plan: rules.Plan, note: runtime.Daemon, announcer: Announcer) -> None:
+        self.plan = plan
+        self.note = note
+        self._announcer = announcer
+        self._brought: Record | None = None
+        #: `locating.directory_id` of the directory below.
+        self._place: str | None = None
+
+    def bring_in(self, service: Service, dir_fd: int) -> None:
+        """Take over what the directory below holds, if that was not done yet."""
+        if self._brought is None:
+            self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
+            self._place = locating.directory_id(dir_fd)
 
     def announce(self) -> None:
         workspace = self.plan.workspace
-        config.register(workspace, directory=self.place)
+        config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
-        self.announcer.ready({"pid": os.getpid(), "scan": self.brought})
+        self._announcer.ready({"pid": os.getpid(), "scan": self._brought})
         log.info("mounted")
 
 
-def _serve(service: Service, start: _Start, farewell: Farewell, ending: Ending) -> None:
+def _serve(
+    service: Service, start: _Start, dir_fd: int, farewell: Farewell, ending: Ending
+) -> None:
     plan, workspace = start.plan, start.plan.workspace
 
     def started() -> None:
@@ -201,7 +212,8 @@ def _serve(service: Service, start: _Start, farewell: Farewell, ending: Ending) 
     stderr = Stderr()
     try:
         _clear_dead(plan)
-        Mounted(plan, service, start.note, farewell, ending).serve(listener, started)
+        mounted = Mounted(plan, service, start.note, farewell, ending)
+        mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()
         if said:

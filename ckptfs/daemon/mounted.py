@@ -152,8 +152,11 @@ class Mounted:
         self._housekeeping = Housekeeping(service, self._auto, self._hub)
         self._waker = Waker(service, plan.workspace.path)
 
-    def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
+    def serve(
+        self, listener: socket.socket, prepare: Callable[[], None], started: Callable[[], None]
+    ) -> None:
         """Mount and serve until unmounted. Raises what ended it if that was an error."""
+        self._prepare = prepare
         try:
             trio.run(self._run, listener, started)
         except BaseExceptionGroup as group:
@@ -186,6 +189,7 @@ class Mounted:
                 path,
                 options,
                 started=started,
+                prepare=self._prepare,
                 history=Door(self._service, path, self._hub),
                 guard=self._auto,
                 committed=self._housekeeping.stir,

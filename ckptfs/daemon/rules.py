@@ -97,6 +97,8 @@ class Plan(NamedTuple):
     exclude: tuple[str, ...] = ()
     #: Where the workspace was before it was moved here.
     moved_from: Path | None = None
+    #: Why the last daemon failed, if it did.
+    failure: str = ""
 
 
 def plan(request: MountRequest) -> Plan:
@@ -125,6 +127,7 @@ def plan(request: MountRequest) -> Plan:
         is_history_lost(workspace),
         request.exclude,
         moved_from(workspace),
+        str((runtime.left_behind(workspace) or {}).get("reason", "")),
     )
     if not dead:
         check_directory(checked)

@@ -74,6 +74,7 @@ others import.
     ├── AgentSettingsInvalid       79
     └── ControlError               60
         ├── DaemonGone             61
+        ├── DaemonSilent           63
         └── ProtocolMismatch       62
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
@@ -119,6 +120,7 @@ from ckptfs.errors.mount import (
     AlreadyMounted,
     ControlError,
     DaemonGone,
+    DaemonSilent,
     DangerousRoot,
     MountError,
     MountFailed,
@@ -178,6 +180,7 @@ __all__ = [
     "Conflict",
     "ControlError",
     "DaemonGone",
+    "DaemonSilent",
     "DangerousRoot",
     "DestinationInvalid",
     "ErrorRecord",

@@ -203,6 +203,21 @@ class DaemonGone(ControlError):
         )
 
 
+class DaemonSilent(ControlError):
+    """The daemon is there and does not answer."""
+
+    kind = "daemon-silent"
+    exit_code = 63
+
+    def __init__(self, path: AnyPath, seconds: float = 0.0, log: AnyPath = "") -> None:
+        super().__init__(
+            f"Cannot reach the daemon of {show(path)}: it has not answered for {seconds:.0f} "
+            "seconds. What it was asked for may still happen.",
+            hint=f"Its log is {show(log)}. If it hangs, `ckptfs umount --force {shell(path)}` ends "
+            "it.",
+        )
+
+
 class ProtocolMismatch(ControlError):
     kind = "protocol-mismatch"
     exit_code = 62

@@ -52,6 +52,7 @@ async def serve(
     options: MountOptions,
     *,
     started: Callable[[], None],
+    prepare: Callable[[], None] = lambda: None,
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
     committed: Callable[[], None] = lambda: None,
@@ -59,7 +60,8 @@ async def serve(
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
-    ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
+    ``prepare`` is called when the mount covers its directory and nothing is answered yet, ``started``
+    when it is about to be. ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
     because requests paused or the interval ended.
     """
     _tune_collector()
@@ -83,6 +85,11 @@ async def serve(
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:
         raise errors.MountFailed(mountpoint, str(error)) from error
+    try:
+        prepare()
+    except BaseException:
+        pyfuse3.close(unmount=False)
+        raise
     notices.ended.clear()
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
