@@ -92,6 +92,8 @@ class Ending:
 
     async def settle(self) -> None:
         """Have the kernel hand over what it still holds, for a limited time."""
+        if not self.covers:
+            return  # the path leads to another file system
         with trio.move_on_after(_SYNC_PATIENCE):
             await _in_thread(lambda: mounts.sync_filesystem(self._path))
 
@@ -104,9 +106,13 @@ class Ending:
             raise MountpointBusy(self._path, also_at=[str(path) for path in elsewhere])
         if os.geteuid() == 0 and not await _in_thread(lambda: mounts.is_busy(self._path)):
             return
-        users = await _in_thread(lambda: holders(self._path, but=asking))
+        users = await self._users(asking)
         if users or os.geteuid() == 0:
             raise MountpointBusy(self._path, users)
+
+    async def _users(self, asking: int = 0) -> list[str]:
+        device = None if self._copies is None else self._copies.device_number
+        return await _in_thread(lambda: holders(self._path, but=asking, device=device))
 
     async def wait_for_copies(self) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
@@ -140,13 +146,13 @@ class Ending:
                 await _alone(lambda: mounts.unmount(self._path, detach=lazy))
             except OSError as error:
                 self._unmounting = False
-                self._refuse(error)
+                await self._refuse(error)
 
-    def _refuse(self, error: OSError) -> None:
+    async def _refuse(self, error: OSError) -> None:
         if error.errno == errno.EINVAL:
             return  # somebody else was faster; the loop is ending already
         if error.errno == errno.EBUSY:
-            raise MountpointBusy(self._path, holders(self._path)) from error
+            raise MountpointBusy(self._path, await self._users()) from error
         raise ControlError(
             f"Cannot unmount {self._path}: {_words(error)}. It stays mounted."
         ) from error
@@ -177,10 +183,9 @@ class Ending:
     async def watch(self) -> None:
         """Notice that somebody else has unmounted it: the directory is in sight, so it must become
         current now, even if others still have the workspace open."""
-        with _mount_table() as changed:
+        with _MountTable() as table:
             while self.covers:
-                await trio.lowlevel.wait_readable(changed)
-                changed.poll(0)
+                await _in_thread(table.wait)
         if self._unmounting:
             return
         log.info("unmounted from outside")
@@ -222,12 +227,25 @@ async def _alone(unmount: Callable[[], None]) -> None:
         raise failed[0]
 
 
-@contextmanager
-def _mount_table() -> Iterator[select.epoll]:
-    """Readable whenever the mount table of this namespace has changed."""
-    with open("/proc/self/mountinfo", "rb") as table, select.epoll() as changed:
-        changed.register(table.fileno(), select.EPOLLPRI | select.EPOLLERR)
-        yield changed
+class _MountTable:
+    """Tells when the mount table of this namespace changes. From a thread: the kernel tells each
+    change once, to whoever asks first, and trio's own descriptor is asked by the request loop."""
+
+    def __enter__(self) -> _MountTable:
+        self._table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._over = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._table, select.POLLPRI)
+        self._poll.register(self._over, select.POLLIN)
+        return self
+
+    def wait(self) -> None:
+        """Return after a change, or at the end."""
+        self._poll.poll()
+
+    def __exit__(self, *_: object) -> None:
+        os.eventfd_write(self._over, 1)
+        # Not closed: the thread may still have to look at them, and the process is about to end.
 
 
 async def _in_thread(function: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ckptfs.daemon.holders import command_of, processes
+from ckptfs.daemon.holders import command_of, namespace_of, processes
 from ckptfs.daemon.mounts import Mount, all_mounts, mount_at, parse_mountinfo
 
 #: The kinds of propagation that bring an unmount along.
@@ -27,6 +27,11 @@ class Copies:
         self.device = "" if mount is None else mount.device
         self._groups = _groups_around(mount)
 
+    @property
+    def device_number(self) -> int:
+        major, _, minor = self.device.partition(":")
+        return os.makedev(int(major), int(minor)) if minor else 0
+
     def is_mounted(self) -> bool:
         """Whether the mount still covers its directory."""
         mount = mount_at(self._path)
@@ -39,11 +44,11 @@ class Copies:
 
     def holders(self) -> list[str]:
         """The processes, as "name (PID)", in namespaces whose copy would outlive an unmount."""
-        own = _namespace_of("self")
+        own = namespace_of("self")
         survives = {own: False, "": False}
         found = []
         for pid in processes():
-            namespace = _namespace_of(pid)
+            namespace = namespace_of(pid)
             if namespace not in survives:
                 survives[namespace] = self._survives(_table_of(pid))
             if survives[namespace]:
@@ -68,14 +73,6 @@ def _groups_around(mount: Mount | None) -> set[str]:
     around = next((other for other in all_mounts() if mount and other.number == mount.parent), None)
     words = [] if around is None else [word.partition(":") for word in around.propagation]
     return {group for kind, _, group in words if kind == "shared"}
-
-
-def _namespace_of(pid: int | str) -> str:
-    """What tells a mount namespace from others; nothing where it may not be known."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
-        return ""
 
 
 def _table_of(pid: int) -> list[Mount]:

@@ -60,9 +60,9 @@ async def serve(
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
-    ``prepare`` is called when the mount covers its directory and nothing is answered yet, ``started``
-    when it is about to be. ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
-    because requests paused or the interval ended.
+    ``prepare`` is called when the mount covers its directory and nothing is answered yet,
+    ``started`` just before requests are. ``guard`` hears of every change before it happens,
+    ``committed`` of every commit that was made because requests paused or the interval ended.
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)

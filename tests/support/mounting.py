@@ -24,6 +24,8 @@ from tests.support.waiting import wait_for_exit
 
 PLAIN = os.environ.get("CKPTFS_TEST_PLAIN")
 HAVE_FUSE = os.path.exists("/dev/fuse")
+#: A place in memory, for tests that are about order and not about disks.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 _TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^Traceback ", re.MULTILINE)
 
