@@ -51,6 +51,12 @@ def publish(workspace: Workspace, daemon: Daemon) -> None:
     write_atomically(workspace.daemon, json.dumps(daemon._asdict()).encode() + b"\n")
 
 
+def update(workspace: Workspace, daemon: Daemon) -> None:
+    """Replace the note by one with another state, where the disk has room for that."""
+    with suppress(OSError):
+        publish(workspace, daemon)
+
+
 def withdraw(workspace: Workspace) -> None:
     """Remove the note, and what is known of a failure before."""
     workspace.daemon.unlink(missing_ok=True)

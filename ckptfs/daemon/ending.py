@@ -42,6 +42,8 @@ COPIES_PATIENCE = 3.0
 _LOOK_AGAIN = 0.1
 #: Seconds that the kernel may take to hand over what it still holds.
 _SYNC_PATIENCE = 10.0
+#: Seconds for which an unmount is tried again while the kernel says that somebody is there.
+_BUSY_PATIENCE = 2.0
 #: Seconds for which requests wait for an unmount. It does not need us, as far as is known.
 _UNMOUNT_PATIENCE = 2.0
 
@@ -138,15 +140,34 @@ class Ending:
     async def unmount(self, *, lazy: bool, write_back: bool, tell: Tell | None) -> None:
         """Bring the directory below up to date and take the mount away from it. If either cannot be
         done the mount goes on, and the error says why. Requests wait meanwhile."""
+        deadline = trio.current_time() + _BUSY_PATIENCE
         with self._said(runtime.UNMOUNTING):
-            if write_back:
-                self._write_back(tell)
-            self._unmounting = True
-            try:
-                await _alone(lambda: mounts.unmount(self._path, detach=lazy))
-            except OSError as error:
-                self._unmounting = False
-                await self._refuse(error)
+            while True:
+                if write_back and not self._is_written():
+                    self._write_back(tell)
+                error = await self._try_to_unmount(lazy=lazy)
+                if error is None:
+                    return
+                if error.errno != errno.EBUSY or trio.current_time() > deadline:
+                    await self._refuse(error)
+                    return
+                # Whoever came during a write-back waits for an answer, and so is in the way.
+                await trio.sleep(_LOOK_AGAIN / 10)
+
+    async def _try_to_unmount(self, *, lazy: bool) -> OSError | None:
+        self._unmounting = True
+        try:
+            await _alone(lambda: mounts.unmount(self._path, detach=lazy))
+        except OSError as error:
+            self._unmounting = False
+            return error
+        return None
+
+    def _is_written(self) -> bool:
+        """Whether the directory has all that was acknowledged until now."""
+        fs = self._service.fs
+        fs.commit()
+        return self.written is not None and self.written.commits == fs.store.commits
 
     async def _refuse(self, error: OSError) -> None:
         if error.errno == errno.EINVAL:
@@ -160,12 +181,12 @@ class Ending:
     @contextmanager
     def _said(self, state: str) -> Iterator[None]:
         """Tell everyone who looks at the note; and take it back if nothing comes of it."""
-        runtime.publish(self._plan.workspace, self._note._replace(state=state))
+        runtime.update(self._plan.workspace, self._note._replace(state=state))
         try:
             yield
         except BaseException:
             serving = self._note._replace(state=runtime.SERVING)
-            runtime.publish(self._plan.workspace, serving)
+            runtime.update(self._plan.workspace, serving)
             raise
 
     def _write_back(self, tell: Tell | None) -> None:
@@ -176,6 +197,8 @@ class Ending:
         if result.skipped:
             raise incomplete(self._path, result, mounted=True)
         log.info("written back under the mount: %s", result[:5])
+        if self.written is not None:
+            result = added_up(self.written.result, result)
         self.written = Written(result, late, self._service.fs.store.commits)
 
     # -- from outside -----------------------------------------------------------------------------
@@ -189,12 +212,22 @@ class Ending:
         if self._unmounting:
             return
         log.info("unmounted from outside")
-        runtime.publish(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
+        runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
         if self._plan.write_back:
             try:
                 self._write_back(None)
             except WriteBackIncomplete as error:
                 log.warning("%s", error)  # the end tries again
+
+
+def added_up(before: SyncResult, last: SyncResult) -> SyncResult:
+    """What two passes did, one after the other."""
+    return last._replace(
+        added=before.added + last.added,
+        modified=before.modified + last.modified,
+        deleted=before.deleted + last.deleted,
+        bytes=before.bytes + last.bytes,
+    )
 
 
 def incomplete(path: Path, result: SyncResult, *, mounted: bool = False) -> WriteBackIncomplete:

@@ -29,7 +29,7 @@ from ckptfs.control import runtime, server
 from ckptfs.control.protocol import Record
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
-from ckptfs.daemon.ending import Ending, incomplete
+from ckptfs.daemon.ending import Ending, added_up, incomplete
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
 from ckptfs.daemon.stderr import Stderr
@@ -111,7 +111,7 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
             except StoreGone as gone:
                 _save_from_gone(service, plan, dir_fd, farewell, ending, gone)
                 raise
-            runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
+            runtime.update(workspace, note._replace(state=runtime.WRITING_BACK))
             return _leave(service, plan, dir_fd, farewell, ending)
     except CkptfsError as error:
         if announcer.is_ready:
@@ -259,13 +259,7 @@ def _last_write_back(
         service.owe_below(False)
         service.mark_below(current=True)
         return before.result
-    last = _write_back(service, path, dir_fd, tell)
-    return last._replace(
-        added=before.result.added + last.added,
-        modified=before.result.modified + last.modified,
-        deleted=before.result.deleted + last.deleted,
-        bytes=before.result.bytes + last.bytes,
-    )
+    return added_up(before.result, _write_back(service, path, dir_fd, tell))
 
 
 def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> SyncResult:

@@ -253,10 +253,11 @@ class Mounted:
         try:
             result = await self._carry_out(request, tell)
         finally:
+            if self._service.fs.store.dirty:
+                # In the journal only, and on a quiet mount no request comes that a commit would
+                # follow; or one has failed, and the next ends the mount.
+                self._housekeeping.stir()
             await self._announce(before, nameless, everywhere=request.op == "purge")
-        if self._service.fs.store.dirty:
-            # In the journal only, and on a quiet mount no request comes that a commit would follow.
-            self._housekeeping.stir()
         if deleted := known_ids - self._ids() if known_ids else set():
             await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
         if request.op == "import":
@@ -340,7 +341,7 @@ class Mounted:
         self._farewell.force = bool(args.get("force"))
         if args.get("lazy") and not cut_off:
             self._farewell.remove(outlet)
-            runtime.publish(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
+            runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
             return {"detached": True}
         if not cut_off:
             await self._ending.outlived()

@@ -162,9 +162,24 @@ def check_not_mounted(path: Path) -> bool:
     # Ask the daemon's note before the mount itself: a stopped daemon would never answer.
     workspace = config.lookup(path)
     daemon = runtime.living(workspace) if workspace is not None else None
+    if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
+        return check_not_mounted(path)
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=daemon.pid if daemon is not None else None)
     return True
+
+
+def _let_unmount(workspace: Workspace, daemon: runtime.Daemon) -> bool:
+    """Wait for a daemon that is unmounting; whether it is something else by now."""
+    waited = 0.0
+    now: runtime.Daemon | None = daemon
+    while now is not None and now.state == runtime.UNMOUNTING:
+        if waited >= ENDING_PATIENCE[runtime.UNMOUNTING]:
+            return False
+        runtime.wait_for_end(now, _LOOK_AGAIN)
+        waited += _LOOK_AGAIN
+        now = runtime.living(workspace)
+    return daemon.state == runtime.UNMOUNTING
 
 
 def check_not_nested(path: Path) -> None:

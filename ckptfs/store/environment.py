@@ -32,6 +32,7 @@ from ckptfs.store.numbers import Numbers
 from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
+from ckptfs.store.plain_lmdb import Failed
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.standing import NOBODY, Standing
@@ -399,7 +400,7 @@ class Store:
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
         """What LMDB or the heap cannot do ends everything: from then on nothing is accepted, and
-        what is committed can still be read, if LMDB goes on at all."""
+        nothing is read either: what is committed is older than what was read before."""
         if self._budget.failure is not None:
             raise self._budget.failure
         if not self._abandoned and self._is_gone():
@@ -412,6 +413,8 @@ class Store:
             self._standing.fall()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
+            for table in self._tables:
+                table.bind(Failed(failure))
             raise failure from error
 
     def _is_gone(self) -> bool:
