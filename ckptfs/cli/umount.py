@@ -18,6 +18,8 @@ from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
 from ckptfs.errors import ControlError, DaemonGone, DaemonSilent, NotMounted
 
 _LOOK_AGAIN = 0.2
+#: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
+_IDLE_LOOKS = 3
 
 
 def umount(args: Namespace) -> int:
@@ -83,27 +85,41 @@ def _hear(
     client: Client, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
 ) -> Record | None:
     """What became of it. With --force a daemon that hangs is killed, and the answer is None."""
-    deadline = time.monotonic() + PATIENCE
-    worked = _ticks(daemon.pid)
+    heard = time.monotonic()
+    looks = [_look_at(daemon.pid)]
+
+    def hear(record: Record) -> None:
+        nonlocal heard
+        heard = time.monotonic()
+        if show is not None:
+            show(record)
+
     while True:
         try:
-            return client.hear(progress=show, patience=PATIENCE_SHORT)
+            return client.hear(progress=hear, patience=PATIENCE_SHORT)
         except DaemonSilent:
-            before, worked = worked, _ticks(daemon.pid)
-            if args.force and before == worked:
+            looks.append(_look_at(daemon.pid))
+            if args.force and _hangs(looks):
                 _kill(daemon)
                 return None
-            if time.monotonic() > deadline:
+            if time.monotonic() - heard > PATIENCE:
                 raise
 
 
-def _ticks(pid: int) -> bytes:
-    """The processor time that a process has used."""
+def _look_at(pid: int) -> tuple[bytes, ...]:
+    """The state of a process, and the processor time that it has used."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return b""
-    return b" ".join(fields[11:13])
+        return ()
+    return fields[0], fields[11], fields[12]
+
+
+def _hangs(looks: list[tuple[bytes, ...]]) -> bool:
+    """Whether a process was stopped, or has done nothing for several looks: one may be waiting for
+    the disk."""
+    stopped = bool(looks[-1]) and looks[-1][0] in b"Tt"
+    return stopped or (len(looks) > _IDLE_LOOKS and len(set(looks[-_IDLE_LOOKS - 1 :])) == 1)
 
 
 def _kill(daemon: runtime.Daemon) -> None:

@@ -93,11 +93,15 @@ class Ending:
     # -- asked for --------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Have the kernel hand over what it still holds, for a limited time."""
+        """Have the kernel hand over what it still holds, for a limited time. Whoever wrote what
+        cannot be handed over is told so by the kernel."""
         if not self.covers:
             return  # the path leads to another file system
-        with trio.move_on_after(_SYNC_PATIENCE):
-            await _in_thread(lambda: mounts.sync_filesystem(self._path))
+        try:
+            with trio.move_on_after(_SYNC_PATIENCE):
+                await _in_thread(lambda: mounts.sync_filesystem(self._path))
+        except OSError as error:
+            log.warning("not all that the kernel held was handed over: %s", error)
 
     async def require_idle(self, asking: int) -> None:
         """Refuse an unmount while somebody here uses the workspace."""
