@@ -5,10 +5,10 @@ WORKSPACE ?= ./workspace
 ARGS ?=
 
 # Recipes read these from the environment, so that spaces and quotes in a path need no escaping.
-export WORKSPACE
+export WORKSPACE PREFIX SBINDIR DESTDIR
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run fmt lint types test test-deep bench bench-docs bench-compare check vm clean
+.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare check vm clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-13s %s\n", $$1, $$2 }'
@@ -21,6 +21,12 @@ setup-tests: ## setup, and what the tests and linters need
 
 run: setup ## mount WORKSPACE=path (default ./workspace) and say what to do next
 	@sh vagrant/run.sh "$$WORKSPACE"
+
+install: ## after setup, as root: link ckptfs into PREFIX/bin (/usr/local/bin), and into /sbin what mount(8) and fstab need
+	@sh vagrant/install.sh install
+
+uninstall: ## remove these links
+	@sh vagrant/install.sh uninstall
 
 fmt: setup-tests ## format the code
 	$(PY) -m ruff check --fix-only --quiet .

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,20 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
     if not os.path.isabs(base):
         base = os.path.join(home(environ), ".config")
     return Path(base) / "ckptfs" / "config.toml"
+
+
+def reason_to_distrust(file: Path) -> str:
+    """Why a command that a file of settings wants is not run; empty if only the caller or root can
+    have written it.
+
+    The directory counts as well: its owner can put any file there, one of the caller's, too."""
+    for path in (file, file.parent):
+        found = path.stat()
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{path} belongs to {locating.user_name(found.st_uid)}"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others can write to {path}"
+    return ""
 
 
 def team_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -219,13 +234,18 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a small file so that a reader sees the old or the new content, never a part."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    # A file or link that somebody put there in advance is not written to.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
     try:
         os.write(descriptor, content)
+        os.replace(fresh, path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
-    os.replace(fresh, path)
 
 
 def _is_gone(path: Path) -> bool:

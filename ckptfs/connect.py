@@ -27,7 +27,6 @@ from ckptfs.errors import (
     DaemonGone,
     NotAStore,
     StoreInUse,
-    StoreMissing,
     WriteBackIncomplete,
 )
 
@@ -45,9 +44,6 @@ __all__ = [
     "prepare_directory",
     "remove_store",
 ]
-
-#: What changes the workspace itself, so that its directory has to follow.
-_MOVING = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
 
 #: What stands in the directory of a store, and how the names of the rest begin.
 _OF_A_STORE = frozenset(
@@ -72,9 +68,9 @@ def _is_about_now(op: str, args: Record) -> bool:
         return args.get("checkpoint") is None
     if args.get("files") is False:  # only what a checkpoint carries is asked for
         return False
-    from ckptfs.control.verbs import NEEDS_SYNC
+    from ckptfs.control.verbs import CHANGES_FILES, NEEDS_SYNC
 
-    return op in NEEDS_SYNC or op in _MOVING
+    return op in NEEDS_SYNC or op in CHANGES_FILES
 
 
 class LocalSession:
@@ -87,7 +83,7 @@ class LocalSession:
     def call(
         self, op: str, args: Record | None = None, *, progress: Progress | None = None
     ) -> Record:
-        from ckptfs.control.verbs import perform
+        from ckptfs.control.verbs import CHANGES_FILES, perform
 
         wanted = _is_about_now(op, args or {}) or self._service.owes_below()
         if self._below is None or not wanted:
@@ -96,7 +92,7 @@ class LocalSession:
             if dir_fd is None:
                 return perform(self._service, op, args or {}, progress)
             self._service.catch_up(dir_fd)
-            if op not in _MOVING:
+            if op not in CHANGES_FILES:
                 return perform(self._service, op, args or {}, progress)
             return self._move(dir_fd, op, args or {}, progress)
 
@@ -252,27 +248,33 @@ def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession
 def remove_store(path: Path) -> list[str]:
     """Delete a store that nobody has. Returns the names of what is in its directory and not its
     own, which stays; a directory without a store in it is not touched at all."""
-    import shutil
+    from contextlib import closing
 
     from ckptfs.store import opening
+    from ckptfs.store.directory import DATA_FILE
 
-    if not (path / opening.DATA_FILE).is_file():
-        raise NotAStore(path) if path.exists() else StoreMissing(path)
-    held = opening.take_lock(path)
-    try:
-        for entry in list(os.scandir(path)):
-            if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                os.unlink(entry.path)
-        left = sorted(os.listdir(path))
-        if not left:
-            os.rmdir(path)
-        return left
-    finally:
-        os.close(held)
+    with closing(opening.existing(path)) as directory:
+        if not directory.has(DATA_FILE):
+            raise NotAStore(path)
+        opening.lock(directory)
+        left = _empty(directory.files)
+    if not left:
+        os.rmdir(path)
+    return left
+
+
+def _empty(files: Path) -> list[str]:
+    """Delete what is a store's own in its directory; the names of the rest."""
+    import shutil
+
+    for entry in list(os.scandir(files)):
+        if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    return sorted(os.listdir(files))
 
 
 def prepare_directory(

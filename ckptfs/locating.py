@@ -15,6 +15,9 @@ SOCKET_PATH_MAX = 107
 
 _REGISTRY_NAME_MAX = 200
 
+#: Users, by name or number and with commas between them, whose stores the caller uses like its own.
+TRUST_OWNER = "CKPTFS_TRUST_OWNER"
+
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> str:
     base = environ.get("XDG_DATA_HOME", "")
@@ -38,6 +41,34 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return "/"
+
+
+def trusted_owners(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
+    """The users, other than the caller, whose stores may be used. An unknown name trusts nobody."""
+    words = environ.get(TRUST_OWNER, "").split(",")
+    return frozenset(uid for word in words if (uid := user_id(word.strip())) is not None)
+
+
+def user_id(word: str) -> int | None:
+    """The number of a user who is named by it or by name; None if there is no such user."""
+    if not word or (word.isascii() and word.isdecimal()):
+        return int(word) if word else None
+    import pwd
+
+    try:
+        return pwd.getpwnam(word).pw_uid
+    except KeyError:
+        return None
+
+
+def user_name(uid: int) -> str:
+    """What to call a user: its name, or its number if it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
@@ -118,7 +149,7 @@ def failure_of(store: str) -> str:
 def start_ticks(pid: object) -> int | None:
     """When the process began, or None if there is none (a zombie counts as none)."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        with open(f"/proc/{int(str(pid))}/stat", "rb") as stat:
             # The command's name stands in parentheses and may hold anything, even a parenthesis.
             fields = stat.read().rpartition(b")")[2].split()
         state, ticks = fields[0], int(fields[19])
@@ -134,5 +165,7 @@ def digest(raw: bytes) -> str:
 
 
 def _json(path: str):  # type: ignore[no-untyped-def]
-    with open(path, "rb") as file:
+    # Of a store that is not the caller's this may be anything, a pipe that nobody writes to, too.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
         return json.load(file)

@@ -13,8 +13,9 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ckptfs import locating
 from ckptfs.cli import screen
-from ckptfs.errors import CkptfsError, SystemRefused
+from ckptfs.errors import CkptfsError, SystemRefused, UsageError
 
 INTERRUPTED = 130
 #: What an error ends with if nothing became of a verb; of these verbs nobody expects anything else.
@@ -46,8 +47,10 @@ def _run(words: list[str]) -> int:
     try:
         from ckptfs.cli.parser import make_parser
 
+        _require_own_helper(words)
         args = make_parser(words).parse_args(words)
         doing = args.verb
+        _trust(args.trust_owner)
         return verb(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
@@ -69,6 +72,28 @@ def _run(words: list[str]) -> int:
             raise
         screen.failure(_fault(error), as_json=as_json)
         return CkptfsError.exit_code
+
+
+def _require_own_helper(words: list[str]) -> None:
+    """Refuse the words that mount.fuse3 has for a file system: it adds suid and dev to them."""
+    if len(words) == 4 and words[2] == "-o" and words[0] not in _VERBS:
+        raise UsageError(
+            f"Cannot mount {words[1]} for mount(8): its helper mount.fuse.ckptfs is missing. "
+            "Nothing was changed.",
+            hint="As root, in the checkout of ckptfs: make install",
+        )
+
+
+def _trust(owner: str | None) -> None:
+    """Take stores of this user for the caller's own, in this process and in what it starts."""
+    if owner is None:
+        return
+    if locating.user_id(owner) is None:
+        raise UsageError(
+            f"Cannot trust {owner!r}: there is no such user.", hint="Name a user, or its number."
+        )
+    known = os.environ.get(locating.TRUST_OWNER)
+    os.environ[locating.TRUST_OWNER] = f"{known},{owner}" if known else owner
 
 
 #: Which function of which module of this package is behind a verb.

@@ -12,7 +12,7 @@ from pathlib import Path
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
-from ckptfs.daemon import rules
+from ckptfs.daemon import options, rules
 from ckptfs.daemon.launch import Announcer, launch
 from ckptfs.errors import CkptfsError, MountFailed, UsageError
 
@@ -43,15 +43,17 @@ def _request(args: Namespace) -> rules.MountRequest:
         raise UsageError(
             "Cannot mount with --no-mount.", hint="`ckptfs save -w DIR --no-mount` needs no mount."
         )
+    flags = options.parse(options.split(args.options))
     return rules.MountRequest(
         directory=directory,
         store=args.store,
         source=args.source,
         xattrs=args.xattrs,
-        allow_other=args.allow_other,
+        allow_other=args.allow_other or flags.allow_other,
         write_back=args.write_back,
         auto=_policy(args.auto),
         exclude=_patterns(args.exclude),
+        flags=flags.kernel,
     )
 
 
@@ -117,7 +119,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
     }
-    human = f"Mounted {screen.safe(workspace.path)}; brought in: {report.counts(scan)}."
+    how = " read-only" if plan.read_only else ""
+    human = f"Mounted {screen.safe(workspace.path)}{how}; brought in: {report.counts(scan)}."
     screen.result(record, human, as_json=as_json)
     sys.stdout.flush()
     for line in (*report.remarks(scan), *_remarks(plan)):

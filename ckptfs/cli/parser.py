@@ -141,11 +141,15 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
     return parser
 
 
+#: Options with a value that may stand before the verb.
+_WITH_VALUE = ("-w", "--workspace", "--trust-owner")
+
+
 def _verb_among(words: Sequence[str]) -> str:
     """The first word that is neither an option nor its value; empty if there is none."""
     before = ""
     for word in words:
-        if not word.startswith("-") and before not in ("-w", "--workspace"):
+        if not word.startswith("-") and before not in _WITH_VALUE:
             return word
         before = word
     return ""
@@ -188,6 +192,12 @@ def _add_common(parser: argparse.ArgumentParser, *, default: object, json_defaul
         default=json_default,
         help="work on a plain directory; `save` makes it a workspace",
     )
+    parser.add_argument(
+        "--trust-owner",
+        metavar="USER",
+        default=default,
+        help="use a store that belongs to USER, not to you; see docs/SECURITY.md",
+    )
 
 
 def _verb(verbs: _Verbs[VerbParser], name: str, text: str) -> VerbParser:
@@ -220,6 +230,14 @@ def _add_mount(verbs: _Verbs[VerbParser]) -> None:
         help="support user extended attributes",
     )
     mount.add_argument("--allow-other", action="store_true", help="let other users in")
+    mount.add_argument(
+        "-o",
+        "--options",
+        metavar="OPTIONS",
+        action="append",
+        default=[],
+        help="options as mount(8) has them, with commas: ro, noexec, suid, dev, allow_other, ...",
+    )
     mount.add_argument(
         "--from",
         dest="source",

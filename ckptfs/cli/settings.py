@@ -36,6 +36,9 @@ def config(args: Namespace) -> int:
         settings.require_known(name)
     records = [_record(name, found) for name in names]
     screen.result({"settings": records}, _human(records, args), as_json=args.json)
+    for name in names:
+        if reason := found.refused.get(name):
+            screen.note(f"{name} is set to a command that is not run: {screen.safe(reason)}.")
     return 0
 
 
@@ -52,6 +55,7 @@ def _record(name: str, found: settings.Settings) -> Record:
         "value": found.texts[name],
         "file": None if origin is None else str(origin),
         "meaning": settings.SETTINGS[name].meaning,
+        "refused": found.refused.get(name),
     }
 
 

@@ -61,6 +61,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "options": daemon.options,
         "unseen": None,
         "short_of_room": None,
+        "read_only": None,
         "checkpoints": None,
         "moments": None,
         "store_bytes": None,
@@ -185,7 +186,9 @@ def _state(record: Record) -> str:
     state = str(record["state"])
     if record["mounted"]:
         since = screen.time_text(record["started_ns"])
-        words = "mounted" if state == runtime.SERVING else f"mounted, {state}"
+        words = "mounted read-only" if record.get("read_only") else "mounted"
+        if state != runtime.SERVING:
+            words += f", {state}"
         if not record["visible"]:
             words += ", but not here: in another mount namespace"
         return f"{words} (process {record['pid']}, since {since})"

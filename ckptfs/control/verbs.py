@@ -47,6 +47,14 @@ NEEDS_SYNC = frozenset(
     | agent_verbs.NEEDS_SYNC
 )
 
+#: Verbs that change the files of the workspace; only their state is asked for where ``files`` is
+#: False.
+CHANGES_FILES = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
+
+
+def changes_files(op: str, args: Record) -> bool:
+    return op in CHANGES_FILES and args.get("files") is not False
+
 
 def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Record:
     """Do what is asked and return the record that says how it went.

@@ -85,6 +85,14 @@ class Ending:
         """Whether the mount, dead or alive, still covers the directory."""
         return self._copies is not None and self._copies.is_mounted()
 
+    @property
+    def writes_back(self) -> bool:
+        """Whether the directory below is to be brought up to date; only a read-only mount does
+        without where it may not be written."""
+        if self._plan.read_only and not os.access(".", os.W_OK, dir_fd=self._dir_fd):
+            return False
+        return self._plan.write_back
+
     def uncover(self) -> None:
         """Take a mount away whose connection has ended."""
         if self.covers:
@@ -217,7 +225,7 @@ class Ending:
             return
         log.info("unmounted from outside")
         runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
-        if self._plan.write_back:
+        if self.writes_back:
             try:
                 self._write_back(None)
             except WriteBackIncomplete as error:

@@ -20,7 +20,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from ckptfs import __version__, config, locating
@@ -31,6 +30,7 @@ from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.ending import Ending, added_up, incomplete
 from ckptfs.daemon.launch import Announcer
+from ckptfs.daemon.log_file import LogFile
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
 from ckptfs.daemon.stderr import Stderr
 from ckptfs.errors import (
@@ -57,7 +57,7 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
     farewell = Farewell()
     with _terminable():
         try:
-            with _store_for(plan, announcer) as store, _logging_to(plan.workspace.log):
+            with _store_for(plan, announcer) as store, _logging_to(store, plan.workspace.log.name):
                 left = _live_with(store, plan, announcer, farewell)
         except CkptfsError as error:
             farewell.fail(error)
@@ -235,7 +235,7 @@ def _leave(
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
     record: Record = {"write_back": None, "cut_off": ending.cut_off}
-    if plan.write_back and farewell.write_back:
+    if ending.writes_back and farewell.write_back:
         result = _last_write_back(service, plan.workspace.path, dir_fd, farewell.tell, ending)
         if ending.covers and not farewell.force:
             _require_clean(service, plan.workspace.path, result)
@@ -290,7 +290,7 @@ def _save_from_gone(
     """The store was taken away under the daemon, which still has its files open: the directory
     below is the only place where what programs wrote can stay."""
     log.error("%s", gone)
-    if plan.write_back:
+    if ending.writes_back:
         service.fs.store.abandon()
         _leave(service, plan, dir_fd, farewell, ending)
         gone.message += f" {plan.workspace.path} was brought up to date, and is not mounted."
@@ -345,8 +345,9 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_KEEP, delay=True)
+def _logging_to(store: Store, name: str) -> Iterator[None]:
+    path = store.files / name
+    handler = LogFile(path, maxBytes=LOG_BYTES, backupCount=LOG_KEEP, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
@@ -389,6 +390,7 @@ def _note(plan: rules.Plan) -> runtime.Daemon:
         "allow_other": plan.allow_other,
         "write_back": plan.write_back,
         "auto": plan.auto,
+        "flags": sorted(plan.flags),
     }
     return runtime.Daemon(
         pid=os.getpid(),

@@ -32,7 +32,7 @@ from ckptfs.daemon.holders import is_inside
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
-from ckptfs.errors import CkptfsError, ControlError
+from ckptfs.errors import CkptfsError, ControlError, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
@@ -54,7 +54,7 @@ _WAKING_PATIENCE = 5.0
 
 def mount_options(plan: Plan) -> fuse.MountOptions:
     source = mounts.source_option(plan.workspace.store)
-    options = fuse.MountOptions(allow_other=plan.allow_other, fsname=source)
+    options = fuse.MountOptions(allow_other=plan.allow_other, flags=plan.flags, fsname=source)
     return options if plan.xattrs is None else replace(options, xattrs=plan.xattrs)
 
 
@@ -243,6 +243,8 @@ class Mounted:
             return {}
         if request.op == "umount":
             return await self._umount(request.args, connection, listening=request.progress)
+        if verbs.changes_files(request.op, request.args):
+            self._require_writable(request.op)
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         if request.op == "backup":
@@ -263,6 +265,12 @@ class Mounted:
         if request.op == "import":
             await self._show_new_names()
         return result
+
+    def _require_writable(self, op: str) -> None:
+        """A mount that is read-only stays as it is, whichever way a change comes."""
+        path = self._plan.workspace.path
+        if mounts.is_read_only(path):
+            raise WorkspaceReadOnly(path, op.replace("_", " "))
 
     async def _carry_out(self, request: Request, tell: verbs.Tell | None) -> Record:
         fs = self._service.fs
@@ -316,6 +324,7 @@ class Mounted:
             **figures,
             "unseen": self._auto.unseen,
             "short_of_room": self._service.is_short_of_room(),
+            "read_only": mounts.is_read_only(self._plan.workspace.path),
         }
 
     def _declare(self, args: Record) -> Record:
@@ -361,7 +370,7 @@ class Mounted:
                 await self._ending.settle()
                 return True
         await self._ending.settle()
-        write_back = bool(args.get("write_back", True)) and self._plan.write_back
+        write_back = bool(args.get("write_back", True)) and self._ending.writes_back
         await self._ending.unmount(
             lazy=bool(args.get("lazy")), write_back=write_back, tell=self._farewell.tell
         )

@@ -36,6 +36,8 @@ class Mount(NamedTuple):
     path: Path
     fstype: str
     source: str
+    #: Of the mount and of its file system.
+    options: frozenset[str] = frozenset()
     #: Major and minor number of the file system: all mounts of one file system have the same.
     device: str = ""
     #: The number of this mount in its table, and of the mount that it stands on.
@@ -73,6 +75,12 @@ def mount_at(path: Path) -> Mount | None:
     return found[-1] if found else None
 
 
+def is_read_only(path: Path) -> bool:
+    """Whether the kernel lets nothing be changed at this resolved path, which is a mountpoint."""
+    mount = mount_at(path)
+    return mount is not None and "ro" in mount.options
+
+
 def mount_around(path: Path) -> Mount | None:
     """What the directory above this resolved path is on."""
     around = [mount for mount in all_mounts() if mount.path in path.parents]
@@ -98,11 +106,13 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
         if len(fields) < 5 or len(kind) < 2:
             continue
         number, parent, device = (field.decode() for field in fields[:3])
+        options = frozenset(map(os.fsdecode, b",".join(fields[5:6] + kind[2:3]).split(b",")))
         mounts.append(
             Mount(
                 Path(os.fsdecode(_unescape(fields[4]))),
                 os.fsdecode(kind[0]),
                 os.fsdecode(_unescape(kind[1])),
+                options,
                 device,
                 number,
                 parent,

@@ -62,6 +62,8 @@ _LOOK_AGAIN = 0.2
 
 _CAP_SYS_ADMIN = 21
 
+_HINT_RO = "Use a directory that you own, or mount it read-only with `-o ro`."
+
 
 class MountRequest(NamedTuple):
     """What the command line asks for, as it was typed."""
@@ -77,6 +79,8 @@ class MountRequest(NamedTuple):
     auto: str = "command"
     #: Patterns of what is to be kept out of history from now on.
     exclude: tuple[str, ...] = ()
+    #: What the kernel is told that differs from its default: of ro, suid, dev and noexec.
+    flags: frozenset[str] = frozenset()
 
 
 class Plan(NamedTuple):
@@ -97,8 +101,14 @@ class Plan(NamedTuple):
     exclude: tuple[str, ...] = ()
     #: Where the workspace was before it was moved here.
     moved_from: Path | None = None
+    #: What the kernel is told that differs from its default: of ro, suid, dev and noexec.
+    flags: frozenset[str] = frozenset()
     #: Why the last daemon failed, if it did.
     failure: str = ""
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.flags
 
 
 def plan(request: MountRequest) -> Plan:
@@ -114,6 +124,7 @@ def plan(request: MountRequest) -> Plan:
     check_nobody_has(workspace)
     source = None if request.source is None else check_source(request.source, workspace)
     check_machine(path, allow_other=request.allow_other)
+    check_flags(path, request.flags)
     check_store(workspace.store)
     check_registry(path)
     checked = Plan(
@@ -127,6 +138,7 @@ def plan(request: MountRequest) -> Plan:
         is_history_lost(workspace),
         request.exclude,
         moved_from(workspace),
+        request.flags,
         str((runtime.left_behind(workspace) or {}).get("reason", "")),
     )
     if not dead:
@@ -327,14 +339,24 @@ def check_machine(path: Path, *, allow_other: bool) -> None:
         )
 
 
+def check_flags(path: Path, flags: frozenset[str]) -> None:
+    """Refuse what fusermount3 would leave out without a word."""
+    unsafe = sorted(flags & {"suid", "dev"})
+    if unsafe and os.geteuid() != 0:
+        hint = f"Leave out {' and '.join(unsafe)}, or mount as root."
+        raise NoPermission(path, f"only root may mount with {' and '.join(unsafe)}", hint=hint)
+
+
 def check_directory(plan: Plan, reached_by: str | None = None) -> None:
     """Rules about the directory's own content and rights; it must not be covered, unless
     ``reached_by`` is another way to it."""
     path = plan.workspace.path
     where = path if reached_by is None else Path(reached_by)
     check_is_directory(where)
-    if not os.access(where, os.R_OK | os.W_OK | os.X_OK):
-        raise NoPermission(path, "you may not read and write it")
+    if not os.access(where, os.R_OK | os.X_OK):
+        raise NoPermission(path, "you may not read it")
+    if not plan.read_only and not os.access(where, os.W_OK):
+        raise NoPermission(path, "you may not write to it", hint=_HINT_RO)
     if plan.source is not None and os.listdir(where):
         raise MountpointNotEmpty(path)
 

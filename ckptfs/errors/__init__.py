@@ -22,6 +22,7 @@ others import.
     │   ├── StoreUnwritten         34
     │   ├── StoreGone              38
     │   ├── StoreExposed           29
+    │   ├── StoreUntrusted         35
     │   ├── BackupFailed           18
     │   └── StoreBusy              19
     ├── MountpointError
@@ -41,6 +42,7 @@ others import.
     │   └── NoPermission           33
     ├── WorkspaceError
     │   ├── WorkspaceUnknown       40
+    │   ├── WorkspaceReadOnly      36
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
     │   ├── WorkspaceNotEmpty      43
@@ -151,6 +153,7 @@ from ckptfs.errors.store import (
     StoreMissing,
     StoreReadOnly,
     StoreUnreadable,
+    StoreUntrusted,
     StoreUnwritten,
     StoreVersionUnknown,
 )
@@ -164,6 +167,7 @@ from ckptfs.errors.workspace import (
     SyncError,
     WorkspaceError,
     WorkspaceNotEmpty,
+    WorkspaceReadOnly,
     WorkspaceUnknown,
     WriteBackIncomplete,
 )
@@ -221,6 +225,7 @@ __all__ = [
     "StoreMissing",
     "StoreReadOnly",
     "StoreUnreadable",
+    "StoreUntrusted",
     "StoreUnwritten",
     "StoreVersionUnknown",
     "SyncError",
@@ -239,6 +244,7 @@ __all__ = [
     "UsageError",
     "WorkspaceError",
     "WorkspaceNotEmpty",
+    "WorkspaceReadOnly",
     "WorkspaceUnknown",
     "WriteBackIncomplete",
     "every_error",

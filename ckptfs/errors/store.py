@@ -144,6 +144,30 @@ class StoreExposed(StoreError):
         )
 
 
+class StoreUntrusted(StoreError):
+    """It belongs to another user, or has files in it that ckptfs does not make."""
+
+    kind = "store-untrusted"
+    exit_code = 35
+
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot trust store {show(path)}: {reason}. Nothing was changed.",
+            hint="ckptfs makes no such file. Find out who put it there before you use the store."
+            if hint is None
+            else hint,
+        )
+
+    @classmethod
+    def owned_by(cls, path: AnyPath, uid: int, name: str) -> StoreUntrusted:
+        """For a store of another user, who could make anything of the caller's files."""
+        return cls(
+            path,
+            f"it belongs to {name}",
+            hint=f"Use it as {name}. If you trust everything in it: --trust-owner {uid}",
+        )
+
+
 class BackupFailed(StoreError):
     kind = "backup-failed"
     exit_code = 18

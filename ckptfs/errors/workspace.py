@@ -43,6 +43,17 @@ class WorkspaceUnknown(WorkspaceError):
         )
 
 
+class WorkspaceReadOnly(WorkspaceError):
+    kind = "workspace-read-only"
+    exit_code = 36
+
+    def __init__(self, path: AnyPath, verb: str = "change it") -> None:
+        super().__init__(
+            f"Cannot {verb} in {show(path)}: it is mounted read-only. Nothing was changed.",
+            hint=f"Mount it anew without `-o ro`, or: mount -o remount,rw {shell(path)}",
+        )
+
+
 class NotMounted(WorkspaceError):
     kind = "not-mounted"
     exit_code = 41

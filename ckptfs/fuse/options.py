@@ -12,6 +12,8 @@ class MountOptions:
 
     xattrs: bool = False
     allow_other: bool = False
+    #: Of ro, suid, dev and noexec; without the first three the mount has rw, nosuid and nodev.
+    flags: frozenset[str] = frozenset()
     #: The source in the table of mounts, with a backslash and three digits for what means something
     #: in an option.
     fsname: str = "ckptfs"

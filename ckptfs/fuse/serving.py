@@ -168,9 +168,8 @@ def _fuse_options(options: MountOptions) -> set[str]:
     chosen = {"default_permissions", f"fsname={options.fsname}", "subtype=ckptfs", "noatime"}
     if options.allow_other:
         chosen.add("allow_other")
-    if os.geteuid() == 0:
-        chosen |= {"suid", "dev"}
-    return chosen
+    # libfuse gives every mount nosuid and nodev that does not ask for suid and dev.
+    return chosen | options.flags
 
 
 class Committer:

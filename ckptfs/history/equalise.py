@@ -12,8 +12,10 @@ import errno
 from dataclasses import dataclass, field
 
 from ckptfs.fs import Filesystem
+from ckptfs.history import trampoline
 from ckptfs.history.sameness import differences
 from ckptfs.history.touched import Touched, touched
+from ckptfs.history.trampoline import Call
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import View
 
@@ -56,10 +58,10 @@ class Equaliser:
             here = self._directory(here, part, there, walked)
         like = self._child(self.goal, there, name)
         if here is not None:
-            self._entry(here.ino, name, like, path)
+            trampoline.run(self._entry(here.ino, name, like, path))
         elif like is not None:
             # Only when looking: the directory above would have been made.
-            self._add(ROOT_INO, name, like, path)
+            trampoline.run(self._add(ROOT_INO, name, like, path))
 
     def _child(self, view: View, directory: Inode | None, name: bytes) -> Inode | None:
         if directory is None or not directory.is_dir:
@@ -84,37 +86,37 @@ class Equaliser:
 
     # -- one entry --------------------------------------------------------------------------------
 
-    def _entry(self, parent: Ino, name: bytes, like: Inode | None, path: bytes) -> None:
+    def _entry(self, parent: Ino, name: bytes, like: Inode | None, path: bytes) -> Call[None]:
         here = self.fs.seek(self.fs.head, parent, name)
         if here is not None and self.fs.is_excluded(here.ino):
             return
         if like is None:
             if here is not None:
-                self._remove(parent, name, here, path)
+                yield self._remove(parent, name, here, path)
         elif here is None:
-            self._add(parent, name, like, path)
+            yield self._add(parent, name, like, path)
         elif here.is_dir and like.is_dir:
-            self._equal_directories(here, like, path)
+            yield self._equal_directories(here, like, path)
         elif (here != like or like.ino in self._differing) and self._looks_different(here, like):
-            self._replace(parent, name, here, like, path)
+            yield self._replace(parent, name, here, like, path)
 
     def _looks_different(self, here: Inode, like: Inode) -> bool:
         """What was restored before is another inode with other times of change, and the same."""
         return bool(differences(self.fs, self.fs.head.bare, here, self.goal, like))
 
-    def _equal_directories(self, here: Inode, like: Inode, path: bytes) -> None:
+    def _equal_directories(self, here: Inode, like: Inode, path: bytes) -> Call[None]:
         fs = self.fs
         names = {name for name, _ in fs.entries(fs.head, here.ino)}
         wanted = dict(fs.entries(self.goal, like.ino))
         before = self.changes
         for name in sorted(names | wanted.keys()):
-            self._entry(here.ino, name, wanted.get(name), path + b"/" + name)
+            yield self._entry(here.ino, name, wanted.get(name), path + b"/" + name)
         if self._attributes(fs.head, here) != self._attributes(self.goal, like):
             self.modified.append(path)
         if self.apply and (self.changes > before):
             self._dress(here.ino, like)
 
-    def _add(self, parent: Ino, name: bytes, like: Inode, path: bytes) -> None:
+    def _add(self, parent: Ino, name: bytes, like: Inode, path: bytes) -> Call[None]:
         self.added.append(path)
         if not like.is_dir:
             if self.apply:
@@ -122,16 +124,19 @@ class Equaliser:
             return
         made = self._make_directory(parent, name, like) if self.apply else None
         for child, inode in list(self.fs.entries(self.goal, like.ino)):
-            self._add(made.ino if made else parent, child, inode, path + b"/" + child)
+            yield self._add(made.ino if made else parent, child, inode, path + b"/" + child)
         if made:
             self._dress(made.ino, like)
 
-    def _replace(self, parent: Ino, name: bytes, here: Inode, like: Inode, path: bytes) -> None:
+    def _replace(
+        self, parent: Ino, name: bytes, here: Inode, like: Inode, path: bytes
+    ) -> Call[None]:
         if here.is_dir or like.is_dir:
-            if not self._remove(parent, name, here, path):
+            gone: bool = yield self._remove(parent, name, here, path)
+            if not gone:
                 reason = "a directory with files that are excluded from history is in the way"
                 raise FileExistsError(errno.EEXIST, reason, path)
-            self._add(parent, name, like, path)
+            yield self._add(parent, name, like, path)
             return
         self.modified.append(path)
         if self.apply:
@@ -139,18 +144,17 @@ class Equaliser:
             self.touched.inodes.add(here.ino)
             self._clone(parent, name, like)
 
-    def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> bool:
+    def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> Call[bool]:
         """Remove what stands under a name; say whether it is gone, as what is excluded never is."""
         fs = self.fs
         if fs.is_excluded(here.ino):
             return False
         if here.is_dir:
-            children = list(fs.entries(fs.head, here.ino))
-            gone = [
-                self._remove(here.ino, child, inode, path + b"/" + child)
-                for child, inode in children
-            ]
-            if not all(gone):
+            empty = True
+            for child, inode in list(fs.entries(fs.head, here.ino)):
+                gone: bool = yield self._remove(here.ino, child, inode, path + b"/" + child)
+                empty = empty and gone
+            if not empty:
                 return False
         self.deleted.append(path)
         if self.apply:

@@ -176,24 +176,34 @@ class _Settling:
 
 def _erase_tree(fs: Filesystem, view: View, place: Place) -> bool:
     """Take an entry out of a head that nobody has looked at yet; say whether it was there."""
+    if entry_in(fs.store, view, dirent_entity(*place)) is None:
+        return False
+    # A directory comes before what is in it, and goes after it.
+    places = [place]
+    for directory, name in places:
+        ino = entry_in(fs.store, view, dirent_entity(directory, name))
+        if ino is not None and inodes.load(fs, view, ino).is_dir:
+            places.extend((ino, child) for child, _ in fs.entries(view, ino))
+    for found in reversed(places):
+        _erase_entry(fs, view, found)
+    return True
+
+
+def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
+    """Take out a file, or a directory that is empty by now."""
     store = fs.store
     ino = entry_in(store, view, dirent_entity(*place))
     if ino is None:
-        return False
+        return
     inode = inodes.load(fs, view, ino)
-    if inode.is_dir:
-        for name, _ in list(fs.entries(view, ino)):
-            _erase_tree(fs, view, (ino, name))
-        inode = inodes.load(fs, view, ino)
     store.dirents.drop(view, dirent_entity(*place))
     directory = inodes.load(fs, view, place[0])
     inodes.save(fs, view, directory._replace(nlink=directory.nlink - int(inode.is_dir)))
     if inode.is_dir or inode.nlink == 1:
         fs.erase(view, inode)
-        return True
+        return
     places = [link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino))]
     copies.lose_name(fs, view, inode, place, places)
-    return True
 
 
 # -- names that are to be judged again ------------------------------------------------------------
@@ -329,7 +339,8 @@ def is_excluded(fs: Filesystem, path: bytes) -> bool:
 
 def would_be_excluded(fs: Filesystem, path: bytes, *, is_dir: bool) -> bool:
     """Whether what came under a path now would be kept out of history."""
-    above = path.rpartition(b"/")[0]
-    if above and would_be_excluded(fs, above, is_dir=True):
-        return True
-    return fs.exclusion.matches_path(path, is_dir=is_dir)
+    while path:
+        if fs.exclusion.matches_path(path, is_dir=is_dir):
+            return True
+        path, is_dir = path.rpartition(b"/")[0], True
+    return False

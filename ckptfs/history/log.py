@@ -120,50 +120,77 @@ def _followed(
 
 
 def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool) -> bytes:
-    """What a path of one view is called in the next; the same if nothing tells otherwise. What is
-    there under the same path goes before the same file elsewhere: a program that writes beside and
-    renames into place replaces what was there."""
-    inode = seek(fs, here, path)
-    if inode is None or inode.ino == ROOT_INO or seek(fs, there, path) is not None:
+    """What a path of one view is called in the next; the same if nothing tells otherwise.
+
+    What is there under the same path goes before the same file elsewhere: a program that writes
+    beside and renames into place replaces what was there. Then come the same name in the same
+    directory, which may have been renamed, and what a comparison of the two calls a rename.
+    """
+    inodes = _inodes_along(fs, here, path)
+    if len(inodes) <= path.count(b"/") + 1:
         return path
+    names = path.split(b"/")
+    level, called = _nearest_there(fs, names, inodes, there)
+    renames: dict[bytes, bytes] | None = None
+    for end in range(level + 1, len(names) + 1):
+        in_place = called + b"/" + names[end - 1] if called else names[end - 1]
+        if seek(fs, there, in_place) is None:
+            if renames is None:
+                renames = _renames(fs, here, there, newer=newer)
+            unchanged = b"/".join(names[:end])
+            in_place = renames.get(unchanged, unchanged)
+        called = in_place
+    return called
+
+
+def _nearest_there(
+    fs: Filesystem, names: list[bytes], inodes: list[Inode], there: View
+) -> tuple[int, bytes]:
+    """How many of the names lead to the deepest thing that the other view has, under the same
+    path or as the same inode, and what that is called there."""
     side = Side(fs.store, there)
-    other = side.inode(inode.ino)
-    if other is not None:
-        names = [side.path(place) for place in side.places(other)]
-        return path if path in names else min(names)
-    in_place = _in_its_directory(fs, here, path, there, newer=newer)
-    if seek(fs, there, in_place) is not None:
-        return in_place
-    a, b = (there, here) if newer else (here, there)
-    for change in compare(fs, a, b):
-        mine, its = (change.path, change.source) if newer else (change.source, change.path)
-        if RENAMED in change.kinds and mine == path and its is not None:
-            return its
-    return path
+    same_path = len(_inodes_along(fs, there, b"/".join(names)))
+    for level in range(len(names), 0, -1):
+        path = b"/".join(names[:level])
+        if level < same_path:
+            return level, path
+        other = side.inode(inodes[level].ino)
+        if other is not None:
+            found = [side.path(place) for place in side.places(other)]
+            return level, path if path in found else min(found)
+    return 0, b""
 
 
-def _in_its_directory(
-    fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool
-) -> bytes:
-    """The same name in the same directory, which may have been renamed."""
-    above, _, name = path.rpartition(b"/")
-    if not above:
-        return path
-    return _renamed(fs, here, above, there, newer=newer) + b"/" + name
+def _renames(fs: Filesystem, here: View, there: View, *, newer: bool) -> dict[bytes, bytes]:
+    """What a comparison takes for renamed: the path here, and the one there."""
+    older, later = (there, here) if newer else (here, there)
+    found: dict[bytes, bytes] = {}
+    for change in compare(fs, older, later):
+        if RENAMED in change.kinds and change.source is not None:
+            mine, its = (change.path, change.source) if newer else (change.source, change.path)
+            found.setdefault(mine, its)
+    return found
+
+
+def _inodes_along(fs: Filesystem, view: View, path: bytes) -> list[Inode]:
+    """The inodes on the way to a path, the root's first, as far as the view has them."""
+    if view.epoch == NO_EPOCH:
+        return []
+    view = view.bare
+    found = [fs.getattr(view, ROOT_INO)]
+    for name in path.split(b"/") if path else ():
+        child = fs.seek(view, found[-1].ino, name) if found[-1].is_dir else None
+        if child is None:
+            break
+        found.append(child)
+    return found
 
 
 def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
     """What stands at a path, or None. Links are not followed; the root is the empty path."""
-    if view.epoch == NO_EPOCH:
-        return None
-    view = view.bare
-    inode = fs.getattr(view, ROOT_INO)
-    for name in path.split(b"/") if path else ():
-        child = fs.seek(view, inode.ino, name) if inode.is_dir else None
-        if child is None:
-            return None
-        inode = child
-    return inode
+    found = _inodes_along(fs, view, path)
+    levels = path.count(b"/") + 1 if path else 0
+    return found[-1] if len(found) == levels + 1 else None
 
 
 # -- comparing -------------------------------------------------------------------------------------

@@ -53,19 +53,21 @@ def parts_of(pattern: bytes) -> list[bytes]:
 def _all(fs: Filesystem, views: Sequence[View], parts: list[bytes], *, exact: bool) -> list[bytes]:
     if not parts:
         return []
-    return [path for view in views for path in _below(fs, view, ROOT_INO, b"", parts, exact=exact)]
+    return [path for view in views for path in _matching(fs, view, parts, exact=exact)]
 
 
-def _below(
-    fs: Filesystem, view: View, directory: Ino, above: bytes, parts: list[bytes], *, exact: bool
-) -> Iterator[bytes]:
-    first, *rest = parts
-    for name, ino, is_dir in _children(fs, view, directory, first, exact=exact):
-        path = above + b"/" + name if above else name
-        if not rest:
-            yield path
-        elif is_dir:
-            yield from _below(fs, view, ino, path, rest, exact=exact)
+def _matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) -> list[bytes]:
+    """What the parts name in a view, a level of the tree at a time: trees are deeper than the
+    stack."""
+    found = [(b"", ROOT_INO, True)]
+    for part in parts:
+        found = [
+            (above + b"/" + name if above else name, ino, is_dir)
+            for above, directory, enterable in found
+            if enterable
+            for name, ino, is_dir in _children(fs, view, directory, part, exact=exact)
+        ]
+    return [path for path, _, _ in found]
 
 
 def _children(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs.commands import MASKED, RECORDS
-from ckptfs.config import write_atomically
+from ckptfs.config import reason_to_distrust, write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.retention import RetentionPolicy
@@ -124,12 +124,17 @@ SETTINGS: Mapping[str, Setting] = {
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
 
+#: What is run as a program. It counts only from files that nobody but the caller, or root, writes.
+COMMANDS = frozenset({"hooks.on_restore"})
+
 
 class Settings(NamedTuple):
     """What holds for a workspace: the text of each setting, and where it was set."""
 
     texts: dict[str, str]
     origins: dict[str, Path | None]
+    #: Commands that do not count, each with the reason.
+    refused: dict[str, str]
 
     def value(self, name: str) -> int:
         """A setting read: a number, bytes, nanoseconds, or whether it is on."""
@@ -169,11 +174,16 @@ def load(files: Iterable[Path]) -> Settings:
     """The settings of these files, a later one over an earlier; an absent one says nothing."""
     texts = {name: setting.default for name, setting in SETTINGS.items()}
     origins: dict[str, Path | None] = dict.fromkeys(SETTINGS)
+    refused: dict[str, str] = {}
     for file in files:
         for name, text in _read(file).items():
             require_valid(name, text, file)
+            if text and name in COMMANDS and (reason := reason_to_distrust(file)):
+                refused[name] = reason
+                continue
+            refused.pop(name, None)
             texts[name], origins[name] = text, file
-    return Settings(texts, origins)
+    return Settings(texts, origins, refused)
 
 
 def require_known(name: str, where: Path | str = "") -> None:
@@ -205,7 +215,8 @@ def store(file: Path, name: str, text: str | None) -> None:
 def _read(file: Path) -> dict[str, str]:
     """Names and texts of one file. TOML's numbers and switches are as good as texts."""
     try:
-        tables = tomllib.loads(file.read_text())
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
+            tables = tomllib.loads(opened.read())
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

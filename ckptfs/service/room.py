@@ -110,9 +110,5 @@ def backup(service: Service, dest: Path) -> Backup:
 
 def copy(service: Service, dest: Path) -> Backup:
     """The copying itself, of what was committed: a daemon does it in a thread beside."""
-    store = service.fs.store
-    store.backup(dest)
-    own = store.path / settings.FILE
-    if own.exists():
-        (dest / settings.FILE).write_bytes(own.read_bytes())
+    service.fs.store.backup(dest, also=[settings.FILE])
     return Backup(str(dest), sum(file.stat().st_blocks for file in dest.iterdir()) * 512)

@@ -88,7 +88,8 @@ def sync(path: Path) -> None:
 def snapshot(env: lmdb.Environment, dest: Path, complete: Callable[[Path], None]) -> None:
     """A durable copy of the last commit in the directory ``dest``. By LMDB itself, beside a writer
     and without holding up this process's other threads. ``complete`` puts what else belongs to it
-    into the directory that it is given. The data file comes last: without one there is no store."""
+    into the directory that it is given. The data file comes last: without one there is no store.
+    The name of ``dest`` itself is the caller's to sync."""
     part = dest / _PART
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
@@ -104,7 +105,17 @@ def snapshot(env: lmdb.Environment, dest: Path, complete: Callable[[Path], None]
         shutil.rmtree(part, ignore_errors=True)
         raise
     sync(dest)
-    sync(dest.parent)
+
+
+def copy_file(source: Path, dest: Path) -> None:
+    """A durable copy of a small file. A link in its place is not followed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(source, flags), "rb") as file:
+        content = file.read()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(dest, flags, 0o600), "wb") as file:
+        file.write(content)
+    sync(dest)
 
 
 def adopt_copy(data_file: Path) -> None:

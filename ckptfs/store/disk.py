@@ -15,13 +15,15 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def open_past_cache(path: Path, flags: int) -> int:
-    """Open a file so that what is read and written is not kept in memory, where that can be had."""
+    """Open a file so that what is read and written is not kept in memory, where that can be had. A
+    link in its place is not followed."""
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_DIRECT, 0o600)
+        return os.open(path, flags | os.O_DIRECT, 0o600)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags, 0o600)
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:

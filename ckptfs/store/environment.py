@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +22,7 @@ from ckptfs.store import batches, compaction, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import Budget
+from ckptfs.store.directory import DATA_FILE, StoreDirectory
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
@@ -29,7 +30,6 @@ from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.lineage import Lineage
 from ckptfs.store.numbers import Numbers
-from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.plain_lmdb import Failed
@@ -87,10 +87,13 @@ _UNRIPE = 4 << 20
 class Store:
     """An open store. ``head`` is the view that may be written."""
 
-    def __init__(self, path: Path, env: lmdb.Environment, lock_fd: int) -> None:
-        self.path = path
+    def __init__(self, directory: StoreDirectory, env: lmdb.Environment) -> None:
+        #: The store by its name, for words and for whoever looks at it from outside.
+        self.path = path = directory.path
+        #: The same directory for everything that is opened in it: the one that was checked.
+        self.files = files = directory.files
+        self._directory = directory
         self._env = env
-        self._lock_fd = lock_fd
         self._room = Room(path)
         self._budget = budget = Budget(self._room, self._free_bytes, self._sure_bytes)
         #: What the budget is asked and told, before and while something is written.
@@ -119,7 +122,7 @@ class Store:
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
         self._map = residency.Map(path / DATA_FILE)
-        self.heap = Heap(path, self.numbers, plain[b"freed"], self._spare, self.upgrade)
+        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare, self.upgrade)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -148,7 +151,7 @@ class Store:
         #: Which file the data file is, and whether it is known to be gone.
         self._identity = opening.identity(path)
         self._abandoned = False
-        self._journal = Journal(path)
+        self._journal = Journal(files)
         self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
@@ -164,17 +167,11 @@ class Store:
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
         """Make a new store at a path that is absent or an empty directory."""
-        opening.require_place(path)
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.chmod(0o700)
-        except OSError as error:
-            raise opening.refusal(path, error) from error
-        store = cls._attach(path, map_size)
+        store = cls._attach(opening.new(path), map_size)
         store._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
         store.commit()
-        compaction.sync(path)  # the names of its files, and then its own
+        compaction.sync(store.files)  # the names of its files, and then its own
         with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
             compaction.sync(path.parent)
         return store
@@ -183,19 +180,18 @@ class Store:
     def open(cls, path: Path, *, map_size: int = MAP_SIZE, doubt: bool = False) -> Store:
         """Open a store. With ``doubt`` every page of its tree is looked at first: a damaged one
         could end the process later."""
-        in_use = (path / LOCK_FILE).exists() if os.access(path, os.X_OK) else False
-        lock_fd = opening.take_lock(path) if in_use else None
+        directory = opening.existing(path)
         try:
-            version = opening.require_store(path)
+            version = opening.require_store(directory)
             if version not in fmt.FORMATS_READ:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
+            opening.lock(directory)
             if doubt:
-                opening.require_pages(path)
+                opening.require_pages(directory)
         except BaseException:
-            if lock_fd is not None:
-                os.close(lock_fd)
+            directory.close()
             raise
-        store = cls._attach(path, map_size, lock_fd)
+        store = cls._attach(directory, map_size)
         try:
             store._load()
         except (struct.error, LookupError, ValueError) as error:
@@ -210,18 +206,18 @@ class Store:
         return store
 
     @classmethod
-    def _attach(cls, path: Path, map_size: int, lock_fd: int | None = None) -> Store:
-        fd = opening.take_lock(path) if lock_fd is None else lock_fd
+    def _attach(cls, directory: StoreDirectory, map_size: int) -> Store:
+        files = directory.files
         with contextlib.ExitStack() as undo:
-            undo.callback(os.close, fd)
+            undo.callback(directory.close)
             try:
-                compaction.remove_leftover(path / DATA_FILE)
-                env = opening.open_environment(path, map_size, len(TABLES))
+                compaction.remove_leftover(files / DATA_FILE)
+                env = opening.open_environment(files, map_size, len(TABLES))
                 undo.callback(env.close)
-                batches.replay(path, env, TABLES)
-                store = cls(path, env, fd)
+                batches.replay(files, env, TABLES)
+                store = cls(directory, env)
             except (batches.JournalDamaged, lmdb.Error, OSError) as error:
-                raise opening.opening_failed(path, error) from error
+                raise opening.opening_failed(directory.path, error) from error
             undo.pop_all()
         return store
 
@@ -374,7 +370,7 @@ class Store:
         if self.aside is not None or (self.rest.used and self.rest.concerns(self.head)):
             self._standing.fall()
         else:
-            path = os.fsencode(self.path / DATA_FILE)
+            path = os.fsencode(self.files / DATA_FILE)
             self._stood = self.head.suffix
             self._standing.stand(path, self.head.seen, self._stood)
 
@@ -474,27 +470,36 @@ class Store:
             self._env.close()
             self._journal.close(committed=committed)
             self.heap.close(committed=committed)
-            os.close(self._lock_fd)
+            self._directory.close()
 
     def page_faults(self) -> list[str]:
         """What is wrong with the structure of the data file, as last committed."""
-        with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
+        with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
             return pages.faults()
 
-    def backup(self, dest: Path) -> None:
+    def backup(self, dest: Path, *, also: Sequence[str] = ()) -> None:
         """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
-        thing that another thread may do while the store is in use."""
+        thing that another thread may do while the store is in use. ``also`` are small files of the
+        store to copy with it, as far as they are there."""
         self._copying += 1
         self._map.expect_blocks()
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
-            dest.chmod(0o700)
-            with self.heap.held():
-                compaction.snapshot(self._env, dest, lambda part: copy_heap(self.path, part))
+            with contextlib.closing(StoreDirectory.open(dest)) as copy, self.heap.held():
+                copy.close_to_others()
+                compaction.snapshot(self._env, copy.files, lambda part: self._complete(part, also))
+            compaction.sync(dest.parent)
         except (lmdb.Error, OSError) as error:
             raise errors.BackupFailed(dest, str(error)) from error
         finally:
             self._copying -= 1
+
+    def _complete(self, part: Path, also: Sequence[str]) -> None:
+        """Put what else belongs to a store into the directory of its copy."""
+        copy_heap(self.files, part)
+        for name in also:
+            with contextlib.suppress(FileNotFoundError):
+                compaction.copy_file(self.files / name, part / name)
 
     def compact(self) -> None:
         """Give the free pages back to the disk. On a failure everything is as it was."""
@@ -506,21 +511,21 @@ class Store:
         self._txn.abort()
         self._map.expect_blocks()
         try:
-            compaction.write_copy(self._env, self._dbs, self.path / DATA_FILE)
+            compaction.write_copy(self._env, self._dbs, self.files / DATA_FILE)
             # The numbers of commits begin anew in the copy; and what is purged must not stay there.
             self._journal.discard()
-            compaction.sync(self.path)
+            compaction.sync(self.files)
         except (lmdb.Error, OSError) as error:
-            compaction.remove_leftover(self.path / DATA_FILE)
+            compaction.remove_leftover(self.files / DATA_FILE)
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
         map_size = int(self._env.info()["map_size"])
         self._standing.leave()
         self._env.close()
         try:
-            compaction.adopt_copy(self.path / DATA_FILE)
+            compaction.adopt_copy(self.files / DATA_FILE)
         finally:
-            self._env = opening.open_environment(self.path, map_size, len(TABLES))
+            self._env = opening.open_environment(self.files, map_size, len(TABLES))
             self._identity = opening.identity(self.path)
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
@@ -610,7 +615,7 @@ class Store:
         if self._copying:
             return 0
         if self._ripe < 0:
-            with contextlib.closing(Pages(self.path / DATA_FILE)) as pages:
+            with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
                 self._ripe = pages.ripe_pages() * self._page_size
         return self._ripe
 
@@ -645,7 +650,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """How much disk the store's files take."""
-        return (self.path / DATA_FILE).stat().st_blocks * 512 + self.heap.size_bytes()
+        return (self.files / DATA_FILE).stat().st_blocks * 512 + self.heap.size_bytes()
 
     def trim(self) -> None:
         """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""

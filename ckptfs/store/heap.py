@@ -169,7 +169,7 @@ class Heap:
             fallocate(self._fd, 0, start, chunk)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                log.info("%s: not used from here on: %s", self._path, error)
+                log.info("%s: not used from here on: %s", FILE, error)
                 self._usable = False
             return False
         self._reserved = start + chunk
@@ -209,7 +209,7 @@ class Heap:
                     self._writer.drain()
                 os.fdatasync(self._fd)
             except OSError as error:
-                raise HeapFailed(error.errno, f"{self._path}: {error.strerror}") from error
+                raise HeapFailed(error.errno, f"{FILE}: {error.strerror}") from error
             self._unsynced = False
 
     # -- letting go -------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Heap:
         except OSError as error:
             # They stay in the table, and are tried again with every commit.
             if not self._stuck:
-                log.warning("%s: what was deleted still takes its room: %s", self._path, error)
+                log.warning("%s: what was deleted still takes its room: %s", FILE, error)
             self._stuck = True
             return
         self._stuck = False
@@ -294,7 +294,7 @@ class Heap:
                 for first, count in _runs(slot for slot in slots if not used[slot]):
                     self._make_hole(first, count)
         except OSError as error:
-            log.warning("%s: not all of its free room is the disk's: %s", self._path, error)
+            log.warning("%s: not all of its free room is the disk's: %s", FILE, error)
 
     # -- the file as a whole ----------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class Journal:
         return added
 
     def _give_up(self, error: OSError) -> None:
-        log.warning("%s: %s; every sync is a commit from here on", self._path, error)
+        log.warning("%s: %s; every sync is a commit from here on", FILE, error)
         self._failed, self.wanted = True, False
 
     def _add(self, changes: Iterable[Change]) -> bool:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +16,13 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store import batches, heap
+from ckptfs.store import batches
+from ckptfs.store.directory import DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE, StoreDirectory
 from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, suffix_of, unpack_u32
 from ckptfs.store.pages import Pages
 
-DATA_FILE = "data.mdb"
-LOCK_FILE = "lock"
-#: Of LMDB, beside its data file.
-_LMDB_LOCK_FILE = "lock.mdb"
+#: Why no store is made in a directory.
+_TAKEN = "it exists and is not empty"
 
 #: The table in which the version of the format stands, and where.
 META = b"meta"
@@ -49,17 +46,17 @@ def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment
     )
 
 
-def require_store(path: Path) -> int:
-    """The version of the store's format, or the reason why this is no store that can be used."""
+def require_store(directory: StoreDirectory) -> int:
+    """The version of the store's format, or the reason why this is no store that can be used.
+
+    Reads under the lock where there is one already; whatever the answer is, nothing is written."""
+    path = directory.path
     try:
-        if not path.exists():
-            raise errors.StoreMissing(path)
-        if not path.is_dir():
-            raise errors.NotAStore(path, "it is not a directory")
-        if not (path / DATA_FILE).exists():
+        if not directory.has(DATA_FILE):
             raise errors.NotAStore(path)
-        _require_closed(path)
-        version = _version(path)
+        directory.require_closed()
+        directory.lock(make=False)
+        version = _version(directory)
     except OSError as error:
         raise refusal(path, error) from error
     except lmdb.Error as error:
@@ -69,41 +66,56 @@ def require_store(path: Path) -> int:
     return version
 
 
-def _require_closed(path: Path) -> None:
-    """Whoever can write to a store can make anything of this user's files, and of the daemon."""
-    for name, file in (
-        ("it", path),
-        (DATA_FILE, path / DATA_FILE),
-        (batches.FILE, path / batches.FILE),
-        (heap.FILE, path / heap.FILE),
-    ):
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise errors.StoreExposed(path, name)
-
-
-def require_place(path: Path) -> None:
-    """Refuse a place where a new store cannot be made: it must be absent or an empty directory."""
+def existing(path: Path) -> StoreDirectory:
+    """The directory of a store, or the reason why it cannot be used."""
     try:
-        taken = path.exists() and (not path.is_dir() or _foreign_files(path))
+        return StoreDirectory.open(path)
     except OSError as error:
         raise refusal(path, error) from error
-    if taken:
-        raise errors.NotAStore(path, "it exists and is not empty")
 
 
-def is_unfinished(path: Path) -> bool:
+def new(path: Path) -> StoreDirectory:
+    """The directory of a store that is to be made: absent until now, or empty. It is locked."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise errors.NotAStore(path, _TAKEN)
+        directory = StoreDirectory.make(path)
+        try:
+            if _foreign_files(directory):
+                raise errors.NotAStore(path, _TAKEN)
+            directory.close_to_others()
+            directory.require_closed()
+            lock(directory)
+        except BaseException:
+            directory.close()
+            raise
+    except OSError as error:
+        raise refusal(path, error) from error
+    return directory
+
+
+def lock(directory: StoreDirectory) -> None:
+    """Take the store for this process. It must be known to be a store, or to be none yet."""
+    try:
+        directory.lock()
+        directory.sign()
+    except OSError as error:
+        raise refusal(directory.path, error) from error
+
+
+def is_unfinished(directory: StoreDirectory) -> bool:
     """Whether the making of a store was interrupted here before there was anything in it."""
     try:
-        return (path / DATA_FILE).exists() and _version(path) is None and _is_blank(path)
+        known = directory.has(DATA_FILE)
+        return known and _version(directory) is None and _is_blank(directory.files)
     except (OSError, lmdb.Error, errors.StoreError):
         return False
 
 
-def _version(path: Path) -> int | None:
+def _version(directory: StoreDirectory) -> int | None:
     """The version in a store's data file, None if it has none. Changes nothing, not even a lock."""
-    _require_lmdb(path)
-    with _reader(path) as env:
+    _require_lmdb(directory)
+    with _reader(directory.files) as env:
         try:
             meta = env.open_db(META, create=False)
         except lmdb.NotFoundError:
@@ -127,25 +139,25 @@ def _reader(path: Path) -> lmdb.Environment:
     return lmdb.open(os.fspath(path), readonly=True, lock=False, max_dbs=64)
 
 
-def _require_lmdb(path: Path) -> None:
-    with (path / DATA_FILE).open("rb") as data:
+def _require_lmdb(directory: StoreDirectory) -> None:
+    with (directory.files / DATA_FILE).open("rb") as data:
         head = data.read(_MAGIC_AT + len(_MAGIC))
     if head[_MAGIC_AT:] != _MAGIC:
-        raise errors.NotAStore(path, "its data file is not an LMDB file")
-    require_pages(path, only_if_short=True)
+        raise errors.NotAStore(directory.path, "its data file is not an LMDB file")
+    require_pages(directory, only_if_short=True)
 
 
-def require_pages(path: Path, *, only_if_short: bool = False) -> None:
+def require_pages(directory: StoreDirectory, *, only_if_short: bool = False) -> None:
     """Refuse a file that LMDB would not survive: it takes the numbers in its pages for granted, and
     a page behind the end of a file that was cut short ends the process."""
     epochs = _Epochs()
-    with contextlib.closing(Pages(path / DATA_FILE)) as pages:
+    with contextlib.closing(Pages(directory.files / DATA_FILE)) as pages:
         if only_if_short and not pages.is_short():
             return
         faults = pages.faults(epochs.meet) or epochs.faults()
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        raise errors.StoreCorrupt(path, f"{faults[0]}{more}")
+        raise errors.StoreCorrupt(directory.path, f"{faults[0]}{more}")
 
 
 class _Epochs:
@@ -168,29 +180,12 @@ class _Epochs:
         return [f"there are records of the lost epoch {tail.hex()}" for tail in self._met - known]
 
 
-def _foreign_files(path: Path) -> bool:
+def _foreign_files(directory: StoreDirectory) -> bool:
     """Whether a directory holds more than the files that come before a store is made in it."""
-    names = {name for name in os.listdir(path) if not name.startswith("ckptfs.")} - {LOCK_FILE}
-    if is_unfinished(path):
-        names -= {DATA_FILE, _LMDB_LOCK_FILE}
+    names = {name for name in directory.names() if not name.startswith("ckptfs.")} - {LOCK_FILE}
+    if is_unfinished(directory):
+        names -= {DATA_FILE, LMDB_LOCK_FILE}
     return bool(names)
-
-
-def take_lock(path: Path) -> int:
-    """An exclusive lock that ends with the process; the file says whose it is."""
-    try:
-        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise refusal(path, error) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(fd, 32, 0).strip()
-        os.close(fd)
-        raise errors.StoreInUse(path, int(holder) if holder.isdigit() else None) from error
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
 
 
 def refusal(path: Path, error: OSError) -> errors.StoreError:

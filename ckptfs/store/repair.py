@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from ckptfs import errors
 from ckptfs.store import batches, compaction, heap, opening
+from ckptfs.store.directory import DATA_FILE, LOCK_FILE, StoreDirectory
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.mend import mend
-from ckptfs.store.opening import DATA_FILE, LOCK_FILE
 from ckptfs.store.pages import Pages
 from ckptfs.store.problem import Problem
 from ckptfs.store.salvage import salvage
@@ -42,36 +42,43 @@ def faults(path: Path) -> list[str]:
     at all is told by opening it; it is not touched here."""
     if not os.path.isfile(path / LOCK_FILE) or not os.path.isfile(path / DATA_FILE):
         return []
-    fd = opening.take_lock(path)
-    try:
-        with closing(Pages(path / DATA_FILE)) as pages:
-            return pages.faults()
-    except (OSError, ValueError):
-        return []
-    finally:
-        os.close(fd)
+    with closing(opening.existing(path)) as directory:
+        try:
+            directory.require_closed()
+            directory.lock(make=False)
+            with closing(Pages(directory.files / DATA_FILE)) as pages:
+                return pages.faults()
+        except (OSError, ValueError):
+            return []
 
 
 def repair(path: Path) -> Repaired:
     """Save all that is whole. The store must not be open."""
-    if not os.path.isfile(path / DATA_FILE):
-        raise errors.NotAStore(path) if path.exists() else errors.StoreMissing(path)
-    fd = opening.take_lock(path)
-    workshop = path / _WORKSHOP
+    with closing(opening.existing(path)) as directory:
+        if not directory.has(DATA_FILE):
+            raise errors.NotAStore(path)
+        directory.require_closed()
+        directory.lock(make=False)
+        return _repair(directory)
+
+
+def _repair(directory: StoreDirectory) -> Repaired:
+    path, files = directory.path, directory.files
+    workshop = files / _WORKSHOP
     try:
         shutil.rmtree(workshop, ignore_errors=True)
-        unreadable = salvage(path / DATA_FILE, workshop, TABLES)
+        unreadable = salvage(files / DATA_FILE, workshop, TABLES)
         if not workshop.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
+        opening.lock(directory)
         with suppress(FileNotFoundError):
-            os.link(path / heap.FILE, workshop / heap.FILE)
+            os.link(files / heap.FILE, workshop / heap.FILE)
         left = _mended(workshop)
-        return Repaired(_adopt(path, workshop), unreadable, left)
+        return Repaired(path / _adopt(files, workshop).name, unreadable, left)
     except ValueError as error:
         raise errors.NotAStore(path) from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
-        os.close(fd)
 
 
 def _mended(workshop: Path) -> list[Problem]:

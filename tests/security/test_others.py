@@ -185,13 +185,6 @@ def test_a_store_that_others_can_write_to_is_refused(name: str, mode: int) -> No
         Store.open(path).close()
 
 
-def test_root_may_have_set_user_files_and_devices(shared: Workspace) -> None:
-    """An ordinary user's mount has nosuid and nodev (tests/mounted/test_mount_flags.py)."""
-    with open("/proc/self/mountinfo") as table:
-        (options,) = [line.split()[5] for line in table if line.split()[4] == str(shared.path)]
-    assert "nosuid" not in options.split(",") and "nodev" not in options.split(",")
-
-
 def test_no_shell_sees_a_name(shared: Workspace) -> None:
     """Names that a shell would take for commands are names, wherever they turn up."""
     name = "$(touch pwned) `touch pwned`; touch pwned #"

@@ -317,7 +317,7 @@ def test_numbers_that_were_given_out_are_not_given_out_again(memory: Path, name:
     store._meta.put(name, fmt.pack_u64(1))
     store._txn.commit()
     store._env.close()
-    os.close(store._lock_fd)
+    store._directory.close()
     with pytest.raises(StoreCorrupt, match="numbers"):
         Store.open(memory / "store")
 

@@ -502,7 +502,7 @@ def test_a_journal_that_cannot_be_read_is_told_and_the_store_let_go(memory: Path
     (path / batches.FILE).rename(path / "aside")
     (path / batches.FILE).mkdir()
     for _ in range(2):
-        with pytest.raises(errors.StoreUnreadable):
+        with pytest.raises(errors.StoreUntrusted, match="directory"):
             Store.open(path)
     (path / batches.FILE).rmdir()
     (path / "aside").rename(path / batches.FILE)

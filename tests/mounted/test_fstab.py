@@ -1,0 +1,200 @@
+"""`mount -t fuse.ckptfs` and lines of an fstab, with the mount(8), umount(8) and findmnt(8) of this
+machine, in a mount namespace of its own whose /usr/sbin has our helper."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import scratch
+from tests.support.peer import NOBODY
+
+ROOT = Path(__file__).parents[2]
+
+#: Where mount(8) looks for helpers is compiled into it, so that directory is replaced: by links to
+#: what it has, and our helper. Everyone can reach the interpreter, the packages and this checkout.
+STAGE = r"""
+set -eu
+stage=$1 base=$2 version=$3 packages=$4 project=$5
+mkdir $stage/sbin $stage/base $stage/packages $stage/project $stage/store $stage/work
+mount --bind /usr/sbin $stage/sbin
+mount --bind $base $stage/base
+mount --bind $packages $stage/packages
+mount --bind $project $stage/project
+mount -t tmpfs -o mode=755 none /usr/sbin
+ln -s $stage/sbin/* /usr/sbin/
+helper=/usr/sbin/mount.fuse.ckptfs
+cat >$stage/python <<END
+#!/bin/sh
+export PYTHONPATH=$stage/project:$stage/packages LD_LIBRARY_PATH=$stage/base/lib
+exec $stage/base/bin/python$version "\$@"
+END
+cat >$helper <<END
+#!/bin/sh
+exec $stage/python -c 'from ckptfs.cli.mount_helper import main; raise SystemExit(main())' "\$@"
+END
+chmod 755 $helper $stage/python
+cd $stage
+W=$stage/work S=$stage/store
+ckptfs() { $stage/python -m ckptfs "$@"; }
+flags() { findmnt -n -o OPTIONS $W; }
+"""
+
+pytestmark = [pytest.mark.needs_mount, pytest.mark.needs_root]
+
+
+def _run(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in the namespace; what it leaves running there ends with it."""
+    private = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split()
+    with scratch() as stage:
+        homes = {name: f"{stage}/{name}" for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        places = [stage, sys.base_prefix, version, sysconfig.get_path("purelib"), ROOT]
+        return subprocess.run(
+            [*private, "sh", "-c", STAGE + script, "sh", *map(str, places)],
+            env={**os.environ, **homes, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+def _said(script: str) -> list[str]:
+    done = _run(script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_an_fstab_line_mounts_remounts_and_unmounts() -> None:
+    said = _said(r"""
+        echo 1 >$W/file
+        line="fuse.ckptfs noexec,nofail,x-mine,allow_other,auto=off,no_write_back 0 0"
+        echo "$S $W $line" >fstab
+        mount -T fstab $W
+        echo "source $(findmnt -n -o SOURCE,FSTYPE $W)"
+        echo "options $(flags)"
+        echo 2 >$W/file
+        mount -T fstab -o remount,ro $W
+        echo "remounted $(flags)"
+        if echo 3 >$W/file; then exit 1; fi
+        mount -o remount,rw $W
+        echo "again $(flags)"
+        echo 4 >$W/file
+        ckptfs umount $W >/dev/null
+        echo "below $(cat $W/file)"
+        mount -T fstab -a
+        echo "mounted $(cat $W/file)"
+        umount $W
+    """)
+    found = {line.partition(" ")[0]: line.partition(" ")[2] for line in said}
+    assert set(found) == {"source", "options", "remounted", "again", "below", "mounted"}, said
+    source, fstype = found["source"].split()
+    assert source.endswith("/store") and fstype == "fuse.ckptfs"
+    options = {name: set(found[name].split(",")) for name in ("options", "remounted", "again")}
+    assert {"rw", "noexec", "nosuid", "nodev", "allow_other"} <= options["options"]
+    assert {"ro", "noexec", "nosuid", "nodev"} <= options["remounted"]
+    assert options["again"] == options["options"]
+    assert (found["below"], found["mounted"]) == ("1", "4"), "no_write_back was said"
+
+
+def test_a_store_or_none_may_be_the_source() -> None:
+    said = _said(r"""
+        echo 1 >$W/file
+        mount -t fuse.ckptfs none $W -o ro,allow_suid
+        flags
+        umount $W
+        # The daemon that writes back is waited for.
+        mount -t fuse.ckptfs $W $W
+        flags
+        echo 2 >$W/file
+        ckptfs umount $W >/dev/null
+        cat $W/file
+    """)
+    first, second = (set(line.split(",")) for line in said[:2])
+    assert {"ro", "nodev"} <= first and "nosuid" not in first
+    assert {"rw", "nodev", "nosuid"} <= second
+    assert said[2:] == ["2"]
+
+
+def test_what_mount_cannot_have_is_said_in_words_and_by_its_codes() -> None:
+    done = _run(r"""
+        code() { "$@" >out 2>&1 && echo 0 || echo $?; }
+        echo "usage $(code mount -t fuse.ckptfs $S $W -o nonsense) $(head -1 out)"
+        echo "sloppy $(code mount -s -t fuse.ckptfs $S $W -o nonsense)"
+        echo "twice $(code mount -t fuse.ckptfs $S $W) $(head -1 out)"
+        umount $W
+        echo "remount $(code mount -t fuse.ckptfs -o remount,ro $S $W) $(head -1 out)"
+    """)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert said["usage"].startswith("1 ") and "'nonsense'" in said["usage"], done.stderr
+    assert said["sloppy"] == "0"
+    assert said["twice"].startswith("32 ") and "already" in said["twice"]
+    assert said["remount"].startswith("1 ")
+
+
+def test_a_user_mounts_and_unmounts_what_fstab_says_users_may() -> None:
+    said = _said(
+        r"""
+        mknod -m 666 fuse c 10 229
+        mount --bind fuse /dev/fuse
+        echo "$S $W fuse.ckptfs user,noauto 0 0" >fstab
+        mount --bind fstab /etc/fstab
+        mkdir home
+        chown {user} home $S $W
+        export HOME=$stage/home XDG_DATA_HOME=$stage/home XDG_CONFIG_HOME=$stage/home
+        as_user="setpriv --reuid {user} --regid {user} --clear-groups"
+        $as_user mount $W
+        flags
+        $as_user umount $W
+        flags || echo unmounted
+    """.replace("{user}", str(NOBODY))
+    )
+    assert {"rw", "nosuid", "nodev", "noexec", f"user_id={NOBODY}"} <= set(said[0].split(","))
+    assert said[1:] == ["unmounted"]
+
+
+def test_without_the_helper_the_way_through_mount_fuse3_is_refused() -> None:
+    """It adds suid and dev of its own accord."""
+    said = _said(r"""
+        rm /usr/sbin/mount.fuse.ckptfs
+        printf '#!/bin/sh\nexec %s -m ckptfs "$@"\n' $stage/python >/usr/sbin/ckptfs
+        chmod 755 /usr/sbin/ckptfs
+        if mount -t fuse.ckptfs $S $W 2>&1; then exit 1; fi
+    """)
+    assert "make install" in "\n".join(said)
+
+
+def test_install_links_the_programs_and_touches_nothing_else(tmp_path: Path) -> None:
+    """`make install` and `make uninstall`, on a checkout and into a directory of our own."""
+    checkout, dest = tmp_path / "check out", tmp_path / "de st"
+    (checkout / "vagrant").mkdir(parents=True)
+    script = checkout / "vagrant" / "install.sh"
+    script.write_bytes((ROOT / "vagrant" / "install.sh").read_bytes())
+
+    def run(what: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "DESTDIR": str(dest), "PREFIX": "/opt/x", "SBINDIR": "/sbin"}
+        return subprocess.run(["sh", script, what], env=env, capture_output=True, text=True)
+
+    early = run("install")
+    assert early.returncode == 1 and "make setup" in early.stderr and not dest.exists()
+    programs = ["opt/x/bin/ckptfs", "sbin/mount.fuse.ckptfs"]
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    for name in programs:
+        (checkout / ".venv" / "bin" / Path(name).name).touch(mode=0o755)
+    for _ in range(2):
+        assert run("install").returncode == 0
+    for name in programs:
+        assert (dest / name).resolve() == checkout / ".venv" / "bin" / Path(name).name
+    assert run("uninstall").returncode == 0
+    assert not any(os.path.lexists(dest / name) for name in programs)
+    (dest / programs[1]).write_text("of another package")
+    other = run("install")
+    assert other.returncode == 1 and "mount.fuse.ckptfs" in other.stderr
+    assert run("uninstall").returncode == 0
+    assert (dest / programs[1]).read_text() == "of another package"
+    assert not os.path.lexists(dest / programs[0])

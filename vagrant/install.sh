@@ -1,0 +1,59 @@
+#!/bin/sh
+# Links the programs of this checkout to where a shell and mount(8) find them: `make install`, `make uninstall`.
+#
+#     vagrant/install.sh install|uninstall
+#
+# PREFIX (/usr/local) says whose bin gets `ckptfs`, SBINDIR (/sbin) where mount(8) looks for its helper, and
+# DESTDIR stands before both. Only links into this checkout are ever replaced or removed.
+
+set -eu
+
+root=$(CDPATH='' cd -P -- "$(dirname -- "$0")/.." && pwd)
+venv=$root/.venv/bin
+bin=${DESTDIR:-}${PREFIX:-/usr/local}/bin
+sbin=${DESTDIR:-}${SBINDIR:-/sbin}
+
+die() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+# Whether there is nothing at a place, or a link of ours, also one that leads nowhere any more.
+is_ours() {
+    if [ -L "$1" ]; then
+        [ "$(readlink -- "$1")" = "$venv/${1##*/}" ]
+    else
+        [ ! -e "$1" ]
+    fi
+}
+
+install_all() {
+    for place in "$@"; do
+        [ -x "$venv/${place##*/}" ] || die "Cannot install: $venv/${place##*/} is not there. Nothing was changed." \
+            "Run first: make setup"
+        is_ours "$place" || die "Cannot install: $place exists and is not of this checkout. Nothing was changed." \
+            "Remove it, or choose other places: make install PREFIX=/opt/ckptfs"
+    done
+    mkdir -p -- "$bin" "$sbin"
+    for place in "$@"; do
+        ln -sfn -- "$venv/${place##*/}" "$place"
+        echo "$place -> $venv/${place##*/}"
+    done
+}
+
+uninstall_all() {
+    for place in "$@"; do
+        if [ -L "$place" ] && is_ours "$place"; then
+            rm -- "$place"
+            echo "removed $place"
+        fi
+    done
+}
+
+what=${1:-}
+set -- "$bin/ckptfs" "$sbin/mount.fuse.ckptfs"
+case $what in
+install) install_all "$@" ;;
+uninstall) uninstall_all "$@" ;;
+*) die "usage: install.sh install|uninstall" ;;
+esac
