@@ -301,9 +301,10 @@ def test_a_signal_uncovers_a_current_directory(
     assert place.status()["died"] is None
 
 
+@FRONT
 @pytest.mark.parametrize("how", ["umount", "umount --force"])
-def test_umount_uncovers_a_current_directory(place: Failing, how: str) -> None:
-    begin(place)
+def test_umount_uncovers_a_current_directory(place: Failing, front: str, how: str) -> None:
+    begin(place, CKPTFS_FRONT=front)
     for name in range(300):
         (place.path / f"file {name}").write_text("x" * 5_000)
     with reader(place) as met:
@@ -311,6 +312,27 @@ def test_umount_uncovers_a_current_directory(place: Failing, how: str) -> None:
         wait_until(lambda: place.cli(*how.split(), place.path).returncode == 0, "it is unmounted")
         place.pid = None
     assert "old" not in met and len(list(place.path.iterdir())) == 301
+
+
+def test_a_lazy_umount_uncovers_a_current_directory(place: Failing) -> None:
+    begin(place)
+    with open(place.path / "open", "w") as file:
+        succeed(place.cli("umount", "--lazy", place.path))
+        assert not is_mounted(place.path) and place.state.read_text() == "new"
+        file.write("written after that")
+    assert place.pid is not None
+    wait_for_exit(place.pid)
+    place.pid = None
+    assert (place.path / "open").read_text() == "written after that"
+
+
+def test_whoever_stands_in_the_directory_below_is_not_in_the_way(place: Failing) -> None:
+    """As a shell does that was there before the mount: by its path it could be in either."""
+    with subprocess.Popen(["sleep", "60"], cwd=place.path) as standing:
+        begin(place)
+        place.umount()
+        standing.kill()
+    assert place.state.read_text() == "new"
 
 
 def test_umount_of_a_dead_mountpoint_uncovers_a_current_directory(place: Failing) -> None:

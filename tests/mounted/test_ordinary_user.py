@@ -37,6 +37,7 @@ CHOSEN = """
     test_ends.py::test_a_signal_uncovers_a_current_directory
     test_ends.py::test_umount_uncovers_a_current_directory
     test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
+    test_ends.py::test_whoever_stands_in_the_directory_below_is_not_in_the_way
     test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
     test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
     test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for
