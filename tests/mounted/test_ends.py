@@ -137,8 +137,9 @@ def reader(place: Failing) -> Iterator[dict[str, int]]:
 # -- a commit that fails ---------------------------------------------------------------------------
 
 
-@FRONT
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize(
+    "number, front", [(errno.EIO, "on"), (errno.EIO, "off"), (errno.ENOSPC, "on")]
+)
 def test_a_failed_commit_shows_nobody_an_old_tree(
     place: Failing, faults: Faults, front: str, number: int
 ) -> None:
@@ -251,8 +252,9 @@ def test_an_error_in_the_daemon_itself(place: Failing) -> None:
 # -- the store goes away ---------------------------------------------------------------------------
 
 
-@FRONT
-@pytest.mark.parametrize("how", ["deleted", "moved away"])
+@pytest.mark.parametrize(
+    "how, front", [("deleted", "on"), ("deleted", "off"), ("moved away", "on")]
+)
 def test_a_store_that_goes_away_leaves_a_current_directory(
     place: Failing, front: str, how: str
 ) -> None:
@@ -283,8 +285,9 @@ def test_a_store_that_goes_away_leaves_a_current_directory(
 # -- signals ---------------------------------------------------------------------------------------
 
 
-@FRONT
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number, front", [(signal.SIGTERM, "on"), (signal.SIGTERM, "off"), (signal.SIGHUP, "on")]
+)
 def test_a_signal_uncovers_a_current_directory(
     place: Failing, front: str, number: signal.Signals
 ) -> None:
@@ -301,8 +304,9 @@ def test_a_signal_uncovers_a_current_directory(
     assert place.status()["died"] is None
 
 
-@FRONT
-@pytest.mark.parametrize("how", ["umount", "umount --force"])
+@pytest.mark.parametrize(
+    "how, front", [("umount", "on"), ("umount", "off"), ("umount --force", "on")]
+)
 def test_umount_uncovers_a_current_directory(place: Failing, front: str, how: str) -> None:
     begin(place, CKPTFS_FRONT=front)
     for name in range(300):

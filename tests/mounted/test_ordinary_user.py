@@ -33,9 +33,9 @@ CHOSEN = """
     test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
     test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
-    test_ends.py::test_a_failed_commit_shows_nobody_an_old_tree
-    test_ends.py::test_a_signal_uncovers_a_current_directory
-    test_ends.py::test_umount_uncovers_a_current_directory
+    test_ends.py::test_a_failed_commit_shows_nobody_an_old_tree[5-on]
+    test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
+    test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
     test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
     test_ends.py::test_whoever_stands_in_the_directory_below_is_not_in_the_way
     test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
