@@ -43,7 +43,7 @@ types: setup-tests ## mypy, strict
 test: lint types ## set up, then lint, types and the default suite, mounted tests included; ARGS="-k word"
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
-test-deep: ## the tests that take minutes, atheris and coding agents among them; ARGS="-k word"
+test-deep: ## the tests that take minutes: atheris, sanitizers, coding agents and more; ARGS="-k word"
 	@sh vagrant/provision.sh deep
 	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
 

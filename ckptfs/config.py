@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from ckptfs import locating
 from ckptfs.errors import StoreMissing, WorkspaceUnknown
-from ckptfs.locating import SOCKET_PATH_MAX as SOCKET_PATH_MAX
 
 #: A log file is rotated at this size, and this many old ones are kept.
 LOG_BYTES = 1_000_000
@@ -48,7 +47,7 @@ class Workspace(NamedTuple):
 
     @property
     def socket(self) -> Path:
-        """The control socket: in the store, or in a runtime directory if that path is too long."""
+        """The control socket; `ckptfs.unixsocket` connects to it however long its path is."""
         return Path(locating.socket_of(str(self.store)))
 
 
@@ -58,6 +57,14 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
     A relative ``XDG_DATA_HOME`` is ignored, as the XDG specification asks.
     """
     return Path(locating.data_dir(environ))
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where what is under way is noted for this user alone, such as a team's restore."""
+    base = environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(home(environ), ".local", "state")
+    return Path(base) / "ckptfs"
 
 
 def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
@@ -90,11 +97,6 @@ def team_dir(environ: Mapping[str, str] = os.environ) -> Path:
 def home(environ: Mapping[str, str] = os.environ) -> str:
     """The user's home directory, from HOME or else from the system's list of users."""
     return locating.home(environ)
-
-
-def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """A short directory for sockets whose own place has too long a path."""
-    return Path(locating.runtime_dir(environ))
 
 
 def default_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> Path:

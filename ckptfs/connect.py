@@ -27,6 +27,7 @@ from ckptfs.errors import (
     DaemonGone,
     NotAStore,
     StoreInUse,
+    WorkspaceUnknown,
     WriteBackIncomplete,
 )
 
@@ -83,6 +84,14 @@ class LocalSession:
     def call(
         self, op: str, args: Record | None = None, *, progress: Progress | None = None
     ) -> Record:
+        """Perform an operation. An interrupt leaves the store as it was last committed, as the end
+        of the process would; the KeyboardInterrupt that goes on says so."""
+        try:
+            return self._call(op, args, progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_left_by(op)) from None
+
+    def _call(self, op: str, args: Record | None, progress: Progress | None) -> Record:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
         wanted = _is_about_now(op, args or {}) or self._service.owes_below()
@@ -105,7 +114,7 @@ class LocalSession:
         service.owe_below()
         try:
             result = perform(service, op, args, progress)
-        except BaseException:
+        except Exception:
             if service.fs.head is head:
                 service.owe_below(False)
             else:
@@ -128,6 +137,20 @@ class LocalSession:
                 self._service.settle_in(dir_fd, path, keep_first=keep_first)
 
 
+def _left_by(op: str) -> str:
+    """What an interrupt leaves of an operation on a store that this process has."""
+    from ckptfs.control.verbs import CHANGES_FILES, READING
+
+    if op in READING:
+        return "Stopped. Nothing was changed."
+    if op in CHANGES_FILES:
+        return (
+            f"Stopped. If {op} had begun to change the workspace, the next ckptfs command about it "
+            "goes on."
+        )
+    return f"Stopped. What {op} had finished stays."
+
+
 def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomplete:
     """The workspace is what was asked for; its directory is not, where something is in the way."""
     more = f" and {len(left) - 1:,} more" if len(left) > 1 else ""
@@ -139,12 +162,18 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 @contextmanager
 def _directory(path: Path, store: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
-    dead mount it is still there, and older than the store, so nobody may take it for now."""
+    dead mount it is still there, and older than the store, so nobody may take it for now. What a
+    link leads to is not the workspace."""
+    from ckptfs.sync import below
+
     if runtime.is_dead(path):
         raise DaemonGone(path, runtime.why_gone(Workspace(path, store)))
     try:
-        dir_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        dir_fd = below.open_root(path)
     except OSError:
+        if os.path.realpath(path) != str(path):
+            hint = "A symbolic link stands in its path now; put the directory back, or mount DIR."
+            raise WorkspaceUnknown(path, hint=hint) from None
         yield None
         return
     try:
@@ -217,8 +246,14 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
         store = Store.open(path)
         try:
             yield store
-        finally:
+        except KeyboardInterrupt:
+            # It may come in the middle of a change: what was committed is whole.
+            store.close(commit=False)
+            raise
+        except BaseException:
             store.close()
+            raise
+        store.close()
     finally:
         turn.release()
 

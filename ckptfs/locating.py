@@ -10,9 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 
-#: Bytes of ``sun_path`` that the kernel takes, without the terminating zero.
-SOCKET_PATH_MAX = 107
-
 _REGISTRY_NAME_MAX = 200
 
 #: Users, by name or number and with commas between them, whose stores the caller uses like its own.
@@ -71,19 +68,10 @@ def user_name(uid: int) -> str:
         return f"user {uid}"
 
 
-def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
-    base = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(base) and len(os.fsencode(base)) < SOCKET_PATH_MAX // 2:
-        return os.path.join(base, "ckptfs")
-    return f"/tmp/ckptfs-{os.getuid()}"
-
-
-def socket_of(store: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The control socket: in the store, or in a runtime directory if that path is too long."""
-    inside = os.path.join(store, "control.sock")
-    if len(os.fsencode(inside)) <= SOCKET_PATH_MAX:
-        return inside
-    return os.path.join(runtime_dir(environ), f"{digest(os.fsencode(store))}.sock")
+def socket_of(store: str) -> str:
+    """The control socket: always in the store, where client and daemon cannot disagree about it and
+    nobody else can put one. The path may be too long for a socket's name (`ckptfs.unixsocket`)."""
+    return os.path.join(store, "control.sock")
 
 
 def registry_entry(path: str, environ: Mapping[str, str] = os.environ) -> str:

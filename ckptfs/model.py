@@ -34,30 +34,10 @@ FILE_SIZE_MAX = 2**63 - 1 - BLOCK_SIZE
 NO_CONTENT = ContentId(0)
 
 Clock = Callable[[], int]
+#: Files are stamped with the fine clock, in the compiled server too (`stamp_ns` in `_grant.c`): one
+#: that ticks gives two changes the same time, and a program that looked in between misses the
+#: second. Without the writeback cache the kernel stamps no file of the mount itself.
 wall_clock: Clock = time.time_ns
-
-_CLOCK_REALTIME_COARSE = 5
-
-
-class KernelClock:
-    """The clock that the kernel stamps files with, as near as one can come to it from outside.
-
-    It ticks every few milliseconds, and not behind a stamp that it has given out already. Under a
-    mount both stamp the same files; by a finer clock of our own, a write would seem to come before
-    the file was made.
-    """
-
-    def __init__(self) -> None:
-        #: No stamp is earlier than this.
-        self.latest_ns = 0
-
-    def __call__(self) -> int:
-        return max(time.clock_gettime_ns(_CLOCK_REALTIME_COARSE), self.latest_ns)
-
-    def saw(self, stamp_ns: int) -> None:
-        """The kernel gave out this stamp; one that lies ahead is a user's wish, not a stamp."""
-        if self.latest_ns < stamp_ns <= time.time_ns():
-            self.latest_ns = stamp_ns
 
 
 #: The range of times that can be stored, in nanoseconds since 1970.

@@ -86,6 +86,7 @@ present() {
     ensurepip) ask_python '__import__("ensurepip") and __import__("venv")' ;;
     Python.h) ask_python 'os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' ;;
     gcc) have gcc && echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 ;;
+    libasan) have gcc && [ -f "$(gcc -print-file-name=libasan.so)" ] ;;
     libfuse3) have pkg-config && pkg-config --exists fuse3 ;;
     fusermount3) have fusermount3 || [ -x /usr/bin/fusermount3 ] ;;
     *) have "$1" ;;
@@ -99,6 +100,9 @@ packages_for() {
     apt:Python.h) echo "python$(python_version)-dev" ;;
     apt:gcc) echo gcc libc6-dev ;;
     apt:libfuse3) echo libfuse3-dev ;;
+    apt:libasan | pacman:libasan) echo gcc ;;
+    dnf:libasan) echo libasan libubsan ;;
+    zypper:libasan) echo libasan8 libubsan1 ;;
     apt:npm) echo nodejs npm ;;
     zypper:mkfs.btrfs) echo btrfsprogs ;;
     *:mkfs.btrfs) echo btrfs-progs ;;
@@ -316,7 +320,8 @@ main() {
     run) tools= ;;
     tests | deep) # what the mounted tests drive, and the programs that agents and people work with
         tools="git sqlite3 rsync tar setfacl getfattr inotifywait gcc zsh fish"
-        tools="$tools bwrap tmux vim ed autoreconf automake" ;;
+        tools="$tools bwrap tmux vim ed autoreconf automake"
+        [ "$mode" = tests ] || tools="$tools libasan" ;;
     *) die "usage: provision.sh [run|tests|deep]" ;;
     esac
     # A quota is tested by root alone, and others seldom have its tools in their PATH.

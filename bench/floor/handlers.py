@@ -22,7 +22,6 @@ from ckptfs.fuse.front import Bound
 from ckptfs.fuse.hooks import unguarded
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests
-from ckptfs.model import KernelClock
 from ckptfs.store import Store
 
 FILES = 5_000
@@ -41,10 +40,9 @@ def took(title: str, call: Callable[..., object], arguments: Sequence[tuple[obje
 
 class Loops:
     def __init__(self, fs: Filesystem) -> None:
-        clock = KernelClock()
         fs.keep_unlinked = True
         self.fs = fs
-        self.bound = Bound(Requests(fs, MountOptions(), clock, unguarded()), fs)
+        self.bound = Bound(Requests(fs, MountOptions(), unguarded()), fs)
         self.parents = [
             self.bound.mkdir(1, b"%d" % n, 0o755, PID, 0, 0).ino for n in range(DIRECTORIES)
         ]

@@ -108,7 +108,7 @@ void take_memory(void)
 static void touch_change(struct fuse_attr *attr)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     attr->ctime = (uint64_t)now.tv_sec;
     attr->ctimensec = (uint32_t)now.tv_nsec;
 }

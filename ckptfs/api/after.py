@@ -1,17 +1,22 @@
 """The command to run after a restore, so that an agent can rewind itself and be told what changed.
 
 It gets the restore as one JSON object on stdin and runs in the workspace. The restore has happened
-whatever becomes of it: a failure is told, never more.
+whatever becomes of it: a failure is told, never more. Which command it is stands in the settings of
+the user who runs it, and is read here, by that user's own process: a daemon is not asked.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
+import tomllib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from ckptfs import config
 
 #: Seconds that the command may take.
 PATIENCE = 60.0
@@ -20,14 +25,57 @@ _SAID_MAX = 500
 
 DONE = "done"
 
+#: The setting, by its section and its key, and the file in a store that may have it.
+_SECTION, _KEY = "hooks", "on_restore"
+_FILE = "config.toml"
+
+
+class Command(NamedTuple):
+    """The words of the command, or none; or why the one that is set is not run."""
+
+    words: Sequence[str] = ()
+    refused: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.words or self.refused)
+
+
+def command_of(store: Path) -> Command:
+    """What the settings want to be run: those of the store, or else of the user who asks. Settings
+    that make no sense want nothing: `ckptfs config` tells what is wrong."""
+    refused = ""
+    for file in (store / _FILE, config.settings_file()):
+        try:
+            text = _setting(file)
+            if text is None:
+                continue
+            reason = config.reason_to_distrust(file)
+            if not reason:
+                return Command(shlex.split(text))
+            refused = refused or f"it was not run, since {reason}"
+        except (OSError, ValueError):
+            pass
+    return Command(refused=refused)
+
+
+def _setting(file: Path) -> str | None:
+    """The command that a file sets; None if it sets none."""
+    with open(file, "rb") as opened:
+        hooks = tomllib.load(opened).get(_SECTION, {})
+    text = hooks.get(_KEY) if isinstance(hooks, dict) else None
+    return None if text is None else str(text)
+
 
 def is_news(restore: dict[str, Any], state: Mapping[str, Any]) -> bool:
     """Whether there is anything to tell: files that changed, or documents to go back to."""
     return bool(restore["changed"] or state)
 
 
-def run(command: Sequence[str], restore: dict[str, Any], workspace: Path) -> str:
-    """Run it to its end; "done", or why it failed."""
+def run(wanted: Command, restore: dict[str, Any], workspace: Path) -> str:
+    """Run it to its end; "done", or why it failed or was not run."""
+    if wanted.refused:
+        return wanted.refused
+    command = wanted.words
     try:
         done = subprocess.run(
             list(command),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from ckptfs.api import after
@@ -31,9 +30,9 @@ def go(
     if dry_run:
         return restore_of(record, found, dry_run=True)
     told = {**record, "workspace": str(asking.workspace.path), "state": found}
-    setting = told.pop("on_restore", "")
     # The session is over: the command may ask the workspace itself.
-    command = shlex.split(setting) if on_restore is None else on_restore
+    store = asking.workspace.store
+    command = after.command_of(store) if on_restore is None else after.Command(on_restore)
     wanted = command and after.is_news(told, found)
     told["hook"] = after.run(command, told, asking.workspace.path) if wanted else ""
     result = restore_of(told, found, dry_run=False)

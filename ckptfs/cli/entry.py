@@ -36,8 +36,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return PIPE_CLOSED
-    except KeyboardInterrupt:
-        screen.note("ckptfs: interrupted.")
+    except KeyboardInterrupt as interrupt:
+        # Who was interrupted in the middle of something says what became of it.
+        screen.note(f"ckptfs: {screen.safe(interrupt) or 'Interrupted.'}")
         return INTERRUPTED
 
 

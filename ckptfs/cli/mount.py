@@ -24,6 +24,7 @@ def mount(args: Namespace) -> int:
         return 0
     with screen.progress("Reading") as show:
         started = launch(lambda announcer: _live(plan, announcer), show, ended=lambda: _died(plan))
+    _look_at_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
 
@@ -33,6 +34,13 @@ def start(workspace: Workspace) -> None:
     request = rules.MountRequest(str(workspace.path), str(workspace.store), auto="off")
     plan = rules.plan(request)
     launch(lambda announcer: _live(plan, announcer), None, ended=lambda: _died(plan))
+
+
+def _look_at_root(plan: rules.Plan) -> None:
+    """Until somebody asks whose it is, the kernel takes the root of a mount for uid 0's, and
+    refuses its owner's chmod."""
+    with suppress(OSError):
+        plan.workspace.path.stat()
 
 
 def _request(args: Namespace) -> rules.MountRequest:
@@ -115,6 +123,7 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "pid": started["pid"],
         "log": str(workspace.log),
         "scan": scan,
+        "room": started["room"],
         "history_lost": plan.history_lost,
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
@@ -125,6 +134,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
     sys.stdout.flush()
     for line in (*report.remarks(scan), *_remarks(plan)):
         screen.note(line)
+    if started["room"] is not None:
+        screen.note(f"Room is short: {report.room(started['room'])}.")
 
 
 def _reason(plan: rules.Plan) -> str:

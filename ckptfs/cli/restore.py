@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.cli import place, screen, state
 from ckptfs.cli.names import shown_name
@@ -13,6 +13,9 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed
+
+if TYPE_CHECKING:
+    from ckptfs.api.after import Command
 
 #: How many paths a question names before it only counts.
 _NAMED = 10
@@ -60,13 +63,13 @@ def _take_back(args: Namespace, op: str) -> int:
             screen.result(plan, _dry_text(plan), as_json=args.json)
             return 0
         try:
-            done = _perform(args, session, op, {"if_unchanged": not args.force})
+            done = _perform(args, workspace, session, op, {"if_unchanged": not args.force})
         except NotConfirmed:
             if not sys.stdin.isatty():
                 raise
             plan = session.call("plan", {"back": op})
             _confirm(plan)
-            done = _perform(args, session, op, {"token": plan["token"]})
+            done = _perform(args, workspace, session, op, {"token": plan["token"]})
     return _finish(args, workspace, done)
 
 
@@ -87,7 +90,7 @@ def _plan_and_perform(
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
-        done = _perform(args, session, op, asked)
+        done = _perform(args, workspace, session, op, asked)
     return _finish(args, workspace, done)
 
 
@@ -107,24 +110,29 @@ class _Done(NamedTuple):
     record: Record
     text: str
     documents: state.Documents
+    #: What the user's settings want to be run now.
+    hook: Command
 
 
-def _perform(args: Namespace, session: Session, op: str, asked: Record) -> _Done:
+def _perform(
+    args: Namespace, workspace: Workspace, session: Session, op: str, asked: Record
+) -> _Done:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
-    record = session.call(op, asked | {"names": args.json})
-    wanted = args.state_out or "on_restore" in record
+    hook = state.hook(workspace)
+    record = session.call(op, asked | {"names": args.json or bool(hook)})
+    wanted = args.state_out or hook
     documents = state.fetched(session, record) if wanted else {}
-    return _Done(record, _result_text(record, op, asked), documents)
+    return _Done(record, _result_text(record, op, asked), documents, hook)
 
 
 def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     """What comes after a restore: its documents, the command that wants to know, the words."""
-    failure = state.run_hook(done.record, done.documents, workspace)
+    failure = state.run_hook(done.hook, done.record, done.documents, workspace)
     files = not getattr(args, "state_only", False)
     state.write_out(args.state_out, done.documents, done.record, restored=files)
     screen.result(done.record, done.text, as_json=args.json)
     if failure:
-        screen.note(f"The restore is done, but the command after it failed: {failure}.")
+        screen.note(f"The restore is done, but not the command after it: {failure}.")
     return 0
 
 

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace, write_atomically
@@ -15,7 +16,10 @@ from ckptfs.connect import Session
 from ckptfs.control.documents import Json, fetch_bytes, require_name, staged
 from ckptfs.errors import StateInvalid, StateNotWritten, UsageError
 
-__all__ = ["Documents", "fetched", "require", "run_hook", "staged", "to_keep", "write_out"]
+if TYPE_CHECKING:
+    from ckptfs.api.after import Command
+
+__all__ = ["Documents", "fetched", "hook", "require", "run_hook", "staged", "to_keep", "write_out"]
 
 #: Bytes by name, and whether they are JSON.
 Documents = dict[str, tuple[bytes, bool]]
@@ -110,18 +114,22 @@ def _write(path: Path, documents: Documents, *, into: bool) -> None:
         write_atomically(path / name if into else path, data)
 
 
-def run_hook(record: Record, documents: Documents, workspace: Workspace) -> str:
+def run_hook(command: Command, record: Record, documents: Documents, workspace: Workspace) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
-    import shlex
-
     from ckptfs.api import after
 
-    command = record.pop("on_restore", "")
     if not (command and after.is_news(record, documents)):
         return ""
     found = {
         name: json.loads(data) if is_json else data for name, (data, is_json) in documents.items()
     }
     told = {**record, "workspace": str(workspace.path), "state": found}
-    record["hook"] = after.run(shlex.split(command), told, workspace.path)
+    record["hook"] = after.run(command, told, workspace.path)
     return "" if record["hook"] == after.DONE else str(record["hook"])
+
+
+def hook(workspace: Workspace) -> Command:
+    """The command that the user's settings want to be run after a restore."""
+    from ckptfs.api import after
+
+    return after.command_of(workspace.store)

@@ -60,7 +60,9 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "started_ns": daemon.started_ns,
         "options": daemon.options,
         "unseen": None,
+        "expired_for_room": None,
         "short_of_room": None,
+        "room": None,
         "read_only": None,
         "checkpoints": None,
         "moments": None,
@@ -170,9 +172,18 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
             "they destroy is kept by its age alone, and without a name"
         )
         rows.append(("not seen", words))
-    if record["short_of_room"]:
-        words = "the disk has less free than retention.min_free, so what may expire does so at once"
-        rows.append(("room", words))
+    return rows
+
+
+def _room(record: Record) -> list[tuple[str, str]]:
+    """What a disk without room costs."""
+    rows = []
+    if record["room"] is not None:
+        rows.append(("room", report.room(record["room"])))
+    if record["expired_for_room"]:
+        gone = screen.count_text(record["expired_for_room"], "checkpoint", "checkpoints")
+        words = f"{gone} since the mount, because the disk had no room; the log says which"
+        rows.append(("expired", words))
     return rows
 
 
@@ -213,6 +224,7 @@ def _human(record: Record) -> str:
         rows.append(("entries", f"{record['inodes']:,}"))
     if record["mounted"]:
         rows += _keeping(record)
+        rows += _room(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")

@@ -13,6 +13,11 @@ from ckptfs.team import Meta, Team
 #: How many paths a plan names of each workspace before it only counts.
 _NAMED = 10
 
+_HALF_DONE = (
+    "A restore of this team was cut short. The next `ckptfs team snapshot`, `restore` or "
+    "`snapshot-delete` finishes it or takes it back."
+)
+
 
 def team(args: Namespace) -> int:
     wants_id = args.action in ("restore", "snapshot-delete")
@@ -64,7 +69,11 @@ def _snapshots(args: Namespace, found: Team) -> int:
         for item in listed
     ]
     lines = [screen.safe(item) if isinstance(item, CkptfsError) else _line(item) for item in listed]
-    screen.result({"snapshots": records}, "\n".join(lines), as_json=args.json)
+    half_done = found.is_half_done()
+    record = {"snapshots": records, "half_done": half_done}
+    screen.result(record, "\n".join(lines), as_json=args.json)
+    if half_done:
+        screen.note(_HALF_DONE)
     return 0
 
 
@@ -83,6 +92,8 @@ def _restore(args: Namespace, found: Team) -> int:
             f"`ckptfs team restore {record['team']} {record['before']}` takes it back."
         )
     screen.result(record, text, as_json=args.json)
+    if args.dry_run and found.is_half_done():
+        screen.note(_HALF_DONE)
     for path in record.get("held", record["state"]["held"]):
         screen.note(f"{screen.safe(path)} is being worked on and was left as it is.")
     return 0

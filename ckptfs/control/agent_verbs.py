@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ckptfs import interrupts
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -202,7 +203,9 @@ def _task_revert(service: Service, args: Record, tell: Tell | None) -> Record:
 
     name, fs = str(args["name"]), service.fs
     if args.get("dry_run"):
-        return {"dry_run": True, **_undoing(revert.plan(fs, name))}
+        fs.settle()
+        with interrupts.stoppable():
+            return {"dry_run": True, **_undoing(revert.plan(fs, name))}
     touched = Touched(set(), set())
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
     done = revert.revert(

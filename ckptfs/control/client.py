@@ -14,14 +14,24 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
+from ckptfs import unixsocket
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
-from ckptfs.errors import DaemonGone, DaemonSilent
+from ckptfs.errors import (
+    CkptfsError,
+    ControlError,
+    DaemonGone,
+    DaemonSilent,
+    Interrupted,
+    PeerUntrusted,
+)
 
 #: Seconds without a word from the daemon after which it counts as stuck.
 PATIENCE = 600.0
 #: The same for questions that a healthy daemon answers in milliseconds.
 PATIENCE_SHORT = 10.0
+#: The same after an interrupt: by then a daemon that can stop has stopped.
+PATIENCE_STOP = 3.0
 
 _CONNECT_AGAIN = 0.01
 
@@ -45,7 +55,8 @@ class Client:
     """A connection to the daemon of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Connect. Raises `DaemonGone` if nothing listens there."""
+        """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if somebody does
+        who may not speak for the store."""
         self._workspace = workspace
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._socket.settimeout(PATIENCE_SHORT)
@@ -55,6 +66,7 @@ class Client:
             self._socket.close()
             reason = f"its socket does not answer ({error.strerror or error})"
             raise DaemonGone(workspace.path, reason) from error
+        self._require_trusted()
         #: What came after the last whole line.
         self._rest = b""
         #: We hung up ourselves.
@@ -65,11 +77,17 @@ class Client:
         deadline = time.monotonic() + PATIENCE_SHORT
         while True:
             try:
-                return self._socket.connect(path)
+                return unixsocket.connect(self._socket, path)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_CONNECT_AGAIN)
+
+    def _require_trusted(self) -> None:
+        _, uid = unixsocket.peer(self._socket)
+        if not unixsocket.is_trusted(uid, str(self._workspace.store)):
+            self._socket.close()
+            raise PeerUntrusted(self._workspace.path, self._workspace.socket, uid)
 
     def __enter__(self) -> Client:
         return self
@@ -90,9 +108,34 @@ class Client:
         progress: Progress | None = None,
         patience: float = PATIENCE,
     ) -> Record:
-        """Ask, and return the result. Raises the error that the daemon answered with."""
+        """Ask, and return the result. Raises the error that the daemon answered with.
+
+        An interrupt stops the daemon, too, where the operation can be left; the KeyboardInterrupt
+        that goes on says in a sentence what became of it.
+        """
         self.ask(op, args, progress=progress is not None)
-        return self.hear(progress=progress, patience=PATIENCE_LONG if op in LONG else patience)
+        try:
+            return self.hear(progress=progress, patience=PATIENCE_LONG if op in LONG else patience)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._stop(op)) from None
+
+    def _stop(self, op: str) -> str:
+        """Have the daemon stop what it does for us; what it says about that."""
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+            self.hear(patience=PATIENCE_STOP)
+        except Interrupted as stopped:
+            return stopped.message
+        except DaemonGone:
+            return f"Stopped waiting for {op}; the daemon has gone."
+        except ControlError:
+            return (
+                f"Stopped waiting; the daemon has to finish {op} and goes on with it. "
+                "`ckptfs status` answers when it is done."
+            )
+        except (OSError, CkptfsError):
+            return "Stopped. Nothing was changed."
+        return f"Too late: {op} was done already."
 
     def ask(self, op: str, args: Record | None = None, *, progress: bool = False) -> None:
         """Send a request; `hear` waits for what comes of it."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ckptfs import interrupts
 from ckptfs.control.protocol import Record
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def difference_record(difference: Difference) -> Record:
     return {
         "from": _end(difference.older),
         "to": _end(difference.newer),
-        "changes": [change_record(change) for change in difference.changes],
+        "changes": [change_record(change) for change in interrupts.checked(difference.changes)],
         **count(difference.changes)._asdict(),
     }
 
@@ -146,7 +147,8 @@ def _answer(service: Service, args: Record, found: Difference) -> Record:
         found = found.without_times()
     record = difference_record(found)
     if args.get("files"):
-        record["files"] = [_pair_record(pair) for pair in found.file_pairs(service.fs)]
+        pairs = found.file_pairs(service.fs)
+        record["files"] = [_pair_record(pair) for pair in interrupts.checked(pairs)]
     return record
 
 

@@ -102,8 +102,10 @@ def fetch_bytes(session: Session, checkpoint: str) -> dict[str, tuple[bytes, boo
     """The documents of a checkpoint: bytes, and whether they are JSON."""
     record = session.call("state", {"checkpoint": checkpoint})
     number = str(record["checkpoint"])
+    # The names may become those of files, so they are looked at on this side, too.
     return {
-        item["name"]: (_read(session, number, item), item["json"]) for item in record["documents"]
+        require_name(item["name"]): (_read(session, number, item), item["json"])
+        for item in record["documents"]
     }
 
 

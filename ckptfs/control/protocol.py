@@ -8,6 +8,9 @@
     after the result of "watch", for as long as the connection lasts
                 {"v": 1, "event": {"event": ..., "workspace": ..., "time_ns": ..., "data": {...}}}
 
+A client that hangs up, or ends its sending, ends what it asked for; in the latter case the answer
+is an error of the kind "interrupted", or the result if that was there first.
+
 The same lines run through the pipe from a starting daemon to the command that started it. Paths
 are strings with surrogate escapes, which JSON carries as ``\\udcXX``, so every name survives.
 Fields may be added; none change their meaning within a version. This module turns lines into

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import locating
-from ckptfs.config import Workspace, runtime_dir, write_atomically
+from ckptfs.config import Workspace, data_dir, write_atomically
 from ckptfs.locating import start_ticks as start_ticks
 
 #: The states of a daemon, in the order it goes through them.
@@ -65,13 +65,13 @@ def withdraw(workspace: Workspace) -> None:
 
 def record_failure(workspace: Workspace, daemon: Daemon, reason: str) -> None:
     """Leave behind why the daemon ended: in its note; where that cannot be written, over the old
-    one, which has its place on the disk; else in the runtime directory."""
+    one, which has its place on the disk; else in the user's data or runtime directory."""
     note = {**daemon._asdict(), "state": FAILED, "reason": reason, "failed_ns": time.time_ns()}
     data = json.dumps(note).encode() + b"\n"
     for place, write in (
         (workspace.daemon, write_atomically),
         (workspace.daemon, _overwrite),
-        (_elsewhere(workspace), _write_anew),
+        *((place, _write_anew) for place in _elsewhere(workspace)),
     ):
         try:
             write(place, data)
@@ -91,14 +91,19 @@ def _write_anew(place: Path, data: bytes) -> None:
     write_atomically(place, data)
 
 
-def _elsewhere(workspace: Workspace) -> Path:
-    name = locating.digest(os.fsencode(workspace.store))
-    return runtime_dir() / f"{name}.failed.json"
+def _elsewhere(workspace: Workspace) -> list[Path]:
+    """Where a failure is noted if not in the store: places that are the user's own."""
+    name = f"{locating.digest(os.fsencode(workspace.store))}.json"
+    places = [data_dir() / "failures" / name]
+    if os.path.isabs(runtime := os.environ.get("XDG_RUNTIME_DIR", "")):
+        places.append(Path(runtime) / "ckptfs" / "failures" / name)
+    return places
 
 
 def forget_failure(workspace: Workspace) -> None:
-    with suppress(OSError):
-        _elsewhere(workspace).unlink(missing_ok=True)
+    for place in _elsewhere(workspace):
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
 
 
 def living(workspace: Workspace) -> Daemon | None:
@@ -112,7 +117,7 @@ def living(workspace: Workspace) -> Daemon | None:
 def left_behind(workspace: Workspace) -> dict[str, Any] | None:
     """What the last daemon noted, if it did not end in order: killed, with the machine, or by a
     failure, which then stands there."""
-    for place in (_elsewhere(workspace), workspace.daemon):
+    for place in (*_elsewhere(workspace), workspace.daemon):
         try:
             note = json.loads(place.read_bytes())
         except (OSError, ValueError):

@@ -1,17 +1,18 @@
 """The daemon's end of the control socket, on trio.
 
 It accepts connections of the same user and of root only, reads requests of bounded size, and
-sends back what the daemon's handler returns. A client that sends garbage gets an error and is
-hung up on; one that never reads loses its progress messages and then its connection; neither
-delays anyone else. What a verb does is the handler's business.
+sends back what the daemon's handler returns. A client that sends garbage, or takes too long over a
+line, gets an error and is hung up on; one that never reads loses its progress messages and then its
+connection; neither delays anyone else. What a verb does is the handler's business.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
-import struct
+import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ from pathlib import Path
 
 import trio
 
+from ckptfs import locating, unixsocket
+from ckptfs.control.places import CONNECTIONS_MAX, Place, Places
 from ckptfs.control.protocol import (
     REQUEST_MAX,
     Record,
@@ -32,10 +35,16 @@ from ckptfs.errors import CkptfsError, ControlError, SystemRefused
 
 log = logging.getLogger(__name__)
 
-#: More connections than this at once are refused.
-CONNECTIONS_MAX = 128
 #: Seconds that a client may take to accept an answer.
 SEND_PATIENCE = 30.0
+#: Seconds from the connection to the end of the first request, and from the beginning of any
+#: request to its end: no client of ours thinks in between.
+LINE_PATIENCE = 10.0
+#: Seconds between two requests: somebody may be at a question on the screen.
+IDLE_PATIENCE = 3600.0
+
+#: Requests after which a client stays to listen.
+_STAYING = frozenset({"watch"})
 
 #: Answers a request, or returns None when it adopted the connection and will answer later.
 Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
@@ -84,19 +93,49 @@ class Connection:
         self._rest = b""
         #: A line is on its way, or only a part of it went out.
         self._sending = False
+        self._patience = LINE_PATIENCE
 
     async def request(self) -> Request | None:
         """The next request, or None when the client hung up."""
         received = self._rest
+        deadline = trio.current_time() + (LINE_PATIENCE if received else self._patience)
         while b"\n" not in received:
             if len(received) > REQUEST_MAX:
                 raise ControlError("Cannot read the request: it is too long. Nothing was changed.")
-            more = await self._stream.receive_some(65536)
+            more = await self._receive(deadline)
             if not more:
                 return None
+            if not received:
+                deadline = min(deadline, trio.current_time() + LINE_PATIENCE)
             received += more
+        self._patience = IDLE_PATIENCE
         line, _, self._rest = received.partition(b"\n")
         return decode_request(line)
+
+    async def _receive(self, deadline: float) -> bytes:
+        """What the client sends next. From there on until the request is known nothing else runs:
+        what was read is no longer seen to be waiting (`dismiss`)."""
+        while True:
+            with trio.move_on_at(deadline):
+                await trio.lowlevel.wait_readable(self._raw)
+            # A verb may have kept the loop beyond the deadline; what came meanwhile came in time.
+            with suppress(BlockingIOError):
+                return self._raw.recv(65536)
+            if trio.current_time() >= deadline:
+                raise ControlError(
+                    "Hung up: no whole request came for too long. Nothing was changed.",
+                    hint="Connect again.",
+                )
+
+    def has_gone(self) -> bool:
+        """Whether the client hung up, or ended its sending, which it does to stop a verb. Without
+        the loop: a verb asks this in the middle of its work, perhaps in a thread."""
+        return self._poll(select.POLLRDHUP)
+
+    def _poll(self, wanted: int) -> bool:
+        poll = select.poll()
+        poll.register(self._raw, wanted)
+        return bool(poll.poll(0))
 
     async def send(self, line: bytes) -> None:
         """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
@@ -145,7 +184,7 @@ class Connection:
     @property
     def peer_pid(self) -> int:
         """The process at the other end, from the kernel."""
-        return _credentials(self._raw)[0]
+        return unixsocket.peer(self._raw)[0]
 
     def tell(self, progress: Record) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
@@ -155,6 +194,20 @@ class Connection:
         """The client's socket for use after the loop ended; whoever adopts it answers."""
         return Outlet(self._raw.dup())
 
+    def dismiss(self) -> bool:
+        """Hang up on a client, unless it has sent something; whoever waits for its next request is
+        told. Whether it did."""
+        if self._poll(select.POLLIN):
+            return False
+        error = ControlError(
+            "Hung up after a long silence: others needed the connection. Nothing was changed.",
+            hint="Try again.",
+        )
+        self.last_word(encode_error(error))
+        with suppress(OSError):
+            self._raw.shutdown(socket.SHUT_RDWR)
+        return True
+
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
 
@@ -162,85 +215,117 @@ class Connection:
 def listen(path: Path) -> socket.socket:
     """A listening socket that only this user can reach. The store's lock must be held.
 
-    What lies at the path is the leftover of a daemon that died, since we have the lock.
+    The directory is looked at and used by one descriptor, so nobody can replace it in between, and
+    nothing but the socket of a daemon that died, since we have the lock, is taken away for it.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _keep_others_out(path.parent)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    dir_fd = _open_own_directory(path.parent)
     try:
-        # Without the mask the socket would be open to all between bind and chmod.
-        mask = os.umask(0o177)
+        _remove_leftover(path, dir_fd)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(str(path))
-        finally:
-            os.umask(mask)
-        listener.listen(2 * CONNECTIONS_MAX)
-    except BaseException:
-        listener.close()
-        raise
+            # Without the mask the socket would be open to all between bind and chmod.
+            mask = os.umask(0o177)
+            try:
+                unixsocket.bind(listener, dir_fd, path.name)
+            finally:
+                os.umask(mask)
+            listener.listen(2 * CONNECTIONS_MAX)
+        except BaseException:
+            listener.close()
+            raise
+    finally:
+        os.close(dir_fd)
     return listener
+
+
+def _open_own_directory(path: Path) -> int:
+    """A descriptor of a directory in which nobody but its owner can put anything."""
+    dir_fd = unixsocket.open_directory(str(path))
+    found = os.fstat(dir_fd)
+    known = {0, os.geteuid(), *locating.trusted_owners()}
+    if found.st_uid not in known and os.geteuid() != 0:
+        reason = "it belongs to another user"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = "others can write to it"
+    else:
+        return dir_fd
+    os.close(dir_fd)
+    raise ControlError(
+        f"Cannot put the control socket into {path}: {reason}. Nothing was changed.",
+        hint="Choose a store in a directory that is yours alone: --store DIR",
+    )
+
+
+def _remove_leftover(path: Path, dir_fd: int) -> None:
+    try:
+        found = os.stat(path.name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ControlError(
+            f"Cannot listen at {path}: something that is no socket lies there. It was left alone.",
+            hint="Move it away, then try again.",
+        )
+    os.unlink(path.name, dir_fd=dir_fd)
 
 
 async def serve(listener: socket.socket, handler: Handler) -> None:
     """Answer requests until cancelled."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
+    places = Places(users=len({0, os.geteuid()}))
     async with trio.open_nursery() as nursery:
         while True:
             accepted, _ = await accepting.accept()
             raw = socket.socket(fileno=accepted.detach())
-            if not allowed(peer_uid(raw)):
+            uid = peer_uid(raw)
+            if not allowed(uid):
                 raw.close()
-            elif len(nursery.child_tasks) >= CONNECTIONS_MAX:
-                _refuse(raw)
+                continue
+            connection = Connection(raw)
+            place = Place(uid, connection.dismiss, trio.current_time())
+            try:
+                places.take(place)
+            except ControlError as error:
+                _refuse(raw, error)
             else:
-                nursery.start_soon(_converse, Connection(raw), handler)
+                nursery.start_soon(_converse, connection, handler, places, place)
 
 
-def _refuse(raw: socket.socket) -> None:
+def _refuse(raw: socket.socket, error: ControlError) -> None:
     """Tell a client that there are too many already; its request is not read."""
-    error = ControlError(
-        f"The daemon serves {CONNECTIONS_MAX} connections already. Nothing was changed.",
-        hint="Try again in a moment.",
-    )
     with raw, suppress(OSError):
-        raw.setblocking(False)
         raw.send(encode_error(error))
 
 
 def peer_uid(raw: socket.socket) -> int:
     """The user at the other end, from the kernel."""
-    return _credentials(raw)[1]
-
-
-def _credentials(raw: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group of the other end."""
-    layout = struct.Struct("3i")
-    found: tuple[int, int, int] = layout.unpack(
-        raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
-    )
-    return found
+    return unixsocket.peer(raw)[1]
 
 
 def allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _converse(connection: Connection, handler: Handler) -> None:
+async def _converse(connection: Connection, handler: Handler, places: Places, place: Place) -> None:
     """Serve one client to its end; whatever goes wrong with it ends here."""
     try:
         while (request := await connection.request()) is not None:
+            place.idle_since = None
+            if request.op in _STAYING:
+                places.watch(place)
             answer = await _answer(request, connection, handler)
             if answer is None:
                 return
             await connection.send(answer)
+            place.idle_since = trio.current_time()
     except CkptfsError as error:
         with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
             await connection.send(encode_error(error))
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
         pass  # the client went away
     finally:
+        places.leave(place)
         await connection.close()
 
 
@@ -260,15 +345,3 @@ async def _answer(request: Request, connection: Connection, handler: Handler) ->
             )
         )
     return None if result is None else encode_result(result)
-
-
-def _keep_others_out(directory: Path) -> None:
-    """A directory below /tmp may have been made by someone else to catch our socket."""
-    found = directory.stat()
-    if found.st_uid not in (0, os.geteuid()):
-        raise ControlError(
-            f"Cannot put the control socket into {directory}: it belongs to another user.",
-            hint="Set XDG_RUNTIME_DIR to a directory of your own.",
-        )
-    if found.st_mode & 0o022:
-        directory.chmod(0o700)

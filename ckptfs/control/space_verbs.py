@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ckptfs import interrupts
 from ckptfs.control.protocol import Record
 
 if TYPE_CHECKING:
@@ -75,14 +76,17 @@ def _space(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def _compact(service: Service, args: Record, tell: Tell | None) -> Record:
-    before, after = service.compact()
+    with interrupts.stoppable_between("What is smaller by now stays so; no file was changed."):
+        before, after = service.compact()
     return {"before_bytes": before, "after_bytes": after}
 
 
 def _purge(service: Service, args: Record, tell: Tell | None) -> Record:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     if args.get("dry_run"):
-        return {**_doomed(service.plan_purge(paths)), "dry_run": True, "elsewhere": []}
+        with interrupts.stoppable():
+            doomed = service.plan_purge(paths)
+        return {**_doomed(doomed), "dry_run": True, "elsewhere": []}
     purged = service.purge(paths)
     elsewhere = [os.fsdecode(path) for path in purged.elsewhere[:NAMED_MAX]]
     return {**_doomed(purged.doomed), "dry_run": False, "elsewhere": elsewhere}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ckptfs.control.diff_verbs import described
 from ckptfs.control.documents import PREFIX, SUFFIX, require_name
 from ckptfs.control.protocol import Record
-from ckptfs.errors import ControlError, SettingInvalid
+from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history.diff import Change
@@ -67,17 +67,12 @@ def _state_read(service: Service, args: Record, tell: Tell | None) -> Record:
 
 
 def after_restore(service: Service, args: Record, record: Record) -> Record:
-    """A restore's record with what its checkpoint carries, and with what else was asked for: the
-    paths that changed, and the command that the settings want to be run."""
+    """A restore's record with what its checkpoint carries and, if asked for, the paths that
+    changed. Which command to run after it, the client reads in its own user's settings: nobody
+    runs what an answer names."""
     target = service.find(str(record["checkpoint"]))
     told = {**record, "state": list(target.state)}
-    try:
-        command = service.settings().texts["hooks.on_restore"]
-    except SettingInvalid:
-        command = ""  # the restore has happened; `ckptfs config` tells what is wrong
-    if command:
-        told["on_restore"] = command
-    return told | _names(service, record) if command or args.get("names") else told
+    return told | _names(service, record) if args.get("names") else told
 
 
 def _names(service: Service, record: Record) -> Record:

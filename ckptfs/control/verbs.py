@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from ckptfs import interrupts
 from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
 from ckptfs.control.protocol import Record, metadata_of
 from ckptfs.errors import ControlError
@@ -47,6 +48,14 @@ NEEDS_SYNC = frozenset(
     | agent_verbs.NEEDS_SYNC
 )
 
+#: Verbs that only read: they end wherever they are when nobody waits for them any more.
+READING = frozenset(
+    {
+        *("figures", "list", "plan", "restores", "check", "diff", "show", "contents", "log"),
+        *("space", "get", "state", "state_read", "task_list"),
+    }
+)
+
 #: Verbs that change the files of the workspace; only their state is asked for where ``files`` is
 #: False.
 CHANGES_FILES = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
@@ -67,7 +76,11 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
     args = _without_secrets(service, args)
     try:
         with service.acting(cause_of(args)):
-            return verb(service, args, tell)
+            if op not in READING:
+                return verb(service, args, tell)
+            service.fs.settle()
+            with interrupts.stoppable():
+                return verb(service, args, tell)
     except KeyError as error:
         raise ControlError(
             f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
@@ -316,12 +329,16 @@ def _backup(service: Service, args: Record, tell: Tell | None) -> Record:
 
 def _import(service: Service, args: Record, tell: Tell | None) -> Record:
     source, merge = Path(args["source"]), bool(args.get("merge"))
-    return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
+    left = "What came in so far stays in the workspace."
+    with interrupts.stoppable_between(left):
+        return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
 
 
 def _export(service: Service, args: Record, tell: Tell | None) -> Record:
     dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
-    return result_record(service.export(dest, checkpoint, relay(tell, "export")))
+    left = f"What was written to {dest} so far stays there; the workspace was not changed."
+    with interrupts.stoppable_between(left):
+        return result_record(service.export(dest, checkpoint, relay(tell, "export")))
 
 
 _VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {

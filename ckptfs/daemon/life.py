@@ -45,11 +45,9 @@ from ckptfs.errors import (
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
 from ckptfs.store import Store
-from ckptfs.sync import SyncResult
+from ckptfs.sync import SyncResult, below
 
 log = logging.getLogger(__name__)
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def live(plan: rules.Plan, announcer: Announcer) -> None:
@@ -81,7 +79,7 @@ def write_back_alone(
         if service.below_is_current():
             return None
         try:
-            dir_fd = os.open(workspace.path, _DIRECTORY) if covered is None else covered
+            dir_fd = below.open_root(workspace.path) if covered is None else covered
         except OSError as error:
             raise WriteBackIncomplete(workspace.path, _words(error)) from error
         result = _write_back(service, workspace.path, dir_fd, tell)
@@ -189,11 +187,13 @@ class _Start:
             self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
             self._place = locating.directory_id(dir_fd)
 
-    def announce(self) -> None:
+    def announce(self, service: Service) -> None:
         workspace = self.plan.workspace
         config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
-        self._announcer.ready({"pid": os.getpid(), "scan": self._brought})
+        room = service.shortage()
+        short = None if room is None else room._asdict()
+        self._announcer.ready({"pid": os.getpid(), "scan": self._brought, "room": short})
         log.info("mounted")
 
 
@@ -204,7 +204,7 @@ def _serve(
 
     def started() -> None:
         stderr.release()
-        start.announce()
+        start.announce(service)
 
     # From here on the store may know more than the directory below.
     service.mark_below(current=False)
@@ -375,7 +375,7 @@ def _terminable() -> Iterator[None]:
 
 def _open_directory(path: Path) -> int:
     try:
-        return os.open(path, _DIRECTORY)
+        return below.open_root(path)
     except OSError as error:
         raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
 

@@ -15,12 +15,11 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import trio
 
-from ckptfs import fuse, history
+from ckptfs import fuse, history, interrupts
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
@@ -32,7 +31,7 @@ from ckptfs.daemon.holders import is_inside
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
-from ckptfs.errors import CkptfsError, ControlError, WorkspaceReadOnly
+from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
@@ -212,6 +211,9 @@ class Mounted:
             return None
         try:
             result = await self._perform(request, connection)
+        except Interrupted as stopped:
+            log.info("%s ended before its time, with its client: %s", request.op, stopped)
+            raise
         except CkptfsError as error:
             self._hub.failed(request.op, error)
             raise
@@ -248,23 +250,29 @@ class Mounted:
         if request.op in verbs.NEEDS_SYNC:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         if request.op == "backup":
-            return await self._backup(request.args)
+            return await self._backup(request.args, connection)
         tell = connection.tell if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            result = await self._carry_out(request, tell)
+            return await self._carry_out(request, connection, tell)
         finally:
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
                 # follow; or one has failed, and the next ends the mount.
                 self._housekeeping.stir()
-            await self._announce(before, nameless, everywhere=request.op == "purge")
+            if not self._service.fs.store.failed:
+                await self._announce_all(request.op, before, nameless, known_ids)
+
+    async def _announce_all(
+        self, op: str, before: View, nameless: set[Ino], known_ids: set[int]
+    ) -> None:
+        """The same of all that a verb did, also before it failed, or its client had gone."""
+        await self._announce(before, nameless, everywhere=op == "purge")
         if deleted := known_ids - self._ids() if known_ids else set():
             await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
-        if request.op == "import":
+        if op == "import":
             await self._show_new_names()
-        return result
 
     def _require_writable(self, op: str) -> None:
         """A mount that is read-only stays as it is, whichever way a change comes."""
@@ -272,28 +280,37 @@ class Mounted:
         if mounts.is_read_only(path):
             raise WorkspaceReadOnly(path, op.replace("_", " "))
 
-    async def _carry_out(self, request: Request, tell: verbs.Tell | None) -> Record:
+    async def _carry_out(
+        self, request: Request, connection: Connection, tell: verbs.Tell | None
+    ) -> Record:
         fs = self._service.fs
         try:
-            return verbs.perform(self._service, request.op, request.args, tell)
+            with interrupts.watching(connection.has_gone):
+                return verbs.perform(self._service, request.op, request.args, tell)
         except history.InUse as known:
             await fuse.tell_kernel(known.files, (), known.files)
             await _forgotten(fs, set(known.files.values()))
         # What is still known now is open, and the next thing that happens is the restore.
         could_ask, fs.can_ask = fs.can_ask, False
         try:
-            return verbs.perform(self._service, request.op, request.args, tell)
+            with interrupts.watching(connection.has_gone):
+                return verbs.perform(self._service, request.op, request.args, tell)
         finally:
             fs.can_ask = could_ask
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}
 
-    async def _backup(self, args: Record) -> Record:
+    async def _backup(self, args: Record, connection: Connection) -> Record:
         """In a thread, since it may take long: requests are answered meanwhile."""
         self._service.fs.commit()
-        copy = partial(self._service.copy, Path(str(args["dest"])))
-        return (await trio.to_thread.run_sync(copy))._asdict()
+        dest = Path(str(args["dest"]))
+
+        def copy() -> Record:
+            with interrupts.watching(connection.has_gone):
+                return self._service.copy(dest)._asdict()
+
+        return await trio.to_thread.run_sync(copy)
 
     async def _announce(self, before: View, nameless: set[Ino], *, everywhere: bool) -> None:
         """Tell the kernel what a verb changed; only then has the verb happened for everyone.
@@ -319,11 +336,14 @@ class Mounted:
 
     def _status(self) -> Record:
         figures = self._service.figures()._asdict()
+        room = self._service.shortage(self._housekeeping.given_bytes())
         return {
             **self._note._asdict(),
             **figures,
             "unseen": self._auto.unseen,
-            "short_of_room": self._service.is_short_of_room(),
+            "expired_for_room": self._auto.expired_for_room,
+            "short_of_room": room is not None,
+            "room": None if room is None else room._asdict(),
             "read_only": mounts.is_read_only(self._plan.workspace.path),
         }
 

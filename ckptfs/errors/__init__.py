@@ -74,9 +74,11 @@ others import.
     │   └── TeamRestoreFailed      84
     ├── ExtraMissing               78
     ├── AgentSettingsInvalid       79
+    ├── PeerUntrusted              63
+    ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
-        ├── DaemonSilent           63
+        ├── DaemonSilent           65
         └── ProtocolMismatch       62
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
@@ -100,6 +102,7 @@ from ckptfs.errors.base import (
     CkptfsError,
     ErrorRecord,
     ExtraMissing,
+    Interrupted,
     SystemRefused,
     UsageError,
     every_error,
@@ -136,6 +139,7 @@ from ckptfs.errors.mount import (
     NoFuse,
     NoFusermount,
     NoPermission,
+    PeerUntrusted,
     ProtocolMismatch,
     StoreInMountpoint,
 )
@@ -189,6 +193,7 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "Interrupted",
     "MountError",
     "MountFailed",
     "MountpointBusy",
@@ -207,6 +212,7 @@ __all__ = [
     "NothingToUndo",
     "OverlappingTrees",
     "PathUnknown",
+    "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
     "SettingInvalid",

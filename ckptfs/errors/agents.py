@@ -122,7 +122,10 @@ class TeamRestoreFailed(TeamError):
 
     def __init__(self, team: str, member: str, reason: str, *, undone: bool = True) -> None:
         after = "Every other member is as it was." if undone else "It is half done."
-        retry = "The next `ckptfs team` command about this team finishes it or takes it back."
+        retry = (
+            "The next `ckptfs team snapshot`, `restore` or `snapshot-delete` of this team "
+            "finishes it or takes it back."
+        )
         super().__init__(
             f"Cannot restore team {team!r}: {member}: {reason.rstrip('.')}. {after}",
             hint=f"Put {member} right and try again." if undone else retry,

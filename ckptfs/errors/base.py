@@ -89,6 +89,17 @@ class ExtraMissing(CkptfsError):
         )
 
 
+class Interrupted(CkptfsError):
+    """A verb stopped because the client that asked for it has gone. ``left`` says what it left."""
+
+    kind = "interrupted"
+    exit_code = 64
+    hint = "Ask again if you still want it."
+
+    def __init__(self, left: str = "Nothing was changed.") -> None:
+        super().__init__(f"Stopped. {left}")
+
+
 def from_record(record: ErrorRecord) -> CkptfsError:
     """The error that ``record`` was made from, for raising on the other side of a socket.
 

@@ -207,7 +207,7 @@ class DaemonSilent(ControlError):
     """The daemon is there and does not answer."""
 
     kind = "daemon-silent"
-    exit_code = 63
+    exit_code = 65
 
     def __init__(self, path: AnyPath, seconds: float = 0.0, log: AnyPath = "") -> None:
         super().__init__(
@@ -227,4 +227,18 @@ class ProtocolMismatch(ControlError):
             f"Cannot talk to the daemon: it speaks protocol {found!r} and this ckptfs speaks "
             f"{supported}. Nothing was changed.",
             hint="Unmount with the ckptfs that mounted, then mount again with this one.",
+        )
+
+
+class PeerUntrusted(CkptfsError):
+    """No `ControlError`: whoever waits for a daemon must not wait for this to pass."""
+
+    kind = "peer-untrusted"
+    exit_code = 63
+
+    def __init__(self, path: AnyPath, socket: AnyPath, uid: int) -> None:
+        super().__init__(
+            f"Cannot ask the daemon of {show(path)}: user {uid} listens at {show(socket)}, who may "
+            "not speak for this store. Nothing was sent and nothing was changed.",
+            hint="See who can write to the store's directory, then unmount and mount again.",
         )

@@ -17,13 +17,12 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs.model import Epoch, Ino
+from ckptfs.store.facts import NEXT_AUTHOR
 from ckptfs.store.format import author_entity, author_number, inode_entity, pack_u32
 
 if TYPE_CHECKING:
     from ckptfs.store import Store, View
 
-#: A fact of the store: the number that comes next, of an author or a list of what one changed.
-_NEXT = b"next_author"
 #: Beyond so many inodes in an epoch, what is remembered so as not to be noted twice is forgotten.
 _REMEMBERED_MAX = 200_000
 #: Beyond so many authors, at the end of an epoch, all are forgotten and get new numbers.
@@ -70,8 +69,8 @@ class Authorship:
         return pending
 
     def _next(self) -> int:
-        number = int(self._store.facts.get(_NEXT) or b"1")
-        self._store.facts.put(_NEXT, b"%d" % (number + 1))
+        number = self._store.facts.number(NEXT_AUTHOR, 1)
+        self._store.facts.put_number(NEXT_AUTHOR, number + 1)
         return number
 
     def settle(self) -> None:

@@ -87,8 +87,10 @@ def write(
     data: Buffer,
     *,
     keep_set_id: bool = True,
+    now_ns: int | None = None,
 ) -> int:
-    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
+    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits.
+    ``now_ns`` is for a write that was acknowledged before."""
     view.require_writable()
     end = offset + len(data)
     if offset < 0:
@@ -109,7 +111,7 @@ def write(
         for place in (offset, end):
             if place % BLOCK_SIZE:
                 _gathering(fs, view, inode, place // BLOCK_SIZE)
-    now = fs.clock()
+    now = fs.clock() if now_ns is None else now_ns
     allocated = inode.allocated
     try:
         for growth in _scatter(fs, view, inode, offset, memoryview(data)):
@@ -119,7 +121,7 @@ def write(
         inode = inode._replace(
             size=max(inode.size, end),
             allocated=allocated,
-            mode=inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode),
+            mode=inode.mode if keep_set_id else inodes.without_set_id(inode.mode),
             mtime_ns=now,
             ctime_ns=now,
         )

@@ -170,9 +170,9 @@ def setattr(
     if wanted.size is not None:
         content.settle(fs, ino)
         require_file(inode)
-        cleared = 0 if keep_set_id else set_id_bits(inode.mode)
+        mode = inode.mode if keep_set_id else without_set_id(inode.mode)
         inode = content.truncate(fs, home, inode, wanted.size)
-        inode = inode._replace(mtime_ns=now, mode=inode.mode & ~cleared)
+        inode = inode._replace(mtime_ns=now, mode=mode)
     inode = inode._replace(
         mode=_new_mode(inode, wanted),
         uid=inode.uid if wanted.uid is None else wanted.uid,
@@ -194,17 +194,16 @@ def _new_mode(inode: Inode, wanted: Attributes) -> int:
     if wanted.mode is not None:
         mode = stat.S_IFMT(mode) | stat.S_IMODE(wanted.mode)
     elif (wanted.uid is not None or wanted.gid is not None) and not inode.is_dir:
-        mode &= ~set_id_bits(mode)
+        mode = without_set_id(mode)
     return mode
 
 
-def set_id_bits(mode: int) -> int:
-    """The bits that a write or a change of owner takes from a file. Without the group's execute
+def without_set_id(mode: int) -> int:
+    """The mode that a write or a change of owner leaves a file with. Without the group's execute
     bit S_ISGID is no set-id bit but marks mandatory locking, and stays."""
-    bits = mode & stat.S_ISUID
     if mode & stat.S_IXGRP:
-        bits |= mode & stat.S_ISGID
-    return bits
+        mode &= ~stat.S_ISGID
+    return mode & ~stat.S_ISUID
 
 
 # -- the end of an inode ---------------------------------------------------------------------------

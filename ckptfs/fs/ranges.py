@@ -66,7 +66,7 @@ def _end_of(offset: int, length: int) -> int:
 def _save_changed(fs: Filesystem, home: View, inode: Inode, *, keep_set_id: bool) -> None:
     content.sign_late(fs, inode.ino)
     now = fs.clock()
-    mode = inode.mode if keep_set_id else inode.mode & ~inodes.set_id_bits(inode.mode)
+    mode = inode.mode if keep_set_id else inodes.without_set_id(inode.mode)
     inodes.save(fs, home, inode._replace(mode=mode, mtime_ns=now, ctime_ns=now))
 
 

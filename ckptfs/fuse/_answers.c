@@ -165,6 +165,15 @@ static uint64_t node_of(uint64_t ino)
     return ino < CONTROL || ino & CONTROL_STEP ? ino : ino | (++lookups & CONTROL_NUMBERS);
 }
 
+/* The answer to a write has no mode. So the kernel has to ask for that of a file with set-id bits
+ * whenever it needs it: it would start the program with the rights that a write has taken from it. */
+uint64_t validity_of(const struct fuse_attr *attributes)
+{
+    uint32_t mode = attributes->mode;
+    int loses_bits = S_ISREG(mode) && without_set_id(mode) != mode;
+    return attributes->ino < HISTORY && !loses_bits ? FOREVER : 0;
+}
+
 /* What is said of an inode together with its name. */
 int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
 {
@@ -174,7 +183,7 @@ int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
     note_attributes(&entry->attr);
     entry->nodeid = node_of(entry->attr.ino);
     entry->generation = generation_of(inode, entry->nodeid);
-    entry->attr_valid = entry->nodeid < HISTORY ? FOREVER : 0;
+    entry->attr_valid = validity_of(&entry->attr);
     /* What stands in `.checkpoints` itself has no base, and comes and goes. */
     entry->entry_valid = base || entry->nodeid < LIVE_END ? FOREVER : 0;
     return 1;
@@ -199,7 +208,7 @@ Outcome answer_new_entry(const Request *request, const struct fuse_attr *attribu
     struct fuse_entry_out entry = {
         .nodeid = attributes->ino,
         .attr = *attributes,
-        .attr_valid = FOREVER,
+        .attr_valid = validity_of(attributes),
         .entry_valid = FOREVER,
     };
     if (send_answer(request, 0, &entry, sizeof entry))
@@ -217,7 +226,7 @@ Outcome answer_absent(const Request *request)
 
 Outcome answer_known(const Request *request, const struct fuse_attr *attributes)
 {
-    struct fuse_attr_out out = {.attr = *attributes, .attr_valid = FOREVER};
+    struct fuse_attr_out out = {.attr = *attributes, .attr_valid = validity_of(attributes)};
     return answer(request, &out, sizeof out);
 }
 
@@ -228,10 +237,10 @@ Outcome answer_attributes(const Request *request, PyObject *inode)
         return FAILED;
     int filled = fill_attributes(&out.attr, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
-    out.attr_valid = out.attr.ino < HISTORY ? FOREVER : 0;
     if (!filled)
         return FAILED;
     note_attributes(&out.attr);
+    out.attr_valid = validity_of(&out.attr);
     return answer(request, &out, sizeof out);
 }
 

@@ -79,7 +79,7 @@ Outcome write_bytes(const Request *request)
         return pass_change();
     memcpy(item->data + in->offset, in + 1, in->size);
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
-        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
+        item->attributes.mode = without_set_id(item->attributes.mode);
     return answer_written(request, item, in->size, end);
 }
 
@@ -163,7 +163,7 @@ Outcome copy_bytes(const Request *request)
     if (size < 0)
         return pass_change();
     if (!keeps_set_id(request))
-        item->attributes.mode &= ~set_id_bits(item->attributes.mode);
+        item->attributes.mode = without_set_id(item->attributes.mode);
     return answer_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
 }
 

@@ -441,11 +441,6 @@ static Outcome make_link(const Request *request)
 
 /* -- changing ---------------------------------------------------------------------------------- */
 
-uint32_t set_id_bits(uint32_t mode)
-{
-    return (mode & S_ISUID) | (mode & S_IXGRP ? mode & S_ISGID : 0);
-}
-
 static void set_owner(struct fuse_attr *attributes, const struct fuse_setattr_in *in)
 {
     if (in->valid & FATTR_UID)
@@ -455,7 +450,7 @@ static void set_owner(struct fuse_attr *attributes, const struct fuse_setattr_in
     if (in->valid & FATTR_MODE)
         attributes->mode = (attributes->mode & S_IFMT) | (in->mode & 07777);
     else if (in->valid & (FATTR_UID | FATTR_GID) && !S_ISDIR(attributes->mode))
-        attributes->mode &= ~set_id_bits(attributes->mode);
+        attributes->mode = without_set_id(attributes->mode);
 }
 
 static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in *in,

@@ -43,9 +43,6 @@ void lose(void);
 
 void stamp_change(struct fuse_attr *attributes, int64_t now_ns);
 
-/* The bits of a mode that a file loses with a change. */
-uint32_t set_id_bits(uint32_t mode);
-
 /* -- their bytes (_bytes.c) ---------------------------------------------------------------------- */
 
 /* As `fresh_bind`. */
@@ -100,7 +97,6 @@ extern struct Grant {
     int64_t until_ns;
     uint64_t ino; /* of the first item; they are numbered in order */
     uint64_t bytes;
-    int64_t latest_ns; /* no stamp is earlier than this */
 } grant;
 
 /* As `fresh_bind`. */

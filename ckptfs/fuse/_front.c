@@ -18,6 +18,9 @@
  */
 
 #include "_front.h"
+#include "../store/_guard.h"
+
+#include <limits.h>
 
 static char *buffer;
 static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
@@ -264,7 +267,23 @@ static PyObject *count(PyObject *module, PyObject *none)
     return PyLong_FromUnsignedLongLong(requests);
 }
 
+#ifdef CKPTFS_SANITIZED
+/* Breaks the rules of C where that is asked for, so that a test can see whether it would be noticed. */
+static PyObject *overflow(PyObject *module, PyObject *name)
+{
+    volatile int largest = INT_MAX;
+    volatile char *bytes = malloc(8);
+    int is_memory = PyUnicode_CompareWithASCIIString(name, "memory") == 0;
+    int found = !bytes ? 0 : is_memory ? bytes[8] : largest + 1;
+    free((void *)bytes);
+    return PyLong_FromLong(found);
+}
+#endif
+
 static PyMethodDef functions[] = {
+#ifdef CKPTFS_SANITIZED
+    {"overflow", overflow, METH_O, "Overflow: of \"memory\", or of an integer."},
+#endif
     {"bind", bind, METH_O, bind_doc},
     {"serve", serve, METH_VARARGS, serve_doc},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
@@ -274,6 +293,7 @@ static PyMethodDef functions[] = {
     {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     STANDING_METHODS,
+    GUARD_METHODS,
     {0},
 };
 

@@ -64,6 +64,12 @@ static inline int keeps_set_id(const Request *request)
     return request->head->uid == 0;
 }
 
+/* The mode that a write or a change of owner leaves a file with; as in `inodes`. */
+static inline uint32_t without_set_id(uint32_t mode)
+{
+    return mode & ~(uint32_t)(S_ISUID | (mode & S_IXGRP ? S_ISGID : 0));
+}
+
 #pragma GCC visibility push(hidden)
 
 /* -- answers (_answers.c) ---------------------------------------------------------------------- */
@@ -78,6 +84,9 @@ extern int device;
 int send_answer(const Request *request, int error, const void *body, size_t size);
 Outcome answer(const Request *request, const void *body, size_t size);
 Outcome answer_error(const Request *request, int error);
+
+/* For how long the kernel may believe attributes. */
+uint64_t validity_of(const struct fuse_attr *attributes);
 
 /* What stands under a name, and that nothing does. */
 Outcome answer_new_entry(const Request *request, const struct fuse_attr *attributes);

@@ -13,10 +13,10 @@ static PyObject *call_grant, *call_joins;
 static int ask_for_grant(uint32_t pid)
 {
     unsigned long long ino, bytes;
-    long long until_ns, latest_ns;
+    long long until_ns;
     PyObject *granted = CALL(call_grant, NUMBER(pid));
     int given = granted && granted != Py_None &&
-                PyArg_ParseTuple(granted, "KLKL", &ino, &until_ns, &bytes, &latest_ns);
+                PyArg_ParseTuple(granted, "KLK", &ino, &until_ns, &bytes);
     if (given) {
         grant.held = 1;
         grant.party[0] = pid;
@@ -24,7 +24,6 @@ static int ask_for_grant(uint32_t pid)
         grant.ino = ino;
         grant.until_ns = until_ns;
         grant.bytes = bytes;
-        grant.latest_ns = latest_ns;
     } else if (PyErr_Occurred()) {
         errno_of_failure();
     }
@@ -71,9 +70,8 @@ int may_change(uint32_t pid)
 int64_t stamp_ns(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    int64_t now_ns = now.tv_sec * NS + now.tv_nsec;
-    return now_ns > grant.latest_ns ? now_ns : grant.latest_ns;
+    clock_gettime(CLOCK_REALTIME, &now); /* as `wall_clock` in `model`, which says why */
+    return now.tv_sec * NS + now.tv_nsec;
 }
 
 int grant_covers(uint64_t size)

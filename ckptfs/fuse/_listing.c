@@ -139,12 +139,14 @@ static PyObject *names_of(const Listing *listing)
 
 /* Somebody goes on in a stream: its names are handed over. Returns 0 with an exception set if that
  * failed. */
-static int hand_over_stream(uint64_t stream)
+static int hand_over_stream(uint64_t node, uint64_t stream)
 {
     size_t place = stream % STREAMS_MAX;
-    if (stream < STREAM_FIRST || streams[place].stream != stream)
+    if (stream < STREAM_FIRST || streams[place].stream != stream ||
+        streams[place].listing.node != node)
         return 1;
-    PyObject *result = CALL(call_adopt, NUMBER(stream), names_of(&streams[place].listing));
+    PyObject *result =
+        CALL(call_adopt, NUMBER(node), NUMBER(stream), names_of(&streams[place].listing));
     streams[place].stream = 0;
     Py_XDECREF(result);
     return result != NULL;
@@ -161,7 +163,8 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
         show_standing(&entry.attr, inode);
         note_attributes(&entry.attr);
         entry.nodeid = ino;
-        entry.attr_valid = entry.entry_valid = FOREVER;
+        entry.attr_valid = validity_of(&entry.attr);
+        entry.entry_valid = FOREVER;
     }
     return put_entry(listing, name, name_size, &entry, listing->last + 1);
 }
@@ -221,7 +224,9 @@ static int fill_listing(Listing *listing, uint64_t offset)
         return 1;
     listing->used = 0;
     listing->last = offset;
-    return hand_over_stream(offset >> POSITION_BITS) ? list_stored(listing, offset) : -1;
+    if (!hand_over_stream(listing->node, offset >> POSITION_BITS))
+        return -1;
+    return list_stored(listing, offset);
 }
 
 static Outcome list(const Request *request, int plus)

@@ -14,6 +14,8 @@ static struct {
     uint64_t node;
     uint64_t end;
     uint32_t pid;
+    uint32_t flags;
+    int64_t time_ns; /* when it was acknowledged, if it is in the run */
 } last_write;
 
 /* What was written behind that and is not in the store yet: the last bytes before its end. */
@@ -22,10 +24,19 @@ static size_t run_size;
 
 static PyObject *call_go_on, *call_is_certain;
 
-/* Puts bytes into the store whose writer has its answer. */
-static void hand_over(uint64_t node, uint64_t offset, PyObject *bytes, uint32_t pid)
+/* Whether a write may be acknowledged ahead of the store: one by write(2), whoever writes. */
+static int is_ordinary(uint32_t flags)
 {
-    PyObject *result = CALL(call_go_on, NUMBER(node), NUMBER(offset), bytes, NUMBER(pid));
+    return !(flags & ~(uint32_t)FUSE_WRITE_KILL_SUIDGID);
+}
+
+/* Puts bytes into the store whose writer has its answer. */
+static void hand_over(uint64_t node, uint64_t offset, PyObject *bytes)
+{
+    int keep_set_id = !(last_write.flags & FUSE_WRITE_KILL_SUIDGID);
+    PyObject *result =
+        CALL(call_go_on, NUMBER(node), NUMBER(offset), bytes, NUMBER(last_write.pid),
+             PyLong_FromLongLong(last_write.time_ns), PyBool_FromLong(keep_set_id));
     if (!result)
         lose();
     Py_XDECREF(result);
@@ -36,7 +47,7 @@ void run_settle(void)
     if (!run_size)
         return;
     hand_over(last_write.node, last_write.end - run_size,
-              PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size), last_write.pid);
+              PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size));
     run_size = 0;
 }
 
@@ -46,6 +57,7 @@ void fresh_note_write(const Request *request)
     last_write.node = request->head->nodeid;
     last_write.end = in->offset + in->size;
     last_write.pid = request->head->pid;
+    last_write.flags = in->write_flags;
 }
 
 /* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
@@ -56,7 +68,8 @@ int run_goes_on(const Request *request)
     uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
     return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
            in->offset == last_write.end && in->size && in->size <= room &&
-           in->size <= request->size - sizeof *in && !in->write_flags &&
+           in->size <= request->size - sizeof *in && in->write_flags == last_write.flags &&
+           is_ordinary(in->write_flags) &&
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
@@ -68,6 +81,7 @@ Outcome run_write(const Request *request)
     memcpy(run + run_size, in + 1, in->size);
     run_size += in->size;
     last_write.end += in->size;
+    last_write.time_ns = stamp_ns();
     grant_spend(in->size);
     struct fuse_write_out out = {.size = in->size};
     return answer(request, &out, sizeof out);
@@ -77,7 +91,7 @@ int is_stream(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     return in->size >= STREAM_LEAST && in->size % DATA_MAX == 0 && in->offset % DATA_MAX == 0 &&
-           in->size <= request->size - sizeof *in && !in->write_flags &&
+           in->size <= request->size - sizeof *in && is_ordinary(in->write_flags) &&
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
@@ -100,11 +114,12 @@ Outcome stream_write(const Request *request)
     if (!is_certain(request))
         return pass_change();
     struct fuse_write_out out = {.size = in->size};
+    fresh_note_write(request);
+    last_write.time_ns = stamp_ns();
     answer(request, &out, sizeof out);
     /* Looked at where they were read: nothing else is read before this is done. */
     hand_over(request->head->nodeid, in->offset,
-              PyMemoryView_FromMemory((char *)(in + 1), (Py_ssize_t)in->size, PyBUF_READ),
-              request->head->pid);
+              PyMemoryView_FromMemory((char *)(in + 1), (Py_ssize_t)in->size, PyBUF_READ));
     fresh_end();
     fresh_note_write(request);
     return ANSWERED;

@@ -25,8 +25,11 @@ from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests
-from ckptfs.model import NAME_MAX, Attributes, Ino, Inode, KernelClock
+from ckptfs.model import NAME_MAX, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
+
+#: How old the kernel's "now" may be, by its slowest timer and a busy moment.
+_TICK_NS = 20_000_000
 
 #: Free inodes that statfs reports: numbers are never used up.
 _FREE_INODES = 1 << 40
@@ -35,6 +38,15 @@ _FREE_INODES = 1 << 40
 def _handle(node: int, uid: int) -> int:
     """A file handle. What a write may do to set-id bits depends on who opened the file."""
     return node << 1 | (not uid)
+
+
+def _is_now(wanted: Attributes) -> bool:
+    """Whether both times were asked for as "now". pyfuse3 does not tell; it passes on what the
+    kernel filled in, its last timer tick, and by that a later change would seem the earlier one.
+    Times that somebody sets to be kept are hardly ever the same, and of the last tick."""
+    if wanted.mtime_ns is None or wanted.atime_ns != wanted.mtime_ns:
+        return False
+    return 0 <= time.time_ns() - wanted.mtime_ns <= _TICK_NS
 
 
 class Operations(pyfuse3.Operations):
@@ -50,16 +62,14 @@ class Operations(pyfuse3.Operations):
         self,
         fs: Filesystem,
         options: MountOptions,
-        clock: KernelClock,
         history: HistoryHooks | None = None,
         guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self._fs = fs
-        self._clock = clock
         self._xattrs = options.xattrs
         self._history = history
-        self.requests = Requests(fs, options, clock, guard or unguarded())
+        self.requests = Requests(fs, options, guard or unguarded())
         #: Who opened a file as it is for writing, until it is written, and who opened a control
         #: file: pyfuse3 does not say whose a write is.
         self._writers: dict[int, int] = {}
@@ -192,16 +202,11 @@ class Operations(pyfuse3.Operations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
-        if wanted.ctime_ns is None and self._is_now(wanted.mtime_ns):
-            wanted = wanted._replace(mtime_ns=self._clock())
+        if _is_now(wanted):
+            now_ns = self._fs.clock()
+            wanted = wanted._replace(atime_ns=now_ns, mtime_ns=now_ns, ctime_ns=now_ns)
         inode = self.requests.setattr(node, wanted, ctx.pid, keep_set_id=not ctx.uid)
         return attributes(inode, base_of(node))
-
-    def _is_now(self, time_ns: int | None) -> bool:
-        """Whether a time that was asked for must be "now". For files the kernel asks for that with
-        its own stamp and tells the time of change, too; for anything else pyfuse3 fills in a finer
-        now, which would seem to lie behind the next change."""
-        return time_ns is not None and self._clock() < time_ns <= time.time_ns()
 
     @handler
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyfuse3 import EntryAttributes
 
+from ckptfs.fs.inodes import without_set_id
 from ckptfs.fuse.nodes import HISTORY, LIVE_END
 from ckptfs.model import Inode
 
@@ -33,7 +34,9 @@ def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
-    entry.attr_timeout = FOREVER if node < HISTORY else 0
+    # As `validity_of` in `_answers.c`, which says why.
+    may_lose_bits = inode.is_file and without_set_id(inode.mode) != inode.mode
+    entry.attr_timeout = FOREVER if node < HISTORY and not may_lose_bits else 0
     entry.entry_timeout = FOREVER if base or node < LIVE_END else 0
     return entry
 

@@ -14,7 +14,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Dressed
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.history.moments import Loss
-from ckptfs.model import Ino, KernelClock
+from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
 
 #: How much may wait for a commit; it is held in memory until then.
@@ -31,14 +31,13 @@ _DRESSED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
 
-#: Number of the first new inode, end by the monotonic clock, bytes, earliest stamp.
-Grant = tuple[int, int, int, int]
+#: Number of the first new inode, end by the monotonic clock, bytes.
+Grant = tuple[int, int, int]
 
 
 class Fresh:
-    def __init__(self, fs: Filesystem, clock: KernelClock, guard: Guard) -> None:
+    def __init__(self, fs: Filesystem, guard: Guard) -> None:
         self._fs = fs
-        self._clock = clock
         self._guard = guard
 
     def grant(self, pid: int) -> Grant | None:
@@ -53,7 +52,7 @@ class Fresh:
         until_ns = self._guard.lasting(pid)
         if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
             return None
-        return fs.store.numbers.ino, until_ns, BYTES, self._clock.latest_ns
+        return fs.store.numbers.ino, until_ns, BYTES
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the grant."""
@@ -102,8 +101,11 @@ class Fresh:
         inode = fs.getattr(fs.head, Ino(node))
         return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
 
-    def go_on(self, node: int, offset: int, data: Buffer, pid: int) -> None:
-        """Write on where the process's last write to a file ended: no beginning of anything."""
+    def go_on(
+        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+    ) -> None:
+        """Write on where the process's last write to a file ended: no beginning of anything. It was
+        acknowledged at ``time_ns``."""
         fs = self._fs
 
         def overwritten() -> Loss | None:
@@ -111,7 +113,7 @@ class Fresh:
             return Loss(node, size) if offset < size else None
 
         self._guard(pid, overwritten, begins=False)
-        fs.write(fs.head, Ino(node), offset, data)
+        fs.write(fs.head, Ino(node), offset, data, keep_set_id=keep_set_id, now_ns=time_ns)
         self._guard.made(node)
 
     def second_name(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:

@@ -71,9 +71,11 @@ class Bound:
         pid: int,
         keep_set_id: bool,
     ) -> Inode:
+        if now:
+            ctime_ns = self._fs.clock()
         if now & _ATIME_NOW:
-            atime_ns = self._fs.clock()
+            atime_ns = ctime_ns
         if now & _MTIME_NOW:
-            mtime_ns = self._fs.clock()
+            mtime_ns = ctime_ns
         wanted = Attributes(mode, uid, gid, size, atime_ns, mtime_ns, ctime_ns)
         return self._requests.setattr(node, wanted, pid, keep_set_id)

@@ -7,7 +7,9 @@ number, the *cookie*. It is made of the number of the stream (one reading of one
 place in it: 1 is behind ".", 2 behind "..", n + 2 behind the n-th name that the stream gave out. A
 name keeps its place; one that is met later, by reading a part again, gets the next free one.
 
-Nobody says when a stream ends, so the latest ones are kept.
+Nobody says when a stream ends, so the latest ones are kept. A cookie of which nothing is known (its
+stream is no longer kept, is another directory's, or never was) is a place to count to in the order
+of names: whatever number a program seeks to, nothing fails and nothing is given twice.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class Listings:
     def __init__(self, dots: Dots, walk: Walk) -> None:
         self._dots = dots
         self._walk = walk
-        #: The names given out so far, by stream; the one used last stands last.
-        self._streams: OrderedDict[int, list[bytes]] = OrderedDict()
+        #: The names given out so far, by directory and stream; the one used last stands last.
+        self._streams: OrderedDict[tuple[int, int], list[bytes]] = OrderedDict()
         #: How many those are.
         self._count = 0
         self._latest = 0
@@ -49,7 +51,7 @@ class Listings:
         asked for."""
         number, given = cookie >> _POSITION_BITS, cookie & _POSITION_MASK
         number = number or self._next()
-        names = self._names(number)
+        names = self._names(node, number)
         base = number << _POSITION_BITS
         if given < _DOTS:
             yield from self._first_two(node, base, given)
@@ -82,10 +84,10 @@ class Listings:
             yield b".", here, base | 1
         yield b"..", above, base | 2
 
-    def adopt(self, number: int, names: list[bytes]) -> None:
+    def adopt(self, node: int, number: int, names: list[bytes]) -> None:
         """Remember the names of a stream that somebody else began."""
         self._make_room()
-        self._streams[number] = names
+        self._streams[node, number] = names
         self._count += len(names)
 
     def _next(self) -> int:
@@ -100,7 +102,7 @@ class Listings:
         if not self._streams:
             self._count = 0  # one that was dropped while it was read has been counted on
 
-    def _names(self, number: int) -> list[bytes]:
-        names = self._streams.setdefault(number, [])
-        self._streams.move_to_end(number)
+    def _names(self, node: int, number: int) -> list[bytes]:
+        names = self._streams.setdefault((node, number), [])
+        self._streams.move_to_end((node, number))
         return names

@@ -28,7 +28,7 @@ from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
 from ckptfs.history.moments import Loss
 from ckptfs.history.references import safe_tag
-from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode, KernelClock
+from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
 
 P = ParamSpec("P")
@@ -80,11 +80,8 @@ def _making_room(
 class Requests:
     """One mounted workspace."""
 
-    def __init__(
-        self, fs: Filesystem, options: MountOptions, clock: KernelClock, guard: Guard
-    ) -> None:
+    def __init__(self, fs: Filesystem, options: MountOptions, guard: Guard) -> None:
         self._fs = fs
-        self._clock = clock
         self.guard = guard
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
@@ -273,8 +270,6 @@ class Requests:
             cut = partial(self._bytes_lost, node, wanted.size, in_place=False)
         self.before(pid, cut, node)
         view, ino, _ = self.at(node)
-        if wanted.ctime_ns is not None:
-            self._clock.saw(wanted.ctime_ns)
         inode = self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id)
         return self._made(inode, content=wanted.size is not None)
 
@@ -390,7 +385,7 @@ class Requests:
 
     def fresh(self) -> Fresh:
         """What may be answered before it is in the store."""
-        return Fresh(self._fs, self._clock, self.guard)
+        return Fresh(self._fs, self.guard)
 
     # -- directories ------------------------------------------------------------------------------
 
@@ -399,9 +394,9 @@ class Requests:
         is ``familiar`` it is the number of the inode."""
         return self._listings.entries(node, cookie)
 
-    def adopt(self, stream: int, given: list[bytes]) -> None:
+    def adopt(self, node: int, stream: int, given: list[bytes]) -> None:
         """Go on with a listing that the front began: these are the names that it gave."""
-        self._listings.adopt(stream, given)
+        self._listings.adopt(node, stream, given)
 
     def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""

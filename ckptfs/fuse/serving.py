@@ -30,7 +30,7 @@ from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
-from ckptfs.model import Ino, KernelClock
+from ckptfs.model import Ino
 from ckptfs.store.standing import NOBODY, Standing
 
 log = logging.getLogger(__name__)
@@ -77,8 +77,7 @@ async def serve(
     committer = Committer(fs, committed, met)
     latency = Latency()
     committer.requests = loop.install(committer.turn, compiled, latency)
-    clock = fs.clock = KernelClock()
-    operations = Operations(fs, options, clock, history, guard)
+    operations = Operations(fs, options, history, guard)
     if compiled is not None:
         compiled.bind(front.Bound(operations.requests, fs))
     try:

@@ -16,8 +16,8 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
 from ckptfs.store import Store
+from ckptfs.store.facts import NEXT_CHECKPOINT
 
-_NEXT_ID = b"next_checkpoint"
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
 MOMENT = "moment"
 #: In the metadata of a moment: the path that the next change took something away from.
@@ -106,7 +106,7 @@ def _bytes_since(store: Store) -> int:
 
 def next_number(store: Store) -> int:
     """No checkpoint has this number or a higher one."""
-    return int(store.facts.get(_NEXT_ID) or b"0")
+    return store.facts.number(NEXT_CHECKPOINT, 0)
 
 
 def _next_id(store: Store) -> int:
@@ -115,7 +115,7 @@ def _next_id(store: Store) -> int:
         number += 1
     if number > CHECKPOINT_MAX:
         raise OSError(errno.ENOSPC, "the store has no checkpoint numbers left")
-    store.facts.put(_NEXT_ID, str(number + 1).encode())
+    store.facts.put_number(NEXT_CHECKPOINT, number + 1)
     return number
 
 

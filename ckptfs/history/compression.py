@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import PACKED_MAX
+from ckptfs.store.facts import COMPRESSED
 from ckptfs.store.format import (
     PACK_MAX,
     block_entity,
@@ -32,8 +34,6 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 
-#: The newest epoch of which everything was looked at.
-_DONE = b"compressed"
 #: Fewer bytes than this are not worth the two records that lead to them elsewhere.
 _INLINE_STAYS = 128
 
@@ -57,19 +57,20 @@ class Compressor:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
                 for size in self._work:
+                    interrupts.between()
                     store.charge(size)
                     if store.dirty_bytes > COMMIT_BYTES:
                         self._fs.commit()
                     if deadline is not None and time.monotonic() >= deadline:
                         return False
                 store.charge()
-                store.facts.put(_DONE, b"%d" % epoch)
+                store.facts.put_number(COMPRESSED, epoch)
                 self._epoch = None
         return True
 
     def _next_epoch(self) -> Epoch | None:
         store = self._fs.store
-        done = int(store.facts.get(_DONE) or b"0")
+        done = store.facts.number(COMPRESSED, 0)
         latest_ns = self._fs.clock() - self._min_age_ns
         ready = (c.epoch for c in checkpoints(store) if c.epoch > done and c.time_ns <= latest_ns)
         return min(ready, default=None)
@@ -92,6 +93,7 @@ def gather(fs: Filesystem) -> None:
                 length = store.blocks.encode(key, base)
                 if length:
                     packing.add(key, length)
+                interrupts.between()
                 store.charge(length)
                 if store.dirty_bytes > COMMIT_BYTES:
                     fs.commit()
@@ -155,6 +157,7 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
     """(key, length) of the blocks that are worth packing, name by name, newest first."""
     entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
     for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
+        interrupts.between()
         stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
         several = len({block.number for block in stored}) < len({block.key for block in stored})
         for block in stored:
@@ -234,6 +237,7 @@ def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, 
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
+        interrupts.between()
         record = store.inodes.own(view, entity)
         if not record:
             continue

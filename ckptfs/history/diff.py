@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
 from ckptfs.history.checkpoints import of_epoch
@@ -172,14 +173,14 @@ class _Comparison:
 
     def changes(self) -> Iterator[Change]:
         yield from self._in_place()
-        for slot in self._slots():
+        for slot in interrupts.checked(self._slots()):
             yield from self._at(slot)
         yield from self._moved()
 
     # -- under names that did not change ----------------------------------------------------------
 
     def _in_place(self) -> Iterator[Change]:
-        for ino in self._touched.inodes:
+        for ino in interrupts.checked(self._touched.inodes):
             old, new = self._old.inode(ino), self._new.inode(ino)
             if old is None or new is None:
                 continue
@@ -206,7 +207,7 @@ class _Comparison:
         to_new = Partners(self._old, self._new)
         to_old = Partners(self._new, self._old)
         slots = set()
-        for directory, name in self._touched.entries:
+        for directory, name in interrupts.checked(self._touched.entries):
             if self._old.inode(directory) is not None:
                 there = to_new.of(directory)
                 slots.add(_Slot((directory, name), None if there is None else (there, name)))
@@ -273,12 +274,12 @@ class _Comparison:
     def _joined(self, key: Callable[[_Named, View], Hashable]) -> Iterator[Change]:
         """Join each lost name with a gained one of the same key; None joins nothing."""
         waiting: dict[Hashable, list[_Named]] = {}
-        for named in reversed(self._lost):
+        for named in interrupts.checked(reversed(self._lost)):
             waiting.setdefault(key(named, self._old.view), []).append(named)
         waiting.pop(None, None)
         taken: set[Place] = set()
         left = []
-        for named in self._gained:
+        for named in interrupts.checked(self._gained):
             candidates = waiting.get(key(named, self._new.view))
             if candidates:
                 lost = candidates.pop()

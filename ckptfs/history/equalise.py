@@ -32,7 +32,7 @@ class Equaliser:
     modified: list[bytes] = field(default_factory=list)
     deleted: list[bytes] = field(default_factory=list)
     touched: Touched = field(default_factory=lambda: Touched(set(), set()))
-    #: Inodes that differ between the two, though their records may look alike: the clock is coarse.
+    #: Inodes that differ between the two, though their records may look alike: times can be set.
     _differing: set[Ino] = field(init=False)
     #: Files cloned so far, by their number in the goal: hard links among them stay links.
     _cloned: dict[Ino, Ino] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import errno
 import os
 from dataclasses import dataclass
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
 from ckptfs.history.authors import record_of
@@ -60,6 +61,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
     found = []
     for epoch, saved in known.items():
+        interrupts.check()
         origin = origins[epoch]
         old_path = paths.get(origin.epoch, paths[epoch])
         change = _change(fs, origin, old_path, views[epoch], paths[epoch])
@@ -110,6 +112,7 @@ def _followed(
     paths = {start: path}
     pending = [start]
     while pending:
+        interrupts.check()
         here = pending.pop()
         for there in near[here]:
             if there not in paths:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import sameness
 from ckptfs.history.diff import RENAMED, Change
@@ -40,7 +41,7 @@ def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> l
     fs.settle()
     a, b = a.bare, b.bare
     listed = list(changes)
-    pairs = [pair for change in listed for pair in _own(change)]
+    pairs = [pair for change in interrupts.checked(listed) for pair in _own(change)]
     pairs += _carried(fs, a, b, listed)
     return sorted(_by_path(fs, a, b, pairs), key=_order)
 
@@ -97,6 +98,7 @@ def _below(
     """Files below a directory that are not listed, nor below another that was renamed or added."""
     pending: list[tuple[bytes, Ino]] = [(top.path, top.new.ino)] if top.new else []
     while pending:
+        interrupts.check()
         above, ino = pending.pop()
         for name, inode in list(fs.entries(view, ino)):
             path = above + b"/" + name
@@ -119,7 +121,7 @@ def _by_path(fs: Filesystem, a: View, b: View, pairs: list[Pair]) -> Iterator[Pa
     old = {pair.old.path: pair.old for pair in pairs if pair.old}
     new = {pair.new.path: pair.new for pair in pairs if pair.new}
     both = old.keys() & new.keys()
-    for pair in pairs:
+    for pair in interrupts.checked(pairs):
         if pair.old and pair.new and pair.old.path == pair.new.path:
             yield pair
             continue

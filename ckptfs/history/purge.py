@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_gathered
 from ckptfs.history import removal, tally
@@ -59,8 +60,9 @@ def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
 
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
     """What stands, or stood, under these paths, and all that is below it."""
-    fs.settle()
-    removal.reap(fs)
+    with interrupts.unstoppable():
+        fs.settle()
+        removal.reap(fs)
     store = fs.store
     inodes: set[Ino] = set()
     for epoch in store.epochs:
@@ -76,8 +78,10 @@ def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
 
 
 def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
-    """Take it out of every view. The caller commits, compacts, and tells the kernel."""
-    doomed = find(fs, paths)
+    """Take it out of every view. The caller commits, compacts, and tells the kernel. Once it has
+    begun it comes to its end: of a secret that is half gone nobody would know which half."""
+    with interrupts.stoppable():
+        doomed = find(fs, paths)
     store = fs.store
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
     if store.aside is not None:
@@ -125,6 +129,7 @@ def _add_below(store: Store, inodes: set[Ino]) -> None:
     directory that is gone."""
     pending = list(inodes)
     while pending:
+        interrupts.check()
         for _, _, record in store.dirents.versions(pack_u64(pending.pop())):
             ino = Ino(unpack_u64(record)) if record else ROOT_INO
             if ino not in inodes and ino != ROOT_INO:
@@ -133,7 +138,7 @@ def _add_below(store: Store, inodes: set[Ino]) -> None:
 
 
 def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:
-    for ino in inodes:
+    for ino in interrupts.checked(inodes):
         record = store.inodes.get(view, pack_u64(ino))
         if record is None:
             continue

@@ -20,6 +20,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 
+from ckptfs import interrupts
+from ckptfs.errors import Interrupted
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import hand_over
 from ckptfs.history.checkpoints import Checkpoint
@@ -46,7 +48,18 @@ _STRIDE = 64
 def delete(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
     """Delete checkpoints and all that only they held. The caller commits."""
     hide(fs, doomed)
-    reap(fs)
+    reap_if_waited_for(fs)
+
+
+def reap_if_waited_for(fs: Filesystem) -> bool:
+    """Free it while the client waits for that, else leave it to whoever tidies up next; say
+    whether all is free. The checkpoints are gone either way."""
+    try:
+        with interrupts.stoppable_between(""):
+            reap(fs)
+    except Interrupted:
+        return False
+    return True
 
 
 def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
@@ -85,6 +98,7 @@ class Reaper:
                 self._work = _removal(store, *subject)
             try:
                 for done, _ in enumerate(self._work, 1):
+                    interrupts.between()
                     if done % _STRIDE == 0 and _is_due(store, deadline):
                         return False
             except CorruptRecord as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import NO_CONTENT, Epoch, Ino
@@ -48,6 +49,7 @@ def wake(fs: Filesystem, budget_s: float | None = None) -> bool:
     store = fs.store
     with room_permitting():
         while store.rest.used:
+            interrupts.between()
             store.charge(CHUNK_BYTES)
             store.rest.wake_some()
             if store.dirty_bytes > COMMIT_BYTES or store.pressed:
@@ -71,6 +73,7 @@ def _lay_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
     lists = [(table.kind, _of_sealed(table, sight)) for table in store.by_epoch]
     for kind, entities in (*lists, *unseen):
         for chunk in _chunks(entities, chunk_bytes):
+            interrupts.between()
             store.charge(chunk_bytes)
             store.rest.lay(kind, chunk)
             if store.dirty_bytes > COMMIT_BYTES:
@@ -111,6 +114,7 @@ class _Sight:
     def unseen(self, table: Versioned) -> Iterator[list[Record]]:
         """Of each entity the records that the head does not see, in order."""
         for entity, versions in groupby(table.versions(b""), key=itemgetter(0)):
+            interrupts.between()
             found = list(self._unseen(table, entity, versions))
             if found:
                 yield found
@@ -131,6 +135,7 @@ class _Sight:
 
 def _contents(store: Store, view: View) -> Iterator[bytes]:
     for _, record in store.inodes.walk(view, b""):
+        interrupts.between()
         content = unpack_inode(Ino(0), record).content
         if content != NO_CONTENT:
             yield pack_u64(content)

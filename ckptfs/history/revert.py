@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.errors import TaskConflict, TaskInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.history import tasks
@@ -187,7 +188,9 @@ def revert(
     Raises `TaskConflict` if others changed the same paths, unless forced. ``touched_here`` takes
     what the kernel has to hear of, also if it fails: then everything is as it was.
     """
-    undoing = plan(fs, name)
+    fs.settle()
+    with interrupts.stoppable():
+        undoing = plan(fs, name)
     if undoing.conflicts and not force:
         raise TaskConflict(name, list(_told(undoing.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)

@@ -7,6 +7,7 @@ import fnmatch
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino
 from ckptfs.store import View
@@ -63,7 +64,7 @@ def _matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) ->
     for part in parts:
         found = [
             (above + b"/" + name if above else name, ino, is_dir)
-            for above, directory, enterable in found
+            for above, directory, enterable in interrupts.checked(found)
             if enterable
             for name, ino, is_dir in _children(fs, view, directory, part, exact=exact)
         ]

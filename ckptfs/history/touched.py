@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
@@ -112,12 +113,12 @@ def touched_of(
     """`touched`, when the entities and blocks between the views are known already."""
     a, b = a.bare, b.bare
     inodes = set(_inodes(store, a, b, written.inodes, blocks))
-    for entity in written.xattrs:
+    for entity in interrupts.checked(written.xattrs):
         if store.xattrs.get(a, entity) != store.xattrs.get(b, entity):
             inodes.add(Ino(unpack_u64(entity[:8])))
     entries = {
         (Ino(unpack_u64(entity[:8])), dirent_name(entity))
-        for entity in written.dirents
+        for entity in interrupts.checked(written.dirents)
         if store.dirents.get(a, entity) != store.dirents.get(b, entity)
     }
     return Touched(inodes, entries)
@@ -132,7 +133,7 @@ def _inodes(
 ) -> Iterator[Ino]:
     # Every write saves the inode too, so the file of a changed block is among the inodes.
     waiting = a.unsettled.keys() | b.unsettled.keys()
-    for entity in entities:
+    for entity in interrupts.checked(entities):
         ino = Ino(unpack_u64(entity))
         if ino in waiting:
             old, new = inode_in(store, a, ino), inode_in(store, b, ino)
@@ -153,7 +154,7 @@ def differing_blocks(
     """By content, the numbers of the listed blocks whose map records differ."""
     found: dict[ContentId, list[int]] = {}
     a, b = a.bare, b.bare
-    for entity in entities:
+    for entity in interrupts.checked(entities):
         if store.blockmap.get(a, entity) != store.blockmap.get(b, entity):
             content = ContentId(unpack_u64(entity[:8]))
             found.setdefault(content, []).append(block_number(entity))

@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from ckptfs import locating
+from ckptfs import locating, unixsocket
 from ckptfs.hook import events, fields, reading
 
 #: How long the daemon may take, in seconds. A hook must never hold an agent up for long.
@@ -98,7 +98,7 @@ def _perform(event: events.Event) -> str:
             why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
             mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
             return mount if kind not in events.FAILED or failed else ""
-        _ask(locating.socket_of(store), events.requests_for(event, path))
+        _ask(store, events.requests_for(event, path))
     except events.Unknown as error:
         return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."
     except NoAnswer as error:
@@ -136,13 +136,14 @@ def _registered(path: str) -> tuple[str, str] | None:
         path = above
 
 
-def _ask(address: str, requests: list[events.Request]) -> None:
+def _ask(store: str, requests: list[events.Request]) -> None:
     if not requests:
         return
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(PATIENCE)
-        _connect(connection, address)
+        _connect(connection, locating.socket_of(store))
+        _require_trusted(connection, store)
         for op, args in requests:
             asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}}
             connection.sendall(json.dumps(asked).encode() + b"\n")
@@ -156,11 +157,18 @@ def _connect(connection: _socket.socket, address: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return connection.connect(address)
+            return unixsocket.connect(connection, address)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.01)
+
+
+def _require_trusted(connection: _socket.socket, store: str) -> None:
+    """What an agent is about to do is for the store's own daemon to hear, and for nobody else."""
+    _, uid = unixsocket.peer(connection)
+    if not unixsocket.is_trusted(uid, store):
+        raise NoAnswer(f"user {uid} listens at its socket, who may not speak for this store.")
 
 
 def _line(connection: _socket.socket) -> bytes:

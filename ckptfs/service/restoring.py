@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ckptfs import history
+from ckptfs import history, interrupts
 from ckptfs.errors import PathUnknown, TreeMoved
 from ckptfs.history import (
     Cause,
@@ -52,11 +52,13 @@ def restore(
     is refused if anything changed since.
     """
     target = service.find(checkpoint)
-    paths = _select(service, target, patterns)
-    if token and history.token_of(service.fs, target, paths) != token:
-        raise TreeMoved
-    with nothing_in_the_way():
-        differs = history.would_change(service.fs, target, paths)
+    service.fs.settle()
+    with interrupts.stoppable():
+        paths = _select(service, target, patterns)
+        if token and history.token_of(service.fs, target, paths) != token:
+            raise TreeMoved
+        with nothing_in_the_way():
+            differs = history.would_change(service.fs, target, paths)
     if not differs:
         return None
     if paths:
@@ -92,10 +94,12 @@ def restore_selective(
 ) -> tuple[Restored | None, list[Skipped]]:
     """Make what one author changed what it was at a checkpoint, and leave the rest alone."""
     target = service.find(checkpoint)
-    paths = _select(service, target, patterns)
-    if token and selective.token(service.fs, target, paths, wanted) != token:
-        raise TreeMoved
-    choice = selective.choose(service.fs, target, wanted, paths)
+    service.fs.settle()
+    with interrupts.stoppable():
+        paths = _select(service, target, patterns)
+        if token and selective.token(service.fs, target, paths, wanted) != token:
+            raise TreeMoved
+        choice = selective.choose(service.fs, target, wanted, paths)
     if not choice.mine:
         return None, choice.skipped
     touched = Touched(set(), set())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.errors import SettingInvalid
 from ckptfs.history import compression, damage, removal, resting, settings, tally
 from ckptfs.history import purge as purging
@@ -80,7 +81,8 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
 
 def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
     reason = "neither the workspace nor any checkpoint has it"
-    with paths_known("purge", reason, named=b", ".join(patterns)):
+    service.fs.settle()
+    with interrupts.stoppable(), paths_known("purge", reason, named=b", ".join(patterns)):
         return purging.meant(service.fs, patterns)
 
 
@@ -89,7 +91,8 @@ def check(
 ) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
     bytes of all blocks."""
-    service.fs.commit()
+    with interrupts.unstoppable():
+        service.fs.commit()
     faults = [Problem("pages", fault) for fault in service.fs.store.page_faults()]
     # LMDB might not survive the look at damaged pages.
     return faults or problems_of(service.fs.store, deep=deep, progress=progress)
@@ -110,5 +113,6 @@ def backup(service: Service, dest: Path) -> Backup:
 
 def copy(service: Service, dest: Path) -> Backup:
     """The copying itself, of what was committed: a daemon does it in a thread beside."""
-    service.fs.store.backup(dest, also=[settings.FILE])
+    with interrupts.stoppable_between("No backup was made."):
+        service.fs.store.backup(dest, also=[settings.FILE])
     return Backup(str(dest), sum(file.stat().st_blocks for file in dest.iterdir()) * 512)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfs import history
+from ckptfs import history, interrupts
 from ckptfs.errors import CheckpointUnknown, NotConfirmed, NothingToUndo, TreeMoved, UsageError
 from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched
 from ckptfs.history.undo import has_moved_on, take_back, token_back
@@ -19,8 +19,10 @@ def steps_back(service: Service, steps: int) -> Checkpoint:
     """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
     those that the workspace still equals do not count."""
     way = history.lineage(service.fs.store)
-    while way and not history.would_change(service.fs, way[0], []):
-        way = way[1:]
+    service.fs.settle()
+    with interrupts.stoppable():
+        while way and not history.would_change(service.fs, way[0], []):
+            way = way[1:]
     if steps < 1:
         raise UsageError("Cannot rewind: N counts from 1. Nothing was changed.")
     if steps > len(way):
@@ -69,11 +71,13 @@ def _take_back(
     service: Service, kind: str, cause: Cause | None, *, token: str, if_unchanged: bool
 ) -> Restored:
     entry, touched = _to_take_back(service, kind), Touched(set(), set())
-    if token and token_back(service.fs, entry) != token:
-        raise TreeMoved
-    if if_unchanged and has_moved_on(service.fs, entry):
-        done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
-        raise NotConfirmed(f"the workspace changed since that {since}", done)
+    service.fs.settle()
+    with interrupts.stoppable():
+        if token and token_back(service.fs, entry) != token:
+            raise TreeMoved
+        if if_unchanged and has_moved_on(service.fs, entry):
+            done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
+            raise NotConfirmed(f"the workspace changed since that {since}", done)
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
     with nothing_in_the_way():
         restored = take_back(service.fs, entry, kind, touched_here=touched, cause=cause)

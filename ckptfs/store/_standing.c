@@ -3,213 +3,23 @@
  * To look a name up through the store takes some twenty calls in the interpreter, and whoever looks at
  * a tree for the first time looks for thousands. But most of a tree is as it was committed, and LMDB
  * never changes a page of its last commit: the pages can be read as they are in the file, until the
- * next one. So they are mapped here a second time, and its trees are searched.
+ * next one (`_pages.c`). So its trees are searched here.
  *
  * What was changed since is not in them. Every key that is written tells which inode, or the names of
  * which directory, that is (`touch`), and of those nothing is said here; nor of anything that is not as
  * it should be: then the store is asked, and says what is wrong.
  *
- * Layouts are those of LMDB 0.9 (as `store/pages.py` has them) and of docs/FORMAT.md.
+ * Layouts are those of docs/FORMAT.md.
  */
 
 #include "_standing.h"
 #include "_numbers.h"
+#include "_pages.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-/* -- pages -------------------------------------------------------------------------------------- */
-
-#define PAGE 4096
-#define META_AT 16
-#define MAGIC 0xBEEFC0DEu
-#define VERSION 1
-#define BRANCH 1
-#define LEAF 2
-#define BIG_DATA 1
-#define NO_PAGE UINT64_MAX
-#define DEPTH_MAX 32
-/* As much as LMDB maps. */
-#define MAP_SIZE ((size_t)1 << 40)
-
-typedef struct {
-    uint32_t pad;
-    uint16_t flags, depth;
-    uint64_t branch_pages, leaf_pages, overflow_pages, entries, root;
-} Tree;
-
-typedef struct {
-    uint32_t magic, version;
-    uint64_t address, map_size;
-    Tree trees[2]; /* free pages, names of tables */
-    uint64_t last_page, txn;
-} Meta;
-
-typedef struct {
-    uint64_t number;
-    uint16_t pad, flags, lower, upper;
-    uint16_t places[];
-} Page;
-
-typedef struct {
-    uint16_t low, high, flags, key_size;
-    unsigned char data[];
-} Node;
-
-typedef struct {
-    const unsigned char *at;
-    size_t size;
-} Bytes;
-
-static const unsigned char *map; /* NULL: the file is not mapped */
-static uint64_t last_page;
 static Tree inodes, dirents;
-
-/* A page of a tree. NULL if it is not as it should be: a branch, or where the leaves are a leaf. */
-static const Page *page_at(uint64_t number, int is_leaf)
-{
-    const Page *page = (const void *)(map + number * PAGE);
-    if (number > last_page || page->number != number || page->flags != (is_leaf ? LEAF : BRANCH) ||
-        page->lower <= sizeof *page || page->lower > page->upper || page->upper > PAGE)
-        return NULL;
-    return page;
-}
-
-static unsigned count_of(const Page *page)
-{
-    return (page->lower - sizeof *page) / 2;
-}
-
-/* NULL if it is not within its page. */
-static const Node *node_at(const Page *page, unsigned index)
-{
-    size_t place = page->places[index];
-    const Node *node = (const void *)((const char *)page + place);
-    if (place & 1 || place < page->upper || place + sizeof *node > PAGE ||
-        place + sizeof *node + node->key_size > PAGE)
-        return NULL;
-    return node;
-}
-
-static int compare(const Node *node, Bytes key)
-{
-    size_t least = node->key_size < key.size ? node->key_size : key.size;
-    int order = memcmp(node->data, key.at, least);
-    return order ? order : (node->key_size > key.size) - (node->key_size < key.size);
-}
-
-/* Where a key is in a page, or would be: the first node that is not below it. In a branch the first
- * key counts as below all. Looks at the same nodes as LMDB does, so that both are led astray by the
- * same. Returns -1 if the page makes no sense. */
-static int place_in(const Page *page, Bytes key, int *is_there)
-{
-    int low = page->flags == BRANCH, high = (int)count_of(page) - 1, middle = 0, order = 0;
-    while (low <= high) {
-        middle = (low + high) / 2;
-        const Node *node = node_at(page, (unsigned)middle);
-        if (!node)
-            return -1;
-        order = -compare(node, key);
-        if (!order)
-            break;
-        if (order > 0)
-            low = middle + 1;
-        else
-            high = middle - 1;
-    }
-    *is_there = !order;
-    return middle + (order > 0);
-}
-
-/* -- a way through a tree ------------------------------------------------------------------------ */
-
-/* So many nodes may be looked at on one way: as many as a directory has entries that are ever listed
- * here, and versions. In a tree that leads to itself there is no end. */
-#define STEPS_MAX (1 << 16)
-
-typedef struct {
-    int levels; /* of the tree */
-    const Page *pages[DEPTH_MAX];
-    unsigned indexes[DEPTH_MAX];
-    int depth;
-    int steps;
-} Way;
-
-static uint64_t child_of(const Node *node)
-{
-    return node->low | (uint64_t)node->high << 16 | (uint64_t)node->flags << 32;
-}
-
-/* Where to go on in a page: to its beginning, or with a key to where that would be. Returns -1 if that
- * cannot be. */
-static int step_in(const Page *page, const Bytes *key)
-{
-    int is_there = 0;
-    int index = key ? place_in(page, *key, &is_there) : 0;
-    /* In a branch: the one that is equal or, mostly, the one before the first that is above. */
-    return index - (page->flags == BRANCH && key && index > 0 && !is_there);
-}
-
-/* Goes down from what the last step of the way leads to, to a leaf. Returns 0 if that cannot be. */
-static int go_down(Way *way, uint64_t number, const Bytes *key)
-{
-    while (way->depth < way->levels) {
-        const Page *page = page_at(number, way->depth == way->levels - 1);
-        int index = page ? step_in(page, key) : -1;
-        if (index < 0)
-            return 0;
-        way->pages[way->depth] = page;
-        way->indexes[way->depth++] = (unsigned)index;
-        if (way->depth == way->levels)
-            return 1;
-        const Node *node = node_at(page, (unsigned)index);
-        if (!node)
-            return 0;
-        number = child_of(node);
-    }
-    return 0;
-}
-
-/* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
-static int find_way(Way *way, const Tree *tree, Bytes key)
-{
-    /* The steps are filled in as they come. (GCC 12.2 with -fwrapv takes them back if they are cleared
-     * here.) */
-    way->levels = tree->depth;
-    way->depth = way->steps = 0;
-    return tree->depth <= DEPTH_MAX && go_down(way, tree->root, &key);
-}
-
-static int is_empty(const Tree *tree)
-{
-    return tree->root == NO_PAGE;
-}
-
-/* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree, or
- * with ``sure`` cleared where the tree makes no sense. */
-static const Node *node_on(Way *way, int *sure)
-{
-    while (way->depth) {
-        const Page *page = way->pages[way->depth - 1];
-        unsigned index = way->indexes[way->depth - 1];
-        if (index >= count_of(page)) {
-            if (--way->depth)
-                way->indexes[way->depth - 1]++;
-            continue;
-        }
-        const Node *node = node_at(page, index);
-        *sure = node && ++way->steps < STEPS_MAX;
-        if (!*sure || page->flags == LEAF)
-            return *sure ? node : NULL;
-        *sure = go_down(way, child_of(node), NULL);
-        if (!*sure)
-            return NULL;
-    }
-    return NULL;
-}
 
 /* -- versions ------------------------------------------------------------------------------------ */
 
@@ -229,17 +39,6 @@ static int is_seen(const unsigned char *suffix)
     if (found < 0)
         PyErr_Clear();
     return found;
-}
-
-/* The bytes of a record, which stand in its node; none of these tables has longer ones. */
-static int record_of(const Page *page, const Node *node, Bytes *record)
-{
-    size_t size = node->low | (size_t)node->high << 16;
-    const unsigned char *at = node->data + node->key_size;
-    if (node->flags & BIG_DATA || at + size > (const unsigned char *)page + PAGE)
-        return 0;
-    *record = (Bytes){at, size};
-    return 1;
 }
 
 /* The newest record of an entity that the view sees. ``key`` has room behind the entity. */
@@ -510,77 +309,6 @@ int standing_list(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, 
     return sure;
 }
 
-/* -- the file ------------------------------------------------------------------------------------ */
-
-static const Meta *meta_at(uint64_t number)
-{
-    const Meta *meta = (const void *)(map + number * PAGE + META_AT);
-    return meta->magic == MAGIC && meta->version == VERSION ? meta : NULL;
-}
-
-/* The tree of a table. Returns 0 if there is none. */
-static int find_tree(const Tree *names, const char *name, Tree *tree)
-{
-    Way way;
-    int sure = 1;
-    Bytes key = {(const unsigned char *)name, strlen(name)}, record;
-    if (is_empty(names) || !find_way(&way, names, key))
-        return 0;
-    const Node *node = node_on(&way, &sure);
-    if (!node || compare(node, key) || !record_of(way.pages[way.depth - 1], node, &record) ||
-        record.size != sizeof *tree)
-        return 0;
-    memcpy(tree, record.at, sizeof *tree);
-    return 1;
-}
-
-static char *map_path;
-
-static void unmap(void)
-{
-    if (map)
-        munmap((void *)map, MAP_SIZE);
-    map = NULL;
-    free(map_path);
-    map_path = NULL;
-}
-
-static int is_mapped(const char *path)
-{
-    return map && map_path && !strcmp(path, map_path);
-}
-
-/* Maps the file. It is longer than two pages: a store was made in it. */
-static int map_file(const char *path)
-{
-    unmap();
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
-        return 0;
-    /* Private, though nobody writes: so `store/residency.py` can tell it from LMDB's own. */
-    void *mapped = mmap(NULL, MAP_SIZE, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, file, 0);
-    close(file);
-    if (mapped == MAP_FAILED)
-        return 0;
-    madvise(mapped, MAP_SIZE, MADV_RANDOM); /* as `store/residency.py` says of records */
-    map = mapped;
-    map_path = strdup(path);
-    return 1;
-}
-
-/* Finds the trees of the last commit. */
-static int find_trees(void)
-{
-    const Meta *one = meta_at(0), *other = meta_at(1);
-    const Meta *last = !one || (other && other->txn > one->txn) ? other : one;
-    if (!last || sysconf(_SC_PAGESIZE) != PAGE)
-        return 0;
-    last_page = last->last_page;
-    /* LMDB keeps the size of a page where the first tree has its padding. */
-    return last->trees[0].pad == PAGE && find_tree(&last->trees[1], "inodes", &inodes) &&
-           find_tree(&last->trees[1], "dirents", &dirents);
-}
-
 /* -- for Python ---------------------------------------------------------------------------------- */
 
 const char standing_stand_doc[] =
@@ -601,7 +329,7 @@ PyObject *standing_stand(PyObject *module, PyObject *args)
     }
     fall();
     numbers_clear(&touched);
-    if ((is_mapped(path) || map_file(path)) && find_trees()) {
+    if (pages_follow(path) && pages_tree("inodes", &inodes) && pages_tree("dirents", &dirents)) {
         memcpy(first, own, SUFFIX);
         seen = PySet_New(suffixes);
         if (!seen)
@@ -619,14 +347,7 @@ PyObject *standing_fall(PyObject *module, PyObject *none)
 PyObject *standing_leave(PyObject *module, PyObject *none)
 {
     fall();
-    unmap();
-    Py_RETURN_NONE;
-}
-
-PyObject *standing_release(PyObject *module, PyObject *none)
-{
-    if (map)
-        madvise((void *)map, MAP_SIZE, MADV_DONTNEED);
+    pages_leave();
     Py_RETURN_NONE;
 }
 

@@ -46,7 +46,6 @@ void standing_touch(uint64_t ino);
     {"stand", standing_stand, METH_VARARGS, standing_stand_doc}, \
     {"fall", standing_fall, METH_NOARGS, "Nothing is known to stand until the next `stand`."}, \
     {"leave", standing_leave, METH_NOARGS, "The same, and the file is another from here on."}, \
-    {"release", standing_release, METH_NOARGS, "Let go of the pages that were looked at."}, \
     {"touch", standing_touch_entity, METH_O, "Told of a key that begins with what changes."}, \
     {"look_up", standing_look, METH_VARARGS, standing_look_doc}, \
     {"names_in", standing_names, METH_O, standing_names_doc}
@@ -55,7 +54,6 @@ extern const char standing_stand_doc[], standing_look_doc[], standing_names_doc[
 PyObject *standing_stand(PyObject *module, PyObject *args);
 PyObject *standing_fall(PyObject *module, PyObject *none);
 PyObject *standing_leave(PyObject *module, PyObject *none);
-PyObject *standing_release(PyObject *module, PyObject *none);
 PyObject *standing_touch_entity(PyObject *module, PyObject *entity);
 PyObject *standing_look(PyObject *module, PyObject *args);
 PyObject *standing_names(PyObject *module, PyObject *directory);

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import lmdb
 from xxhash import xxh3_64_intdigest
 
+from ckptfs.store import format as fmt
+
 if TYPE_CHECKING:
     from ckptfs.store.plain_lmdb import Database, Records
 
@@ -32,7 +34,6 @@ STEP = 4096
 #: Where the key stands, in the table of counters.
 KEY = b"journal"
 _KEY_TABLE = b"meta"
-_KEY_SIZE = 16
 
 _MAGIC = b"ckptfs-j"
 #: Magic, the commit that it follows, its place among those of that commit, length of what follows.
@@ -90,7 +91,7 @@ class Batch(NamedTuple):
 
 
 def new_key() -> bytes:
-    return os.urandom(_KEY_SIZE)
+    return os.urandom(fmt.JOURNAL_KEY)
 
 
 def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[Change]) -> int:
@@ -211,10 +212,16 @@ def replay(
     follows = int(env.info()["last_txnid"]) if follows is None else follows
     with env.begin(write=True) as txn:
         tables = [env.open_db(name, txn=txn) for name in names]
-        key = txn.get(KEY, db=tables[names.index(_KEY_TABLE)])
-        if key is None:
+        record = txn.get(KEY, db=tables[names.index(_KEY_TABLE)])
+        if record is None:
             return ""
-        changes, fault = _read(memoryview(data), bytes(key), follows, len(tables))
+        try:
+            key = _key(bytes(record), partly=partly)
+        except fmt.CorruptRecord as error:
+            if partly:
+                return error.strerror or ""
+            raise JournalDamaged(error.strerror) from error
+        changes, fault = _read(memoryview(data), key, follows, len(tables))
         if fault and not partly:
             raise JournalDamaged(fault)
         for table, name, value in changes:
@@ -222,6 +229,17 @@ def replay(
             if fault and not partly:
                 raise JournalDamaged(fault)
     return fault
+
+
+def _key(record: bytes, *, partly: bool) -> bytes:
+    """The key in a record; with ``partly`` also if one bit of it flipped."""
+    try:
+        return fmt.unpack_journal_key(record)
+    except fmt.CorruptRecord:
+        whole = fmt.healed(record) if partly else None
+        if whole is None:
+            raise
+        return fmt.unpack_journal_key(whole)
 
 
 def _make(txn: Records, db: Database, name: bytes, value: bytes | Part | None) -> str:

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, ParamSpec
 
+from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check_rest import at_rest, chunks
+from ckptfs.store.facts import NEXT_CHECKPOINT
 from ckptfs.store.problem import Problem, show, versioned
 from ckptfs.store.views import View
 
@@ -114,6 +116,10 @@ def _numbers(store: Store) -> Iterator[Problem]:
     for what, used, following in zip(names, last, store.numbers.following(), strict=True):
         if used >= following:
             yield Problem("numbers", f"{what} {used} is there, and {following} comes next")
+    ids = [int(record.info["id"]) for record in store.epochs.values() if "id" in record.info]
+    number = store.facts.number(NEXT_CHECKPOINT, 0)
+    if max(ids, default=-1) >= number:
+        yield Problem("numbers", f"checkpoint {max(ids)} is there, and {number} comes next")
 
 
 def _last_inode(store: Store) -> int:
@@ -227,7 +233,7 @@ def _block_uses(store: Store) -> Iterator[Problem]:
             used[key] += 1
     used.update(base for _, base in store.blocks.bases())
     del used[LOST]
-    for key in store.blocks.keys():
+    for key in interrupts.checked(store.blocks.keys()):
         counted = store.blocks.uses(key)
         if counted != used.pop(key, 0):
             yield Problem("block uses", f"block {key.hex()} is counted {counted} times, wrongly")
@@ -246,6 +252,7 @@ def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
     count = blocks.count()
     packs, order = blocks.by_pack()
     for number, key in enumerate(order):
+        interrupts.check()
         if not blocks.is_whole(key):
             message = f"the bytes of block {key.hex()} do not match its digest"
             yield Problem("blocks", message, key.hex())
@@ -304,13 +311,13 @@ def _root(inodes: Inodes) -> Iterator[Problem]:
 def _named(inodes: Inodes, names: Names) -> Iterator[Problem]:
     """Every entry stands in a directory and leads to an inode; an inode's own name is one of its
     entries; a link count is the number of names."""
-    for ino, places in names.items():
+    for ino, places in interrupts.checked(names.items()):
         if ino not in inodes:
             yield Problem("entries", f"{places[0][1]!r} leads to the lost inode {ino}")
         for parent, name in places:
             if parent not in inodes or not inodes[parent].is_dir:
                 yield Problem("entries", f"{name!r} stands in {parent}, which is no directory")
-    for ino, inode in inodes.items():
+    for ino, inode in interrupts.checked(inodes.items()):
         places = names.get(ino, [])
         if ino != ROOT_INO and inode.nlink and (inode.parent, inode.name) not in places:
             yield Problem("names", f"inode {ino} is not where it says it is")
@@ -321,7 +328,7 @@ def _named(inodes: Inodes, names: Names) -> Iterator[Problem]:
 def _directories(inodes: Inodes, names: Names) -> Iterator[Problem]:
     """A directory has one name, leads up to the root, and counts its subdirectories."""
     subdirs: Counter[Ino] = Counter()
-    for ino, inode in inodes.items():
+    for ino, inode in interrupts.checked(inodes.items()):
         if inode.is_dir and ino != ROOT_INO and inode.nlink:
             subdirs[inode.parent] += 1
             if len(names.get(ino, [])) != 1:

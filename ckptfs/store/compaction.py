@@ -17,6 +17,8 @@ from pathlib import Path
 
 import lmdb
 
+from ckptfs import interrupts
+
 #: The copy while it is written.
 COPY_SUFFIX = ".compact"
 #: A backup while it is made, in its own directory, and what makes it a store.
@@ -65,6 +67,7 @@ def _copy_tables(env: lmdb.Environment, copy: lmdb.Environment, names: list[byte
             with env.begin(buffers=True) as reading:
                 records = iter(reading.cursor(sources[name]))
                 while batch := list(itertools.islice(records, _BATCH)):
+                    interrupts.between()
                     writing.cursor(target).putmulti(batch, append=True)
                     size += sum(len(key) + len(value) for key, value in batch)
                     if size > _BATCH_BYTES:

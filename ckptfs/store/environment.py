@@ -18,10 +18,11 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store import batches, compaction, opening, residency
+from ckptfs.store import batches, compaction, counters, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
-from ckptfs.store.budget import Budget
+from ckptfs.store.budget import RESERVE, Budget
+from ckptfs.store.counters import Counters
 from ckptfs.store.directory import DATA_FILE, StoreDirectory
 from ckptfs.store.facts import Below, Facts
 from ckptfs.store.heap import Heap, HeapFailed
@@ -63,14 +64,6 @@ _PLAIN = (
 #: New ones come at the end: the journal names them by their places.
 TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
 
-#: Where the anchor stands among the counters.
-_ANCHOR = b"anchor"
-#: The same of the number of the next slot in the heap.
-_SLOT = b"next_slot"
-_WITHOUT_HEAP = frozenset({fmt.pack_u32(1), fmt.pack_u32(2)})
-#: What is counted of the epoch aside.
-_ASIDE = b"aside"
-
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 #: With less than this there are commits alone, and no journal.
@@ -81,6 +74,8 @@ _SCARCE = 4 << 30
 _LEAST = 4 << 20
 #: Below this much it is seen to that they can be, from this many bytes on.
 _CRAMPED = 512 << 20
+#: The kernel asks for no more than this in one request.
+_WRITE_MAX = 1 << 20
 _UNRIPE = 4 << 20
 
 
@@ -157,8 +152,9 @@ class Store:
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
         self.remove_epoch, self.view = lineage.remove, lineage.view
-        #: The counters as they are in their table.
-        self._counted: dict[bytes, int] = {}
+        self._counters = Counters(self._meta, path)
+        #: How many inodes the record of what is kept out of history counts.
+        self._counted_aside = -1
         self._begin()
         self.rest.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
@@ -222,30 +218,33 @@ class Store:
         return store
 
     def _load(self) -> None:
-        numbers = self.numbers
-        numbers.ino = self._counter(b"next_ino")
-        numbers.content = self._counter(b"next_content")
-        numbers.epoch = self._counter(b"next_epoch")
-        numbers.slot = self._next_slot()
+        numbers, kept = self.numbers, self._counters
+        kept.require_known_names()
+        numbers.ino = kept.get(counters.NEXT_INO)
+        numbers.content = kept.get(counters.NEXT_CONTENT)
+        numbers.epoch = kept.get(counters.NEXT_EPOCH)
+        numbers.slot = kept.next_slot()
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.ASIDE_EPOCH:
                 self.aside = view_of({epoch: record}, epoch)
             else:
                 self.epoch_tree.put(epoch, record)
-        self.head = view_of(self.epochs, Epoch(self._counter(b"head")))
-        anchor = Epoch(fmt.unpack_u64(self._meta.get(_ANCHOR) or bytes(8)))
+        self.head = view_of(self.epochs, Epoch(kept.get(counters.HEAD)))
+        anchor = Epoch(kept.anchor())
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
+        self.facts.require_counters(self.path)
         self.heap.look()
         take_up(self)
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
-        following = self.numbers.following()
-        used = (self._last(b"i"), self._last(b"b"), max(self.epochs))
-        if not self.head.writable or any(a >= b for a, b in zip(used, following, strict=True)):
-            raise ValueError("its numbers")
+        if not self.head.writable:
+            raise errors.StoreCorrupt(self.path, "its numbers make no sense: the head is sealed")
+        self._counters.require_above(counters.NEXT_INO, self._last(b"i"))
+        self._counters.require_above(counters.NEXT_CONTENT, self._last(b"b"))
+        self._counters.require_above(counters.NEXT_EPOCH, max(self.epochs))
 
     def _last(self, kind: bytes) -> int:
         """The highest number that the keys of a table begin with, or a chunk of what rests."""
@@ -295,23 +294,7 @@ class Store:
     def anchor(self, epoch: Epoch) -> None:
         self.dirty = True
         self.rest.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
-        self._meta.put(_ANCHOR, fmt.pack_u64(epoch))
-
-    def _next_slot(self) -> int:
-        """Everything behind it is cut off, so it must be right. Earlier formats have none."""
-        value = self._meta.get(_SLOT)
-        if value is None and self._meta.get(opening.FORMAT) in _WITHOUT_HEAP:
-            return 0
-        try:
-            return fmt.unpack_slot(value or b"")
-        except fmt.CorruptRecord as error:
-            raise errors.StoreCorrupt(self.path, "its next_slot record is damaged") from error
-
-    def _counter(self, key: bytes) -> int:
-        value = self._meta.get(key)
-        if value is None:
-            raise errors.StoreCorrupt(self.path, f"its {key.decode()} record is missing")
-        return fmt.unpack_u64(value)
+        self._counters.put(counters.ANCHOR, epoch)
 
     # -- transactions -----------------------------------------------------------------------------
 
@@ -352,7 +335,11 @@ class Store:
         if self._is_unripe():
             self._meta.put(opening.FORMAT, self._meta.get(opening.FORMAT) or b"")
         self.heap.flush()
+        if not self._standing.free_is_whole():
+            self._txn.abort()
+            raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
+        self._follow()
         self._room.written(self.dirty_bytes)
         self.heap.committed()
         self._begin()
@@ -363,7 +350,23 @@ class Store:
         self._standing.leave()
         self._standing = standing
         self.dirents.touch = self.inodes.touch = standing.touch
+        standing.guard(TABLES, fmt.CorruptRecord, self._refuse_changes)
+        for place, table in enumerate(self._tables):
+            table.guard(place, standing)
+        self._follow()
         self._stand()
+
+    def _follow(self) -> None:
+        """Have it known what the pages of the last commit are."""
+        if not self._standing.committed(os.fsencode(self.files / DATA_FILE)):
+            raise lmdb.CorruptedError("a page was damaged before it was copied")
+
+    def _refuse_changes(self) -> None:
+        """A page is damaged in which something was to be changed. The operation may be half done,
+        so nothing is committed any more."""
+        reason = "a page that was to be changed is not what was committed"
+        self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
+        self._standing.fall()
 
     def _stand(self) -> None:
         """Not where the head sees more than what its own tables have."""
@@ -390,7 +393,7 @@ class Store:
             if self._journal.append():
                 return True
             if self._journal.want():
-                self._meta.put(batches.KEY, self._journal.key)
+                self._meta.put(batches.KEY, fmt.pack_journal_key(self._journal.key))
         return False
 
     @contextlib.contextmanager
@@ -418,6 +421,11 @@ class Store:
         who looks for the store where it was."""
         return opening.identity(self.path) != self._identity
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing can be written, or read, any more."""
+        return self._budget.failure is not None
+
     def abandon(self) -> None:
         """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
         self._abandoned = True
@@ -442,21 +450,18 @@ class Store:
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
             self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
-        if self.aside is not None and self._counted.get(_ASIDE) != self.aside.inodes:
+        if self.aside is not None and self._counted_aside != self.aside.inodes:
             self._put_aside(self.aside.inodes)
-            self._counted[_ASIDE] = self.aside.inodes
-        for key, value in (
-            (b"next_ino", self.numbers.ino),
-            (b"next_content", self.numbers.content),
-            (b"next_epoch", self.numbers.epoch),
-            (b"head", head.epoch),
+            self._counted_aside = self.aside.inodes
+        for name, number in (
+            (counters.NEXT_INO, self.numbers.ino),
+            (counters.NEXT_CONTENT, self.numbers.content),
+            (counters.NEXT_EPOCH, self.numbers.epoch),
+            (counters.HEAD, head.epoch),
+            (counters.ANCHOR, self.anchor),
+            (counters.NEXT_SLOT, self.numbers.slot),
         ):
-            if self._counted.get(key) != value:
-                self._meta.put(key, fmt.pack_u64(value))
-                self._counted[key] = value
-        if self._counted.get(_SLOT) != self.numbers.slot:
-            self._meta.put(_SLOT, fmt.pack_slot(self.numbers.slot))
-            self._counted[_SLOT] = self.numbers.slot
+            self._counters.put(name, number)
 
     def close(self, *, commit: bool = True) -> None:
         committed = False
@@ -485,6 +490,7 @@ class Store:
         self._map.expect_blocks()
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
+            self._require_pages()
             with contextlib.closing(StoreDirectory.open(dest)) as copy, self.heap.held():
                 copy.close_to_others()
                 compaction.snapshot(self._env, copy.files, lambda part: self._complete(part, also))
@@ -508,6 +514,7 @@ class Store:
         self.commit()
         if self._live_pages() * self._page_size > self._room.disk():
             raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
+        self._require_pages()
         self._txn.abort()
         self._map.expect_blocks()
         try:
@@ -519,6 +526,10 @@ class Store:
             compaction.remove_leftover(self.files / DATA_FILE)
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
+        except BaseException:  # whoever asked for it has gone, or pressed Ctrl-C
+            compaction.remove_leftover(self.path / DATA_FILE)
+            self._begin()
+            raise
         map_size = int(self._env.info()["map_size"])
         self._standing.leave()
         self._env.close()
@@ -532,8 +543,14 @@ class Store:
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
                 table.use(db)
             self._begin()
+            self._follow()
             self._stand()
         self._reclaim()
+
+    def _require_pages(self) -> None:
+        """Refuse to copy what is damaged: in the copy nobody would notice."""
+        for table in self._tables:
+            table.require_whole()
 
     def _reclaim(self) -> None:
         """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
@@ -647,6 +664,21 @@ class Store:
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
         return self._room.free() + self.reusable_bytes()
+
+    def spare_bytes(self) -> int:
+        """How much could still be written: without the reserve that deleting and committing need,
+        and of the free pages the half that is sure to be of use."""
+        return self._room.free() + self.reusable_bytes() // 2 - RESERVE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write of the largest size would be refused."""
+        return self._free_bytes(0) - RESERVE < _WRITE_MAX
+
+    def disk_bytes(self) -> int:
+        """The size of the disk that the store is on."""
+        disk = self.statvfs()
+        return disk.f_blocks * disk.f_frsize
 
     def size_bytes(self) -> int:
         """How much disk the store's files take."""

@@ -4,10 +4,29 @@ directory below. Knows how they are keyed, not what the values mean."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from ckptfs import errors
 from ckptfs.model import Ino
 from ckptfs.store import format as fmt
 from ckptfs.store.tables import Plain
+
+#: Facts that are numbers, and have a digest: the next checkpoint, the next author, and the last
+#: epoch that was compressed.
+NEXT_CHECKPOINT = b"next_checkpoint"
+NEXT_AUTHOR = b"next_author"
+COMPRESSED = b"compressed"
+COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED)
+#: Early stores have them as decimal digits, which are fewer than a number and its digest take.
+_DIGITS_MAX = 10
+
+
+def unpack_number(value: bytes) -> int:
+    if value.isdigit() and len(value) <= _DIGITS_MAX:
+        return int(value)
+    if fmt.is_bare_counter(value):
+        raise fmt.CorruptRecord("a counter is damaged")
+    return fmt.unpack_counter(value)
 
 
 class Facts:
@@ -27,6 +46,23 @@ class Facts:
     def delete(self, name: bytes) -> bool:
         self._note()
         return self._table.delete(name)
+
+    def number(self, name: bytes, default: int) -> int:
+        """A counter; `CorruptRecord` if it was damaged on disk."""
+        value = self._table.get(name)
+        return default if value is None else unpack_number(value)
+
+    def put_number(self, name: bytes, number: int) -> None:
+        self.put(name, fmt.pack_counter(number))
+
+    def require_counters(self, store: Path) -> None:
+        for name in COUNTERS:
+            try:
+                self.number(name, 0)
+            except fmt.CorruptRecord as error:
+                raise errors.StoreCorrupt(
+                    store, f"its {name.decode()} record is damaged"
+                ) from error
 
     def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         return self._table.walk(prefix)

@@ -87,6 +87,11 @@ def healed(record: bytes) -> bytes | None:
     return None
 
 
+def mended(record: bytes) -> bytes | None:
+    """A record that has a digest as it was stored, also if one bit of it flipped; else None."""
+    return record if _is_whole(record) else healed(record)
+
+
 def suffix_of(epoch: Epoch) -> bytes:
     return pack_u32(epoch ^ _EPOCH_MASK)
 
@@ -284,6 +289,44 @@ def unpack_slice(data: bytes) -> tuple[int, int]:
 def pack_slot(slot: int) -> bytes:
     """With a digest: in a slot that is named wrongly, or freed so, are the bytes of others."""
     return _summed(pack_u64(slot))
+
+
+#: What a counter of `meta` and its digest take; of earlier stores it is the number alone.
+_COUNTER_SIZE = _U64_BE.size + _SUM
+
+
+def pack_counter(number: int) -> bytes:
+    """With a digest: a number that is too low would be given out again, one that is too high wastes
+    all those before it."""
+    return _summed(pack_u64(number))
+
+
+def unpack_counter(data: bytes) -> int:
+    if len(data) == _COUNTER_SIZE and not _is_whole(data):
+        raise CorruptRecord("a counter is damaged")
+    return unpack_u64(data[:-_SUM] if len(data) == _COUNTER_SIZE else data)
+
+
+def is_bare_counter(data: bytes) -> bool:
+    """Whether a counter was stored before they had a digest."""
+    return len(data) == _U64_BE.size
+
+
+JOURNAL_KEY = 16
+
+
+def pack_journal_key(key: bytes) -> bytes:
+    """With a digest: with another key nothing in the journal would be taken for a part of it."""
+    return _summed(key)
+
+
+def unpack_journal_key(data: bytes) -> bytes:
+    """Early stores have the key without a digest."""
+    if len(data) == JOURNAL_KEY:
+        return data
+    if len(data) != JOURNAL_KEY + _SUM or not _is_whole(data):
+        raise CorruptRecord("the key of its journal is damaged")
+    return data[:-_SUM]
 
 
 def unpack_slot(data: bytes) -> int:

@@ -24,6 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store.compaction import sync
 from ckptfs.store.disk import KEEP_SIZE, PUNCH_HOLE, fallocate, open_past_cache
@@ -330,6 +331,7 @@ def copy(directory: Path, dest: Path) -> None:
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:
     while start < end:
+        interrupts.between()
         data = os.pread(source, min(_COPY, end - start), start)
         if not data:
             return  # it was cut meanwhile, behind what is committed

@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs import interrupts
+
 _MAGIC = 0xBEEFC0DE
 _VERSIONS = (1, 999)  # 999 is what development builds write
 _PAGE_SIZES = frozenset(1 << n for n in range(9, 17))
@@ -215,6 +217,7 @@ class Pages:
         pending = [] if tree.root == _NO_PAGE else [first]
         deepest = branches = leaves = entries = overflow = 0
         while pending:
+            interrupts.check()
             way = pending.pop()
             try:
                 kind, page, nodes = self._nodes(meta, way.page)

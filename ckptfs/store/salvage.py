@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino
-from ckptfs.store import batches, heap
+from ckptfs.store import batches, counters, facts, heap
 from ckptfs.store import format as fmt
 from ckptfs.store.chunks import ChunkError, unpack_chunk
 from ckptfs.store.opening import FORMAT, META
@@ -31,6 +31,8 @@ _NEEDED = frozenset({b"inodes", b"dirents", b"blockmap", b"blocks"})
 #: Records in a transaction of the copy.
 _BATCH = 1_000
 _MAP_SIZE = 1 << 40
+#: Once a counter is lost, so many numbers behind the last one in use are not given out again.
+_LEFT_OUT = 1 << 16
 
 
 def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
@@ -50,9 +52,11 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
-            lost = list(filter(None, [_replay(damaged.parent, env, tables, meta)]))
+            lost = _mend_names(env, dbs[META])
+            lost += filter(None, [_replay(damaged.parent, env, tables, meta)])
             lost += _wake(env, dbs)
             _complete(env, dbs)
+            _complete_facts(env, dbs)
             _complete_heap(env, dbs, damaged.parent)
             env.sync(True)
         return [*pages.broken, *lost]
@@ -117,7 +121,7 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
     """Make up what is lost of the epochs and the counters."""
     with env.begin(write=True) as txn:
         epochs = _epochs(txn, dbs)
-        head = _number(txn, dbs, b"head")
+        head = _number(txn, dbs, counters.HEAD)
         if head not in epochs or epochs[Epoch(head)].sealed:
             head = max((e for e, record in epochs.items() if not record.sealed), default=0)
         if not head:
@@ -129,15 +133,18 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
                 record = record._replace(sealed=True)
             txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
         last_epoch = max(epoch for epoch in epochs if epoch != fmt.ASIDE_EPOCH)
-        counters = {
-            b"head": head,
-            b"next_epoch": last_epoch + 1,
-            b"next_ino": _last(txn, dbs[b"inodes"]) + 1,
-            b"next_content": _last(txn, dbs[b"blockmap"]) + 1,
+        anchor = _number(txn, dbs, counters.ANCHOR)
+        following = {
+            counters.HEAD: head,
+            counters.ANCHOR: anchor if anchor in epochs else fmt.NO_EPOCH,
+            counters.NEXT_EPOCH: _following(txn, dbs, counters.NEXT_EPOCH, last_epoch),
+            counters.NEXT_INO: _following(txn, dbs, counters.NEXT_INO, _last_ino(txn, dbs)),
+            counters.NEXT_CONTENT: _following(
+                txn, dbs, counters.NEXT_CONTENT, _last(txn, dbs[b"blockmap"])
+            ),
         }
-        for name, least in counters.items():
-            kept = 0 if name == b"head" else _number(txn, dbs, name)
-            txn.put(name, fmt.pack_u64(max(least, kept)), db=dbs[META])
+        for name, number in following.items():
+            txn.put(name, fmt.pack_counter(number), db=dbs[META])
         txn.put(FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[META])
 
 
@@ -152,15 +159,86 @@ def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Pat
         with contextlib.suppress(FileNotFoundError):
             slots.append(-(-(store / heap.FILE).stat().st_size // BLOCK_SIZE) - 1)
         with contextlib.suppress(fmt.CorruptRecord):
-            slots.append(fmt.unpack_slot(bytes(txn.get(b"next_slot", db=dbs[META]) or b"")) - 1)
+            kept = bytes(txn.get(counters.NEXT_SLOT, db=dbs[META]) or b"")
+            slots.append(fmt.unpack_slot(kept) - 1)
         following = max(slots, default=-1) + 1
-        txn.put(b"next_slot", fmt.pack_slot(following), db=dbs[META])
+        txn.put(counters.NEXT_SLOT, fmt.pack_slot(following), db=dbs[META])
         txn.drop(dbs[b"freed"], delete=False)
 
 
 def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
-    value = txn.get(name, db=dbs[META])
-    return fmt.unpack_u64(bytes(value)) if value is not None and len(value) == 8 else 0
+    """A counter, also if one bit of it flipped; 0 if it is lost."""
+    value = bytes(txn.get(name, db=dbs[META]) or b"")
+    if not fmt.is_bare_counter(value):
+        value = fmt.mended(value) or bytes(8)
+    try:
+        return fmt.unpack_counter(value)
+    except fmt.CorruptRecord:
+        return 0
+
+
+def _following(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes, used: int) -> int:
+    """What a counter is to be: as it was if that can be told, else what the records say. The
+    numbers of what came and went since are lost with it, so some are left out."""
+    kept = _number(txn, dbs, name)
+    is_bare = fmt.is_bare_counter(bytes(txn.get(name, db=dbs[META]) or b""))
+    if used < kept and not (is_bare and kept > used + counters.AHEAD_MAX):
+        return kept
+    return used + 1 + _LEFT_OUT
+
+
+def _last_ino(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> int:
+    """The highest inode that is there, or that the ledger of the directory below tells of."""
+    return max(_last(txn, dbs[b"inodes"]), _last(txn, dbs[b"below"]), _last(txn, dbs[b"orphans"]))
+
+
+def _mend_names(env: lmdb.Environment, meta: Database) -> list[str]:
+    """Give what is under an unknown name the one that it had before a bit of it flipped."""
+    told = []
+    with env.begin(write=True) as txn:
+        names = {bytes(name) for name in txn.cursor(meta).iternext(values=False)}
+        for name in names - counters.NAMES:
+            value = bytes(txn.pop(name, db=meta) or b"")
+            before = [known for known in counters.NAMES - names if _differ_by_a_bit(known, name)]
+            told += [] if before else [f"the record {name!r} of the table meta makes no sense"]
+            for known in before:
+                txn.put(known, value, db=meta)
+    return told
+
+
+def _differ_by_a_bit(one: bytes, other: bytes) -> bool:
+    both = zip(one, other, strict=False)
+    return len(one) == len(other) and sum((a ^ b).bit_count() for a, b in both) == 1
+
+
+def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
+    """Put counters right that are facts of the workspace."""
+    with env.begin(write=True) as txn:
+        for name in facts.COUNTERS:
+            value = bytes(txn.get(name, db=dbs[b"facts"]) or b"")
+            number = _fact(value)
+            if value and number is None:
+                number = _used(txn, dbs, name)
+            if number is not None:
+                txn.put(name, fmt.pack_counter(number), db=dbs[b"facts"])
+
+
+def _fact(value: bytes) -> int | None:
+    try:
+        return facts.unpack_number(value)
+    except fmt.CorruptRecord:
+        whole = fmt.healed(value)
+        return None if whole is None else facts.unpack_number(whole)
+
+
+def _used(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
+    """What a counter among the facts is at least."""
+    if name == facts.NEXT_CHECKPOINT:
+        return 1 + max((int(r.info.get("id", -1)) for r in _epochs(txn, dbs).values()), default=-1)
+    if name == facts.NEXT_AUTHOR:
+        numbers = (fmt.author_number(bytes(key)) for key, _ in txn.cursor(dbs[b"authors"]))
+        return 1 + max((max(pair) for pair in numbers), default=0)
+    return 0
 
 
 def _last(txn: lmdb.Transaction, db: Database) -> int:

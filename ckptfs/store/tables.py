@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
-from ckptfs.store.standing import untouched
+from ckptfs.store.standing import NOBODY, Standing, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -35,26 +36,42 @@ class Plain:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._txn: Records
+        self.guard(0, NOBODY)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
+    def guard(self, place: int, standing: Standing) -> None:
+        """Ask somebody whether pages are whole, before LMDB is led to them."""
+        self._place = place
+        self._require, self._require_some = standing.require, standing.require_some
+        self._require_before, self._require_all = standing.require_before, standing.require_all
+
+    def require_whole(self) -> None:
+        """Refuse a table of which any page is damaged."""
+        self._require(self._place, b"", b"", False)
+
     def bind(self, txn: Records) -> None:
         self._txn = txn
 
     def get(self, key: bytes) -> bytes | None:
+        self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db)
 
     def put(self, key: bytes, value: bytes) -> None:
+        self._require(self._place, key, key, True)
         self._txn.put(key, value, db=self._db)
 
     def put_all(self, records: Iterable[tuple[bytes, bytes]]) -> None:
         """Put many records. In the order of their keys each costs a third of a `put`."""
+        records = list(records)
+        self._require_all(self._place, records)
         _put_all(self._txn, self._db, records)
 
     def add(self, key: bytes, value: bytes) -> bool:
         """Store the value unless the key is there already; say whether it was stored."""
+        self._require(self._place, key, key, True)
         return self._txn.put(key, value, overwrite=False, db=self._db)
 
     def tell(self, key: bytes, value: bytes | None) -> None:
@@ -70,10 +87,12 @@ class Plain:
             self._txn.shorten(self._db, key, Part(other, start, piece))
 
     def delete(self, key: bytes) -> bool:
+        self._require(self._place, key, key, True)
         return self._txn.delete(key, db=self._db)
 
     def pop(self, key: bytes) -> bytes | None:
         """Delete a record and return it."""
+        self._require(self._place, key, key, True)
         return self._txn.pop(key, db=self._db)
 
     def count(self) -> int:
@@ -81,6 +100,7 @@ class Plain:
 
     def floor(self, key: bytes) -> bytes | None:
         """The last key up to this one."""
+        self._require_before(self._place, key)
         with contextlib.closing(self._txn.cursor(self._db)) as cursor:
             if cursor.set_range(key):
                 return cursor.key() if cursor.key() == key or cursor.prev() else None
@@ -88,6 +108,7 @@ class Plain:
 
     def ceiling(self, key: bytes) -> bytes | None:
         """The first key from this one on."""
+        self._require(self._place, key, key, False)
         with contextlib.closing(self._txn.cursor(self._db)) as cursor:
             found = cursor.set_range(key) if key else cursor.first()
             return cursor.key() if found else None
@@ -117,7 +138,7 @@ def _walk(
     start = after + b"\0" if after else prefix
     while True:
         # The transaction of now: a commit may have come between.
-        batch = _batch(table._txn, table._db, prefix, start)
+        batch = _batch(table, prefix, start)
         if resting is not None and resting.rest.used:
             # Looked for anew each time: between two batches records may go from one to the other.
             more = resting.rest.batch(resting.kind, prefix, start, _BATCH)
@@ -125,12 +146,14 @@ def _walk(
         yield from batch
         if len(batch) < _BATCH:
             return
+        interrupts.check()
         start = batch[-1][0] + b"\0"
 
 
-def _batch(txn: Records, db: Database, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
+def _batch(table: Plain | Versioned, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
-    with contextlib.closing(txn.cursor(db)) as cursor:
+    whole_to = table._require_some(table._place, start, prefix)
+    with contextlib.closing(table._txn.cursor(table._db)) as cursor:
         if not (cursor.set_range(start) if start else cursor.first()):
             return found
         for key, value in cursor:
@@ -139,6 +162,8 @@ def _batch(txn: Records, db: Database, prefix: bytes, start: bytes) -> list[tupl
             found.append((key, value))
             if len(found) == _BATCH:
                 break
+            if whole_to is not None and key >= whole_to:
+                whole_to = table._require_some(table._place, key, prefix)
     return found
 
 
@@ -248,10 +273,21 @@ class Versioned:
         self.touch: Callable[[bytes], object] = untouched
         self._txn: Records
         self._cursor: Cursor
+        self.guard(0, NOBODY)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
+
+    def guard(self, place: int, standing: Standing) -> None:
+        """Ask somebody whether pages are whole, before LMDB is led to them."""
+        self._place = place
+        self._require, self._require_some = standing.require, standing.require_some
+        self._require_before, self._require_all = standing.require_before, standing.require_all
+
+    def require_whole(self) -> None:
+        """Refuse a table of which any page is damaged."""
+        self._require(self._place, b"", b"", False)
 
     def bind(self, txn: Records) -> None:
         self._txn = txn
@@ -264,7 +300,9 @@ class Versioned:
         if rest.used and rest.anchor not in view.seen and rest.concerns(view):
             return self._newest(entity, view.seen)
         cursor = self._cursor
-        if not cursor.set_range(entity + view.first):
+        key = entity + view.first
+        self._require(self._place, key, entity, False)
+        if not cursor.set_range(key):
             return None
         seen = view.seen
         while True:
@@ -278,11 +316,15 @@ class Versioned:
 
     def drops(self, epoch: Epoch, entity: bytes) -> bool:
         """Whether an epoch wrote that the entity is gone; not of one at rest."""
-        return self._txn.get(entity + suffix_of(epoch), db=self._db) == GONE
+        key = entity + suffix_of(epoch)
+        self._require(self._place, key, key, False)
+        return self._txn.get(key, db=self._db) == GONE
 
     def own(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view's own epoch wrote (GONE if it says so), or None."""
-        own = self._txn.get(entity + view.suffix, db=self._db)
+        key = entity + view.suffix
+        self._require(self._place, key, key, False)
+        own = self._txn.get(key, db=self._db)
         if own is None and self._rest.used and not view.writable:
             return self._rest.get(self.kind, entity + view.suffix)
         return own
@@ -295,6 +337,7 @@ class Versioned:
 
     def _standing(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(suffix, record) of each version of an entity that is not at rest."""
+        self._require(self._place, entity, entity, False)
         more = self._cursor.set_range(entity)
         while more:
             key, value = self._cursor.item()
@@ -311,7 +354,9 @@ class Versioned:
         if self._rest.used and self._rest.concerns(view):
             return self._newest(entity, inherited)
         cursor = self._cursor
-        if not cursor.set_range(entity + view.suffix):
+        key = entity + view.suffix
+        self._require(self._place, key, entity, False)
+        if not cursor.set_range(key):
             return None
         while True:
             key, value = cursor.item()
@@ -335,7 +380,9 @@ class Versioned:
             self._rest.wake(self.kind, entity)
         self.changed += 1
         self.touch(entity)
-        return self._txn.replace(entity + view.suffix, value, db=self._db)
+        key = entity + view.suffix
+        self._require(self._place, key, key, True)
+        return self._txn.replace(key, value, db=self._db)
 
     def tell(self, view: View, entity: bytes, value: bytes) -> None:
         """Have the journal note what the view's epoch, which has a record of the entity, is to put
@@ -359,7 +406,9 @@ class Versioned:
             records = list(records)
             for entity, _ in records:
                 self.touch(entity)
-        _put_all(self._txn, self._db, ((entity + suffix, value) for entity, value in records))
+        keyed = [(entity + suffix, value) for entity, value in records]
+        self._require_all(self._place, keyed)
+        _put_all(self._txn, self._db, keyed)
 
     def drop(self, view: View, entity: bytes) -> bytes | None:
         """Make the entity absent in the view; return the record its own epoch had written."""
@@ -373,7 +422,9 @@ class Versioned:
             self._rest.wake(self.kind, entity)
         self.changed += 1
         self.touch(entity)
-        own = self._txn.pop(entity + view.suffix, db=self._db)
+        key = entity + view.suffix
+        self._require(self._place, key, key, True)
+        own = self._txn.pop(key, db=self._db)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
         return own
@@ -384,7 +435,9 @@ class Versioned:
             self._rest.wake(self.kind, entity)
         self.changed += 1
         self.touch(entity)
-        return self._txn.pop(entity + view.suffix, db=self._db)
+        key = entity + view.suffix
+        self._require(self._place, key, key, True)
+        return self._txn.pop(key, db=self._db)
 
     def walk(self, view: View, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """(entity, record) of everything the view sees under ``prefix``, in order.
@@ -400,6 +453,7 @@ class Versioned:
             yield from batch
             if not start:
                 return
+            interrupts.check()
 
     def _walk_deeper(
         self, view: View, prefix: bytes, start: bytes
@@ -420,6 +474,7 @@ class Versioned:
         seen = view.seen
         length = len(prefix)
         last = b""
+        whole_to = self._require_some(self._place, start, prefix)
         more = cursor.set_range(start)
         while more:
             key, value = cursor.item()
@@ -432,21 +487,26 @@ class Versioned:
                     if len(found) == _BATCH:
                         return found, entity
                     found.append((entity, value))
+            if whole_to is not None and key >= whole_to:
+                whole_to = self._require_some(self._place, key, prefix)
             more = cursor.next()
         return found, b""
 
     def rewrite(self, key: bytes, value: bytes) -> None:
         """Put a record behind the back of `changes`, by its whole key: for repairs, and for what
         comes from rest."""
+        self._require(self._place, key, key, True)
         self._txn.put(key, value, db=self._db)
 
     def erase(self, key: bytes) -> None:
         """Remove a record behind the back of `changes`, by its whole key: for repairs, and for what
         goes to rest."""
+        self._require(self._place, key, key, True)
         self._txn.delete(key, db=self._db)
 
     def stands(self, key: bytes) -> bool:
         """Whether a record is in the table itself, by its whole key."""
+        self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db) is not None
 
     def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:

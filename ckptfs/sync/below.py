@@ -3,6 +3,12 @@
 Owns every call that reads or changes the directory below. A symbolic link is never followed, not
 even one that is swapped in while we look: every name is one component, resolved against the
 descriptor of a directory that was itself opened that way. Knows nothing of the store.
+
+Others may own the directory, or write to it, and exchange what stands under a name at any moment.
+So nothing that exists gets another owner, mode, time or attribute by name: it is pinned (`pin`),
+compared with what was accepted, and changed by that descriptor. What is made is a new inode that
+is known by its descriptor from the start, or is checked to be new. Entries come and go with the
+rights of the directory's owner (`credentials`).
 """
 
 from __future__ import annotations
@@ -13,15 +19,24 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
+from ckptfs.sync.credentials import acting_for, current_uid
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO that took a file's place must not make us wait for its writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # Without leaving a trace in the access time; not everyone may.
-_DIRECTORY_QUIETLY, _FILE_QUIETLY = _DIRECTORY | os.O_NOATIME, _FILE | os.O_NOATIME
+_DIRECTORY_QUIETLY, _FILE_QUIETLY = DIRECTORY | os.O_NOATIME, _FILE | os.O_NOATIME
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# A name itself, neither read nor followed nor opened in any way that a device would notice.
+_PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: Set-user-id and set-group-id.
+SET_ID = stat.S_ISUID | stat.S_ISGID
 
 _USER = "user."
 _NO_XATTRS = (errno.ENOTSUP, errno.ENOSYS, errno.EPERM)
@@ -63,11 +78,37 @@ def look_into(fd: int) -> os.stat_result:
     return tame(os.fstat(fd))
 
 
+def identity(seen: os.stat_result) -> tuple[int, int]:
+    """The same for all names of one inode, and for no other as long as it is held open."""
+    return seen.st_dev, seen.st_ino
+
+
+def exchanged() -> OSError:
+    """What stands under a name is not what we looked at, or made."""
+    return OSError(errno.ESTALE, "it changed while it was looked at")
+
+
+def open_root(path: Path) -> int:
+    """A directory by its absolute path, in which no component may be a symbolic link: what was
+    resolved before must not lead elsewhere now."""
+    fd = os.open("/", _WAY)
+    for name in path.parts[1:-1]:
+        try:
+            inner = os.open(name, _WAY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    try:
+        return os.open(path.name or ".", DIRECTORY, dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
 def open_directory(dir_fd: int, name: bytes) -> int:
     try:
         return os.open(name, _DIRECTORY_QUIETLY, dir_fd=dir_fd)
     except PermissionError:
-        return os.open(name, _DIRECTORY, dir_fd=dir_fd)
+        return os.open(name, DIRECTORY, dir_fd=dir_fd)
 
 
 def open_file(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
@@ -79,8 +120,21 @@ def open_file(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
     seen = os.fstat(fd)
     if not stat.S_ISREG(seen.st_mode):
         os.close(fd)
-        raise OSError(errno.ESTALE, "it changed while it was looked at")
+        raise exchanged()
     return fd, tame(seen)
+
+
+def pin(dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
+    """Hold what stands under a name, whatever it is, and its attributes. `by_descriptor` is how
+    to act on it."""
+    fd = os.open(name, _PIN, dir_fd=dir_fd)
+    return fd, look_into(fd)
+
+
+def by_descriptor(fd: int) -> str:
+    """A path to what a descriptor holds and to nothing else: chmod(2) and its like take no
+    descriptor that was opened with O_PATH."""
+    return f"/proc/self/fd/{fd}"
 
 
 def target_of(dir_fd: int, name: bytes) -> bytes:
@@ -103,8 +157,9 @@ def entries_in(fd: int) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
                 yield name, entry
 
 
-def user_xattrs(fd: int) -> dict[bytes, bytes]:
-    """The user's extended attributes of an open file or directory; none where there are no such."""
+def user_xattrs(fd: int | str) -> dict[bytes, bytes]:
+    """The user's extended attributes of an open file or directory, or of what `by_descriptor`
+    leads to; none where there are no such."""
     try:
         names = os.listxattr(fd)
     except OSError as error:
@@ -120,44 +175,134 @@ def user_xattrs(fd: int) -> dict[bytes, bytes]:
 
 
 def create(dir_fd: int, name: bytes) -> int:
+    """A new file that nobody else can open until it is given to somebody. So it is our own at
+    first, also in a directory of another user."""
     return os.open(name, _NEW, 0o600, dir_fd=dir_fd)
+
+
+def make_directory(dir_fd: int, name: bytes, uid: int) -> None:
+    """A new directory that is to be of ``uid``; `Descent.enter_new` goes into it."""
+    directory = os.fstat(dir_fd)
+    if uid == directory.st_uid:
+        with acting_for(directory):
+            os.mkdir(name, 0o700, dir_fd=dir_fd)
+    else:
+        os.mkdir(name, 0o700, dir_fd=dir_fd)
+
+
+def make_special(
+    dir_fd: int, name: bytes, mode: int, uid: int, *, rdev: int = 0, target: bytes = b""
+) -> int:
+    """A new link or node that is to be of ``uid``, pinned."""
+    directory = os.fstat(dir_fd)
+    if uid == directory.st_uid and not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
+        with acting_for(directory):
+            maker = current_uid()
+            _make_special(dir_fd, name, mode, rdev, target)
+    else:
+        # A device needs a capability of root's; it is what its number says, whoever made it.
+        maker = os.geteuid()
+        _make_special(dir_fd, name, mode, rdev, target)
+    fd, made = pin(dir_fd, name)
+    is_ours = (
+        stat.S_IFMT(made.st_mode) == stat.S_IFMT(mode)
+        and made.st_uid in (maker, directory.st_uid)
+        and made.st_rdev == rdev
+        and made.st_nlink == 1
+    )
+    if not is_ours:
+        os.close(fd)
+        raise exchanged()
+    return fd
+
+
+def _make_special(dir_fd: int, name: bytes, mode: int, rdev: int, target: bytes) -> None:
+    if stat.S_ISLNK(mode):
+        os.symlink(target, name, dir_fd=dir_fd)
+    else:
+        os.mknod(name, stat.S_IFMT(mode) | 0o600, rdev, dir_fd=dir_fd)
+
+
+def link(
+    source: int, old: bytes, wanted: tuple[int, int], dir_fd: int, new: bytes
+) -> os.stat_result:
+    """A further name for the very inode that ``wanted`` identifies."""
+    fd, seen = pin(source, old)
+    try:
+        if identity(seen) != wanted:
+            raise exchanged()
+        os.link(by_descriptor(fd), new, dst_dir_fd=dir_fd, follow_symlinks=True)
+        return look_into(fd)
+    finally:
+        os.close(fd)
+
+
+# -- names that come and go ------------------------------------------------------------------------
+
+
+def rename(dir_fd: int, old: bytes, new: bytes) -> None:
+    """Let something of our own take a name, within one directory."""
+    with acting_for(os.fstat(dir_fd)):
+        os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+
+def unlink(dir_fd: int, name: bytes) -> None:
+    with acting_for(os.fstat(dir_fd)):
+        os.unlink(name, dir_fd=dir_fd)
+
+
+def rmdir(dir_fd: int, name: bytes) -> None:
+    with acting_for(os.fstat(dir_fd)):
+        os.rmdir(name, dir_fd=dir_fd)
 
 
 def discard(dir_fd: int, name: bytes) -> None:
     """Remove something of our own, if it is there."""
     with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=dir_fd)
+        unlink(dir_fd, name)
 
 
-def set_owner(fd: int, uid: int, gid: int, seen: os.stat_result) -> None:
+def move_directory(source: int, old: bytes, below_ino: int, dest: int, new: bytes) -> None:
+    """Move the directory of an inode number to another place, and nothing else: not with the
+    rights of an owner, since the two places may have two, so what was moved is looked at."""
+    if not _is_directory_at(source, old, below_ino):
+        raise exchanged()
+    os.rename(old, new, src_dir_fd=source, dst_dir_fd=dest)
+    if not _is_directory_at(dest, new, below_ino):
+        with contextlib.suppress(OSError):
+            os.rename(new, old, src_dir_fd=dest, dst_dir_fd=source)
+        raise exchanged()
+
+
+def _is_directory_at(dir_fd: int, name: bytes, below_ino: int) -> bool:
+    seen = look(dir_fd, name)
+    return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == below_ino
+
+
+# -- attributes, by descriptor ---------------------------------------------------------------------
+
+
+def set_owner(fd: int | str, uid: int, gid: int, seen: os.stat_result) -> None:
     """Give an open file or directory to its owner; not being allowed to is no error."""
     if (seen.st_uid, seen.st_gid) != (uid, gid):
         with contextlib.suppress(PermissionError):
-            os.fchown(fd, uid, gid)
+            os.chown(fd, uid, gid)
 
 
-def set_owner_at(dir_fd: int, name: bytes, uid: int, gid: int, seen: os.stat_result) -> None:
-    if (seen.st_uid, seen.st_gid) != (uid, gid):
-        with contextlib.suppress(PermissionError):
-            os.chown(name, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
+def permitted_mode(mode: int, uid: int, gid: int, now: os.stat_result) -> int:
+    """The permissions to give a file. Set-id bits are for the owner they were meant for: a file
+    that could not be given to that one must not run with the rights of another."""
+    permissions = stat.S_IMODE(mode)
+    if not stat.S_ISREG(now.st_mode):
+        return permissions
+    if now.st_uid != uid:
+        permissions &= ~stat.S_ISUID
+    if now.st_gid != gid:
+        permissions &= ~stat.S_ISGID
+    return permissions
 
 
-def set_mode_at(dir_fd: int, name: bytes, mode: int) -> None:
-    """chmod of something that cannot be opened: a FIFO, socket or device of our own making."""
-    # There is no chmod that does not follow links before Linux 6.6; /proc gives one.
-    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        if not stat.S_ISLNK(os.fstat(fd).st_mode):
-            os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode))
-    finally:
-        os.close(fd)
-
-
-def set_times_at(dir_fd: int, name: bytes, atime_ns: int, mtime_ns: int) -> None:
-    os.utime(name, ns=(atime_ns, mtime_ns), dir_fd=dir_fd, follow_symlinks=False)
-
-
-def set_user_xattrs(fd: int, wanted: dict[bytes, bytes]) -> bool:
+def set_user_xattrs(fd: int | str, wanted: dict[bytes, bytes]) -> bool:
     """Make the user's extended attributes these; say whether the file system below has such."""
     try:
         present = user_xattrs(fd)
@@ -181,138 +326,3 @@ def make_durable(fd: int) -> None:
     if _libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-# -- the way down ----------------------------------------------------------------------------------
-
-
-class Descent:
-    """The open directories from a root down to where we are.
-
-    At most ``limit`` of them are kept open. The way back to one that was closed goes through
-    "..", and is taken only if that is the very directory we came from. The root stays open always:
-    while the mount covers it, ".." would lead onto the mount.
-    """
-
-    def __init__(self, root_fd: int, *, limit: int = 100) -> None:
-        self._limit = limit
-        self._fds: list[int | None] = [os.open(b".", _DIRECTORY, dir_fd=root_fd)]
-        root = os.fstat(self.fd)
-        self.device = root.st_dev
-        self._identities = [(root.st_dev, root.st_ino)]
-        self.names: list[bytes] = []
-
-    @property
-    def fd(self) -> int:
-        fd = self._fds[-1]
-        if fd is None:
-            raise AssertionError("the innermost directory is always open")
-        return fd
-
-    @property
-    def root_fd(self) -> int:
-        fd = self._fds[0]
-        if fd is None:
-            raise AssertionError("the root is always open")
-        return fd
-
-    def path(self, *names: bytes) -> bytes:
-        return b"/".join((*self.names, *names))
-
-    def enter(self, name: bytes) -> os.stat_result:
-        fd = open_directory(self.fd, name)
-        seen = look_into(fd)
-        if seen.st_dev != self.device:
-            os.close(fd)
-            raise OSError(errno.EXDEV, "another file system is mounted here")
-        self._fds.append(fd)
-        self._identities.append((seen.st_dev, seen.st_ino))
-        self.names.append(name)
-        self._close_one_too_many()
-        return seen
-
-    def _close_one_too_many(self) -> None:
-        depth = len(self._fds) - self._limit
-        if depth > 0:
-            fd = self._fds[depth]
-            if fd is not None:
-                os.close(fd)
-                self._fds[depth] = None
-
-    def leave(self) -> None:
-        left = self.fd
-        try:
-            if self._fds[-2] is None:
-                self._fds[-2] = self._reopen(left, self._identities[-2])
-        finally:
-            self._fds.pop()
-            self._identities.pop()
-            self.names.pop()
-            os.close(left)
-
-    def _reopen(self, below: int, identity: tuple[int, int]) -> int:
-        fd = os.open(b"..", _DIRECTORY, dir_fd=below)
-        seen = os.fstat(fd)
-        if (seen.st_dev, seen.st_ino) != identity:
-            os.close(fd)
-            raise OSError(errno.ESTALE, "a directory was moved while it was looked at")
-        return fd
-
-    def close(self) -> None:
-        for fd in self._fds:
-            if fd is not None:
-                os.close(fd)
-        self._fds.clear()
-
-
-@contextlib.contextmanager
-def descend(root_fd: int) -> Iterator[Descent]:
-    descent = Descent(root_fd)
-    try:
-        yield descent
-    finally:
-        descent.close()
-
-
-@contextlib.contextmanager
-def directory_at(root_fd: int, names: tuple[bytes, ...]) -> Iterator[int]:
-    """A directory that is not on the way we are on, opened component by component."""
-    fd = os.open(b".", _DIRECTORY, dir_fd=root_fd)
-    try:
-        for name in names:
-            inner = open_directory(fd, name)
-            os.close(fd)
-            fd = inner
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def count_entries(dir_fd: int) -> int:
-    """How many entries there are, for a progress bar; what cannot be read is not counted."""
-    count = 0
-    with descend(dir_fd) as down:
-        waiting = [_directories_in(down)]
-        while waiting:
-            found, names = waiting[-1]
-            count += found
-            waiting[-1] = (0, names)
-            if names:
-                with contextlib.suppress(OSError):
-                    down.enter(names.pop())
-                    waiting.append(_directories_in(down))
-            else:
-                waiting.pop()
-                if waiting:
-                    down.leave()
-    return count
-
-
-def _directories_in(down: Descent) -> tuple[int, list[bytes]]:
-    count, names = 0, []
-    with contextlib.suppress(OSError), os.scandir(down.fd) as entries:
-        for entry in entries:
-            count += 1
-            if entry.is_dir(follow_symlinks=False):
-                names.append(os.fsencode(entry.name))
-    return count, names

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from xxhash import xxh3_64_digest, xxh3_128_intdigest
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes, Inode
 from ckptfs.store import View
@@ -183,6 +184,19 @@ def digest_stored(fs: Filesystem, view: View, inode: Inode) -> bytes:
     return digest.value()
 
 
+def is_equal(fs: Filesystem, view: View, inode: Inode, fd: int, seen: os.stat_result) -> bool:
+    """Whether a file of the store and one below read the same. Bytes, not digests."""
+    if inode.size != seen.st_size:
+        return False
+    return all(
+        _is_same(fs.read(view, inode.ino, number * BLOCK_SIZE, len(data)), data)
+        for number, data in blocks_below(fd, seen)
+    ) and all(
+        _is_same(read_exactly(fd, number * BLOCK_SIZE, len(data)), data)
+        for number, data in blocks_stored(fs, view, inode)
+    )
+
+
 # -- copying ---------------------------------------------------------------------------------------
 
 
@@ -241,6 +255,7 @@ def copy_out(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     digest = Digest(inode.size)
     end = 0
     for number, data in blocks_stored(fs, view, inode):
+        interrupts.between()
         digest.add(number, data)
         end = number * BLOCK_SIZE
         write_all(fd, data, end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from ckptfs.model import ROOT_INO, Ino, Inode
-from ckptfs.sync.below import Descent
+from ckptfs.sync.descent import Descent
 from ckptfs.sync.intake import Intake
 from ckptfs.sync.ledger import UNFINISHED, Ledger, Record, ino_of, is_directory
 from ckptfs.sync.results import Tally

@@ -143,6 +143,8 @@ class Intake:
     def _place(self, leaf: Leaf, parent: Ino, name: bytes) -> Inode:
         """What most files are: small, with one name, in a new directory."""
         data = leaf.read_small()
+        if leaf.closed_since():
+            raise below.exchanged()
         inode = self.fs.bulk.place(self.view, parent, name, leaf.seen, data)
         self.tally.bytes += len(data)
         if leaf.xattrs:
@@ -173,13 +175,15 @@ class Intake:
         self.tally.bytes += leaf.seen.st_size
 
     def _copy(self, leaf: Leaf, inode: Inode) -> None:
-        if not leaf.is_small:
+        if leaf.is_small:
+            data = leaf.read_small()
+            if data:
+                self.fs.write(self.view, inode.ino, 0, data)
+        else:
             pause = partial(self._pause, inode.ino)
             leaf.found(content.copy_in(self.fs, self.view, inode, leaf.fd, leaf.seen, pause))
-            return
-        data = leaf.read_small()
-        if data:
-            self.fs.write(self.view, inode.ino, 0, data)
+        if leaf.closed_since():
+            raise below.exchanged()
 
     def make_directory(
         self, parent: Ino, name: bytes, seen: os.stat_result, *, fresh: bool = False
@@ -215,9 +219,17 @@ class Intake:
         pause = partial(self._pause, inode.ino)
         changed, digest = content.update_in(self.fs, self.view, inode, leaf.fd, leaf.seen, pause)
         leaf.found(digest)
+        closed = leaf.closed_since()
+        if closed is not None:
+            rights = Attributes(mode=closed.st_mode, uid=closed.st_uid, gid=closed.st_gid)
+            self.fs.setattr(self.view, inode.ino, rights)
         if changed:
             self.tally.bytes += leaf.seen.st_size
         return changed
+
+    def has_bytes_of(self, leaf: Leaf, inode: Inode) -> bool:
+        """Whether a file of the store reads like one below, byte by byte."""
+        return content.is_equal(self.fs, self.view, inode, leaf.fd, leaf.seen)
 
     def join_group(self, seen: os.stat_result, inode: Inode) -> None:
         """Say that the hard links of a file below stand for this inode, which had its name before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Inode
@@ -15,31 +16,46 @@ from ckptfs.store import View
 from ckptfs.sync import below, content
 from ckptfs.sync.leaf import special_digest
 
+#: Said of a file whose set-id bits had to stay away; see `below.permitted_mode`.
+NO_SET_ID = "written without its set-id bits, since it could not be given to its owner"
+
+
+class Laid(NamedTuple):
+    """A new entry: the digests of its content and its extended attributes, its identity below, and
+    whether it has the mode it should have."""
+
+    digest: bytes
+    xattrs: bytes
+    identity: tuple[int, int]
+    whole: bool
+
 
 def xattrs_of(fs: Filesystem, view: View, inode: Inode) -> dict[bytes, bytes]:
     names = fs.listxattr(view, inode.ino)
     return {name: fs.getxattr(view, inode.ino, name) for name in names}
 
 
-def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> tuple[bytes, bytes]:
-    """Make a new file, link or node with everything it has; return the digests of its content and
-    of its extended attributes."""
+def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> Laid:
+    """Make a new file, link or node with everything it has."""
     if inode.is_file:
         return _lay_file(fs, view, inode, dir_fd, name)
-    if inode.is_link:
-        os.symlink(inode.target, name, dir_fd=dir_fd)
-    else:
-        os.mknod(name, stat.S_IFMT(inode.mode) | 0o600, inode.rdev, dir_fd=dir_fd)
-    dress_at(dir_fd, name, inode)
-    return special_digest(inode.mode, inode.rdev, inode.target), b""
+    fd = below.make_special(
+        dir_fd, name, inode.mode, inode.uid, rdev=inode.rdev, target=inode.target
+    )
+    try:
+        now = dress_pinned(fd, inode)
+        digest = special_digest(inode.mode, inode.rdev, inode.target)
+        return Laid(digest, b"", below.identity(now), whole=True)
+    finally:
+        os.close(fd)
 
 
-def _lay_file(
-    fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes
-) -> tuple[bytes, bytes]:
+def _lay_file(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> Laid:
     fd = below.create(dir_fd, name)
     try:
-        return _fill(fs, view, inode, fd), dress(fs, view, inode, fd)
+        digest = _fill(fs, view, inode, fd)
+        dressed = dress(fs, view, inode, fd)
+        return Laid(digest, dressed.xattrs, below.identity(dressed.now), dressed.whole)
     finally:
         os.close(fd)
 
@@ -53,23 +69,42 @@ def _fill(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
     return content.digest_of_one(data)
 
 
-def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> bytes:
+class Dressed(NamedTuple):
+    """What an open file or directory got."""
+
+    xattrs: bytes
+    #: As it was before the mode and the times.
+    now: os.stat_result
+    whole: bool
+
+
+def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> Dressed:
     """Give an open file or directory its attributes; the times last: the rest changes them."""
-    seen = os.fstat(fd)
-    below.set_owner(fd, inode.uid, inode.gid, seen)
+    now = _give(fd, inode)
+    mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
     # A change of owner takes set-id bits away, so the mode comes behind it.
-    os.fchmod(fd, stat.S_IMODE(inode.mode))
+    os.fchmod(fd, mode)
     xattrs = xattrs_of(fs, view, inode)
     if xattrs:
         below.set_user_xattrs(fd, xattrs)
     os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
-    return content.digest_of_xattrs(xattrs)
+    return Dressed(content.digest_of_xattrs(xattrs), now, mode == stat.S_IMODE(inode.mode))
 
 
-def dress_at(dir_fd: int, name: bytes, inode: Inode) -> None:
-    """`dress` for what cannot be opened, or is not worth it: everything but extended attributes."""
-    seen = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    below.set_owner_at(dir_fd, name, inode.uid, inode.gid, seen)
-    if not inode.is_link:
-        below.set_mode_at(dir_fd, name, inode.mode)
-    below.set_times_at(dir_fd, name, inode.atime_ns, inode.mtime_ns)
+def dress_pinned(fd: int, inode: Inode) -> os.stat_result:
+    """`dress` for what is pinned, not open: everything but extended attributes."""
+    path = below.by_descriptor(fd)
+    now = _give(fd, inode, path)
+    if not stat.S_ISLNK(now.st_mode):
+        os.chmod(path, below.permitted_mode(inode.mode, inode.uid, inode.gid, now))
+    os.utime(path, ns=(inode.atime_ns, inode.mtime_ns))
+    return now
+
+
+def _give(fd: int, inode: Inode, path: str | None = None) -> os.stat_result:
+    """Give it to its owner, as far as we may; return what it then is."""
+    seen = os.fstat(fd)
+    if (seen.st_uid, seen.st_gid) == (inode.uid, inode.gid):
+        return seen
+    below.set_owner(fd if path is None else path, inode.uid, inode.gid, seen)
+    return os.fstat(fd)

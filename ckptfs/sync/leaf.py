@@ -86,6 +86,15 @@ class Leaf:
         self._data = content.read_exactly(self._fd, 0, self.seen.st_size)
         return self._data
 
+    def closed_since(self) -> os.stat_result | None:
+        """The attributes now, if owner or mode changed since the file was opened: what was read
+        may have been written behind a chmod, for fewer eyes than the mode that we saw."""
+        now = below.look_into(self._fd)
+        then = self.seen
+        if (now.st_mode, now.st_uid, now.st_gid) == (then.st_mode, then.st_uid, then.st_gid):
+            return None
+        return now
+
     @property
     def digest(self) -> bytes:
         if not self._digest:

@@ -9,6 +9,7 @@ import stat
 from functools import partial
 
 from ckptfs.model import Attributes, Inode
+from ckptfs.sync.below import SET_ID
 from ckptfs.sync.decide import Action, Side, decide
 from ckptfs.sync.frames import Frame, Scene
 from ckptfs.sync.intake import agrees, attributes_of, merged
@@ -123,7 +124,9 @@ def _update(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
     taken = _replace(scene, frame, leaf, inode, record)
     changed = taken is not None
     if taken is None:
+        inode, given = _take_rights(scene, leaf, inode, record, store_same=True)
         changed, taken = _rewrite(scene, frame, leaf, inode)
+        changed = changed or given
         if intake.merge_xattrs(taken, leaf.xattrs, record, store_same=True):
             changed = True
         if record.is_half_done:
@@ -151,6 +154,26 @@ def _replace(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Recor
     if outranked or shared or other_type or other_node:
         return intake.replace(leaf, scene.place(frame), leaf.name, inode)
     return None
+
+
+def _take_rights(
+    scene: Scene, leaf: Leaf, inode: Inode, record: Record, *, store_same: bool
+) -> tuple[Inode, bool]:
+    """Give the inode owner and mode from below before the content comes: a pass that ends in the
+    middle must not leave the rights of one file on the bytes of another."""
+    if not leaf.is_file or _below_rights(leaf) == _rights(inode.mode, inode.uid, inode.gid):
+        return inode, False
+    wanted = merged(leaf.seen, record, inode, store_same=store_same, take_mtime=False)
+    if record.is_half_done:
+        wanted = attributes_of(leaf.seen)
+    if wanted is None:
+        # The store has an owner that the file below could not be given to.
+        bare = inode.mode & ~SET_ID
+        return (
+            inode if bare == inode.mode else scene.intake.dress(inode, Attributes(mode=bare))
+        ), False
+    rights = Attributes(mode=wanted.mode, uid=wanted.uid, gid=wanted.gid)
+    return scene.intake.dress(inode, rights), True
 
 
 def _rewrite(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode) -> tuple[bool, Inode]:
@@ -187,10 +210,58 @@ def _compare(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Recor
             _agree(scene, frame, leaf, inode, same_content=True)
         else:
             _keep_both(scene, frame, leaf)
-    elif leaf.digest in (record.digest, in_store):
-        _merge_attributes(scene, frame, leaf, inode, record, same_content=leaf.digest == in_store)
-    elif in_store == record.digest:
+    elif leaf.digest == in_store:
+        _merge_same_content(scene, frame, leaf, inode, record)
+    elif leaf.digest == record.digest and _may_keep_content(leaf, inode, record):
+        _merge_attributes(scene, frame, leaf, inode, record, same_content=False)
+    elif in_store == record.digest and _may_take_content(leaf, inode, record):
         _merge_content(scene, frame, leaf, inode, record)
+    else:
+        _keep_both(scene, frame, leaf)
+
+
+Rights = tuple[int, int, int]
+
+
+def _rights(mode: int, uid: int, gid: int) -> Rights:
+    """In whose name a file speaks, and with whose rights it runs. These belong to the content: one
+    side's must never be put on the other side's bytes, which somebody else may have written."""
+    return uid, gid, mode & SET_ID
+
+
+def _below_rights(leaf: Leaf) -> Rights:
+    return _rights(leaf.seen.st_mode, leaf.seen.st_uid, leaf.seen.st_gid)
+
+
+def _opens_up(mode: int, than: int, leaf: Leaf, record: Record) -> bool:
+    """Whether a mode lets more people in than another, and another file took the name below: one
+    that was open in place of this one must not open it, nor the reverse."""
+    return leaf.seen.st_ino != record.below_ino and bool(mode & ~than & 0o777)
+
+
+def _may_keep_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
+    """Whether the store's content can take the attributes that changed below."""
+    known = (_rights(*record[:3]), _rights(inode.mode, inode.uid, inode.gid))
+    taken = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
+    return _below_rights(leaf) in known and not _opens_up(taken, inode.mode, leaf, record)
+
+
+def _may_take_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
+    """Whether the content from below can take the attributes that changed in the store."""
+    stored = _rights(inode.mode, inode.uid, inode.gid)
+    known = (_rights(*record[:3]), _below_rights(leaf))
+    kept = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
+    return stored in known and not _opens_up(kept, leaf.seen.st_mode, leaf, record)
+
+
+def _merge_same_content(
+    scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Record
+) -> None:
+    """Both sides came to the same digest. That can be made to collide, so the bytes are compared
+    before the store's take on rights from below."""
+    safe = not leaf.is_file or _may_keep_content(leaf, inode, record)
+    if safe or scene.intake.has_bytes_of(leaf, inode):
+        _merge_attributes(scene, frame, leaf, inode, record, same_content=True)
     else:
         _keep_both(scene, frame, leaf)
 
@@ -229,6 +300,7 @@ def _merge_content(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record:
     intake = scene.intake
     taken = _replace(scene, frame, leaf, inode, record)
     if taken is None:
+        inode, _ = _take_rights(scene, leaf, inode, record, store_same=False)
         _, taken = _rewrite(scene, frame, leaf, inode)
         intake.merge_xattrs(taken, leaf.xattrs, record, store_same=False)
         wanted = merged(leaf.seen, record, taken, store_same=False, take_mtime=True)

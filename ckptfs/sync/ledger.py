@@ -97,6 +97,15 @@ class Record(NamedTuple):
             and self.gid == seen.st_gid
         )
 
+    def is_directory(self, seen: os.stat_result) -> bool:
+        """Whether this is the directory that the record is of, whatever changed in it. Where inode
+        numbers are not kept it still is if nothing changed: to move another directory to its place
+        moves that one's ctime, which nobody can set."""
+        return stat.S_ISDIR(seen.st_mode) and (
+            self.below_ino == seen.st_ino
+            or (self.ctime_ns, self.mtime_ns) == (seen.st_ctime_ns, seen.st_mtime_ns)
+        )
+
 
 def signature(seen: os.stat_result) -> bytes:
     """How a record of this very entry would begin."""

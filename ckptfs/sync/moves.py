@@ -18,6 +18,7 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.sync import below
+from ckptfs.sync.descent import directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Ledger, ino_of, is_directory
 
@@ -165,7 +166,7 @@ def _note(fs: Filesystem, ledger: Ledger, move: Move, wrong: Place, right: Place
 
 
 def _stands_at(root_fd: int, move: Move, path: Names) -> bool:
-    with contextlib.suppress(OSError), below.directory_at(root_fd, path[:-1]) as fd:
+    with contextlib.suppress(OSError), directory_at(root_fd, path[:-1]) as fd:
         seen = below.look(fd, path[-1])
         return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == move.below_ino
     return False

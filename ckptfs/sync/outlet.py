@@ -7,19 +7,21 @@ the next scan because it compares equal to what the store has.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.sync import below, lay, moves
-from ckptfs.sync.below import Descent
 from ckptfs.sync.content import digest_of_xattrs, digest_stored
+from ckptfs.sync.descent import Descent, descend, directory_at
 from ckptfs.sync.leaf import special_digest
-from ckptfs.sync.ledger import Ledger, Record, agreement, doubted_if_recent, ino_of
+from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
 from ckptfs.sync.moves import Move, Names, Place
 from ckptfs.sync.results import Tally
 
@@ -27,6 +29,9 @@ from ckptfs.sync.results import Tally
 _FLUSH_ENTRIES = 20_000
 _FLUSH_BYTES = 256 << 20
 _FLUSH_MOVES = 64
+
+#: So many names for unfinished files are tried that something stands under which cannot go.
+_TEMP_TRIES = 100
 
 Identity = tuple[int, int]
 Made = TypeVar("Made")
@@ -45,6 +50,17 @@ class Twin(NamedTuple):
 
     path: Names
     identity: Identity
+
+
+class _Linked(NamedTuple):
+    """One of several names of an inode, and what the ledger is to say of it."""
+
+    path: Names
+    key: Ino
+    inode: Inode
+    made: Identity
+    digest: bytes
+    xattrs: bytes
 
 
 class Late(Exception):
@@ -67,7 +83,7 @@ class Outlet:
         #: the attributes it gave them.
         self._stirred: dict[Identity, Attributes] = {}
         #: Names to be noted again at the end, since every further link changes the ctime.
-        self._linked: list[tuple[Names, Ino, Inode, bytes, bytes]] = []
+        self._linked: list[_Linked] = []
         self._owed: list[tuple[Ino, bytes, bytes | None]] = []
         self._owed_bytes = 0
         self._moves = 0
@@ -114,31 +130,44 @@ class Outlet:
             self._stirred[seen.st_dev, seen.st_ino] = _attributes(seen)
 
     def make_temp(self, make: Callable[[bytes], Made]) -> tuple[bytes, Made]:
-        """Let ``make`` make something under a name for unfinished things, in place of what an
-        interrupted write-back may have left there; return the name too."""
-        self._temp_count += 1
-        name = self._temp_prefix + b"%d" % self._temp_count
-        try:
-            return name, make(name)
-        except FileExistsError:
-            below.discard(self.down.fd, name)
-            return name, make(name)
-        except BaseException:
-            below.discard(self.down.fd, name)
-            raise
+        """Let ``make`` make something under a name for unfinished things; return the name too. What
+        an interrupted write-back left there goes; what another user put there may stay."""
+        for _ in range(_TEMP_TRIES):
+            self._temp_count += 1
+            name = self._temp_prefix + b"%d" % self._temp_count
+            try:
+                return name, make(name)
+            except FileExistsError:
+                below.discard(self.down.fd, name)
+            except BaseException:
+                below.discard(self.down.fd, name)
+                raise
+        raise FileExistsError(errno.EEXIST, "every name for unfinished files is taken")
 
     def swap_in(self, temp: bytes, name: bytes) -> None:
-        os.rename(temp, name, src_dir_fd=self.down.fd, dst_dir_fd=self.down.fd)
+        below.rename(self.down.fd, temp, name)
 
     # -- the ledger -------------------------------------------------------------------------------
 
-    def note(self, key: Ino, name: bytes, inode: Inode, digest: bytes, xattrs: bytes) -> None:
-        """Owe the ledger that the name below now is what the store has."""
+    def note(
+        self,
+        key: Ino,
+        name: bytes,
+        inode: Inode,
+        made: Identity,
+        digest: bytes,
+        xattrs: bytes,
+    ) -> None:
+        """Owe the ledger that the name below now is what the store has: the very inode ``made``,
+        or nothing is known of it."""
         seen = below.look_at(self.down.fd, name)
+        if below.identity(seen) != made:
+            raise Late
         self.owe(key, name, agreement(seen, inode, digest=digest, xattrs=xattrs))
         if inode.nlink > 1:
             self.remember(name, inode, seen)
-            self._linked.append(((*self.down.names, name), key, inode, digest, xattrs))
+            path = (*self.down.names, name)
+            self._linked.append(_Linked(path, key, inode, made, digest, xattrs))
 
     def remember(self, name: bytes, inode: Inode, seen: os.stat_result) -> None:
         """Say which file below has the inode, so that its other names can be linked to it."""
@@ -177,11 +206,11 @@ class Outlet:
         self._owed_bytes = self._moves = 0
 
     def finish(self) -> None:
-        for path, key, inode, digest, xattrs in self._linked:
-            with below.directory_at(self.down.root_fd, path[:-1]) as fd:
+        for path, key, inode, made, digest, xattrs in self._linked:
+            with suppress(OSError), directory_at(self.down.root_fd, path[:-1]) as fd:
                 seen = below.look(fd, path[-1])
-            if seen is not None:
-                self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
+                if seen is not None and below.identity(seen) == made:
+                    self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
         self._linked.clear()
         self.flush()
         moves.end(self.fs)
@@ -210,7 +239,7 @@ class Outlet:
         record = self.ledger.get(directory, name)
         if above is None or record is None:
             raise AssertionError("a moved directory has a place in the ledger")
-        with below.descend(self.down.root_fd) as there:
+        with descend(self.down.root_fd) as there:
             for part in above:
                 there.enter(part)
             seen = below.look(there.fd, name)
@@ -225,11 +254,14 @@ class Outlet:
         value = self.fs.store.below.get(directory, name)
         if above is None or value is None or ino_of(value) != ino:
             raise AssertionError("a moved directory has a place in the ledger")
-        with below.directory_at(self.down.root_fd, above) as source:
+        with directory_at(self.down.root_fd, above) as source:
+            record = decode(value)
             seen = below.look_at(source, name)
+            if record is None or not record.is_directory(seen):
+                raise below.exchanged()
             move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
             moves.announce(self.fs, move)
-            os.rename(name, path[-1], src_dir_fd=source, dst_dir_fd=fd)
+            below.move_directory(source, name, seen.st_ino, fd, path[-1])
         self._moves += 1
         self.places[ino] = (key, path[-1])
         self.ledger.move(*move.places, value)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ckptfs.model import Ino, Inode
-from ckptfs.sync import below, lay
-from ckptfs.sync.ledger import Record
+from ckptfs.sync import below, credentials, lay
+from ckptfs.sync.descent import directory_at
+from ckptfs.sync.ledger import NEVER, Record
 from ckptfs.sync.outlet import Late, Outlet, Twin
 from ckptfs.sync.removal import clear_directory
 
@@ -39,8 +40,8 @@ def put_leaf(
     if _is_settled(out, name, inode, record, seen, twin):
         out.tally.unchanged += 1
         return
-    if twin is not None and seen is not None and (seen.st_dev, seen.st_ino) == twin.identity:
-        _note_twin(out, key, name, inode, record)
+    if twin is not None and seen is not None and below.identity(seen) == twin.identity:
+        _note_twin(out, key, name, inode, record, twin)
         return
     prepare()
     if record is not None and record.is_dir and seen is not None:
@@ -49,7 +50,7 @@ def put_leaf(
         record = seen = None
     _require_noted(out, record, seen)
     if twin is not None and _link(out, twin, name, seen):
-        _note_twin(out, key, name, inode, record)
+        _note_twin(out, key, name, inode, record, twin)
     elif record is None or seen is None:
         _write(out, key, name, inode, None)
         out.tally.added += 1
@@ -73,7 +74,7 @@ def _is_settled(
             return False
         out.remember(name, inode, seen)
         return True
-    return (seen.st_dev, seen.st_ino) == twin.identity
+    return below.identity(seen) == twin.identity
 
 
 def _require_noted(out: Outlet, record: Record | None, seen: os.stat_result | None) -> None:
@@ -86,7 +87,9 @@ def _require_noted(out: Outlet, record: Record | None, seen: os.stat_result | No
 # -- several names ---------------------------------------------------------------------------------
 
 
-def _note_twin(out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record | None) -> None:
+def _note_twin(
+    out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record | None, twin: Twin
+) -> None:
     """The name below is the same file as another that was brought down before."""
     if record is None:
         out.tally.added += 1
@@ -94,30 +97,25 @@ def _note_twin(out: Outlet, key: Ino, name: bytes, inode: Inode, record: Record 
         out.tally.unchanged += 1
     else:
         out.tally.modified += 1
-    out.note(key, name, inode, out.digest(inode), out.xattrs_digest(inode))
+    out.note(key, name, inode, twin.identity, out.digest(inode), out.xattrs_digest(inode))
 
 
 def _link(out: Outlet, twin: Twin, name: bytes, seen: os.stat_result | None) -> bool:
     """Make the name below a link to another name of the inode; False where that cannot be."""
     try:
-        with below.directory_at(out.down.root_fd, twin.path[:-1]) as source:
-            temp, _ = out.make_temp(partial(_link_from, out, source, twin.path[-1]))
+        with directory_at(out.down.root_fd, twin.path[:-1]) as source:
+            make = partial(below.link, source, twin.path[-1], twin.identity, out.down.fd)
+            temp, made = out.make_temp(make)
     except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise Late from error
         if error.errno in _NO_LINK:
             return False
         raise
-    made = below.look_at(out.down.fd, temp)
-    if (made.st_dev, made.st_ino) != twin.identity:
-        below.discard(out.down.fd, temp)
-        raise Late
     out.stir(made)
     out.stir(seen)
     out.swap_in(temp, name)
     return True
-
-
-def _link_from(out: Outlet, source: int, old: bytes, new: bytes) -> None:
-    os.link(old, new, src_dir_fd=source, dst_dir_fd=out.down.fd, follow_symlinks=False)
 
 
 # -- one file --------------------------------------------------------------------------------------
@@ -128,14 +126,32 @@ def _change(
 ) -> None:
     """Something stands below that the store has changed since, or that has several names."""
     same_type = stat.S_IFMT(inode.mode) == stat.S_IFMT(seen.st_mode)
-    if same_type and _may_keep(out, inode, seen) and out.digest(inode) == record.digest:
-        changed = _dress(out, name, inode, record, seen)
-        out.note(key, name, inode, record.digest, out.xattrs_digest(inode))
-        out.tally.modified += changed
-        out.tally.unchanged += not changed
-        return
+    may_stay = same_type and _may_keep(out, inode, seen) and not _needs_new(inode, record, seen)
+    if may_stay and out.digest(inode) == record.digest:
+        # The digest took its time; what stands below is looked at again behind it.
+        changed = _dress(out, name, inode, record)
+        if changed is not None:
+            made = below.identity(seen)
+            out.note(key, name, inode, made, record.digest, out.xattrs_digest(inode))
+            out.tally.modified += changed
+            out.tally.unchanged += not changed
+            return
     _write(out, key, name, inode, seen)
     out.tally.modified += 1
+
+
+def _needs_new(inode: Inode, record: Record, seen: os.stat_result) -> bool:
+    """Whether a file has to be written anew to get its attributes. Who could write to the file
+    below may still have it open, or mapped: what runs with another's rights, or is another's from
+    now on, must be an inode that nobody but us ever had. So must one that lets more people in,
+    if the file below never was the store's: somebody put it there, and it may be closed to him."""
+    if not inode.is_file:
+        return False
+    other_owner = (inode.uid, inode.gid) != (seen.st_uid, seen.st_gid)
+    gets_set_id = inode.mode != seen.st_mode and bool(inode.mode & below.SET_ID)
+    opens_up = bool(inode.mode & ~seen.st_mode & 0o777) and record.stored_ctime_ns == NEVER
+    # Without root's rights the owner stays what it is, whichever way it is written.
+    return gets_set_id or opens_up or (other_owner and os.geteuid() == 0)
 
 
 def _may_keep(out: Outlet, inode: Inode, seen: os.stat_result) -> bool:
@@ -146,33 +162,44 @@ def _may_keep(out: Outlet, inode: Inode, seen: os.stat_result) -> bool:
     return inode.nlink > 1 and claimed == inode.ino
 
 
-def _dress(out: Outlet, name: bytes, inode: Inode, record: Record, seen: os.stat_result) -> bool:
-    """Give the file below other attributes; say whether it had others."""
+def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | None:
+    """Give the file below other attributes, by descriptor; say whether it had others, or None if
+    the owner of the directory may not: then it has to be written anew."""
+    fd, now = below.pin(out.down.fd, name)
+    try:
+        if not out.as_noted(record, now):
+            raise Late
+        directory = os.fstat(out.down.fd)
+        if credentials.is_other(directory) and now.st_uid != directory.st_uid:
+            return None
+        with credentials.acting_for(directory):
+            changed = _dress_pinned(out, fd, inode, record, now)
+        if changed:
+            out.stir(below.look_into(fd))
+        return changed
+    finally:
+        os.close(fd)
+
+
+def _dress_pinned(out: Outlet, fd: int, inode: Inode, record: Record, now: os.stat_result) -> bool:
     changed = False
     if inode.is_file and out.xattrs_digest(inode) != record.xattrs:
-        fd, _ = below.open_file(out.down.fd, name)
-        try:
-            below.set_user_xattrs(fd, lay.xattrs_of(out.fs, out.view, inode))
-        finally:
-            os.close(fd)
+        wanted = lay.xattrs_of(out.fs, out.view, inode)
+        below.set_user_xattrs(below.by_descriptor(fd), wanted)
         changed = True
-    if (inode.mode, inode.uid, inode.gid, inode.mtime_ns) != (
-        seen.st_mode,
-        seen.st_uid,
-        seen.st_gid,
-        seen.st_mtime_ns,
-    ):
-        lay.dress_at(out.down.fd, name, inode)
+    given = (now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns)
+    if (inode.mode, inode.uid, inode.gid, inode.mtime_ns) != given:
+        lay.dress_pinned(fd, inode)
         changed = True
-    if changed:
-        out.stir(below.look(out.down.fd, name))
     return changed
 
 
 def _write(out: Outlet, key: Ino, name: bytes, inode: Inode, seen: os.stat_result | None) -> None:
     """Write the file under a temporary name and let it take its own when it is complete."""
-    temp, (digest, xattrs) = out.make_temp(partial(lay.lay, out.fs, out.view, inode, out.down.fd))
+    temp, laid = out.make_temp(partial(lay.lay, out.fs, out.view, inode, out.down.fd))
     out.stir(seen)
     out.swap_in(temp, name)
     out.wrote(inode.size if inode.is_file else 0)
-    out.note(key, name, inode, digest, xattrs)
+    out.note(key, name, inode, laid.identity, laid.digest, laid.xattrs)
+    if not laid.whole:
+        out.tally.skip(out.down.path(name), lay.NO_SET_ID)

@@ -7,12 +7,13 @@ differently, stays, with the directories above it, until a scan has brought it i
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 
 from ckptfs.model import Ino
-from ckptfs.sync import below
-from ckptfs.sync.below import Descent
+from ckptfs.sync import below, credentials
+from ckptfs.sync.descent import Descent
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Record, decode, ino_of, is_directory
 from ckptfs.sync.outlet import Late, Outlet
@@ -37,7 +38,7 @@ def _unlink(out: Outlet, fd: int, name: bytes, record: Record, seen: os.stat_res
     if not out.as_noted(record, seen):
         raise Late
     out.stir(seen)
-    os.unlink(name, dir_fd=fd)
+    below.unlink(fd, name)
     out.tally.deleted += 1
 
 
@@ -49,7 +50,7 @@ class _Frame:
     def __init__(self, name: bytes, key: Ino) -> None:
         self.name = name
         self.key = key
-        self.waiting: list[tuple[bytes, Ino]] = []
+        self.waiting: list[tuple[bytes, Record]] = []
 
 
 def clear_directory(
@@ -65,13 +66,27 @@ def clear_directory(
         return
     if not stat.S_ISDIR(seen.st_mode):
         raise Late
+    depth = len(down.names)
+    try:
+        complete = _clear(out, down, name, record)
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise Late from error
+        raise
+    finally:
+        down.leave_to(depth)
+    if not complete:
+        raise Late
+
+
+def _clear(out: Outlet, down: Descent, name: bytes, record: Record) -> bool:
+    """Empty and remove a directory; say whether all of it could go."""
     complete = True
-    frames = [_go_in(out, down, name, record.ino)]
+    frames = [_go_in(out, down, name, record)]
     while frames:
         frame = frames[-1]
         if frame.waiting:
-            inner, key = frame.waiting.pop()
-            frames.append(_go_in(out, down, inner, key))
+            frames.append(_go_in(out, down, *frame.waiting.pop()))
             continue
         complete = _empty(out, down, frame) and complete
         frames.pop()
@@ -79,26 +94,25 @@ def clear_directory(
         complete = _remove_empty(out, down, frame.name) and complete
         if frames and complete:
             out.owe(frames[-1].key, frame.name, None)
-    if not complete:
-        raise Late
+    return complete
 
 
-def _go_in(out: Outlet, down: Descent, name: bytes, key: Ino) -> _Frame:
+def _go_in(out: Outlet, down: Descent, name: bytes, of: Record) -> _Frame:
     """Enter a directory and find the directories in it; what the store has moved is put aside."""
-    down.enter(name)
-    if os.geteuid() != 0:
+    seen = down.enter_known(name, of.is_directory)
+    if seen.st_mode & 0o300 != 0o300 and credentials.needs_mode(seen):
         with contextlib.suppress(OSError):
             os.fchmod(down.fd, 0o700)
-    frame = _Frame(name, key)
-    for inner, value in out.ledger.children(key).items():
+    frame = _Frame(name, of.ino)
+    for inner, value in out.ledger.children(of.ino).items():
         if not is_directory(value):
             continue
         if ino_of(value) in out.moved:
             out.park(ino_of(value))
             continue
-        seen = below.look(down.fd, inner)
-        if seen is not None and stat.S_ISDIR(seen.st_mode):
-            frame.waiting.append((inner, ino_of(value)))
+        record, there = decode(value), below.look(down.fd, inner)
+        if record is not None and there is not None and stat.S_ISDIR(there.st_mode):
+            frame.waiting.append((inner, record))
     return frame
 
 
@@ -126,7 +140,7 @@ def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
 
 def _remove_empty(out: Outlet, down: Descent, name: bytes) -> bool:
     try:
-        os.rmdir(name, dir_fd=down.fd)
+        below.rmdir(down.fd, name)
     except OSError:
         return False
     out.tally.deleted += 1

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ckptfs import interrupts
+
 #: Progress is told after this many files, and after this many bytes.
 _FILES_STEP = 256
 _BYTES_STEP = 8 << 20
@@ -90,6 +92,7 @@ class Tally:
     def step(self, files: int = 1) -> None:
         """Note that this many entries are done with, and tell the watcher now and then."""
         self._files += files
+        interrupts.between()
         if self._watcher is None:
             return
         if (
@@ -120,6 +123,8 @@ def reason_of(reason: str | OSError) -> str:
     """The words for an error, without the path that Python puts into them."""
     if isinstance(reason, str):
         return reason
+    if reason.errno == errno.ESTALE:
+        return "it changed while it was looked at"
     return os.strerror(reason.errno) if reason.errno else str(reason)
 
 

@@ -15,8 +15,9 @@ from functools import partial
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
 from ckptfs.sync import below, leaves, moves
-from ckptfs.sync.below import count_entries, descend, tame
+from ckptfs.sync.below import tame
 from ckptfs.sync.content import digest_of_xattrs
+from ckptfs.sync.descent import count_entries, descend
 from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
 from ckptfs.sync.intake import Intake, agrees, merged
 from ckptfs.sync.leaf import Leaf
@@ -193,7 +194,7 @@ def _remove_unfinished(scene: Scene, frame: Frame, name: bytes) -> None:
     """Remove a file of our own so that nothing tells it was there."""
     fd = scene.down.fd
     with contextlib.suppress(OSError):
-        os.unlink(name, dir_fd=fd)
+        below.unlink(fd, name)
         os.utime(fd, ns=(frame.seen.st_atime_ns, frame.seen.st_mtime_ns))
         frame.seen = below.look_into(fd)
 
@@ -221,9 +222,39 @@ def _enter(
     except OSError as error:
         _skip(scene, name, error)
         return None
-    if record is not None:
-        return Frame(frame, name, record.ino, seen, old=record)
+    if record is not None and value is not None:
+        if not _is_anothers(scene, record, seen):
+            return Frame(frame, name, record.ino, seen, old=record)
+        vanish(scene, frame, name, value)
     return _enter_new(scene, frame, name, seen)
+
+
+# Who owns the directory above can put any directory under a name, also one that only root may
+# enter. Root must not fill that with what was meant for another, nor open it up. An ordinary user's
+# pass has no rights to lend, and trusts the name alone: not every file system keeps inode numbers.
+
+
+def _is_replaced(old: Record, seen: os.stat_result) -> bool:
+    """Whether another directory stands where root's ledger knows one."""
+    return os.geteuid() == 0 and not old.is_directory(seen)
+
+
+def _is_anothers(scene: Scene, old: Record, seen: os.stat_result) -> bool:
+    """Whether that other one is also of another owner than the one the store has."""
+    if not _is_replaced(old, seen):
+        return False
+    inode = scene.intake.alive(old.ino)
+    return inode is not None and inode.uid != seen.st_uid
+
+
+def _may_merge(scene: Scene, inode: Inode, seen: os.stat_result) -> bool:
+    """Whether a directory of the store and one below without a record may become one."""
+    return os.geteuid() != 0 or inode.uid == seen.st_uid or _is_as_made(scene, seen)
+
+
+def _is_as_made(scene: Scene, seen: os.stat_result) -> bool:
+    """Whether an interrupted write-back may have made the directory and not dressed it yet."""
+    return scene.interrupted and seen.st_mode & 0o777 == 0o700
 
 
 def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) -> Frame:
@@ -232,7 +263,8 @@ def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) ->
     if inode is None:
         made = _make(scene, frame, name, name, seen)
         return Frame(frame, name, made.ino, seen, made=made)
-    if inode.is_dir and not scene.has_place_below(inode.ino):
+    mergeable = inode.is_dir and not scene.has_place_below(inode.ino)
+    if mergeable and _may_merge(scene, inode, seen):
         scene.ledger.put(frame.key, name, agreement(seen, inode, clean=False))
         return Frame(frame, name, inode.ino, seen)
     place = scene.place(frame)
@@ -285,12 +317,22 @@ def _dress_new(
     scene: Scene, frame: Frame, inode: Inode, xattrs: dict[bytes, bytes]
 ) -> tuple[Inode, bool]:
     """A directory without a record. Where the store had one of its own, that one's attributes
-    stay; but the root was there before the store was, so it is like one that came in now."""
-    intake = scene.intake
+    stay; but the root was there before the store was, so it is like one that came in now. Root
+    leaves the one below as closed as it is."""
+    intake, seen = scene.intake, frame.seen
     own_root = frame.parent is None and not scene.interrupted
     if frame.fresh or frame.unfinished or own_root:
-        return intake.dress_filled(inode, frame.seen, xattrs), True
-    return inode, agrees(frame.seen, inode) and intake.xattrs(inode) == xattrs
+        return intake.dress_filled(inode, seen, xattrs), True
+    if os.geteuid() == 0 and not _is_as_made(scene, seen):
+        inode = _dress_as_below(scene, inode, seen)
+    return inode, agrees(seen, inode) and intake.xattrs(inode) == xattrs
+
+
+def _dress_as_below(scene: Scene, inode: Inode, seen: os.stat_result) -> Inode:
+    if (inode.mode, inode.uid, inode.gid) == (seen.st_mode, seen.st_uid, seen.st_gid):
+        return inode
+    wanted = Attributes(mode=seen.st_mode, uid=seen.st_uid, gid=seen.st_gid)
+    return scene.intake.dress(inode, wanted)
 
 
 def _dress_known(
@@ -298,6 +340,8 @@ def _dress_known(
 ) -> tuple[Inode, bool]:
     intake, before = scene.intake, frame.before
     store_same = before is not None and old.is_of(before)
+    if _is_replaced(old, frame.seen):
+        inode = _dress_as_below(scene, inode, frame.seen)
     changed = intake.merge_xattrs(inode, xattrs, old, store_same=store_same)
     wanted = merged(frame.seen, old, inode, store_same=store_same, take_mtime=store_same)
     if scene.interrupted and before is not None and before.mtime_ns == inode.mtime_ns:

@@ -1,8 +1,8 @@
 """Letting the store's clock tick between an agreement and the next change.
 
-The ledger knows a change in the store by its ctime, and under a mount that comes from a clock that
-ticks every few milliseconds. A change in the very tick of an agreement would look like the
-agreement itself, and would never be written back.
+The ledger knows a change in the store by its ctime. On a machine without a fine clock a change may
+come in the very tick of an agreement; it would look like the agreement itself, and would never be
+written back.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from ckptfs import errors
@@ -16,7 +17,8 @@ from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.store import View
 from ckptfs.sync import below, lay
-from ckptfs.sync.below import Descent, count_entries, descend, tame
+from ckptfs.sync.below import tame
+from ckptfs.sync.descent import Descent, count_entries, descend, directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.intake import Intake, agrees
 from ckptfs.sync.leaf import Leaf
@@ -203,7 +205,7 @@ def export_tree(
 ) -> ExportResult:
     """Write a whole view into a directory that is absent or empty."""
     fs.settle()
-    fd = _open_destination(dest)
+    fd = _open_destination(dest, fs.getattr(view, ROOT_INO).uid)
     try:
         tally = Tally(progress, view.inodes)
         with descend(fd) as down:
@@ -213,20 +215,34 @@ def export_tree(
     return tally.result()
 
 
-def _open_destination(dest: Path) -> int:
+def _open_destination(dest: Path, uid: int) -> int:
+    """The directory to write to, which is empty: that one, whatever its name becomes. ``uid`` is
+    who will own it if it has to be made."""
+    path = Path(os.path.realpath(dest.parent)) / dest.name
     try:
+        above = below.open_root(path.parent)
         try:
-            os.mkdir(dest, 0o700)
-        except FileExistsError:
-            if os.listdir(dest):
-                raise errors.DestinationInvalid(dest) from None
-        return os.open(dest, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return _open_empty(above, os.fsencode(path.name), uid)
+        finally:
+            os.close(above)
     except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            raise errors.DestinationInvalid(dest) from None
         raise errors.DestinationInvalid(dest, reason_of(error).lower()) from error
 
 
-#: Why a hard link may be impossible where a copy is not.
-_NO_LINK = (errno.EPERM, errno.EMLINK, errno.ENOTSUP)
+def _open_empty(above: int, name: bytes, uid: int) -> int:
+    with suppress(FileExistsError):
+        below.make_directory(above, name, uid)
+    fd = below.open_directory(above, name)
+    if below.names_in(fd):
+        os.close(fd)
+        raise OSError(errno.ENOTEMPTY, "it is not empty")
+    return fd
+
+
+#: Why a hard link may be impossible where a copy is not; ESTALE: it is no longer there.
+_NO_LINK = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOENT, errno.ESTALE)
 
 
 class _Export:
@@ -235,8 +251,8 @@ class _Export:
         self.view = view
         self.down = down
         self.tally = tally
-        #: The first path of each inode with several names.
-        self._first: dict[Ino, tuple[bytes, ...]] = {}
+        #: The first path of each inode with several names, and what was written there.
+        self._first: dict[Ino, tuple[tuple[bytes, ...], tuple[int, int]]] = {}
 
     def run(self) -> None:
         root = self.fs.getattr(self.view, ROOT_INO)
@@ -245,7 +261,7 @@ class _Export:
             inode, waiting = frames[-1]
             if waiting:
                 name, inner = waiting.pop()
-                if self._enter(name):
+                if self._enter(name, inner):
                     frames.append((inner, self._list(inner)))
             else:
                 self._dress(inode)
@@ -277,39 +293,39 @@ class _Export:
         if inode.nlink > 1 and self._link(name, inode):
             return
         try:
-            lay.lay(self.fs, self.view, inode, self.down.fd, name)
+            laid = lay.lay(self.fs, self.view, inode, self.down.fd, name)
+        except FileExistsError:
+            raise  # it is not ours
         except BaseException:
             below.discard(self.down.fd, name)
             raise
+        if not laid.whole:
+            self.tally.skip(self.down.path(name), lay.NO_SET_ID)
         if inode.is_file:
             self.tally.bytes += inode.size
         if inode.nlink > 1:
-            self._first.setdefault(inode.ino, (*self.down.names, name))
+            path = (*self.down.names, name)
+            self._first.setdefault(inode.ino, (path, laid.identity))
 
     def _link(self, name: bytes, inode: Inode) -> bool:
         first = self._first.get(inode.ino)
         if first is None:
             return False
+        path, made = first
         try:
-            with below.directory_at(self.down.root_fd, first[:-1]) as source:
-                os.link(
-                    first[-1],
-                    name,
-                    src_dir_fd=source,
-                    dst_dir_fd=self.down.fd,
-                    follow_symlinks=False,
-                )
+            with directory_at(self.down.root_fd, path[:-1]) as source:
+                below.link(source, path[-1], made, self.down.fd, name)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
             raise
         return True
 
-    def _enter(self, name: bytes) -> bool:
+    def _enter(self, name: bytes, inode: Inode) -> bool:
         self.tally.step()
         try:
-            os.mkdir(name, 0o700, dir_fd=self.down.fd)
-            self.down.enter(name)
+            below.make_directory(self.down.fd, name, inode.uid)
+            self.down.enter_new(name)
         except OSError as error:
             self._skip(error, name)
             return False

@@ -8,15 +8,16 @@ a user's name there is never half a file.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Inode
-from ckptfs.sync import below, lay, moves
-from ckptfs.sync.below import descend
+from ckptfs.sync import below, credentials, lay, moves
 from ckptfs.sync.content import digest_of_xattrs
+from ckptfs.sync.descent import descend
 from ckptfs.sync.ledger import (
     NEVER,
     ROOT_PLACE,
@@ -190,8 +191,9 @@ def _prepare(out: Outlet, frame: Frame) -> None:
         return
     frame.ready = True
     moves.begin(out.fs)
-    mode = stat.S_IMODE(os.fstat(out.down.fd).st_mode)
-    if mode & 0o300 != 0o300 and os.geteuid() != 0:
+    seen = os.fstat(out.down.fd)
+    mode = stat.S_IMODE(seen.st_mode)
+    if mode & 0o300 != 0o300 and credentials.needs_mode(seen):
         # A read-only directory of the user's own, as package caches have them.
         os.fchmod(out.down.fd, mode | 0o700)
 
@@ -205,16 +207,30 @@ def _enter(
     """Make sure that the directory stands below, and go into it; None if that cannot be."""
     try:
         record = _stand(out, frame, name, inode, None if value is None else decode(value))
-        out.down.enter(name)
+        if record is None:
+            _enter_made(out, frame, name, inode)
+        else:
+            out.down.enter_known(name, record.is_directory)
     except Late:
         out.late.append(out.down.path(name))
         return None
     except OSError as error:
-        _skip(out, name, error)
+        if error.errno == errno.ESTALE:
+            out.late.append(out.down.path(name))
+        else:
+            _skip(out, name, error)
         return None
     inner = Frame(frame, name, inode, record, fresh=record is None)
     _check_attributes(out, inner)
     return inner
+
+
+def _enter_made(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> None:
+    made, key = out.down.enter_new(name), frame.inode.ino
+    # Before anything in it: no record may stand in the ledger that cannot be reached from its root.
+    out.owe(key, name, agreement(made, inode, clean=False))
+    out.places[inode.ino] = (key, name)
+    out.tally.added += 1
 
 
 def _stand(
@@ -234,7 +250,9 @@ def _stand(
         raise Late
     if record.ino == inode.ino:
         return record
-    if record.ino in out.moved or inode.ino in out.moved:
+    moved = record.ino in out.moved or inode.ino in out.moved
+    # A directory that root had for itself does not become another's with what is in it.
+    if moved or (os.geteuid() == 0 and inode.uid != record.uid):
         _prepare(out, frame)
         clear_directory(out, out.down, name, record, seen)
         out.owe(frame.inode.ino, name, None)
@@ -260,12 +278,7 @@ def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | Non
     if inode.ino in out.moved and _move(out, frame, name, inode):
         out.tally.modified += 1
         return out.ledger.get(key, name)
-    os.mkdir(name, 0o700, dir_fd=out.down.fd)
-    made = below.look_at(out.down.fd, name)
-    # Before anything in it: no record may stand in the ledger that cannot be reached from its root.
-    out.owe(key, name, agreement(made, inode, clean=False))
-    out.places[inode.ino] = (key, name)
-    out.tally.added += 1
+    below.make_directory(out.down.fd, name, inode.uid)
     return None
 
 

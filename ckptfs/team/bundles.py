@@ -2,6 +2,7 @@
 
 A snapshot says which checkpoint each member's workspace has in it, and holds the bytes of the
 team's files. It is written under another name, synced and renamed, so it is there or it is not.
+One that another user owns is refused: others may be able to write to the data directory.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from base64 import b64decode, b64encode
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from ckptfs.errors import SnapshotUnknown, TeamInvalid
-from ckptfs.team import files, names
+from ckptfs.team import files, names, own
 
 _VERSION = 1
 Record = dict[str, Any]
@@ -83,18 +83,20 @@ def counts(contents: dict[str, bytes], team: str) -> dict[str, int]:
     return found
 
 
-def place(data_dir: Path, team: str) -> Path:
-    """Where a team's snapshots, its lock and its journal are."""
-    return data_dir / "ckptfs" / names.require_identifier(team, "a team")
+# ``directory`` is the descriptor of the one that a team's snapshots are in; None if it has none.
 
 
-def write(directory: Path, snapshot: Snapshot) -> None:
+def write(directory: int, snapshot: Snapshot) -> None:
     record = {
         "v": _VERSION,
         "meta": asdict(snapshot.meta),
         "files": [_packed(path, data) for path, data in snapshot.files.items()],
     }
-    write_durably(directory / f"{snapshot.meta.id}.json", json.dumps(record).encode())
+    own.write(directory, f"{snapshot.meta.id}.json", json.dumps(record).encode())
+
+
+def delete(directory: int, number: str) -> None:
+    own.remove(directory, f"{number}.json")
 
 
 def _packed(path: str, data: bytes) -> Record:
@@ -104,31 +106,13 @@ def _packed(path: str, data: bytes) -> Record:
         return {"path": path, "base64": b64encode(data).decode()}
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file so that it is there whole, also after a power cut."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}")  # always the same: the team's lock is held
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def load(directory: Path, team: str, number: str) -> Snapshot:
+def load(directory: int | None, team: str, number: str) -> Snapshot:
     """Read a snapshot; everything in it that becomes a path is looked at first."""
-    path = directory / f"{number}.json"
+    path = f"ckptfs/{team}/{number}.json"
+    if directory is None:
+        raise SnapshotUnknown(team, number)
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(own.read(directory, f"{number}.json", f"the snapshot {path}"))
         meta = _meta(record["meta"])
         contents = {
             item["path"]: b64decode(item["base64"]) if "base64" in item else item["text"].encode()
@@ -153,16 +137,13 @@ def _meta(record: Record) -> Meta:
     return Meta(**{**record, "parts": parts})
 
 
-def numbers(directory: Path) -> list[str]:
+def numbers(directory: int | None) -> list[str]:
     """The ids of all snapshots, oldest first."""
-    try:
-        found = os.listdir(directory)
-    except FileNotFoundError:
-        return []
+    found = [] if directory is None else os.listdir(directory)
     return sorted(name[:-5] for name in found if names.is_snapshot(name.removesuffix(".json")))
 
 
-def find(directory: Path, team: str, name: str) -> Snapshot:
+def find(directory: int | None, team: str, name: str) -> Snapshot:
     """The snapshot of an id, the beginning of one, or a tag; ``latest`` is the last that was asked
     for, ``before`` the state before the last restore."""
     known = numbers(directory)
@@ -183,7 +164,7 @@ def find(directory: Path, team: str, name: str) -> Snapshot:
     return load(directory, team, name if name in fitting else fitting[0])
 
 
-def of_kind(directory: Path, team: str, kind: str) -> list[str]:
+def of_kind(directory: int | None, team: str, kind: str) -> list[str]:
     """The ids of the snapshots of a kind, oldest first; damaged ones are of none."""
     found = []
     for number in numbers(directory):
@@ -193,7 +174,7 @@ def of_kind(directory: Path, team: str, kind: str) -> list[str]:
     return found
 
 
-def _tag_of(directory: Path, team: str, number: str) -> str | None:
+def _tag_of(directory: int | None, team: str, number: str) -> str | None:
     try:
         return load(directory, team, number).meta.tag
     except TeamInvalid:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs.errors import TeamInvalid
-from ckptfs.team import names
+from ckptfs.team import names, own
 
 CONFIG = "config.json"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,6 +88,11 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            own.require_own(os.fstat(self._fd), f"the data directory {path}")
+        except TeamInvalid:
+            os.close(self._fd)
+            raise
 
     def close(self) -> None:
         os.close(self._fd)
@@ -102,13 +107,25 @@ class DataDir:
             if fd is not None:
                 os.close(fd)
 
-    def _open(self, path: str, *, make: bool) -> int | None:
+    @contextlib.contextmanager
+    def snapshots(self, team: str, *, make: bool) -> Iterator[int | None]:
+        """The directory of a team's snapshots, which must be the caller's own."""
+        fd = self._open(f"ckptfs/{team}", make=make, mode=0o700)
+        try:
+            if fd is not None:
+                own.require_own(os.fstat(fd), f"the directory {self.path}/ckptfs/{team}")
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _open(self, path: str, *, make: bool, mode: int = 0o755) -> int | None:
         fd = os.dup(self._fd)
         for name in path.split("/"):
             try:
                 if make:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o755, dir_fd=fd)
+                        os.mkdir(name, mode, dir_fd=fd)
                 inner = os.open(name, _DIRECTORY, dir_fd=fd)
             except FileNotFoundError:
                 return None
@@ -119,7 +136,17 @@ class DataDir:
             finally:
                 os.close(fd)
             fd = inner
+            if os.geteuid() == 0:
+                # What root writes into a directory of another user would be that user's to swap.
+                self._require_roots(fd, path)
         return fd
+
+    def _require_roots(self, fd: int, path: str) -> None:
+        try:
+            own.require_own(os.fstat(fd), f"{self.path}/{path}")
+        except TeamInvalid:
+            os.close(fd)
+            raise
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -173,6 +200,16 @@ class DataDir:
             if seen.st_size > _SIZE_MAX:
                 raise TeamInvalid(path, "it is too large")
             return Content(_signature(seen), opened.read())
+
+    def read_own(self, path: str) -> bytes | None:
+        """A file that says where the members work, which must be the caller's own; None if it is
+        not there."""
+        above, _, name = path.rpartition("/")
+        with self.directory(above) as fd:
+            try:
+                return None if fd is None else own.read(fd, name, f"{self.path}/{path}")
+            except FileNotFoundError:
+                return None
 
     def is_held(self, path: str) -> bool:
         """Whether another process has the file locked."""

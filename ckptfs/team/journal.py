@@ -1,22 +1,23 @@
 """The note of a team restore that is under way: enough to finish it or to take it back.
 
 It is on disk before anything changes and gone when everything has. The phase `members` means that
-workspaces are being restored: whoever finds it takes back what was restored. The phase `state`
-means that all of them are, and only the team's files are left to be written: whoever finds it
-finishes.
+workspaces are being restored: the next command that changes something takes back what was restored.
+The phase `state` means that all of them are, and only the team's files are left to be written: the
+next command finishes. It stands in the caller's own state directory, since it is obeyed.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from ckptfs.errors import TeamInvalid
-from ckptfs.team.bundles import sync_directory, write_durably
+from ckptfs.team import own
 
 MEMBERS = "members"
 STATE = "state"
+
+_NAME = "journal.json"
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,20 @@ class Journal:
     steps: list[Step]
 
 
-def write(path: Path, journal: Journal) -> None:
-    write_durably(path, json.dumps(asdict(journal)).encode())
+def write(private: int, journal: Journal) -> None:
+    """``private`` is the descriptor of the directory that it stands in."""
+    own.write(private, _NAME, json.dumps(asdict(journal)).encode())
 
 
-def read(path: Path) -> Journal | None:
+def read(private: int) -> Journal | None:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(own.read(private, _NAME, f"the journal {_NAME}"))
         return Journal(**{**record, "steps": [Step(**step) for step in record["steps"]]})
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise TeamInvalid(f"the journal {path}", f"it is damaged ({error})") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TeamInvalid(f"the journal {_NAME}", f"it is damaged ({error})") from error
 
 
-def remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    sync_directory(path.parent)
+def remove(private: int) -> None:
+    own.remove(private, _NAME)

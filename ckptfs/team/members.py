@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import config as places
@@ -16,7 +17,7 @@ from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
 from ckptfs.control.protocol import Record
 from ckptfs.errors import CkptfsError, ControlError, TeamBusy, TeamInvalid, WorkspaceError
-from ckptfs.team import names
+from ckptfs.team import names, own
 from ckptfs.team.files import CONFIG, DataDir
 
 #: For how long, in seconds, the workspaces are held still; each try that fails asks for more.
@@ -70,11 +71,11 @@ def _members(config: Any) -> list[dict[str, Any]]:
 
 
 def _work_trees(data_dir: DataDir, team: str) -> dict[str, str]:
-    content = data_dir.read(f"workspaces/{team}/workspace-registry.json")
-    if content is None:
+    data = data_dir.read_own(f"workspaces/{team}/workspace-registry.json")
+    if data is None:
         return {}
     try:
-        listed = json.loads(content.data)["workspaces"]
+        listed = json.loads(data)["workspaces"]
         return {str(item["agent_name"]): str(item["worktree_path"]) for item in listed}
     except (ValueError, KeyError, TypeError) as error:
         raise TeamInvalid("workspace-registry.json", f"it is damaged ({error})") from error
@@ -88,6 +89,21 @@ def _workspace_of(directory: str | os.PathLike[str]) -> Workspace | None:
         return places.find(places.resolve(directory))
     except WorkspaceError:
         return None
+
+
+def resolve(workspace: str, store: str, members: Sequence[str] = ()) -> Workspace:
+    """The workspace that a snapshot or a journal names, as the caller's registry knows it. Neither
+    is believed: a path is only a workspace, and a store only its store, if the registry says so."""
+    known = places.lookup(places.resolve(workspace))
+    whose = f" of {', '.join(members)}" if members else ""
+    what = f"the workspace {workspace}{whose}"
+    if known is None:
+        raise TeamInvalid(what, "it is none of ckptfs now")
+    if known.store != Path(store):
+        raise TeamInvalid(what, f"it has another store, {known.store}")
+    with suppress(FileNotFoundError):
+        own.require_own(os.stat(known.store), f"the store {known.store}")
+    return known
 
 
 def _require_apart(data_dir: DataDir, found: Sequence[Place]) -> None:

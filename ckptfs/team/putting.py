@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
-from ckptfs.team import files
+from ckptfs.team import files, own
 from ckptfs.team.files import DataDir
 
 
@@ -102,14 +102,7 @@ class _Work:
             now = self._data_dir.read(path)
             if now is not None and now.data == self._wanted[path]:
                 return
-            fresh = f".ckptfs-{name}"  # always the same: a killed one's is written over
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(fresh, flags, 0o600, dir_fd=fd), "wb") as file:
-                file.write(self._wanted[path])
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(fresh, name, src_dir_fd=fd, dst_dir_fd=fd)
-            os.fsync(fd)
+            own.write(fd, name, self._wanted[path])
 
     def _delete(self, path: str) -> None:
         above, _, name = path.rpartition("/")

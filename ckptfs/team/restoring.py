@@ -2,22 +2,21 @@
 
 Everything that can be refused is refused before anything changes. Then the workspaces are restored
 one by one; if one fails, those before it are taken back. The team's files follow when all are done.
-The journal says at every moment what a later command has to do if this one is killed.
+The journal says at every moment what a later command has to do if this one is killed. Workspaces
+are those that the caller's registry knows, whatever a snapshot or a journal says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ckptfs import config as registry
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control.client import PATIENCE_SHORT
-from ckptfs.errors import CkptfsError, TeamInvalid, TeamRestoreFailed, TreeMoved
-from ckptfs.team import bundles, journal, putting
+from ckptfs.errors import CkptfsError, TeamRestoreFailed, TreeMoved
+from ckptfs.team import bundles, journal, members, putting
 from ckptfs.team.bundles import Part, Snapshot
 from ckptfs.team.files import DataDir
 from ckptfs.team.journal import Journal, Step
@@ -25,16 +24,13 @@ from ckptfs.team.members import Place
 
 Record = dict[str, Any]
 
-_JOURNAL = "journal.json"
-
 
 class Restoring:
-    def __init__(self, data_dir: DataDir, place: Path, snapshot: Snapshot) -> None:
+    def __init__(self, data_dir: DataDir, snapshot: Snapshot) -> None:
         self._data_dir = data_dir
-        self._place = place
         self._snapshot = snapshot
         self._team = snapshot.meta.team
-        self.places = [_place_of(part) for part in snapshot.meta.parts]
+        self.places = [Place(part.members, _workspace(part)) for part in snapshot.meta.parts]
 
     # -- before ------------------------------------------------------------------------------------
 
@@ -70,24 +66,23 @@ class Restoring:
 
     # -- doing it ----------------------------------------------------------------------------------
 
-    def restore(self, before: Snapshot) -> list[str]:
-        """Do it; ``before`` is the state to go back to if it fails. Returns the messages that were
-        left to the processes that hold them."""
+    def restore(self, before: Snapshot, private: int) -> list[str]:
+        """Do it; ``before`` is the state to go back to if it fails, ``private`` where the journal
+        stands. Returns the messages that were left to the processes that hold them."""
         note = self._note(before)
-        path = self._place / _JOURNAL
-        journal.write(path, note)
+        journal.write(private, note)
         try:
             for step in note.steps:
                 self._restore_one(step, note.command)
         except BaseException as error:
-            self._give_up(path, note, error)
+            self._give_up(private, note, error)
             raise
-        journal.write(path, replace(note, phase=journal.STATE))
+        journal.write(private, replace(note, phase=journal.STATE))
         try:
             held = putting.put(self._data_dir, self._team, self._snapshot.files).held
         except (CkptfsError, OSError) as error:
             raise TeamRestoreFailed(self._team, "its files", str(error), undone=False) from error
-        journal.remove(path)
+        journal.remove(private)
         return held
 
     def _note(self, before: Snapshot) -> Journal:
@@ -109,42 +104,41 @@ class Restoring:
     def _restore_one(self, step: Step, command: str) -> None:
         asked = {"checkpoint": str(step.checkpoint), "command": command}
         try:
-            _call(Workspace(Path(step.workspace), Path(step.store)), "restore", asked)
+            _call(members.resolve(step.workspace, step.store), "restore", asked)
         except CkptfsError as error:
             raise TeamRestoreFailed(self._team, step.workspace, str(error)) from error
 
-    def _give_up(self, path: Path, note: Journal, error: BaseException) -> None:
+    def _give_up(self, private: int, note: Journal, error: BaseException) -> None:
         """Take back what was restored; what cannot be is left to the next command."""
         try:
             _take_back(note)
         except CkptfsError as worse:
             raise TeamRestoreFailed(self._team, "taking back", str(worse), undone=False) from error
-        journal.remove(path)
+        journal.remove(private)
 
     # -- after one that was killed -----------------------------------------------------------------
 
     @staticmethod
-    def recover(data_dir: DataDir, place: Path, team: str) -> None:
+    def recover(data_dir: DataDir, snapshots: int | None, private: int, team: str) -> None:
         """Finish or take back a restore that did not come to its end."""
-        path = place / _JOURNAL
-        note = journal.read(path)
+        note = journal.read(private)
         if note is None:
             return
         try:
             if note.phase == journal.STATE:
-                snapshot = bundles.load(place, team, note.snapshot)
+                snapshot = bundles.load(snapshots, team, note.snapshot)
                 putting.put(data_dir, team, snapshot.files)
             else:
                 _take_back(note)
         except (CkptfsError, OSError) as error:
             raise TeamRestoreFailed(team, "an earlier restore", str(error), undone=False) from error
-        journal.remove(path)
+        journal.remove(private)
 
 
 def _take_back(note: Journal) -> None:
     """Put back every workspace that this restore reached; one that it did not stays as it is."""
     for step in note.steps:
-        workspace = Workspace(Path(step.workspace), Path(step.store))
+        workspace = members.resolve(step.workspace, step.store)
         log = _call(workspace, "restores")["restores"][step.restores :]
         if _is_reached(log, step, note.command):
             asked = {"checkpoint": str(step.before), "command": f"{note.command}: taken back"}
@@ -157,20 +151,9 @@ def _is_reached(log: Sequence[Record], step: Step, command: str) -> bool:
     ) and not any(entry["command"] == f"{command}: taken back" for entry in log)
 
 
-def _place_of(part: Part) -> Place:
-    """The workspace of a snapshot's part, if it is still what it was."""
-    path, store = Path(part.workspace), Path(part.store)
-    known = registry.lookup(registry.resolve(path))
-    if known is None or known.store != store:
-        found = (
-            "it is none of ckptfs now" if known is None else f"it has another store, {known.store}"
-        )
-        raise TeamInvalid(f"the workspace {path} of {', '.join(part.members)}", found)
-    return Place(part.members, known)
-
-
 def _workspace(part: Part) -> Workspace:
-    return Workspace(Path(part.workspace), Path(part.store))
+    """The workspace of a snapshot's part, if it is still what it was."""
+    return members.resolve(part.workspace, part.store, part.members)
 
 
 def _call(workspace: Workspace, op: str, args: Record | None = None) -> Record:

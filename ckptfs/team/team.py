@@ -1,6 +1,7 @@
 """`Team`: snapshots of a team of agents, its workspaces and its state as one.
 
-Every deed takes the team's lock, and first finishes or takes back what one that was killed left.
+What changes something takes the team's lock, and first finishes or takes back what one that was
+killed left. What only looks changes nothing, not even that.
 """
 
 from __future__ import annotations
@@ -10,14 +11,21 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ckptfs import config as places
-from ckptfs.errors import CkptfsError, NotMounted, TeamBusy, TeamInvalid, TeamUnknown
-from ckptfs.team import bundles, files, members, names
+from ckptfs.errors import (
+    CkptfsError,
+    NotMounted,
+    SnapshotUnknown,
+    TeamBusy,
+    TeamInvalid,
+    TeamUnknown,
+)
+from ckptfs.team import bundles, files, journal, members, names, own
 from ckptfs.team.bundles import Meta, Part, Snapshot
 from ckptfs.team.files import DataDir, Reading
 from ckptfs.team.members import Located
@@ -32,6 +40,7 @@ _LOOK_AGAIN = 0.05
 _KEPT = 10
 #: How often the state is read again, while the workspaces stand still, until it is of one moment.
 _READ_TRIES = 20
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Team:
@@ -40,14 +49,14 @@ class Team:
     def __init__(self, name: str, data_dir: str | os.PathLike[str] | None = None) -> None:
         self.name = names.require_identifier(name, "a team")
         self.data_dir = places.team_dir() if data_dir is None else Path(data_dir).absolute()
-        self._place = bundles.place(self.data_dir, self.name)
+        self._private = own.private_path(self.data_dir, self.name)
 
     # -- deeds -------------------------------------------------------------------------------------
 
     def snapshot(self, tag: str = "") -> Meta:
         """Take a snapshot: all workspaces and the team's state, as of one moment."""
         names.require_tag(tag)
-        with self._opened() as data_dir:
+        with self._opened() as (data_dir, directory, _):
             located = members.locate(data_dir, self.name, self._config(data_dir))
             absent = members.unmounted(located.places)
             if absent:
@@ -57,12 +66,25 @@ class Team:
                     "it is not mounted, so it cannot be held still",
                     hint=NotMounted(absent[0].workspace.path).hint,
                 )
-            return self._take(data_dir, located, tag, bundles.MANUAL).meta
+            return self._take(data_dir, directory, located, tag, bundles.MANUAL).meta
 
     def snapshots(self) -> list[Meta | CkptfsError]:
-        """All snapshots, newest first; for one that is damaged, what is wrong with it."""
-        with self._opened():
-            return [self._loaded(number) for number in reversed(bundles.numbers(self._place))]
+        """All snapshots, newest first; for one that cannot be used, what is wrong with it. Changes
+        nothing, whatever was left undone."""
+        with self._looking() as (_, directory):
+            listed = reversed(bundles.numbers(directory))
+            found = [self._loaded(directory, number) for number in listed]
+            return [item for item in found if not isinstance(item, SnapshotUnknown)]
+
+    def is_half_done(self) -> bool:
+        """Whether a restore was cut short, which the next change finishes or takes back."""
+        private = own.open_private(self._private, make=False)
+        if private is None:
+            return False
+        try:
+            return journal.read(private) is not None
+        finally:
+            os.close(private)
 
     def restore(
         self,
@@ -76,87 +98,109 @@ class Team:
         The state before becomes a snapshot first; restoring that undoes it. ``confirm`` is shown
         the plan and raises if it is not to be.
         """
-        with self._opened() as data_dir:
-            found = bundles.find(self._place, self.name, snapshot)
-            restoring = Restoring(data_dir, self._place, found)
+        if dry_run:
+            with self._looking() as (data_dir, directory):
+                found = bundles.find(directory, self.name, snapshot)
+                return {**Restoring(data_dir, found).plan(), "dry_run": True, "before": None}
+        with self._opened() as (data_dir, directory, private):
+            found = bundles.find(directory, self.name, snapshot)
+            restoring = Restoring(data_dir, found)
             plan = restoring.plan()
-            if dry_run:
-                return {**plan, "dry_run": True, "before": None}
             if confirm is not None:
                 confirm(plan)
                 restoring.require_unchanged(plan)
             located = Located(restoring.places, found.meta.without_workspace)
             tag = f"before restore of {found.meta.id}"
-            before = self._take(data_dir, located, tag, bundles.BEFORE_RESTORE)
-            held = restoring.restore(before)
-            for number in bundles.of_kind(self._place, self.name, bundles.BEFORE_RESTORE)[:-_KEPT]:
-                self._delete(bundles.load(self._place, self.name, number))
+            before = self._take(data_dir, directory, located, tag, bundles.BEFORE_RESTORE)
+            held = restoring.restore(before, private)
+            for number in bundles.of_kind(directory, self.name, bundles.BEFORE_RESTORE)[:-_KEPT]:
+                self._delete(directory, bundles.load(directory, self.name, number))
             return {**plan, "dry_run": False, "before": before.meta.id, "held": held}
 
     def delete(self, snapshot: str) -> Meta:
         """Delete a snapshot, and its checkpoints with it."""
-        with self._opened():
-            found = bundles.find(self._place, self.name, snapshot)
-            self._delete(found)
+        with self._opened() as (_, directory, _):
+            found = bundles.find(directory, self.name, snapshot)
+            self._delete(directory, found)
             return found.meta
 
-    def _delete(self, found: Snapshot) -> None:
+    def _delete(self, directory: int, found: Snapshot) -> None:
         for part in found.meta.parts:
-            workspace = places.Workspace(Path(part.workspace), Path(part.store))
-            if workspace.store.is_dir():
-                members.forget(workspace, part.checkpoint)
+            with suppress(TeamInvalid):  # a workspace that is no more has no checkpoint to delete
+                workspace = members.resolve(part.workspace, part.store)
+                if workspace.store.is_dir():
+                    members.forget(workspace, part.checkpoint)
         # Last: as long as it is there, whoever was interrupted can do it again.
-        (self._place / f"{found.meta.id}.json").unlink(missing_ok=True)
-        bundles.sync_directory(self._place)
+        bundles.delete(directory, found.meta.id)
 
     # -- the parts of it ---------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self) -> Iterator[DataDir]:
-        """The data directory, with the team's lock, after what was left undone is in order."""
+    def _looking(self) -> Iterator[tuple[DataDir, int | None]]:
+        """The data directory and that of the snapshots in it, if there is one, to be read."""
         if not (self.data_dir / "teams" / self.name / files.CONFIG).is_file():
             raise TeamUnknown(self.name, self.data_dir)
-        self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked():
-            data_dir = DataDir(self.data_dir)
-            try:
-                Restoring.recover(data_dir, self._place, self.name)
-                yield data_dir
-            finally:
-                data_dir.close()
+        data_dir = DataDir(self.data_dir)
+        try:
+            with data_dir.snapshots(self.name, make=False) as directory:
+                yield data_dir, directory
+        finally:
+            data_dir.close()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fd = os.open(self._place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _opened(self) -> Iterator[tuple[DataDir, int, int]]:
+        """The same to be changed, with the team's lock, after what was left undone is in order;
+        and the caller's own directory for the journal."""
+        with self._looking() as (data_dir, _), self._locked() as private:
+            with data_dir.snapshots(self.name, make=True) as directory:
+                if directory is None:
+                    raise AssertionError("it was made just now")
+                Restoring.recover(data_dir, directory, private, self.name)
+                yield data_dir, directory, private
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        private = own.open_private(self._private, make=True)
+        if private is None:
+            raise AssertionError("it was made just now")
         try:
-            deadline = time.monotonic() + _LOCK_PATIENCE
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > deadline:
-                        raise TeamBusy(self.name, "another command is at work on it") from error
-                    time.sleep(_LOOK_AGAIN)
-            yield
+            fd = os.open("lock", _LOCK, 0o600, dir_fd=private)
+            try:
+                self._wait_for(fd)
+                yield private
+            finally:
+                os.close(fd)
         finally:
-            os.close(fd)
+            os.close(private)
+
+    def _wait_for(self, fd: int) -> None:
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise TeamBusy(self.name, "another command is at work on it") from error
+                time.sleep(_LOOK_AGAIN)
 
     def _config(self, data_dir: DataDir) -> Any:
         path = f"teams/{self.name}/{files.CONFIG}"
-        content = data_dir.read(path)
+        data = data_dir.read_own(path)
         try:
-            return json.loads(b"" if content is None else content.data)
+            return json.loads(data or b"")
         except ValueError as error:
             raise TeamInvalid(path, f"it is no JSON ({error})") from error
 
-    def _loaded(self, number: str) -> Meta | CkptfsError:
+    def _loaded(self, directory: int | None, number: str) -> Meta | CkptfsError:
         try:
-            return bundles.load(self._place, self.name, number).meta
+            return bundles.load(directory, self.name, number).meta
         except CkptfsError as error:
             return error
 
-    def _take(self, data_dir: DataDir, located: Located, tag: str, kind: str) -> Snapshot:
+    def _take(
+        self, data_dir: DataDir, directory: int, located: Located, tag: str, kind: str
+    ) -> Snapshot:
         now_ns = time.time_ns()
         number = bundles.new_id(now_ns)
         reading = Reading(data_dir, self.name)
@@ -179,9 +223,9 @@ class Team:
             for place, checkpoint in zip(located.places, saved, strict=True)
         ]
         meta = Meta(number, self.name, tag, now_ns, kind, parts, located.without)
-        return self._kept(data_dir, meta, reading)
+        return self._kept(data_dir, directory, meta, reading)
 
-    def _kept(self, data_dir: DataDir, meta: Meta, reading: Reading) -> Snapshot:
+    def _kept(self, data_dir: DataDir, directory: int, meta: Meta, reading: Reading) -> Snapshot:
         contents = reading.contents()
         box = files.inboxes(self.name) + "/"
         full = replace(
@@ -192,7 +236,7 @@ class Team:
         )
         snapshot = Snapshot(full, contents)
         try:
-            bundles.write(self._place, snapshot)
+            bundles.write(directory, snapshot)
         except BaseException:
             for part in meta.parts:
                 workspace = places.Workspace(Path(part.workspace), Path(part.store))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.errnos import fails
 from tests.support.mounting import Workspace, succeed
 from tests.support.syscalls import Dirent, getdents
 from tests.support.trees import facts, plant
@@ -490,3 +491,62 @@ def test_more_listings_at_once_than_are_remembered(work: Workspace) -> None:
         (directory / "zz").touch()
         for fd, given in zip(readers, begun, strict=True):
             assert given + read_on(fd, 400) == [*NAMES, b"zz"]
+
+
+#: Places in a directory that no answer has named: small, large, and of streams that never were.
+NEVER_GIVEN = [1, 2, 5, 100, 1 << 20, (1 << 31) - 1, (7 << 32) + 3, (1 << 62) + 9, (1 << 63) - 1]
+
+
+def _listed(fd: int, offset: int) -> list[bytes]:
+    os.lseek(fd, offset, os.SEEK_SET)
+    found: list[bytes] = []
+    while batch := getdents(fd, 512):
+        found += [entry.name for entry in batch]
+        assert len(found) < 1000, "it does not end"
+    return found
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_seekdir_to_a_place_that_was_never_given(work: Workspace, committed: bool) -> None:
+    """POSIX leaves open where that is. Here it is somewhere in the listing or at its end: nothing
+    fails, nothing comes twice, and what is read from the start later is whole."""
+    for name in ("one", "two"):
+        (work.path / name).mkdir()
+        plant(work.path / name, {f"{name}-{number:03}": "x" for number in range(100)})
+    if committed:
+        work.remount()
+    fds = [os.open(work.path / name, os.O_RDONLY) for name in ("one", "two")]
+    try:
+        for fd in fds:
+            whole = _listed(fd, 0)
+            assert len(set(whole)) == len(whole) == 102
+            for offset in NEVER_GIVEN:
+                found = _listed(fd, offset)
+                assert len(set(found)) == len(found) and set(found) <= set(whole)
+            assert _listed(fd, 0) == whole
+        os.lseek(fds[0], 0, os.SEEK_SET)
+        for entry in getdents(fds[0], 512):  # places of the one directory, in the other
+            assert set(_listed(fds[1], entry.after)) <= set(_listed(fds[1], 0))
+        assert _listed(fds[0], 0) != _listed(fds[1], 0)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def test_posix_fallocate(work: Workspace, request: pytest.FixtureRequest) -> None:
+    """pyfuse3 has no handler for fallocate(2), and the C library makes up for it by reading and
+    writing a byte in each block. It cannot read from a file that was opened for writing alone."""
+    alone = "off" in request.node.name
+    for flags in (os.O_RDWR, os.O_WRONLY):
+        (work.path / f"file-{flags}").write_text("x" * 10_000)
+        fd = os.open(work.path / f"file-{flags}", flags)
+        try:
+            if alone and flags == os.O_WRONLY:
+                with fails(errno.EBADF):
+                    os.posix_fallocate(fd, 0, 20_000)
+                os.ftruncate(fd, 20_000)  # what a program can do instead
+            else:
+                os.posix_fallocate(fd, 0, 20_000)
+            assert os.fstat(fd).st_size == 20_000
+        finally:
+            os.close(fd)

@@ -55,6 +55,11 @@ class Inotify:
             found |= self._read()
         return found
 
+    def first(self, seconds: float = 30) -> set[Event]:
+        """The next that happens."""
+        assert select.select([self._fd], [], [], seconds)[0], "nothing happened"
+        return self._read()
+
     def pending(self) -> set[Event]:
         """What has happened so far."""
         return self._read() if select.select([self._fd], [], [], 0)[0] else set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ckptfs import sync
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, KernelClock
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from ckptfs.store.format import unpack_u64
 from ckptfs.sync import SyncResult
@@ -23,7 +23,7 @@ class Pair:
         self.below = root / "below"
         self.below.mkdir()
         self.store = Store.create(root / "store")
-        self.fs = Filesystem(self.store, KernelClock())
+        self.fs = Filesystem(self.store)
         self.fs.commit()
 
     # -- passes -----------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Pair:
             self.fs.commit()
         self.store.close(commit=False)
         self.store = Store.open(self.root / "store")
-        self.fs = Filesystem(self.store, KernelClock())
+        self.fs = Filesystem(self.store)
 
     def close(self) -> None:
         self.fs.commit()

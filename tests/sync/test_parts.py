@@ -11,6 +11,7 @@ import pytest
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.sync import below
 from ckptfs.sync.content import Digest, data_ranges, digest_below, digest_of_one
+from ckptfs.sync.descent import Descent
 from ckptfs.sync.ledger import (
     SETTLED_NS,
     SIGNATURE_SIZE,
@@ -139,7 +140,7 @@ def test_descent_closes_and_finds_back(tmp_path: Path) -> None:
         path = path / "d"
     path.mkdir(parents=True)
     root = os.open(tmp_path, os.O_RDONLY)
-    down = below.Descent(root, limit=3)
+    down = Descent(root, limit=3)
     try:
         for _ in range(10):
             down.enter(b"d")
@@ -155,7 +156,7 @@ def test_descent_closes_and_finds_back(tmp_path: Path) -> None:
 def test_descent_notices_a_directory_that_was_moved(tmp_path: Path) -> None:
     (tmp_path / "a/b/c/d/e").mkdir(parents=True)
     root = os.open(tmp_path, os.O_RDONLY)
-    down = below.Descent(root, limit=2)
+    down = Descent(root, limit=2)
     try:
         for name in (b"a", b"b", b"c", b"d"):
             down.enter(name)

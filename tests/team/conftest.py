@@ -85,6 +85,7 @@ class Crew:
 def base() -> Iterator[Path]:
     with scratch() as path, pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(path / "data"))
+        patched.setenv("XDG_STATE_HOME", str(path / "local-state"))
         patched.setenv("XDG_CONFIG_HOME", str(path / "config"))
         patched.setenv("XDG_RUNTIME_DIR", str(path / "run"))
         (path / "run").mkdir(mode=0o700)

@@ -15,6 +15,7 @@ from ckptfs.connect import open_workspace
 from ckptfs.errors import (
     CheckpointUnknown,
     DaemonGone,
+    SnapshotUnknown,
     TeamInvalid,
     TeamRestoreFailed,
     TreeMoved,
@@ -107,7 +108,7 @@ def test_one_that_fails_takes_the_others_back(crew: Crew, monkeypatch: pytest.Mo
         with pytest.raises(TeamRestoreFailed, match="as it was"):
             crew.team.restore(taken.id)
     assert crew.everything() == before
-    assert not (crew.data / "ckptfs/red/journal.json").exists()
+    assert not crew.team.is_half_done()
     assert len(crew.team.snapshots()) == 2
 
 
@@ -155,7 +156,12 @@ def test_killed_at_any_step(crew: Crew) -> None:
     step = 1
     while killed_restore(crew, taken.id, step):
         step += 1
-        crew.team.snapshots()  # any command about the team will do
+        left = crew.everything()
+        crew.team.snapshots()
+        assert crew.everything() == left, f"a listing changed something after step {step - 1}"
+        with pytest.raises(SnapshotUnknown):
+            crew.team.delete("none")  # any command that may change something
+        assert not crew.team.is_half_done()
         found = crew.everything()
         assert found in (first, second), f"neither, after step {step - 1}"
         outcomes.append(found == first)

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import trio
 
 from ckptfs.config import Workspace
-from ckptfs.control import protocol, server
+from ckptfs.control import places, protocol, server
 from ckptfs.control.client import Client
 from ckptfs.control.protocol import Record, Request
 from ckptfs.control.server import Connection
@@ -32,6 +33,10 @@ async def echo(request: Request, connection: Connection) -> Record | None:
             connection.tell({"files": step, "padding": "x" * request.args.get("padding", 0)})
     elif request.op == "fail":
         raise CheckpointUnknown(12)
+    elif request.op == "wait":
+        await connection.wait_for_anything()
+    elif request.op == "block":
+        time.sleep(0.6)  # noqa: ASYNC251 - as a verb does, which keeps the loop
     elif request.op == "bug":
         raise ZeroDivisionError("planted")
     return {"op": request.op, **request.args}
@@ -204,18 +209,104 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(workspace: Workspace) -
     converse(workspace, talk)
 
 
+def admitted(workspace: Workspace) -> Client:
+    """A connection in another's place. One that has just been answered is silent a moment later."""
+    deadline = time.monotonic() + 20
+    while True:
+        client = Client(workspace)
+        try:
+            client.call("hello")
+            return client
+        except ControlError:
+            client.close()
+            if time.monotonic() > deadline:
+                raise
+
+
 def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    """One that waits for its answer keeps its place; of the others the longest silent gives way."""
+    monkeypatch.setattr(places, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(places, "KEPT", 0)
 
     def talk() -> None:
-        with Client(workspace) as one, Client(workspace) as two:
+        with Client(workspace) as one, raw(workspace) as two:
             one.call("hello")
-            two.call("hello")
-            with Client(workspace) as three, pytest.raises(ControlError, match="serves 2"):
-                three.call("hello")
-            one.call("hello")
+            two.sendall(protocol.encode_request("wait", {}))
+            with admitted(workspace) as three:
+                with pytest.raises(ControlError, match="others needed the connection"):
+                    one.call("hello")
+                three.ask("wait")
+                with Client(workspace) as four, pytest.raises(ControlError, match="serves 2"):
+                    four.call("hello")
+            two.shutdown(socket.SHUT_WR)
+            assert b'"op":"wait"' in everything(two)
 
     converse(workspace, talk)
+
+
+def test_half_a_request_is_not_waited_for(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LINE_PATIENCE", 0.2)
+
+    def talk() -> None:
+        for words in (b"", b'{"v":1,'):
+            with raw(workspace) as slow:
+                slow.sendall(words)
+                assert b"no whole request" in everything(slow)
+        with Client(workspace) as client:
+            client.call("hello")
+            time.sleep(0.5)  # between two requests there is more time
+            assert client.call("hello")
+
+    converse(workspace, talk)
+
+
+def test_what_came_while_the_loop_was_busy_came_in_time(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LINE_PATIENCE", 0.2)
+
+    def talk() -> None:
+        with Client(workspace) as busy, raw(workspace) as late, Client(workspace) as known:
+            known.call("hello")  # both are accepted now
+            busy.ask("block")
+            late.sendall(protocol.encode_request("hello", {}))
+            assert b"result" in late.recv(4096)
+            assert busy.hear()
+
+    converse(workspace, talk)
+
+
+def test_a_daemon_listens_in_no_directory_that_others_can_change(tmp_path: Path) -> None:
+    """Nor makes it its own: it may be /tmp, behind a link."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (tmp_path / "link").symlink_to(shared)
+    with pytest.raises(ControlError, match="others can write to it"):
+        server.listen(shared / "x.sock")
+    with pytest.raises(OSError, match="Not a directory"):
+        server.listen(tmp_path / "link" / "x.sock")
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777 and not list(shared.iterdir())
+
+
+def test_what_is_no_socket_is_not_taken_away_for_one(workspace: Workspace) -> None:
+    workspace.socket.write_text("mine")
+    with pytest.raises(ControlError, match="no socket lies there"):
+        server.listen(workspace.socket)
+    assert workspace.socket.read_text() == "mine"
+
+
+def test_users_do_not_take_each_others_places() -> None:
+    found = places.Places(users=2)
+    most = places.CONNECTIONS_MAX - places.KEPT
+    for _ in range(most):
+        found.take(places.Place(1000, lambda: True, None))
+    with pytest.raises(ControlError, match=f"serves {most}"):
+        found.take(places.Place(1000, lambda: True, 0.0))
+    for _ in range(places.KEPT):
+        found.take(places.Place(0, lambda: True, None))
 
 
 def test_other_users_are_not_heard(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

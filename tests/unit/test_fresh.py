@@ -34,6 +34,8 @@ from tests.support.kernel import (
 
 DIRECTORY, FIRST = 50, 1000
 MODE, UID, GID, SIZE, ATIME, MTIME = 1, 2, 4, 8, 16, 32
+#: As in linux/fuse.h: the file loses its set-id bits.
+KILL_SET_ID = 4
 
 
 class Giver(Owner):
@@ -52,14 +54,19 @@ class Giver(Owner):
         self.now = 0
         #: Whether streams are answered first, and what happens when their bytes come.
         self.certain = False
+        #: When the bytes that came were acknowledged, and whether their file keeps its set-id bits.
+        self.stamps: list[tuple[int, bool]] = []
         self.storing: Callable[[], None] = lambda: None
 
     def is_certain(self, *values: int) -> bool:
         self.calls.append(("is_certain", *values))
         return self.certain
 
-    def go_on(self, node: int, offset: int, data: bytes | memoryview, pid: int) -> None:
+    def go_on(
+        self, node: int, offset: int, data: bytes | memoryview, pid: int, time_ns: int, keep: bool
+    ) -> None:
         self.storing()
+        self.stamps.append((time_ns, keep))
         self.calls.append(("go_on", node, offset, bytes(data), pid))
 
     def write(self, node: int, offset: int, *values: object) -> None:
@@ -79,13 +86,13 @@ class Giver(Owner):
     def _inode(self, node: int, mode: int) -> Inode:
         return Inode(node, mode, self.nlink, 0, 9, *[0] * 9, 1, b"", b"")  # type: ignore[arg-type, call-arg]
 
-    def grant(self, pid: int) -> tuple[int, int, int, int] | None:
+    def grant(self, pid: int) -> tuple[int, int, int] | None:
         self.calls.append(("grant", pid))
         if self.refusing:
             return None
         while time.monotonic_ns() <= self.turn_ns:
             pass
-        return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes, 0
+        return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes
 
     def moment(self) -> int:
         return self.now
@@ -145,8 +152,11 @@ def make_directory(kernel: Kernel, name: bytes, node: int = DIRECTORY) -> None:
     kernel.send(MKDIR, struct.pack("=II", 0o755, 0) + name + b"\0", node)
 
 
-def write(kernel: Kernel, node: int, offset: int, data: bytes, pid: int = 42) -> None:
-    kernel.send(WRITE, struct.pack("=QQIIQII", 0, offset, len(data), 0, 0, 0, 0) + data, node, pid)
+def write(
+    kernel: Kernel, node: int, offset: int, data: bytes, pid: int = 42, flags: int = 0
+) -> None:
+    head = struct.pack("=QQIIQII", 0, offset, len(data), flags, 0, 0, 0)
+    kernel.send(WRITE, head + data, node, pid)
 
 
 def set_attributes(kernel: Kernel, node: int, valid: int, **values: int) -> None:
@@ -398,6 +408,19 @@ def test_writes_that_go_on_are_put_together(kernel: Kernel) -> None:
     named = [call[0] for call in giver(kernel).calls]
     assert named == ["write", "grant", "go_on"]
     assert giver(kernel).named("go_on") == [("go_on", 77, 3, b"abc" * 4, 42)]
+
+
+def test_writes_of_one_who_may_not_keep_set_id_bits_are_put_together_too(kernel: Kernel) -> None:
+    """The kernel marks every write of an ordinary user so."""
+    began_ns = time.time_ns()
+    for number in range(3):
+        write(kernel, 77, number * 3, b"abc", flags=KILL_SET_ID)
+    write(kernel, 77, 9, b"abc")
+    kernel.serve()
+    written = [call[:3] for call in giver(kernel).calls if call[0] != "grant"]
+    assert written == [("write", 77, 0), ("go_on", 77, 3), ("write", 77, 9)]
+    [(time_ns, keep)] = giver(kernel).stamps
+    assert began_ns < time_ns < time.time_ns() and not keep
 
 
 @pytest.mark.parametrize("node, offset, pid", [(78, 9, 42), (77, 10, 42), (77, 8, 42), (77, 9, 43)])

@@ -15,12 +15,13 @@ from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
 from ckptfs.fuse.fresh import BYTES, Fresh
 from ckptfs.history.moments import Loss
-from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino, KernelClock
+from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino
 from tests.direct import get, new_filesystem, put
 from tests.support.errnos import fails
 
 FILE, DIRECTORY, LINK = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777
 TIMES = (1, 2, 3, 4)
+TIME_NS = 12_345
 PID = 42
 
 
@@ -75,7 +76,7 @@ def guard() -> Watched:
 
 @pytest.fixture
 def fresh(fs: Filesystem, guard: Watched) -> Fresh:
-    return Fresh(fs, KernelClock(), guard)
+    return Fresh(fs, guard)
 
 
 def granted(fresh: Fresh) -> Ino:
@@ -109,8 +110,10 @@ def test_what_is_made_under_a_grant_is_there(fs: Filesystem, fresh: Fresh, guard
 
 def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> None:
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
-    fresh.go_on(ino, 0, b"more", PID)
+    fresh.go_on(ino, 0, b"more", PID, TIME_NS, True)
     assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
+    inode = fs.getattr(fs.head, ino)
+    assert (inode.mtime_ns, inode.ctime_ns) == (TIME_NS, TIME_NS)
     assert guard.told == [(PID, False)] and guard.lost == [None]
 
 
@@ -118,7 +121,7 @@ def test_a_run_in_the_middle_of_a_file_tells_what_it_destroys(
     fs: Filesystem, fresh: Fresh, guard: Watched
 ) -> None:
     ino = put(fs, b"file", b"0123456789")
-    fresh.go_on(ino, 4, b"xx", PID)
+    fresh.go_on(ino, 4, b"xx", PID, TIME_NS, True)
     assert guard.lost == [Loss(ino, in_place=10)]
     assert get(fs, b"file") == b"0123xx6789"
 
@@ -176,13 +179,13 @@ def test_our_own_threads_are_granted_nothing(fresh: Fresh) -> None:
 
 def test_nothing_is_granted_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "small", map_size=18 << 20) as fs:
-        fresh = Fresh(fs, KernelClock(), guard)
+        fresh = Fresh(fs, guard)
         assert fresh.grant(PID) is None
 
 
 def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "lost") as fs:
-        fresh = Fresh(fs, KernelClock(), guard)
+        fresh = Fresh(fs, guard)
         fs.commit()
         fresh.lose()
         with fails(errno.EIO):
@@ -216,7 +219,7 @@ def test_who_goes_on_at_the_end_of_a_file_has_its_answer_first(
     fs: Filesystem, fresh: Fresh, guard: Watched, stream: Ino
 ) -> None:
     assert certain(fresh, stream)
-    fresh.go_on(stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID)
+    fresh.go_on(stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID, TIME_NS, True)
     assert guard.told == [(PID, False)] and guard.lost == [None]
     assert get(fs, b"stream") == bytes(BLOCK_SIZE) + b"x" * 2 * BLOCK_SIZE
     assert guard.wrote == [(stream, PID)] * 2  # it is still at it

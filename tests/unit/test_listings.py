@@ -83,3 +83,19 @@ def test_a_forgotten_stream_is_counted_through(directory: Directory) -> None:
     for _ in range(100):
         directory.read(0, 3)
     assert names(directory.read(cookie)) == b"cde"
+
+
+@pytest.mark.parametrize("cookie", [1, 3, 100, (9 << 32) + 3, (1 << 62) + 4, (1 << 63) - 1])
+def test_a_cookie_that_was_never_given_is_counted_to(directory: Directory, cookie: int) -> None:
+    whole = names(directory.read(0))
+    assert whole.endswith(names(directory.read(cookie)))
+    assert names(directory.read(0)) == whole
+
+
+def test_a_cookie_of_another_directory_tells_nothing_here(directory: Directory) -> None:
+    listings = directory.listings
+    cookie = [place for _, _, place in listings.entries(2, 0)][3]  # behind "b" in that one
+    directory.names = {b"A", b"C", b"E"}
+    assert [name for name, _, _ in listings.entries(3, cookie)] == [b"E"]  # the first two counted
+    directory.names = {b"a", b"b", b"c", b"d", b"e"}
+    assert [name for name, _, _ in listings.entries(2, cookie)] == [b"c", b"d", b"e"]

@@ -1,0 +1,74 @@
+"""The C of the mount under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+The suites that drive it, damaged pages, and a load. A report of any process fails the test.
+
+    make test-deep ARGS="tests/sanitizers -s"
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.sanitizers.build import Sanitized, is_possible
+from tests.support.mounting import HAVE_FUSE
+
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.timeout(0),
+    pytest.mark.skipif(not is_possible(), reason="gcc has no sanitizers"),
+]
+
+_UNIT = (
+    "test_front test_fresh test_grants test_standing test_listings test_answers test_page_digests"
+)
+_MOUNTED = (
+    "test_append test_fresh test_front test_links test_mapping_and_copying test_ranges test_readdir"
+    " test_rename test_unlink_open test_xattrs"
+)
+_SUITES = {
+    "unit": [f"tests/unit/{name}.py" for name in _UNIT.split()],
+    "mounted": [f"tests/mounted/{name}.py" for name in _MOUNTED.split()],
+    "damage": ["tests/crash/test_flipped_while_mounted.py", "tests/crash/test_damaged_counters.py"],
+    "machines": ["tests/property/test_posix_machine.py"],
+}
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
+    return Sanitized(tmp_path_factory.mktemp("sanitized"))
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("memory", "heap-buffer-overflow"), ("integer", "AddressSanitizer: ILL")]
+)
+def test_the_sanitizers_find_what_is_wrong(sanitized: Sanitized, what: str, told: str) -> None:
+    script = f"from ckptfs.fuse import front; front.load().overflow({what!r})"
+    sanitized.run("-c", script)
+    reports = sanitized.take_reports()
+    assert any(told in report and "_front.c" in report for report in reports), reports
+
+
+@pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+@pytest.mark.parametrize("suite", _SUITES)
+def test_suites(sanitized: Sanitized, suite: str) -> None:
+    _require_silence(sanitized, *_SUITES[suite])
+
+
+@pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
+def test_a_load(sanitized: Sanitized, tmp_path: Path) -> None:
+    """What it takes is not judged here."""
+    seconds = {"CKPTFS_LOAD_SECONDS": "20", "CKPTFS_LOAD_REPORT": str(tmp_path)}
+    _require_silence(sanitized, "-m", "deep", "tests/load/test_load.py", **seconds)
+
+
+def _require_silence(sanitized: Sanitized, *arguments: str, **environment: str) -> None:
+    """Run tests. Whether all of them pass is what `make test` asks: some know how fast things are,
+    and a sanitizer takes its time. A process that a sanitizer ends has left a report."""
+    done = sanitized.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, **environment)
+    print(done.stdout[-300:])
+    reports = sanitized.take_reports()
+    assert not reports, "\n".join(reports)
+    assert re.search(r"\b\d+ (passed|failed)", done.stdout), done.stdout[-4_000:]

@@ -1,0 +1,147 @@
+"""Another user exchanges a file below while root unmounts, or restores a plain directory.
+
+`tests/sync/test_attackers.py` stops root at every step. Here nothing is stopped: a process of
+the other user waits for the first change in the directory, as an attacker does, and is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ckptfs import config
+from ckptfs.connect import new_store, open_workspace
+from ckptfs.errors import WorkspaceUnknown
+from ckptfs.team import Team
+from tests.support.inotify import Inotify
+from tests.support.mounting import HAVE_FUSE, Workspace, scratch, succeed
+from tests.support.peer import NOBODY, Peer, peer
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user"),
+]
+
+#: So large that a digest of it leaves time for others.
+TOOL = os.urandom(1 << 20) * 48
+EVIL = b"#!/bin/sh\nid -u\n"
+
+
+def _exchange() -> None:
+    """Wait for the first change in the directory that we are in; put something of ours there."""
+    with Inotify(Path()) as watch:
+        Path("../beside/ready").touch()
+        watch.first()
+        os.rename("../beside/evil", "tool")
+
+
+class Scene:
+    def __init__(self, base: Path, nobody: Peer) -> None:
+        self.made = Workspace(base, "--auto", "off")
+        self.work, self.beside = self.made.path, base / "beside"
+        self.nobody = nobody
+        for path in (self.work, self.beside):
+            path.mkdir()
+            self.give(path)
+        for path, data in (
+            (self.work / "a first one", b"x"),
+            (self.work / "tool", TOOL),
+            (self.beside / "evil", EVIL),
+        ):
+            path.write_bytes(data)
+            path.chmod(0o755)
+            self.give(path)
+        # Before a mount covers it: whoever is in the directory stays in the one below.
+        nobody(os.chdir, str(self.work))
+
+    def give(self, path: Path) -> None:
+        os.chown(path, NOBODY, NOBODY)
+
+    def take(self) -> None:
+        """What root does in its workspace: a program of the user's becomes root's own."""
+        (self.work / "a first one").chmod(0o700)
+        os.chown(self.work / "tool", 0, 0)
+        (self.work / "tool").chmod(0o4755)
+
+    @contextmanager
+    def attacked(self) -> Iterator[None]:
+        (self.beside / "ready").unlink(missing_ok=True)
+        self.nobody.begin(_exchange)
+        wait_until((self.beside / "ready").exists, "the attacker watches")
+        yield
+        self.nobody.finish(30)
+        for path in (*self.work.rglob("*"), *self.beside.rglob("*")):
+            seen = path.lstat()
+            if seen.st_uid == 0 and seen.st_mode & 0o6000:
+                assert path.read_bytes() == TOOL, f"{path.name} runs as root"
+            if path.is_file() and path.read_bytes() == EVIL:
+                assert seen.st_uid == NOBODY, f"{path.name} is root's"
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with scratch() as base, peer(NOBODY) as nobody:
+        yield Scene(base, nobody)
+        nobody(os.chdir, "/")
+
+
+def test_unmounting(scene: Scene) -> None:
+    scene.made.mount()
+    scene.take()
+    with scene.attacked():
+        scene.made.umount()
+
+
+def test_restoring_a_plain_directory(scene: Scene) -> None:
+    scene.made.mount()
+    scene.made.umount()
+    scene.take()
+    saved = succeed(scene.made.cli("save", "of root", "-w", scene.work, "--json"))
+    for path in scene.work.iterdir():
+        path.chmod(0o755)
+        scene.give(path)
+    with scene.attacked():
+        scene.made.cli("restore", str(json.loads(saved.stdout)["id"]), "-w", scene.work, "--force")
+
+
+def test_restoring_a_team(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in scene.made.env.items():
+        monkeypatch.setenv(name, value)
+    scene.made.mount()
+    scene.take()
+    data = scene.work.parent / "team-data"
+    config = data / "teams/red/config.json"
+    config.parent.mkdir(parents=True)
+    members = [{"name": "alice", "workspace": str(scene.work)}]
+    config.write_text(json.dumps({"name": "red", "members": members}))
+    team = Team("red", data)
+    taken = team.snapshot()
+    for path in scene.work.iterdir():
+        path.chmod(0o755)
+        scene.give(path)
+    scene.made.umount()
+    with scene.attacked():
+        team.restore(taken.id)
+
+
+def test_a_link_in_the_place_of_the_workspace(scene: Scene) -> None:
+    """Not a race: a session of root's goes on while the directory is exchanged."""
+    victim = scene.work.parent / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("stays")
+    place = config.Workspace(scene.work, scene.made.store)
+    with new_store(place.store) as made:
+        made.meet(place.path, keep_first=True, exclude=())
+    with open_workspace(place) as session:
+        number = session.call("save", {"message": "now"})["id"]
+        scene.work.rename(scene.work.with_name("aside"))
+        scene.work.symlink_to(victim)
+        with pytest.raises(WorkspaceUnknown, match="Nothing was changed"):
+            session.call("restore", {"checkpoint": str(number)})
+    assert os.listdir(victim) == ["precious"]
