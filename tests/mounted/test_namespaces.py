@@ -150,12 +150,13 @@ def test_force_does_not_wait(work: Workspace) -> None:
 
 
 def test_an_interrupted_umount_says_that_it_goes_on(work: Workspace) -> None:
+    before = _sockets(work)
     with copy(UNSHARE):
         command = [sys.executable, "-m", "ckptfs", "umount", work.path]
         asking = subprocess.Popen(
             command, env={**os.environ, **work.env}, stderr=subprocess.PIPE, text=True
         )
-        wait_until(lambda: _is_connected(work), "the daemon was asked")
+        wait_until(lambda: _sockets(work) > before, "the daemon was asked")
         asking.send_signal(signal.SIGINT)
         _, said = asking.communicate(timeout=20)
         assert asking.returncode == 130 and "goes on unmounting" in said
@@ -165,10 +166,13 @@ def test_an_interrupted_umount_says_that_it_goes_on(work: Workspace) -> None:
     assert not is_mounted(work.path) and (work.path / "state").read_text() == "new"
 
 
-def _is_connected(work: Workspace) -> bool:
-    """Whether the daemon has a client: its socket stands in the table once more."""
-    with open("/proc/net/unix") as table:
-        return sum(line.rstrip().endswith(f"{work.store}/control.sock") for line in table) > 1
+def _sockets(work: Workspace) -> int:
+    """How many sockets the daemon has: one more with each client."""
+    found = 0
+    for link in Path(f"/proc/{work.pid}/fd").iterdir():
+        with suppress(OSError):
+            found += os.readlink(link).startswith("socket:")
+    return found
 
 
 @pytest.mark.needs_root
