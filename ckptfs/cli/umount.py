@@ -24,7 +24,7 @@ _IDLE_LOOKS = 3
 
 def umount(args: Namespace) -> int:
     workspace = place.exact_workspace(args)
-    with _interruptible(workspace), screen.progress("Writing back") as show:
+    with screen.progress("Writing back") as show:
         ended = _end(workspace, args, show)
     _say(workspace, ended, as_json=args.json)
     return 0
@@ -49,7 +49,8 @@ def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Rec
     if daemon is None:
         return _finish_alone(workspace, args, show)
     if daemon.state in (runtime.UNMOUNTING, runtime.WRITING_BACK):
-        return _await_end(workspace, daemon, args, show)
+        with _interruptible(workspace):
+            return _await_end(workspace, daemon, args, show)
     return _ask(workspace, daemon, args, show)
 
 
@@ -73,7 +74,8 @@ def _ask(
     with client:
         # The daemon tells how far it is, so a long silence means that it hangs.
         client.ask("umount", wishes, progress=True)
-        ended = _hear(client, daemon, args, show)
+        with _interruptible(workspace):
+            ended = _hear(client, daemon, args, show)
         if ended is None:
             return _finish_alone(workspace, args, show)
         if not ended.get("detached"):
