@@ -23,8 +23,16 @@ def mount(args: Namespace) -> int:
         return 0
     with screen.progress("Reading") as show:
         started = launch(lambda announcer: _live(plan, announcer), show, ended=lambda: _died(plan))
+    _look_at_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
+
+
+def _look_at_root(plan: rules.Plan) -> None:
+    """Until somebody asks whose it is, the kernel takes the root of a mount for uid 0's, and
+    refuses its owner's chmod."""
+    with suppress(OSError):
+        plan.workspace.path.stat()
 
 
 def _request(args: Namespace) -> rules.MountRequest:
@@ -107,6 +115,7 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         "pid": started["pid"],
         "log": str(workspace.log),
         "scan": scan,
+        "room": started["room"],
         "history_lost": plan.history_lost,
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
@@ -117,6 +126,8 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
     sys.stdout.flush()
     for line in (*report.remarks(scan), *_remarks(plan)):
         screen.note(line)
+    if started["room"] is not None:
+        screen.note(f"Room is short: {report.room(started['room'])}.")
 
 
 def _remarks(plan: rules.Plan) -> Iterator[str]:

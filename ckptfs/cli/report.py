@@ -1,4 +1,5 @@
-"""Sentences about a pass over a tree: what it did, what it kept twice, what it left out."""
+"""Sentences about a pass over a tree: what it did, what it kept twice, what it left out; and about
+a disk that is short of room."""
 
 from __future__ import annotations
 
@@ -22,6 +23,23 @@ def counts(record: Record) -> str:
 def copied(record: Record) -> str:
     """How much a pass copied, as "12,000 entries, 3.4 MiB"."""
     return f"{count_text(record['added'], 'entry', 'entries')}, {bytes_text(record['bytes'])}"
+
+
+def room(record: Record) -> str:
+    """What the disk lacks, what expires because of it, and what to do."""
+    free, wanted = bytes_text(record["free_bytes"]), bytes_text(record["wanted_bytes"])
+    text = f"the disk has {free} free for this store, and retention.min_free wants {wanted}"
+    if record["full"]:
+        text = "the disk is full, so writes are refused (ENOSPC); what is there is unchanged"
+    if record["expires"]:
+        held = bytes_text(record["expirable_bytes"])
+        return f"{text}; the oldest automatic checkpoints expire, which hold {held}"
+    text = (
+        f"{text}; nothing expires for that, since what may would not be enough. To make room, "
+        "remove other files from the disk, or checkpoints that hold much (`ckptfs delete`)"
+    )
+    named = (f"{item['id']} holds {bytes_text(item['bytes'])}" for item in record["heaviest"])
+    return f"{text}: {', '.join(named)}" if record["heaviest"] else text
 
 
 def remarks(record: Record) -> Iterator[str]:

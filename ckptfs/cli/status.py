@@ -11,7 +11,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone, StoreInUse
+from ckptfs.errors import DaemonGone, StoreInUse, StoreMissing, StoreReadOnly
 
 #: What is told of a daemon that died.
 _NOTED = ("pid", "state", "started_ns", "version")
@@ -54,7 +54,9 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         "started_ns": daemon.started_ns,
         "options": daemon.options,
         "unseen": None,
+        "expired_for_room": None,
         "short_of_room": None,
+        "room": None,
         "read_only": None,
         "checkpoints": None,
         "moments": None,
@@ -66,6 +68,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         with Client(workspace) as client:
             answer = client.call("status", patience=PATIENCE_SHORT)
         record.update({key: answer.get(key) for key in record if key in answer})
+        record["workspace"] = str(workspace.path)  # a sandbox may have it at another path
         record["state"] = runtime.SERVING
     return record
 
@@ -95,6 +98,9 @@ def _of_store(workspace: Workspace) -> Record:
             record.update(session.call("figures"))
         if not dead:
             record["unsaved"] = None  # the directory may have changed; to look takes a scan
+    except (StoreReadOnly, StoreMissing):
+        if not dead:
+            raise  # else it is seen from a sandbox, and what it is stands there
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
     return record
@@ -155,9 +161,18 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
             "they destroy is kept by its age alone, and without a name"
         )
         rows.append(("not seen", words))
-    if record["short_of_room"]:
-        words = "the disk has less free than retention.min_free, so what may expire does so at once"
-        rows.append(("room", words))
+    return rows
+
+
+def _room(record: Record) -> list[tuple[str, str]]:
+    """What a disk without room costs."""
+    rows = []
+    if record["room"] is not None:
+        rows.append(("room", report.room(record["room"])))
+    if record["expired_for_room"]:
+        gone = screen.count_text(record["expired_for_room"], "checkpoint", "checkpoints")
+        words = f"{gone} since the mount, because the disk had no room; the log says which"
+        rows.append(("expired", words))
     return rows
 
 
@@ -183,6 +198,7 @@ def _human(record: Record) -> str:
         rows.append(("entries", f"{record['inodes']:,}"))
     if record["mounted"]:
         rows += _keeping(record)
+        rows += _room(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
         rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")

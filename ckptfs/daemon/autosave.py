@@ -17,6 +17,7 @@ from ckptfs import history
 from ckptfs.commands import FULL, masked, shown
 from ckptfs.control.events import Hub
 from ckptfs.control.verbs import checkpoint_record
+from ckptfs.daemon.notices import Notices
 from ckptfs.daemon.step_names import StepNames, edit_message, path_of
 from ckptfs.errors import CkptfsError, SettingInvalid
 from ckptfs.fuse.hooks import LossOf
@@ -24,7 +25,6 @@ from ckptfs.history import Checkpoint, marks, removal
 from ckptfs.history.authors import Signer
 from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
 from ckptfs.history.checkpoints import LOST, MOMENT
-from ckptfs.history.held import held_bytes
 from ckptfs.history.log import seek
 from ckptfs.history.moments import UNKNOWN, Loss, Moments
 from ckptfs.history.processes import TRUST_NS, Caller, Key, Who
@@ -44,6 +44,15 @@ _RECENT_MAX = 1024
 _SETTINGS_NS = 200_000_000
 #: On a full disk moments go until about so much is free.
 _ROOM_BYTES = 16 << 20
+_EXPIRING = (
+    "the disk is full: what may expire does so before a write is refused, moments first, the "
+    "oldest first. Free room on the disk to keep more"
+)
+_FULL = (
+    "the disk is full, and nothing is left that may expire for room: writes are refused (ENOSPC), "
+    "what is there is unchanged. Free room on the disk, or give up checkpoints (`ckptfs delete`); "
+    "these hold most: %s"
+)
 
 
 class AutoSave:
@@ -69,6 +78,9 @@ class AutoSave:
         self._names = StepNames(service.fs, self._who, self._moments)
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
+        self._notices = Notices(log)
+        #: How many checkpoints and moments expired because the disk had no room.
+        self.expired_for_room = 0
         #: How many changes came from processes that cannot be seen.
         self.unseen = 0
         #: The process that was told of last, its call, and when that was.
@@ -194,29 +206,31 @@ class AutoSave:
         self._recent.clear()
 
     def make_room(self, ino: int) -> bool:
-        """The disk is full for one who writes to this inode: let the oldest moments go that hold
-        something. Those stay that keep what this file was. False if none can go."""
+        """The disk is full for one who writes to this inode: let go what may expire and holds
+        something, moments first. Those stay that keep what this file was. False if none can go."""
         fs = self._service.fs
         path = path_of(fs, Ino(ino)) if ino else b""
-        fs.settle()
-        doomed, freed = [], 0
-        for item in history.checkpoints(fs.store):
-            if not item.is_moment or (path and self._keeps(item, path, ino)):
-                continue
-            if freed >= _ROOM_BYTES:
-                break
-            if held := held_bytes(fs.store, item):
-                doomed.append(item)
-                freed += held
+        doomed = self._service.room_makers(
+            _ROOM_BYTES, lambda item: bool(path) and self._keeps(item, path, ino)
+        )
         if not doomed:
+            self._tell_of_full_disk()
             return False
-        log.warning("the disk is full: %d moments go, the oldest first", len(doomed))
+        self.expired_for_room += len(doomed)
+        self._notices.warn("expiring", _EXPIRING)
+        log.info("expired, since the disk is full: %s", ", ".join(str(item.id) for item in doomed))
         removal.delete(fs, doomed)
         # Pages that one commit gives up can be used by the one after the next.
         fs.commit()
         fs.commit()
         self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in doomed]})
         return True
+
+    def _tell_of_full_disk(self) -> None:
+        if self._notices.is_due("full"):
+            found = self._service.heaviest()
+            named = (f"{item['id']} ({item['bytes'] >> 10:,} KiB)" for item in found)
+            self._notices.warn("full", _FULL, ", ".join(named) or "none")
 
     def _keeps(self, moment: Checkpoint, path: bytes, ino: int) -> bool:
         """Whether a moment was taken for the sake of this very file."""

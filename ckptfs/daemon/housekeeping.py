@@ -16,11 +16,13 @@ import trio
 from ckptfs import history
 from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave
+from ckptfs.daemon.notices import Notices
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import resting
 from ckptfs.history.compression import Compressor
 from ckptfs.history.removal import Reaper
+from ckptfs.history.retention import Shortage
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
@@ -31,11 +33,28 @@ _REST_S = 2.1
 _COMPRESS_AGE_S = 600
 #: How long one step of freeing space may keep requests waiting.
 _STEP_S = 0.005
+#: For so long after the start the clock is not believed to be far ahead of the last checkpoint.
+_GRACE_NS = 3_600_000_000_000
+#: In this time no more history goes for room than is to be free.
+_GIVEN_NS = 3_600_000_000_000
+
+_SHORT_OF_ROOM = "the disk is short of room: %d MiB free for this store, %d wanted; %s"
+_EXPIRES = {
+    True: "the oldest automatic checkpoints expire until there is as much",
+    False: "what may expire for that would not be enough, so nothing does before the disk is full. "
+    "Free room on the disk, or give up checkpoints (`ckptfs delete`)",
+}
 
 
 def _uptime_ns() -> int:
     """Time that passes while the machine sleeps, too."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _last_ns(service: Service) -> int:
+    """The time of the last checkpoint, by the clock of then."""
+    found = service.checkpoints()
+    return max((item.time_ns for item in found), default=service.fs.clock())
 
 
 class Housekeeping:
@@ -49,8 +68,13 @@ class Housekeeping:
         #: Something was committed that is too young to be compressed.
         self._young = trio.Event()
         self._complaint = ""
+        self._notices = Notices(log)
+        #: What of history went for room, and when.
+        self._given: list[tuple[int, int]] = []
         #: When the machine was started, as the clock would have it when this began.
         self._began_ns = service.fs.clock() - _uptime_ns()
+        self._began_uptime_ns = _uptime_ns()
+        self._last_ns = _last_ns(service)
 
     def stir(self) -> None:
         """Something was committed, or is to be."""
@@ -96,18 +120,36 @@ class Housekeeping:
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
-            gone = self._service.expire(self._now_ns())
+            gone, shortage = self._service.expire(self._now_ns(), self.given_bytes())
         except SettingInvalid as error:
             self._complain(error)
         else:
+            if shortage is not None:
+                self._tell_of(shortage)
+                self._auto.expired_for_room += shortage.expiring
             for item in gone:
                 log.info("checkpoint %d expired: %s", item.id, item.reason)
             self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
 
+    def given_bytes(self) -> int:
+        """How much history went for room in the last hour."""
+        now_ns = _uptime_ns()
+        self._given = [(ns, size) for ns, size in self._given if now_ns - ns < _GIVEN_NS]
+        return sum(size for _, size in self._given)
+
+    def _tell_of(self, shortage: Shortage) -> None:
+        if shortage.expiring:
+            self._given.append((_uptime_ns(), shortage.expirable_bytes))
+        free, wanted = max(shortage.free_bytes, 0) >> 20, shortage.wanted_bytes >> 20
+        self._notices.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expiring > 0])
+
     def _now_ns(self) -> int:
         """The time, but no later than the time that has passed allows: a clock that is set forward
-        must not make everything old at once."""
-        return min(self._service.fs.clock(), self._began_ns + _uptime_ns())
+        must not make everything old at once. One that was set forward before the mount has an hour
+        to be set right."""
+        now_ns = min(self._service.fs.clock(), self._began_ns + _uptime_ns())
+        passed_ns = _uptime_ns() - self._began_uptime_ns
+        return now_ns if passed_ns > _GRACE_NS else min(now_ns, self._last_ns + passed_ns)
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

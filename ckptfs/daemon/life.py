@@ -152,7 +152,9 @@ def _serve(
         stderr.release()
         config.register(workspace, directory=place)
         runtime.publish(workspace, note._replace(state=runtime.SERVING))
-        announcer.ready({"pid": os.getpid(), "scan": brought})
+        room = service.shortage()
+        short = None if room is None else room._asdict()
+        announcer.ready({"pid": os.getpid(), "scan": brought, "room": short})
         log.info("mounted")
 
     # From here on the store may know more than the directory below.

@@ -168,7 +168,7 @@ def check_not_mounted(path: Path) -> bool:
     workspace = config.lookup(path)
     daemon = runtime.living(workspace) if workspace is not None else None
     if daemon is not None or not mounts.is_dead(path):
-        raise AlreadyMounted(path, pid=daemon.pid if daemon is not None else None)
+        raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True
 
 

@@ -77,7 +77,8 @@ others import.
     ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
-        └── ProtocolMismatch       62
+        ├── ProtocolMismatch       62
+        └── RefusedInSandbox       66
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
 """
@@ -138,6 +139,7 @@ from ckptfs.errors.mount import (
     NoPermission,
     PeerUntrusted,
     ProtocolMismatch,
+    RefusedInSandbox,
     StoreInMountpoint,
 )
 from ckptfs.errors.store import (
@@ -210,6 +212,7 @@ __all__ = [
     "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
+    "RefusedInSandbox",
     "SettingInvalid",
     "SnapshotUnknown",
     "SourceMissing",

@@ -18,7 +18,7 @@
  */
 
 #include "_front.h"
-#include "../store/_pages.h"
+#include "../store/_guard.h"
 
 #include <limits.h>
 
@@ -293,7 +293,7 @@ static PyMethodDef functions[] = {
     {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
     STANDING_METHODS,
-    PAGES_METHODS,
+    GUARD_METHODS,
     {0},
 };
 

@@ -25,6 +25,7 @@ from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import front, loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
+from ckptfs.fuse.connections import Connect, refuse
 from ckptfs.fuse.hooks import Guard, HistoryHooks
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
@@ -54,11 +55,13 @@ async def serve(
     started: Callable[[], None],
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
+    connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until the workspace is unmounted. On cancellation it is unmounted here.
 
-    ``guard`` hears of every change before it happens, ``committed`` of every commit that was made
+    ``guard`` hears of every change before it happens, ``connect`` makes the connections of
+    `.checkpoints/.control`, ``committed`` hears of every commit that was made
     because requests paused or the interval ended.
     """
     _tune_collector()
@@ -74,7 +77,7 @@ async def serve(
     committer = Committer(fs, committed, met)
     latency = Latency()
     committer.requests = loop.install(committer.turn, compiled, latency)
-    operations = Operations(fs, options, history, guard)
+    operations = Operations(fs, options, history, guard, connect)
     if compiled is not None:
         compiled.bind(front.Bound(operations.requests, fs))
     try:
@@ -97,6 +100,7 @@ async def serve(
             nursery.cancel_scope.cancel()
     finally:
         fs.keep_unlinked = False
+        operations.requests.connections.close()
         _go_by_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()

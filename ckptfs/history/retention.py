@@ -1,40 +1,54 @@
 """Which checkpoints stay and which expire: a pure function, with a reason for each.
 
 Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
-all stay while they are young, then one in an hour, then one a day, then none. Limits come on top.
-Moments have limits of their own, and go first where room is short; a young checkpoint that is one
-too many for the list becomes a moment, so that the list is short and nothing is lost by it.
+all stay while they are young, then one in an hour, then one a day, then none; the first of all, the
+state before the work began, stays as long as the day's do. Limits come on top, and count only what
+may expire. Moments have limits of their own; a young checkpoint that is one too many for the list
+becomes a moment, so that the list is short and nothing is lost by it.
+
+Where room is short, moments go first, and only what really gives room. For the disk's sake nothing
+goes that is younger than ``keep_all``, and nothing at all if that would not be enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import NamedTuple
 
 from ckptfs.history.checkpoints import LOST, Checkpoint
+from ckptfs.history.crowd import Crowd
 from ckptfs.history.marks import MARK
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
 
-#: Over a limit of bytes this share of what may expire goes at a time: how much each checkpoint
-#: frees is known only once it is gone.
-_SHARE = 4
-#: How much further from others a moment counts as standing that is needed more than they.
-_NEEDED = 1e4
-#: What holds less than this part of what is to be freed is light.
+#: What holds less than this part of what is to be freed is light, and so is what a few edits of
+#: source files hold: it is not what fills a disk.
 _LIGHT = 1000
+LIGHT_BYTES = 64 << 10
 #: How many times closer together those may stand that are precious.
 _PRECIOUS = 20
 
 
+class MinFree(NamedTuple):
+    """How much of the disk is to stay free: the smaller of some bytes and a share of the disk."""
+
+    bytes: int | None = 512 << 20
+    percent: float | None = 5
+
+    def of(self, disk_bytes: int) -> int:
+        """In bytes, of a disk of this size."""
+        share = None if self.percent is None else int(disk_bytes * self.percent / 100)
+        return min((size for size in (self.bytes, share) if size is not None), default=0)
+
+
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """``max_bytes`` of the store's file in use and ``min_free_bytes`` of the disk; 0 is no limit.
+    """``max_bytes`` of the store's file in use and ``min_free`` of the disk; 0 is no limit.
     Times are nanoseconds of age. ``moment_bytes`` is of what only moments hold, as far as that is
     known without counting all of it."""
 
@@ -43,7 +57,7 @@ class RetentionPolicy:
     hourly_ns: int = _DAY_NS
     daily_ns: int = 30 * _DAY_NS
     max_bytes: int = 0
-    min_free_bytes: int = 512 << 20
+    min_free: MinFree = MinFree()  # noqa: RUF009 (immutable)
     moments_max: int = 1000
     moments_ns: int = _DAY_NS
     moment_bytes: int = 2 << 30
@@ -55,33 +69,78 @@ class Decision(NamedTuple):
     reason: str
 
 
+class Figures(NamedTuple):
+    """What a store and its disk have: bytes of the store in use; of the disk those that a write
+    could still have, and all. ``given_bytes`` of history went for room in the last hour."""
+
+    store_bytes: int = 0
+    free_bytes: int | None = None
+    disk_bytes: int = 0
+    given_bytes: int = 0
+
+
+class Shortage(NamedTuple):
+    """The disk has ``free_bytes``, less than ``wanted_bytes``. What may expire for that holds
+    ``expirable_bytes``; so many checkpoints are ``expiring``: none if it would not be enough."""
+
+    free_bytes: int
+    wanted_bytes: int
+    expirable_bytes: int
+    expiring: int
+
+
+class Insight(NamedTuple):
+    """What the plan asks about a checkpoint, and only if it matters.
+
+    ``is_precious``: goes later than another that is missed as little. ``precedes_loss``: the state
+    after it lacks something that it has. ``weigh``: about how many bytes only a moment holds, and
+    ``holds_more`` whether that is more than the path it was taken for. ``frees``: how many bytes
+    its removal would give, if those with these numbers went, too.
+    """
+
+    is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False
+    precedes_loss: Callable[[Checkpoint], bool] = lambda checkpoint: False
+    weigh: Callable[[Checkpoint], int] = attrgetter("bytes")
+    holds_more: Callable[[Checkpoint], bool] = lambda moment: False
+    frees: Callable[[Checkpoint, Collection[int]], int] = lambda item, gone: item.bytes
+
+
 def judge(
     checkpoints: Sequence[Checkpoint],
     policy: RetentionPolicy,
     now_ns: int,
-    store_bytes: int = 0,
-    free_bytes: int | None = None,
+    figures: Figures = Figures(),  # noqa: B008 (immutable)
     *,
     undo: Collection[int] = (),
-    is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False,
-    weigh: Callable[[Checkpoint], int] = attrgetter("bytes"),
-    holds_more: Callable[[Checkpoint], bool] = lambda moment: False,
+    insight: Insight = Insight(),  # noqa: B008 (immutable)
 ) -> Verdicts:
-    """What becomes of each checkpoint.
+    """What becomes of each checkpoint. ``undo`` are the ones that `undo` and `redo` would go to.
 
-    ``undo`` are the ones that `undo` and `redo` would go to; one that is precious goes later than
-    another that is missed as little. ``weigh`` tells how many bytes only a moment holds,
-    ``holds_more`` whether that is more than the path that it was taken for. After a limit of bytes
-    was found exceeded and the verdicts were carried out, judge again: it may not have been enough.
+    After a limit of bytes was found exceeded and the verdicts were carried out, judge again: what
+    each frees is an estimate, and it may not have been enough.
     """
-    newest_first = sorted(checkpoints, key=attrgetter("id"), reverse=True)
-    verdicts = Verdicts(newest_first, policy, now_ns)
-    verdicts.thin_moments(weigh, holds_more)
+    verdicts = Verdicts(checkpoints, policy, now_ns)
+    verdicts.thin_moments(insight.weigh, insight.holds_more)
     verdicts.protect(undo)
     verdicts.thin()
-    verdicts.limit_count(is_precious)
-    verdicts.limit_bytes(store_bytes, free_bytes)
+    verdicts.limit_count(insight.is_precious)
+    verdicts.limit_bytes(figures, insight)
     return verdicts
+
+
+def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
+    """The checkpoints with times that never go back and do not lie ahead. A clock that was wrong
+    for a while makes what was taken then neither old at once nor young for ever. Those that lie
+    ahead keep their distances from each other."""
+    times = [item.time_ns for item in oldest_first]
+    if not times or (times[-1] <= now_ns and all(map(le, times, times[1:]))):
+        return oldest_first
+    following, ahead = now_ns, 0
+    for index in reversed(range(len(times))):
+        ahead = max(ahead, times[index] - following) if times[index] > now_ns else 0
+        following = times[index] = times[index] - ahead
+    credible = accumulate(times, max)
+    return [replace(item, time_ns=ns) for item, ns in zip(oldest_first, credible, strict=True)]
 
 
 class Verdicts:
@@ -89,8 +148,12 @@ class Verdicts:
     not yet, newest first."""
 
     def __init__(
-        self, newest_first: list[Checkpoint], policy: RetentionPolicy, now_ns: int
+        self, checkpoints: Sequence[Checkpoint], policy: RetentionPolicy, now_ns: int
     ) -> None:
+        ordered = sorted(checkpoints, key=attrgetter("id"))
+        #: What the clock said: an hour or a day of it has one place.
+        self._told_ns = {item.id: item.time_ns for item in ordered}
+        newest_first = _credible(ordered, now_ns)[::-1]
         self._all = [item for item in newest_first if not item.is_moment]
         #: The moments that have not expired yet, newest first.
         self._moments = [item for item in newest_first if item.is_moment]
@@ -98,8 +161,14 @@ class Verdicts:
         self._now_ns = now_ns
         self.found: dict[int, tuple[bool, str]] = {}
         self.open: list[Checkpoint] = []
+        #: The first of all, if it may expire and stays: the state before the work began.
+        self._first: Checkpoint | None = None
+        #: How many stay because of what they are, and count against no limit.
+        self._protected = 0
         #: Those that become moments.
         self.demoted: list[int] = []
+        #: What the disk lacks, if it does.
+        self.shortage: Shortage | None = None
 
     def all(self) -> list[Decision]:
         """What becomes of each checkpoint, newest first."""
@@ -155,6 +224,7 @@ class Verdicts:
     def protect(self, undo: Collection[int]) -> None:
         for checkpoint in self._all:
             reason = _protection(checkpoint)
+            self._protected += bool(reason)
             if not reason and checkpoint.id in undo:
                 reason = "undo goes there"
             if not reason and checkpoint is self._all[0]:
@@ -163,6 +233,16 @@ class Verdicts:
                 self.found[checkpoint.id] = (True, reason)
             else:
                 self.open.append(checkpoint)
+        self._keep_first()
+
+    def _keep_first(self) -> None:
+        """Beside the newest, which stays in any case; a list of one has no place for it."""
+        if not self.open or self.open[-1] is not self._all[-1]:
+            return
+        age_ns = self._now_ns - self.open[-1].time_ns
+        if self._policy.max_checkpoints > 1 and age_ns <= self._policy.daily_ns:
+            self._first = self.open.pop()
+            self.found[self._first.id] = (True, "the first of all")
 
     def thin(self) -> None:
         """Only the newest of each hour, then of each day; one that was marked before others. Hours
@@ -172,7 +252,7 @@ class Verdicts:
         gone: set[int] = set()
         for checkpoint in sorted(self.open, key=_is_unmarked):
             keep, reason, span_ns = self._by_age(checkpoint)
-            slot = (span_ns, checkpoint.time_ns // span_ns) if span_ns else None
+            slot = (span_ns, self._told_ns[checkpoint.id] // span_ns) if span_ns else None
             if slot in seen:
                 keep, reason = False, f"a newer or marked one of that {_span(span_ns)} stays"
             if slot is not None:
@@ -197,18 +277,20 @@ class Verdicts:
 
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
-        are thinned, as long as it has more than half of the places."""
-        kept = sum(self.found[item.id][0] for item in self._all) - len(self.demoted)
+        are thinned, as long as it has more than half of the places. What is protected takes no
+        place."""
+        kept = sum(self.found[item.id][0] for item in self._all)
+        kept -= self._protected + len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
-        young = sum(map(self._is_young, self.open))
+        young = sum(map(self.is_young, self.open))
         precious = {item.id for item in self.open[:young] if excess > 0 and is_precious(item)}
         for _ in range(excess):
             crowded = young > max(self._policy.max_checkpoints // 2, 1)
             index = self._closest(young, precious) if crowded else len(self.open) - 1
             gone = self.open.pop(index)
             self._let_go(gone, reason)
-            young -= self._is_young(gone)
+            young -= self.is_young(gone)
 
     def _closest(self, young: int, precious: Collection[int]) -> int:
         """Which of the young ones is missed least: that whose neighbours are closest together, for
@@ -229,24 +311,48 @@ class Verdicts:
 
         return min(reversed(range(young)), key=apart)
 
-    def _is_young(self, checkpoint: Checkpoint) -> bool:
+    def is_young(self, checkpoint: Checkpoint) -> bool:
         """Whether it is at an age at which all stay."""
         return checkpoint.time_ns >= self._now_ns - self._policy.keep_all_ns
 
-    def limit_bytes(self, store_bytes: int, free_bytes: int | None) -> None:
+    def limit_bytes(self, figures: Figures, insight: Insight) -> None:
+        """A limit of the store's own is kept as far as it can be, and wins over any age."""
         policy = self._policy
-        if policy.max_bytes and store_bytes > policy.max_bytes:
-            reason = f"the store has more than {policy.max_bytes:,} bytes"
-        elif free_bytes is not None and free_bytes < policy.min_free_bytes:
-            reason = f"the disk has less than {policy.min_free_bytes:,} bytes free"
-        else:
-            return
-        if self._moments:
-            for item in self._moments[-max(1, len(self._moments) // _SHARE) :]:
-                self.found[item.id] = (False, reason)
-            return
-        for _ in range(-(-len(self.open) // _SHARE)):
-            self.found[self.open.pop().id] = (False, reason)
+        wanted = policy.min_free.of(figures.disk_bytes)
+        if 0 < policy.max_bytes < figures.store_bytes:
+            over = figures.store_bytes - policy.max_bytes
+            chosen = _chosen(self._expendable(insight), over, insight.frees)
+            self._expire(chosen, f"the store has more than {policy.max_bytes:,} bytes")
+        elif figures.free_bytes is not None and figures.free_bytes < wanted:
+            self._make_room(figures.free_bytes, wanted, figures.given_bytes, insight)
+
+    def _make_room(self, free: int, wanted: int, given: int, insight: Insight) -> None:
+        """For the disk's sake as much goes as is short, or nothing if that is not to be had: what
+        others fill is not emptied by forgetting. Nor may they have all of it bit by bit."""
+        old = [item for item in self._expendable(insight) if not self.is_young(item)]
+        chosen = _chosen(old, wanted - free, insight.frees)
+        found = sum(chosen.values())
+        expires = found >= wanted - free and given < wanted
+        self.shortage = Shortage(free, wanted, found, len(chosen) if expires else 0)
+        if expires:
+            self._expire(chosen, f"the disk has less than {wanted:,} bytes free")
+
+    def _expire(self, numbers: Iterable[int], reason: str) -> None:
+        self.found.update(dict.fromkeys(numbers, (False, reason)))
+
+    def _expendable(self, insight: Insight) -> list[Checkpoint]:
+        """What may go for room, in that order: moments of whose path there is a newer one, other
+        moments, checkpoints, each the oldest first, and last the first of all. Not the newest state
+        before something was deleted."""
+        stay = {number for number, (keep, _) in self.found.items() if keep}
+        shown = [item for item in self._all if item.id in stay]
+        both = sorted((*self._moments, *shown), key=attrgetter("id"), reverse=True)
+        spared = next(filter(insight.precedes_loss, both), None)
+        newest = {_lost(item): item for item in reversed(self._moments)}
+        moments = sorted(self._moments, key=lambda item: (newest[_lost(item)] is item, item.id))
+        first = () if self._first is None else (self._first,)
+        order = (*moments, *reversed(self.open), *first)
+        return [item for item in order if item is not spared]
 
     def _let_go(self, checkpoint: Checkpoint, reason: str) -> None:
         """One too many for the list: it stays as a moment while it is young enough to be one."""
@@ -258,65 +364,26 @@ class Verdicts:
             self.found[checkpoint.id] = (False, reason)
 
 
-class Crowd:
-    """Moments, newest first, that can go one by one: those first that stand closest together for
-    their age, so that they stand ever further apart the older they are.
+def _lost(moment: Checkpoint) -> str | int:
+    """What a moment was taken for; of one that was a checkpoint, nothing that others were."""
+    return moment.metadata.get(LOST) or moment.id
 
-    One of whose path there is a newer moment goes long before others, so that a program which
-    rewrites its own file all day pushes nothing else out; one that holds more than the path it was
-    taken for goes last."""
 
-    def __init__(
-        self,
-        moments: Sequence[Checkpoint],
-        now_ns: int,
-        holds_more: Callable[[Checkpoint], bool] = lambda moment: False,
-    ) -> None:
-        self._times = [item.time_ns for item in moments]
-        self._now_ns = now_ns
-        self._gone: set[int] = set()
-        count = len(moments)
-        self._newer, self._older = list(range(-1, count - 1)), [*range(1, count), -1]
-        self._paths = [item.metadata.get(LOST, "") for item in moments]
-        self._newest: dict[str, int] = {}
-        for index in reversed(range(count)):
-            self._newest[self._paths[index]] = index
-        self._more = [holds_more(item) for item in moments]
-        self._heap = [(self.worth(index), -index) for index in range(count)]
-        heapify(self._heap)
-
-    def __len__(self) -> int:
-        return len(self._times) - len(self._gone)
-
-    def worth(self, index: int) -> float:
-        """How far its neighbours are from each other, for its age, and how much it is needed."""
-        newer, older = self._newer[index], self._older[index]
-        if newer < 0:
-            return inf
-        since_ns = self._times[older] if older >= 0 else self._times[index]
-        apart = (self._times[newer] - since_ns) / max(self._now_ns - self._times[index], 1)
-        is_last = self._newest[self._paths[index]] == index
-        return (
-            max(apart, 1e-9) * (_NEEDED if is_last else 1) * (_NEEDED if self._more[index] else 1)
-        )
-
-    def thin(self) -> int:
-        """Take away the one that is missed least; return its place in the sequence."""
-        while True:
-            worth, place = heappop(self._heap)
-            index = -place
-            if index not in self._gone and worth == self.worth(index):
-                break
-        self._gone.add(index)
-        newer, older = self._newer[index], self._older[index]
-        if newer >= 0:
-            self._older[newer] = older
-        if older >= 0:
-            self._newer[older] = newer
-        for neighbour in (newer, older):
-            if neighbour >= 0:
-                heappush(self._heap, (self.worth(neighbour), -neighbour))
-        return index
+def _chosen(
+    order: Iterable[Checkpoint], short: int, frees: Callable[[Checkpoint, Collection[int]], int]
+) -> dict[int, int]:
+    """As many of these as make so much room, and what each gives. What is light stays: it would be
+    missed and make no room."""
+    chosen: dict[int, int] = {}
+    total = 0
+    for item in order:
+        if total >= short:
+            break
+        given = frees(item, chosen)
+        if given > max(short // _LIGHT, LIGHT_BYTES):
+            chosen[item.id] = given
+            total += given
+    return chosen
 
 
 def _protection(checkpoint: Checkpoint) -> str:

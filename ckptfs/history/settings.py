@@ -19,13 +19,14 @@ from ckptfs.commands import MASKED, RECORDS
 from ckptfs.config import reason_to_distrust, write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
-from ckptfs.history.retention import RetentionPolicy
+from ckptfs.history.retention import MinFree, RetentionPolicy
 
 FILE = "config.toml"
 
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_PERCENT = re.compile(r"(\d{1,2}(?:[.]\d{1,2})?)\s*%", re.ASCII)
 _TIME = re.compile(r"(\d{1,9})\s*(ms|[smhdw])", re.IGNORECASE | re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
@@ -42,6 +43,24 @@ def _size(text: str) -> int:
     if not found:
         raise ValueError("a size is wanted, as 500M or 10G; 0 is no limit")
     return int(found[1]) * _SIZE_UNITS[found[2].lower()]
+
+
+def min_free_of(text: str) -> MinFree:
+    """A size, a share of the disk, or both with a comma between them: then the smaller one."""
+    size = percent = None
+    for part in map(str.strip, text.split(",")):
+        if size is None and _SIZE.fullmatch(part):
+            size = _size(part)
+        elif percent is None and (found := _PERCENT.fullmatch(part)):
+            percent = float(found[1])
+        else:
+            raise ValueError("a size, a share of the disk or both is wanted, as 1G, 5% or 512M,5%")
+    return MinFree(size, percent)
+
+
+def _min_free(text: str) -> int:
+    """In bytes, where it says how many."""
+    return min_free_of(text).bytes or 0
 
 
 def _time_ns(text: str) -> int:
@@ -112,7 +131,7 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.hourly": Setting(_time_ns, "1d", "then one in an hour, to this age"),
     "retention.daily": Setting(_time_ns, "30d", "then one a day, to this age"),
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
-    "retention.min_free": Setting(_size, "512M", "expire more while the disk has less free"),
+    "retention.min_free": Setting(_min_free, "512M,5%", "expire more while the disk has less free"),
     "moments.max": Setting(_count, "1000", "at most so many moments"),
     "moments.max_size": Setting(_size, "2G", "expire moments that brought more than this"),
     "moments.keep": Setting(_time_ns, "1d", "moments stay for so long, within these limits"),
@@ -163,7 +182,7 @@ class Settings(NamedTuple):
             hourly_ns=self.value("retention.hourly"),
             daily_ns=self.value("retention.daily"),
             max_bytes=self.value("retention.max_size"),
-            min_free_bytes=self.value("retention.min_free"),
+            min_free=min_free_of(self.texts["retention.min_free"]),
             moments_max=self.value("moments.max"),
             moments_ns=self.value("moments.keep"),
             moment_bytes=self.value("moments.max_size"),

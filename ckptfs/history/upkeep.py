@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
-from ckptfs.history.checkpoints import Checkpoint, as_moment, checkpoints, describe, find
-from ckptfs.history.held import held_bytes, holds_more
+from ckptfs.history.checkpoints import (
+    LOST,
+    Checkpoint,
+    as_moment,
+    checkpoints,
+    describe,
+    find,
+    numbered,
+)
+from ckptfs.history.held import freed_bytes, held_bytes, holds_more
 from ckptfs.history.marks import MARK
 from ckptfs.history.restore import redoable, undoable
-from ckptfs.history.retention import Decision, RetentionPolicy, Verdicts, judge
+from ckptfs.history.retention import (
+    LIGHT_BYTES,
+    Decision,
+    Figures,
+    Insight,
+    RetentionPolicy,
+    Shortage,
+    Verdicts,
+    judge,
+)
 from ckptfs.store import Store
 
 #: Of what came after a checkpoint so many names are looked at.
 _LOOKED_AT = 32
+
+
+class Outcome(NamedTuple):
+    """What expired, and what the disk lacked, if it did."""
+
+    gone: list[Decision]
+    shortage: Shortage | None
 
 
 def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
@@ -23,20 +49,49 @@ def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     return _judge(fs, policy).all()
 
 
-def _judge(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> Verdicts:
+def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> Shortage | None:
+    """What the disk lacks, if it does, and how many checkpoints expire for that."""
     store = fs.store
-    entries = (undoable(store), redoable(store))
+    if store.spare_bytes() >= policy.min_free.of(store.disk_bytes()):
+        return None
+    return _judge(fs, policy, given_bytes=given_bytes).shortage
+
+
+def _judge(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Verdicts:
+    fs.settle()
+    store = fs.store
     return judge(
         checkpoints(store),
         policy,
         fs.clock() if now_ns is None else now_ns,
-        store.size_bytes() - store.reusable_bytes(),
-        store.free_bytes(),
-        undo=[entry.before for entry in entries if entry is not None and entry.before is not None],
-        is_precious=partial(_is_precious, store),
-        weigh=partial(held_bytes, store),
-        holds_more=partial(holds_more, store),
+        Figures(
+            store.size_bytes() - store.reusable_bytes(),
+            store.spare_bytes(),
+            store.disk_bytes(),
+            given_bytes,
+        ),
+        undo=_steps_back(store),
+        insight=Insight(
+            partial(_is_precious, store),
+            partial(_precedes_a_loss, store),
+            partial(held_bytes, store),
+            partial(holds_more, store),
+            partial(_frees, store),
+        ),
     )
+
+
+def _steps_back(store: Store) -> list[int]:
+    """The checkpoints that `undo` and `redo` go to."""
+    entries = (undoable(store), redoable(store))
+    return [entry.before for entry in entries if entry is not None and entry.before is not None]
+
+
+def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
+    others = (numbered(store, number) for number in gone)
+    return freed_bytes(store, checkpoint, {item.epoch for item in others if item is not None})
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
@@ -45,8 +100,10 @@ def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
 
 
 def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
-    """Whether names went after a checkpoint, which may be nowhere else: as far as the first of the
-    changes tell."""
+    """Whether something went after a checkpoint, which may be nowhere else: as far as the first of
+    the changes tell, or a moment that was taken for that."""
+    if checkpoint.metadata.get(LOST):
+        return True
     for epoch in store.epoch_tree.children(checkpoint.epoch):
         names = store.changes.walk(epoch, store.dirents.kind)
         if any(store.dirents.drops(epoch, name) for name in islice(names, _LOOKED_AT)):
@@ -54,12 +111,69 @@ def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
     return False
 
 
-def expire(fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None) -> list[Decision]:
+def expire(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Outcome:
     """Hide what expires and say what that is. A `Reaper` frees what it holds; the caller commits.
+    ``given_bytes`` of history went for room in the last hour.
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    return _carry_out(fs, _judge(fs, policy, now_ns))
+    verdicts = _judge(fs, policy, now_ns, given_bytes)
+    return Outcome(_carry_out(fs, verdicts), verdicts.shortage)
+
+
+def room_makers(
+    fs: Filesystem,
+    policy: RetentionPolicy,
+    wanted: int,
+    spares: Callable[[Checkpoint], bool],
+    *,
+    keep_young: bool = False,
+) -> list[Checkpoint]:
+    """What goes on a full disk, where a write would fail else, until about so many bytes are free:
+    moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
+    first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
+    that are younger than ``keep_all``."""
+    fs.settle()
+    every = checkpoints(fs.store)
+    moments = [item for item in every if item.is_moment and not spares(item)]
+    verdicts = judge(every, policy, fs.clock(), undo=_steps_back(fs.store))
+    held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)
+    shown = [
+        item
+        for item in reversed(verdicts.open)
+        if item.id != held and not (keep_young and verdicts.is_young(item))
+    ]
+    found = _taken(fs.store, (*moments, *shown), wanted, LIGHT_BYTES)
+    return found or _taken(fs.store, moments, wanted, 0)
+
+
+def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
+    return not checkpoint.is_moment and _precedes_a_loss(store, checkpoint)
+
+
+def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
+    """The checkpoints that alone hold most: (number, bytes that it would free)."""
+    fs.settle()
+    found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
+    found.sort(reverse=True)
+    return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]
+
+
+def _taken(
+    store: Store, order: Collection[Checkpoint], wanted: int, least: int
+) -> list[Checkpoint]:
+    """The first of these that free more than the least, together so much."""
+    taken: dict[int, Checkpoint] = {}
+    for item in order:
+        if wanted <= 0:
+            break
+        freed = _frees(store, item, taken)
+        if freed > least:
+            taken[item.id] = item
+            wanted -= freed
+    return list(taken.values())
 
 
 def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import commands, config, history
 from ckptfs.errors import CheckpointPinned, NotConfirmed, SettingInvalid
 from ckptfs.history import Checkpoint, excluded, removal, tags, upkeep
 from ckptfs.history import settings as settings_file
-from ckptfs.history.retention import Decision
+from ckptfs.history.retention import Decision, RetentionPolicy
 from ckptfs.history.settings import Settings
+from ckptfs.history.upkeep import Outcome
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Service
 
+#: Of a full disk so many checkpoints are named that hold most.
+_NAMED = 3
 #: The setting that lets checkpoints expire by themselves.
 _AUTOMATIC = "retention.automatic"
 
@@ -80,11 +83,29 @@ def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
     return upkeep.decide(service.fs, policy) if dry_run else upkeep.prune(service.fs, policy)
 
 
-def expire(service: Service, now_ns: int | None = None) -> list[Decision]:
+def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
     """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
-    is the time by a clock that nobody sets."""
+    is the time by a clock that nobody sets; ``given_bytes`` went for room in the last hour."""
     chosen = service.settings()
-    return upkeep.expire(service.fs, chosen.retention, now_ns) if chosen.value(_AUTOMATIC) else []
+    if not chosen.value(_AUTOMATIC):
+        return Outcome([], None)
+    return upkeep.expire(service.fs, chosen.retention, now_ns, given_bytes)
+
+
+def room_makers(
+    service: Service, wanted: int, spares: Callable[[Checkpoint], bool]
+) -> list[Checkpoint]:
+    """What goes where a write would meet a full disk; nothing if nothing is to expire by itself,
+    and nothing younger than `keep_all` if somebody chose how old that is. Settings that make no
+    sense are housekeeping's to complain of."""
+    try:
+        chosen = service.settings()
+    except SettingInvalid:
+        return upkeep.room_makers(service.fs, RetentionPolicy(), wanted, spares)
+    if not chosen.value(_AUTOMATIC):
+        return []
+    was_chosen = chosen.origins["retention.keep_all"] is not None
+    return upkeep.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
 
 
 def settings(service: Service) -> Settings:
@@ -92,12 +113,41 @@ def settings(service: Service) -> Settings:
     return settings_file.load(_settings_files(service))
 
 
-def is_short_of_room(service: Service) -> bool:
-    """Whether the disk has less free than the settings want, so that what may expire does."""
+class Room(NamedTuple):
+    """The disk is short of room: ``free_bytes`` for a write, where ``wanted_bytes`` are to stay
+    free. ``expirable_bytes`` are held by what may expire for that, which it does if ``expires``;
+    ``full`` tells that writes are refused, and ``heaviest`` then what holds most."""
+
+    free_bytes: int
+    wanted_bytes: int
+    expirable_bytes: int
+    expires: bool
+    full: bool
+    heaviest: list[dict[str, int]]
+
+
+def heaviest(service: Service) -> list[dict[str, int]]:
+    """The checkpoints whose removal would give most."""
+    found = upkeep.heaviest(service.fs, _NAMED)
+    return [{"id": number, "bytes": size} for number, size in found]
+
+
+def shortage(service: Service, given_bytes: int = 0) -> Room | None:
+    """Whether the disk has less free than the settings want, and what comes of it, where so much
+    of history went for room in the last hour."""
+    store = service.fs.store
     try:
-        return service.fs.store.free_bytes() < service.settings().value("retention.min_free")
+        chosen = service.settings()
     except SettingInvalid:
-        return False
+        return None
+    found = upkeep.shortage(service.fs, chosen.retention, given_bytes)
+    if found is None and not store.is_full:
+        return None
+    wanted = chosen.retention.min_free.of(store.disk_bytes())
+    free, expirable = max(store.spare_bytes(), 0), found.expirable_bytes if found else 0
+    expires = found is not None and found.expiring > 0 and bool(chosen.value(_AUTOMATIC))
+    named = service.heaviest() if store.is_full else []
+    return Room(free, wanted, expirable, expires, store.is_full, named)
 
 
 def settings_stamp(service: Service) -> tuple[tuple[int, int], ...]:

@@ -59,7 +59,9 @@ class Service:
     expire = keeping.expire
     settings = keeping.settings
     settings_stamp = keeping.settings_stamp
-    is_short_of_room = keeping.is_short_of_room
+    room_makers = keeping.room_makers
+    shortage = keeping.shortage
+    heaviest = keeping.heaviest
     record_command = keeping.record_command
     exclude = keeping.exclude
     add_excluded = keeping.add_excluded

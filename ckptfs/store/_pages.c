@@ -4,7 +4,7 @@
  * names, show an older version of a file, or end the process. But LMDB never changes a page of its last
  * commit: it writes new ones, and lists those that it gave up. So the digest of every page of its trees
  * is kept in memory from the moment of the commit on (`follow`), and a page whose digest is another is
- * damaged: an error for whoever needs it, before LMDB meets it (`require`).
+ * damaged: an error for whoever needs it, before LMDB meets it (`_guard.c`).
  *
  * States: a page of the current trees has a digest in `seals`; one that a commit gave up loses it with
  * that commit, since the commit after the next may write something else there. Pages with nothing but
@@ -17,7 +17,6 @@
 #include "_numbers.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -62,7 +61,7 @@ static Tree free_tree, names_tree;
 #define TICK_BITS 24
 #define LANES 8
 
-static uint32_t now(void)
+uint32_t pages_tick(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
@@ -90,14 +89,14 @@ static uint32_t digest_of_page(const void *at)
 static void seal(uint64_t number)
 {
     seals[number].digest = digest_of_page(map + number * PAGE);
-    seals[number].tick = now();
+    seals[number].tick = pages_tick();
 }
 
 /* Whether a page is what it was. One that was never met is from here on. */
 static int is_as_sealed(uint64_t number)
 {
     Seal *known = &seals[number];
-    uint32_t tick = now();
+    uint32_t tick = pages_tick();
     if (known->digest && known->tick == tick)
         return 1;
     uint32_t digest = digest_of_page(map + number * PAGE);
@@ -133,27 +132,9 @@ static const Page *shaped_page(uint64_t number, int is_leaf)
     return page;
 }
 
-static const Page *page_at(uint64_t number, int is_leaf)
+const Page *page_at(uint64_t number, int is_leaf)
 {
     return is_there(number) && is_as_sealed(number) ? shaped_page(number, is_leaf) : NULL;
-}
-
-/* NULL if it is not within its page. */
-static const Node *node_at(const Page *page, unsigned index)
-{
-    size_t place = page->places[index];
-    const Node *node = (const void *)((const char *)page + place);
-    if (place & 1 || place < page->upper || place + sizeof *node > PAGE ||
-        place + sizeof *node + node->key_size > PAGE)
-        return NULL;
-    return node;
-}
-
-static int compare(const Node *node, Bytes key)
-{
-    size_t least = node->key_size < key.size ? node->key_size : key.size;
-    int order = memcmp(node->data, key.at, least);
-    return order ? order : (node->key_size > key.size) - (node->key_size < key.size);
 }
 
 int record_of(const Page *page, const Node *node, Bytes *record)
@@ -194,11 +175,6 @@ static int place_in(const Page *page, Bytes key, int *is_equal)
 /* So many nodes may be looked at on one way: as many as a directory has entries that are ever listed
  * here, and versions. In a tree that leads to itself there is no end. */
 #define STEPS_MAX (1 << 16)
-
-static uint64_t child_of(const Node *node)
-{
-    return node->low | (uint64_t)node->high << 16 | (uint64_t)node->flags << 32;
-}
 
 /* Where to go on in a page: to its beginning, or with a key to where that would be. Returns -1 if that
  * cannot be. */
@@ -284,8 +260,11 @@ static int seal_of_tree(uint64_t number)
 /* The pages of a record that is too long for its node; of the free pages only. */
 static int visit_overflow(const Node *node, Visit *visit)
 {
+    const unsigned char *at = node->data + node->key_size;
     uint64_t first;
-    memcpy(&first, node->data + node->key_size, sizeof first);
+    if ((size_t)(at - map) % PAGE + sizeof first > PAGE)
+        return 0;
+    memcpy(&first, at, sizeof first);
     if (!is_there(first) || !visit(first))
         return 0;
     const Page *page = (const void *)(map + first * PAGE);
@@ -354,10 +333,14 @@ static const unsigned char *given_up(uint64_t txn, uint64_t *room)
     const unsigned char *at = node->data + node->key_size;
     uint64_t size = node->low | (uint64_t)node->high << 16;
     if (node->flags & BIG_DATA) {
+        if ((size_t)(at - map) % PAGE + sizeof first > PAGE)
+            return NULL;
         memcpy(&first, at, sizeof first);
         at = map + first * PAGE + sizeof(Page);
         if (!is_there(first) || !is_there(first + (size + sizeof(Page) - 1) / PAGE))
             return NULL;
+    } else if ((size_t)(at - map) % PAGE + size > PAGE) {
+        return NULL;
     }
     *room = size / sizeof key;
     return at;
@@ -424,19 +407,27 @@ static const Meta *current_meta(void)
 
 /* -- tables -------------------------------------------------------------------------------------- */
 
-#define TABLES_MAX 32
-#define TABLE_NAME_MAX 16
-
-typedef struct {
-    char name[TABLE_NAME_MAX];
-    Tree tree;
-    /* The leaf that a key was last looked for in, and when: neighbours are asked for together. */
-    const Page *leaf;
-    uint32_t leaf_tick;
-} Table;
-
 static Table tables[TABLES_MAX];
 static size_t tables_count;
+
+int pages_know_table(const char *name)
+{
+    if (tables_count == TABLES_MAX || strlen(name) >= TABLE_NAME_MAX)
+        return 0;
+    strcpy(tables[tables_count++].name, name);
+    return 1;
+}
+
+void pages_forget_tables(void)
+{
+    pages_leave();
+    tables_count = 0;
+}
+
+Table *pages_table(size_t place)
+{
+    return place < tables_count ? &tables[place] : NULL;
+}
 
 int pages_tree(const char *name, Tree *tree)
 {
@@ -451,6 +442,13 @@ int pages_tree(const char *name, Tree *tree)
         return 0;
     memcpy(tree, record.at, sizeof *tree);
     return 1;
+}
+
+int pages_names_are_whole(void)
+{
+    if (names_tree.depth == 1) /* mostly */
+        return page_at(names_tree.root, 1) != NULL;
+    return visit_tree(&names_tree, 0, 0, is_as_sealed);
 }
 
 static void find_tables(void)
@@ -562,8 +560,7 @@ static int follow(const Meta *meta)
     return whole;
 }
 
-/* Returns 1, 0 if the file cannot be read, or -1 if the last commit is damaged, or built on what is. */
-static int follow_last(const char *path)
+int pages_follow_last(const char *path)
 {
     if (sysconf(_SC_PAGESIZE) != PAGE || (!is_mapped(path) && !map_data(path)))
         return 0;
@@ -579,258 +576,16 @@ static int follow_last(const char *path)
 
 int pages_follow(const char *path)
 {
-    return follow_last(path) == 1;
+    return pages_follow_last(path) == 1;
 }
 
-/* -- what is about to be read or changed ---------------------------------------------------------- */
-
-/* Whether a key lies behind all that begin with a prefix. */
-static int is_behind(const Node *node, Bytes prefix)
+int pages_free_are_whole(void)
 {
-    size_t least = node->key_size < prefix.size ? node->key_size : prefix.size;
-    return memcmp(node->data, prefix.at, least) > 0;
+    return !map || visit_tree(&free_tree, 0, 1, is_as_sealed);
 }
 
-/* Leaves that were looked at: the last one, the one before it, and how many may be. */
-typedef struct {
-    const Page *last, *before;
-    int left;
-} Leaves;
-
-/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins with
- * a prefix. */
-static int is_whole_from(const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
-{
-    Way way;
-    int sure = 1;
-    if (is_empty(tree))
-        return 1;
-    if (!find_way(&way, tree, key))
-        return 0;
-    while (leaves->left-- && node_on(&way, &sure)) {
-        leaves->before = leaves->last;
-        leaves->last = way.pages[way.depth - 1];
-        const Node *last = node_at(leaves->last, count_of(leaves->last) - 1);
-        if (!last || (compare(last, key) >= 0 && is_behind(last, prefix))) {
-            leaves->left = 0;
-            return last != NULL;
-        }
-        way.indexes[way.depth - 1] = count_of(leaves->last);
-    }
-    return sure;
-}
-
-/* The same, without a search for what is in the leaf that was found last. */
-static int is_whole_at(Table *table, Bytes key, Bytes prefix)
-{
-    uint32_t tick = now();
-    if (table->leaf && table->leaf_tick == tick) {
-        const Node *low = node_at(table->leaf, 0);
-        const Node *high = node_at(table->leaf, count_of(table->leaf) - 1);
-        if (low && high && compare(low, key) <= 0 && compare(high, key) >= 0 &&
-            is_behind(high, prefix))
-            return 1;
-    }
-    Leaves leaves = {.left = INT_MAX};
-    int whole = is_whole_from(&table->tree, key, prefix, &leaves);
-    table->leaf = whole ? leaves.last : NULL;
-    table->leaf_tick = tick;
-    return whole;
-}
-
-/* The same for the leaf before that of a key. */
-static int is_whole_before(const Tree *tree, Bytes key)
-{
-    Way way;
-    if (is_empty(tree))
-        return 1;
-    if (!find_way(&way, tree, key))
-        return 0;
-    do
-        if (!--way.depth)
-            return 1; /* it is the first one */
-    while (!way.indexes[way.depth - 1]);
-    const Node *node = node_at(way.pages[way.depth - 1], way.indexes[way.depth - 1] - 1);
-    while (node && way.depth < way.levels) {
-        const Page *page = page_at(child_of(node), ++way.depth == way.levels);
-        node = page ? node_at(page, count_of(page) - 1) : NULL;
-    }
-    return node != NULL;
-}
-
-/* -- for Python ---------------------------------------------------------------------------------- */
-
-static PyObject *damaged, *call_damaged;
-
-const char pages_guard_doc[] =
-    "guard(names, error, damaged)\n\n"
-    "From here on `require` knows the tables of these names by their places, and raises ``error``.\n"
-    "Before it does so of what was to be changed it calls ``damaged``.";
-
-PyObject *pages_guard(PyObject *module, PyObject *args)
-{
-    PyObject *names, *error, *call;
-    if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &names, &error, &call))
-        return NULL;
-    if (PyTuple_GET_SIZE(names) > TABLES_MAX) {
-        PyErr_SetString(PyExc_ValueError, "guard: so many tables were not expected");
-        return NULL;
-    }
-    tables_count = 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
-        const char *name = PyBytes_AsString(PyTuple_GET_ITEM(names, i));
-        if (!name)
-            return NULL;
-        strncpy(tables[i].name, name, TABLE_NAME_MAX - 1);
-        tables_count++;
-    }
-    pages_leave();
-    Py_XSETREF(damaged, Py_NewRef(error));
-    Py_XSETREF(call_damaged, Py_NewRef(call));
-    Py_RETURN_NONE;
-}
-
-PyObject *pages_committed(PyObject *module, PyObject *path)
-{
-    const char *name = PyBytes_AsString(path);
-    return name ? PyBool_FromLong(follow_last(name) >= 0) : NULL;
-}
-
-static PyObject *raise_damaged(int is_write)
-{
-    PyObject *told = is_write ? PyObject_CallNoArgs(call_damaged) : Py_NewRef(Py_None);
-    if (!told)
-        return NULL;
-    Py_DECREF(told);
-    PyObject *error = PyObject_CallFunction(damaged, "s", "a page of the data file is damaged");
-    if (error)
-        PyErr_SetObject(damaged, error);
-    Py_XDECREF(error);
-    return NULL;
-}
-
-static int take_bytes(PyObject *object, Bytes *bytes)
-{
-    if (!PyBytes_Check(object)) {
-        PyErr_SetString(PyExc_TypeError, "require: a key was expected");
-        return 0;
-    }
-    *bytes = (Bytes){(const unsigned char *)PyBytes_AS_STRING(object),
-                     (size_t)PyBytes_GET_SIZE(object)};
-    return 1;
-}
-
-/* NULL with an exception set if there is no such table. */
-static Table *table_of(PyObject *number)
-{
-    size_t index = PyLong_AsSize_t(number);
-    if (!PyErr_Occurred() && index >= tables_count)
-        PyErr_SetString(PyExc_ValueError, "require: there is no such table");
-    return PyErr_Occurred() ? NULL : &tables[index];
-}
-
-const char pages_require_doc[] =
-    "require(table, key, prefix, is_write)\n\n"
-    "Raise an error unless the pages are whole on which LMDB looks for a key, and for those behind it\n"
-    "that begin with the prefix.";
-
-PyObject *pages_require(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    Bytes key, prefix;
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "require: four arguments were expected");
-        return NULL;
-    }
-    Table *table = table_of(args[0]);
-    if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
-        return NULL;
-    if (!is_whole_at(table, key, prefix))
-        return raise_damaged(args[3] == Py_True);
-    Py_RETURN_NONE;
-}
-
-/* As many leaves are looked at before a walk goes on. */
-#define AHEAD 32
-
-const char pages_require_some_doc[] =
-    "require_some(table, key, prefix)\n\n"
-    "The same for a walk, which asks again once it comes to the key that is returned. None: that was\n"
-    "all.";
-
-PyObject *pages_require_some(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    Bytes key, prefix;
-    Leaves leaves = {.left = AHEAD};
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "require_some: three arguments were expected");
-        return NULL;
-    }
-    const Table *table = table_of(args[0]);
-    if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
-        return NULL;
-    if (!is_whole_from(&table->tree, key, prefix, &leaves))
-        return raise_damaged(0);
-    if (leaves.left >= 0 || !leaves.before)
-        Py_RETURN_NONE;
-    /* Not that of the last leaf: if it was deleted since, a walk would be behind it without a stop. */
-    const Node *node = node_at(leaves.before, count_of(leaves.before) - 1);
-    return PyBytes_FromStringAndSize((const char *)node->data, node->key_size);
-}
-
-const char pages_require_before_doc[] =
-    "require_before(table, key)\n\n"
-    "The same for a key, and for the one before it.";
-
-PyObject *pages_require_before(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    Bytes key;
-    Leaves leaves = {.left = INT_MAX};
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "require_before: two arguments were expected");
-        return NULL;
-    }
-    const Table *table = table_of(args[0]);
-    if (!table || !take_bytes(args[1], &key))
-        return NULL;
-    if (!is_whole_from(&table->tree, key, key, &leaves) || !is_whole_before(&table->tree, key))
-        return raise_damaged(0);
-    Py_RETURN_NONE;
-}
-
-const char pages_require_all_doc[] =
-    "require_all(table, records)\n\n"
-    "The same for all keys of a list of (key, value) that are to be changed.";
-
-PyObject *pages_require_all(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    if (count != 2 || !PyList_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "require_all: a table and a list were expected");
-        return NULL;
-    }
-    Table *table = table_of(args[0]);
-    for (Py_ssize_t i = 0; table && i < PyList_GET_SIZE(args[1]); i++) {
-        PyObject *item = PyList_GET_ITEM(args[1], i);
-        Bytes key;
-        if (!PyTuple_Check(item) || !PyTuple_GET_SIZE(item)) {
-            PyErr_SetString(PyExc_TypeError, "require_all: records were expected");
-            return NULL;
-        }
-        if (!take_bytes(PyTuple_GET_ITEM(item, 0), &key))
-            return NULL;
-        if (!is_whole_at(table, key, key))
-            return raise_damaged(1);
-    }
-    return table ? Py_NewRef(Py_None) : NULL;
-}
-
-PyObject *pages_free_is_whole(PyObject *module, PyObject *none)
-{
-    return PyBool_FromLong(!map || visit_tree(&free_tree, 0, 1, is_as_sealed));
-}
-
-PyObject *pages_release(PyObject *module, PyObject *none)
+void pages_release(void)
 {
     if (map)
         madvise((void *)map, MAP_SIZE, MADV_DONTNEED);
-    Py_RETURN_NONE;
 }

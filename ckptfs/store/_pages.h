@@ -5,11 +5,9 @@
 #ifndef CKPTFS_PAGES_H
 #define CKPTFS_PAGES_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PAGE 4096
@@ -51,7 +49,35 @@ static inline int is_empty(const Tree *tree)
     return tree->root == NO_PAGE;
 }
 
+/* NULL if it is not within its page. */
+static inline const Node *node_at(const Page *page, unsigned index)
+{
+    size_t place = page->places[index];
+    const Node *node = (const void *)((const char *)page + place);
+    if (place & 1 || place < page->upper || place + sizeof *node > PAGE ||
+        place + sizeof *node + node->key_size > PAGE)
+        return NULL;
+    return node;
+}
+
+static inline int compare(const Node *node, Bytes key)
+{
+    size_t least = node->key_size < key.size ? node->key_size : key.size;
+    int order = memcmp(node->data, key.at, least);
+    return order ? order : (node->key_size > key.size) - (node->key_size < key.size);
+}
+
+/* The number of the page that a node of a branch leads to. */
+static inline uint64_t child_of(const Node *node)
+{
+    return node->low | (uint64_t)node->high << 16 | (uint64_t)node->flags << 32;
+}
+
 #pragma GCC visibility push(hidden)
+
+/* A page of a tree. NULL if it is not as it should be, or not what was committed: a branch, or where the
+ * leaves are a leaf. */
+const Page *page_at(uint64_t number, int is_leaf);
 
 /* A way through a tree to one of its nodes. */
 typedef struct {
@@ -75,37 +101,42 @@ int record_of(const Page *page, const Node *node, Bytes *record);
 /* Goes by the last commit of the file at a path. Returns 0 if it cannot be read. */
 int pages_follow(const char *path);
 
+/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built on
+ * what is. */
+int pages_follow_last(const char *path);
+
 /* The tree of a table at that commit. Returns 0 if there is none. */
 int pages_tree(const char *name, Tree *tree);
 
 /* The file is another from here on. */
 void pages_leave(void);
 
-/* For Python: `store/standing.py` says what they are for. */
-#define PAGES_METHODS \
-    {"guard", pages_guard, METH_VARARGS, pages_guard_doc}, \
-    {"committed", pages_committed, METH_O, "A commit was made into the data file at this path."}, \
-    {"require", (PyCFunction)(void (*)(void))pages_require, METH_FASTCALL, pages_require_doc}, \
-    {"require_all", (PyCFunction)(void (*)(void))pages_require_all, METH_FASTCALL, \
-     pages_require_all_doc}, \
-    {"require_some", (PyCFunction)(void (*)(void))pages_require_some, METH_FASTCALL, \
-     pages_require_some_doc}, \
-    {"require_before", (PyCFunction)(void (*)(void))pages_require_before, METH_FASTCALL, \
-     pages_require_before_doc}, \
-    {"free_is_whole", pages_free_is_whole, METH_NOARGS, \
-     "Whether the lists of free pages are what was committed."}, \
-    {"release", pages_release, METH_NOARGS, "Let go of the pages that were looked at."}
+/* A moment, of about 17 milliseconds: a page that was right in it is not looked at again. */
+uint32_t pages_tick(void);
 
-extern const char pages_guard_doc[], pages_require_doc[], pages_require_all_doc[];
-extern const char pages_require_some_doc[], pages_require_before_doc[];
-PyObject *pages_guard(PyObject *module, PyObject *args);
-PyObject *pages_committed(PyObject *module, PyObject *path);
-PyObject *pages_require(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *pages_require_some(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *pages_require_before(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *pages_require_all(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *pages_free_is_whole(PyObject *module, PyObject *none);
-PyObject *pages_release(PyObject *module, PyObject *none);
+#define TABLES_MAX 32
+#define TABLE_NAME_MAX 16
+
+typedef struct {
+    char name[TABLE_NAME_MAX];
+    Tree tree;
+    /* The leaf that a key was last looked for in, and when: neighbours are asked for together. */
+    const Page *leaf;
+    uint32_t leaf_tick;
+} Table;
+
+/* Tables whose pages are known from the next commit on, by their places. Returns 0 if there is no
+ * room. */
+int pages_know_table(const char *name);
+void pages_forget_tables(void);
+Table *pages_table(size_t place);
+
+/* Whether the pages are what was committed that say where the tables are, and which pages are free. */
+int pages_names_are_whole(void);
+int pages_free_are_whole(void);
+
+/* Lets go of the memory that the pages take. */
+void pages_release(void);
 
 #pragma GCC visibility pop
 

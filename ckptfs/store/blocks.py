@@ -403,6 +403,18 @@ class Blocks:
             found[key] = found[pack] * length // packed[pack]
         yield from found.items()
 
+    def stored_bytes(self, key: bytes) -> int:
+        """How much room a block takes, or its share if there are several users of it: about what
+        one of them gives back."""
+        record = self._blocks.get(key)
+        if record is None:
+            return 0
+        size = BLOCK_SIZE if record[:1] == _HEAP else len(record)
+        if record[:1] == _BASED[1]:
+            pack = record[_BASE]
+            size += len(self._blocks.get(pack) or b"") // self.uses(pack)
+        return size // self.uses(key)
+
     # -- for `check` and repairs -------------------------------------------------------------------
 
     def by_pack(self) -> tuple[set[bytes], list[bytes]]:

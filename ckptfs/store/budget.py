@@ -15,7 +15,7 @@ from ckptfs.errors import StoreError
 from ckptfs.store.room import AHEAD, Room
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
-_RESERVE = 16 << 20
+RESERVE = 16 << 20
 #: A record's share of the tree pages that its commit copies, as counted against the free space.
 _RECORD_COST = 512
 #: The same at worst: in trees that are large, records that are far apart.
@@ -50,7 +50,7 @@ class Budget:
         #: Whether a commit should come before the next operation: the disk is nearly full.
         self.pressed = False
         self._records = 0
-        self._records_max = _RESERVE // 3 // _RECORD_PAGES
+        self._records_max = RESERVE // 3 // _RECORD_PAGES
         #: Known when it is first asked for: others fill the disk while this workspace is idle.
         self._limit = -1
 
@@ -107,11 +107,11 @@ class Budget:
     def _look_ahead(self, needed: int) -> None:
         """How far to go until the disk is asked again. Where a quota is near, commits stay small:
         a disk that never writes in place needs new room even for pages that are used again."""
-        room = self._free_bytes(needed) - _RESERVE
+        room = self._free_bytes(needed) - RESERVE
         sure = self._sure_bytes(needed)
-        stride = min(AHEAD - _RESERVE, max(sure // 4, 0))
+        stride = min(AHEAD - RESERVE, max(sure // 4, 0))
         if self._room.limited:
-            stride = min(stride, _RESERVE // 4)
+            stride = min(stride, RESERVE // 4)
             self.pressed = self.pressed or self.bytes > stride
         self.pressed = self.pressed or self.bytes > sure // 2
         self._limit = min(room, needed + stride, sure)
@@ -141,5 +141,5 @@ class Budget:
         """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
         noted when it is written."""
         needed = self.bytes + records * _RECORD_COST
-        if records and needed > self._free_bytes(needed) - _RESERVE:
+        if records and needed > self._free_bytes(needed) - RESERVE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -21,7 +21,7 @@ from ckptfs.model import Epoch
 from ckptfs.store import batches, compaction, counters, opening, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
-from ckptfs.store.budget import Budget
+from ckptfs.store.budget import RESERVE, Budget
 from ckptfs.store.counters import Counters
 from ckptfs.store.directory import DATA_FILE, StoreDirectory
 from ckptfs.store.facts import Below, Facts
@@ -73,6 +73,8 @@ _SCARCE = 4 << 30
 _LEAST = 4 << 20
 #: Below this much it is seen to that they can be, from this many bytes on.
 _CRAMPED = 512 << 20
+#: The kernel asks for no more than this in one request.
+_WRITE_MAX = 1 << 20
 _UNRIPE = 4 << 20
 
 
@@ -633,6 +635,21 @@ class Store:
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
         return self._room.free() + self.reusable_bytes()
+
+    def spare_bytes(self) -> int:
+        """How much could still be written: without the reserve that deleting and committing need,
+        and of the free pages the half that is sure to be of use."""
+        return self._room.free() + self.reusable_bytes() // 2 - RESERVE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write of the largest size would be refused."""
+        return self._free_bytes(0) - RESERVE < _WRITE_MAX
+
+    def disk_bytes(self) -> int:
+        """The size of the disk that the store is on."""
+        disk = self.statvfs()
+        return disk.f_blocks * disk.f_frsize
 
     def size_bytes(self) -> int:
         """How much disk the store's files take."""

@@ -3,7 +3,7 @@
 A commit of LMDB stays as it is until the next, so its pages can be read without a transaction, by
 code that is compiled (`_standing.c`). That one has to know which epochs the head saw, and what has
 changed since. It also knows the digest of every page of the last commit, and is asked before LMDB
-is led to one (`_pages.c`).
+is led to one (`_guard.c`).
 """
 
 from __future__ import annotations

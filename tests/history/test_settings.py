@@ -7,7 +7,7 @@ import pytest
 from ckptfs.commands import RECORDS
 from ckptfs.errors import SettingInvalid
 from ckptfs.history import settings
-from ckptfs.history.retention import RetentionPolicy
+from ckptfs.history.retention import MinFree, RetentionPolicy
 
 
 def test_the_defaults_are_the_policys_own(tmp_path: Path) -> None:
@@ -39,6 +39,11 @@ def test_the_stores_file_over_the_users(tmp_path: Path) -> None:
         ("retention.keep_all", "1"),
         ("retention.max_size", "1 parsec"),
         ("retention.automatic", "perhaps"),
+        ("retention.min_free", "100%"),
+        ("retention.min_free", "5 parsecs"),
+        ("retention.min_free", "1G,2G"),
+        ("retention.min_free", "5%,512M,"),
+        ("retention.min_free", ""),
         ("retention.nonsense", "1"),
         ("record.command", "some"),
         ("record.command", ""),
@@ -49,6 +54,23 @@ def test_what_cannot_be_set(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(SettingInvalid):
         settings.store(tmp_path / "file", name, text)
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("512M", MinFree(512 << 20, None)),
+        ("7 %", MinFree(None, 7)),
+        ("0.5%, 1g", MinFree(1 << 30, 0.5)),
+        ("0", MinFree(0, None)),
+    ],
+)
+def test_what_is_to_be_free_is_a_size_or_a_share_of_the_disk(
+    tmp_path: Path, text: str, meant: MinFree
+) -> None:
+    file = tmp_path / "config.toml"
+    settings.store(file, "retention.min_free", text)
+    assert settings.load([file]).retention.min_free == meant
 
 
 @pytest.mark.parametrize("word", RECORDS)

@@ -86,6 +86,7 @@ def test_a_checkpoint_has_all_that_was_made_before_it(
         assert there == here
 
 
+@pytest.mark.needs_root
 def test_a_file_in_the_directory_of_another_group(mount: Path) -> None:
     place = mount / "shared"
     place.mkdir()

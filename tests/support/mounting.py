@@ -2,6 +2,10 @@
 
 Where CKPTFS_TEST_PLAIN names a directory, every workspace is an ordinary directory below it. That
 is how the tests themselves are tested: what fails on ext4 or tmpfs is no judge of ckptfs.
+
+CKPTFS_TEST_HOLD and CKPTFS_TEST_VERBS are for other environments (`tests.environments`): with the
+first, another mount namespace has a copy of every mount; the words of the second stand before every
+call but those of `mount` and `umount`.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -24,6 +29,8 @@ from tests.support.waiting import wait_for_exit
 
 PLAIN = os.environ.get("CKPTFS_TEST_PLAIN")
 HAVE_FUSE = os.path.exists("/dev/fuse")
+_HOLD = bool(os.environ.get("CKPTFS_TEST_HOLD"))
+_BEFORE_VERBS = shlex.split(os.environ.get("CKPTFS_TEST_VERBS", ""))
 
 _TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^Traceback ", re.MULTILINE)
 
@@ -35,8 +42,9 @@ def ckptfs(
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run the CLI to its end. Nothing it does may take longer than `timeout` seconds."""
+    before = [] if arguments[:1] in (("mount",), ("umount",)) else _BEFORE_VERBS
     return subprocess.run(
-        [sys.executable, "-m", "ckptfs", *map(str, arguments)],
+        [*before, sys.executable, "-m", "ckptfs", *map(str, arguments)],
         env=None if env is None else {**os.environ, **env},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
@@ -116,6 +124,8 @@ class Workspace:
         self.pid: int | None = None
         self._log: Path | None = None
         self._log_read = 0
+        #: Processes whose mount namespaces have a copy of the mount.
+        self._holders: list[subprocess.Popen[bytes]] = []
 
     def cli(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return ckptfs(*arguments, env=self.env, timeout=self.patience)
@@ -133,6 +143,8 @@ class Workspace:
             assert is_mounted(self.path), "mount ended well, but nothing is mounted"
             started = json.loads(done.stdout)
             self.pid, self._log = started["pid"], Path(started["log"])
+            if _HOLD:
+                self._holders.append(_hold())
         return done
 
     def status(self) -> dict[str, Any]:
@@ -181,11 +193,19 @@ class Workspace:
         if self.pid is not None:
             assert is_mounted(self.path), "the mount has gone by itself"
 
+    def _release(self) -> None:
+        """End the processes that hold copies of the mount."""
+        while self._holders:
+            holder = self._holders.pop()
+            holder.kill()
+            holder.communicate()
+
     def finish(self) -> None:
         """The end of every test: nothing mounted, nothing in the log, nothing broken."""
         daemon = self.pid
         try:
             self.quiet()
+            self._release()  # tests about an unmount have done one, and a wait costs seconds
             if is_mounted(self.path):
                 self.umount()
             self.quiet()
@@ -194,6 +214,7 @@ class Workspace:
                 detach(str(self.path))
             if daemon is not None:
                 _end(daemon)
+            self._release()
 
 
 class PlainWorkspace(Workspace):
@@ -216,6 +237,15 @@ class PlainWorkspace(Workspace):
 
     def check(self) -> None:
         pass
+
+
+def _hold() -> subprocess.Popen[bytes]:
+    """A process in a mount namespace of its own, which has a copy of every mount of ours. An
+    unmount here leaves the copy alone, as that of a container which was started meanwhile."""
+    words = ["unshare", "--mount", "sh", "-c", "echo; exec sleep infinity"]
+    holder = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd="/")
+    assert holder.stdout is not None and holder.stdout.readline() == b"\n"
+    return holder
 
 
 def _end(pid: int) -> None:

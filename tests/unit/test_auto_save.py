@@ -14,7 +14,7 @@ from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.fs import Filesystem
-from ckptfs.history import Cause, checkpoints, seal
+from ckptfs.history import Cause, checkpoints, seal, settings
 from ckptfs.history.auto import parse_policy
 from ckptfs.history.processes import read_argv
 from ckptfs.model import ROOT_INO
@@ -118,5 +118,75 @@ def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem, auto: Aut
     put(fs, b"file", b"x")
     moment(fs, "file")
     now[0] += 40 * 86_400 * 10**9
-    assert housekeeping._service.expire(housekeeping._now_ns()) == []
-    assert housekeeping._service.expire() != []
+    assert housekeeping._service.expire(housekeeping._now_ns()).gone == []
+    assert housekeeping._service.expire().gone != []
+
+
+def test_a_clock_that_was_set_forward_before_the_mount_has_an_hour_to_be_set_right(
+    fs: Filesystem, auto: AutoSave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_700_000_000 * 10**9]
+    fs.clock = lambda: now[0]
+    put(fs, b"file", b"x")
+    moment(fs, "file")
+    now[0] += 40 * 86_400 * 10**9
+    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path))
+    assert housekeeping._service.expire(housekeeping._now_ns()).gone == []
+    housekeeping._began_uptime_ns -= 2 * 3600 * 10**9
+    assert housekeeping._service.expire(housekeeping._now_ns()).gone != []
+
+
+def test_with_retention_off_nothing_goes_on_a_full_disk(
+    fs: Filesystem, auto: AutoSave, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.store(fs.store.path / settings.FILE, "retention.automatic", "off")
+    lose(fs, b"one", 20 << 20)
+    assert not auto.make_room(0) and not auto.make_room(0)
+    assert len(checkpoints(fs.store)) == 1
+    (told,) = caplog.records
+    assert "writes are refused" in told.message and "ckptfs delete" in told.message
+
+
+def test_on_a_full_disk_what_is_light_goes_last(fs: Filesystem, auto: AutoSave) -> None:
+    light = [lose(fs, b"small%d" % number, 3_000) for number in range(5)]
+    heavy = lose(fs, b"large", 1 << 20)
+    assert auto.make_room(0)
+    assert [found.id for found in checkpoints(fs.store)] == light
+    assert auto.make_room(0) and not checkpoints(fs.store)
+    assert heavy > light[-1]
+
+
+@pytest.mark.parametrize(
+    ("keep_all", "left"), [("1h", {5, 0.1, 0.2}), ("", {5, 0.1})], ids=["chosen", "default"]
+)
+def test_on_a_full_disk_checkpoints_go_after_the_moments(
+    fs: Filesystem, auto: AutoSave, keep_all: str, left: set[float]
+) -> None:
+    """Not the first of all, not the newest before a deletion, nor those that are to stay."""
+    if keep_all:
+        settings.store(fs.store.path / settings.FILE, "retention.keep_all", keep_all)
+    began_ns, ages = fs.clock(), {}
+    for number, age in enumerate((5, 4, 3, 0.2, 0.1)):
+        put(fs, b"file%d" % number, os.urandom(20 << 20))
+        saved = seal(fs, "auto", "", began_ns - int(age * 3600 * 10**9))
+        fs.unlink(fs.head, ROOT_INO, b"file%d" % number)
+        ages[saved.id] = age
+    lost = lose(fs, b"moment", 20 << 20)
+    seal(fs, "auto", "", began_ns)
+    assert auto.make_room(0) and lost not in {item.id for item in checkpoints(fs.store)}
+    while auto.make_room(0):
+        pass
+    assert {ages[item.id] for item in checkpoints(fs.store) if item.id in ages} == left
+
+
+def test_what_an_older_checkpoint_keeps_does_not_go_for_room(
+    fs: Filesystem, auto: AutoSave
+) -> None:
+    """It would give nothing: the bytes stay with the one that was saved by hand."""
+    put(fs, b"file", os.urandom(1 << 20))
+    seal(fs, "manual", "", fs.clock())
+    put(fs, b"other", b"x")
+    moment(fs, "file")
+    fs.unlink(fs.head, ROOT_INO, b"file")
+    assert not auto.make_room(0)
+    assert len(checkpoints(fs.store)) == 2

@@ -256,7 +256,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     full.files[b"kept"] = b"before"
     put(full.fs, b"kept", b"before")
     full.fs.commit()
-    monkeypatch.setattr(budget, "_RESERVE", -(1 << 40))
+    monkeypatch.setattr(budget, "RESERVE", -(1 << 40))
     monkeypatch.setattr(environment, "_LEAST", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()
