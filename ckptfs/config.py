@@ -1,7 +1,8 @@
 """Where things live: the data directory, a workspace's store, its socket, its log, the registry.
 
 With `locating` the only module that reads the user's environment. It computes paths and keeps the
-registry (which store belongs to which workspace); it never opens a store and never looks at mounts.
+registry (which store belongs to which workspace); it never opens a store, and looks at mounts only
+for a path of which the registry knows nothing, as in a sandbox.
 Every client command imports it, so it stays with a few cheap modules of the standard library.
 
 Layout below the data directory, ``$XDG_DATA_HOME/ckptfs`` or ``~/.local/share/ckptfs``:
@@ -178,9 +179,29 @@ def registered(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace
 def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | None:
     """The workspace at exactly this resolved path, if it is known."""
     workspace = registered(path, environ)
-    if workspace is not None:
-        return workspace
-    return _in_default_place(path, environ)
+    if workspace is not None and os.path.isdir(workspace.store):
+        return _covering(workspace) or workspace
+    return _in_default_place(path, environ) or mounted(path) or workspace
+
+
+def mounted(path: Path, *, above: bool = False) -> Workspace | None:
+    """The workspace of this user that is mounted at this resolved path, or ``above`` it, whatever
+    the registry knows: a sandbox may have nothing but the mount."""
+    from ckptfs import control_file  # late: the registry mostly knows
+
+    find_mount = control_file.mount_around if above else control_file.mount_at
+    mount = find_mount(str(path))
+    if mount is None or not mount.is_whole:
+        return None
+    return Workspace(Path(mount.path), Path(mount.store))
+
+
+def _covering(workspace: Workspace) -> Workspace | None:
+    """Another workspace that is mounted at the same path here, as a sandbox may have it."""
+    seen = mounted(workspace.path)
+    if seen is None or seen.store == workspace.store or not os.path.isdir(seen.store):
+        return None
+    return seen
 
 
 def known(environ: Mapping[str, str] = os.environ) -> Iterator[Workspace]:
@@ -224,11 +245,13 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
     entries = [entry for path in upward if (entry := registered(path, environ)) is not None]
     for entry in entries:
         if os.path.isdir(entry.store):
-            return entry
+            return _covering(entry) or entry
     for path in upward:
         workspace = _in_default_place(path, environ)
         if workspace is not None:
             return workspace
+    if (seen := mounted(here, above=True)) is not None:
+        return seen
     if entries:
         raise StoreMissing(entries[0].store)
     raise WorkspaceUnknown(here, above=True)

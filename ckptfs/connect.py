@@ -26,6 +26,7 @@ from ckptfs.errors import (
     ControlError,
     DaemonGone,
     NotAStore,
+    RefusedInSandbox,
     StoreInUse,
     WorkspaceUnknown,
     WriteBackIncomplete,
@@ -195,11 +196,18 @@ def open_workspace(workspace: Workspace, *, patience: float = PATIENCE) -> Itera
             try:
                 session = stack.enter_context(_session(workspace, deadline))
                 break
-            except (StoreInUse, ControlError):
-                if time.monotonic() >= deadline:
+            except (StoreInUse, ControlError) as error:
+                if time.monotonic() >= deadline or _lasts(error, workspace):
                     raise
                 time.sleep(_LOOK_AGAIN)
         yield session
+
+
+def _lasts(error: StoreInUse | ControlError, workspace: Workspace) -> bool:
+    """Whether waiting is of no use."""
+    if isinstance(error, DaemonGone):
+        return runtime.is_dead(workspace.path)
+    return isinstance(error, RefusedInSandbox)
 
 
 def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Session]:
@@ -210,6 +218,8 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
         left = deadline - time.monotonic()
         # A store alone stands for its own workspace; then there is no directory.
         below = None if workspace.path == workspace.store else workspace.path
+        if below and not os.access(workspace.store, os.W_OK) and runtime.is_dead(below):
+            raise DaemonGone(below, "it died")  # seen from a sandbox, which cannot go on without it
         return open_store(workspace.store, below=below, patience=left)
     if daemon.state != runtime.SERVING:
         raise ControlError(

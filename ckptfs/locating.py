@@ -115,10 +115,18 @@ def directory_id(place: str | int) -> str | None:
 
 
 def note_of(store: str) -> dict[str, object] | None:
-    """What the daemon that has this store says of itself; None if no such process runs."""
+    """What the daemon that has this store says of itself; None if no such process runs.
+
+    From another pid namespace the process cannot be seen. Then the daemon lives if it listens, or,
+    before and after it does, if it holds the store's lock.
+    """
     try:
         note = _json(os.path.join(store, "daemon.json"))
         if note["start_ticks"] == start_ticks(note["pid"]):
+            return dict(note)
+        if note.get("pid_namespace", "") in ("", pid_namespace()):
+            return None
+        if is_listening(socket_of(store)) or _is_locked_by(store, note["pid"]):
             return dict(note)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # no note is no daemon
@@ -132,6 +140,49 @@ def failure_of(store: str) -> str:
         return str(note["reason"]) if note["state"] == "failed" else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def pid_namespace() -> str:
+    """What the kernel calls the namespace that process ids are counted in, or nothing."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def is_listening(address: str) -> bool:
+    """Whether a process takes connections at a socket's path."""
+    import _socket  # late: only those ask who cannot see the process
+
+    from ckptfs import unixsocket
+
+    try:
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
+    except OSError:
+        return False  # a sandbox that forbids it
+    try:
+        unixsocket.connect(connection, address)
+    except BlockingIOError:
+        return True  # its queue is full
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _is_locked_by(store: str, pid: object) -> bool:
+    """Whether the store's lock is held, and by the process of this number."""
+    import fcntl  # late, like the socket
+
+    lock = os.open(os.path.join(store, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.read(lock, 32).strip() == str(pid).encode()
+    finally:
+        os.close(lock)
+    return False
 
 
 def start_ticks(pid: object) -> int | None:

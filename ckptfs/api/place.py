@@ -44,9 +44,10 @@ def find(directory: AnyPath, storage: AnyPath | None) -> Workspace:
     path = places.resolve(directory)
     if storage is not None:
         store = places.resolve(storage)
-        if not (store / "data.mdb").exists():
+        seen = Workspace(path, store)
+        if not (store / "data.mdb").exists() and places.mounted(path) != seen:
             raise WorkspaceUnknown(path, hint="Call initialize() first.")
-        return Workspace(path, store)
+        return seen
     found = places.lookup(path)
     if found is None:
         raise WorkspaceUnknown(path, hint="Call initialize() first.")
@@ -61,7 +62,9 @@ def prepare(
 
     path = places.resolve(directory)
     rules.check_not_dangerous(path)
-    workspace = Workspace(path, rules.choose_store(path, _text(storage)))
+    workspace = _seen_by_mount(path, storage)
+    if workspace is None:
+        workspace = Workspace(path, rules.choose_store(path, _text(storage)))
     if runtime.living(workspace) is not None:
         if wanted.exclude_patterns:
             with open_workspace(workspace) as session:
@@ -71,6 +74,12 @@ def prepare(
         return Prepared(workspace, mounted_here=True)
     plain = prepare_plain(path, storage, exclude=wanted.exclude_patterns)
     return Prepared(plain, mounted_here=False)
+
+
+def _seen_by_mount(path: Path, storage: AnyPath | None) -> Workspace | None:
+    """A mounted workspace that the registry does not know, as in a sandbox."""
+    known = storage is not None or places.registered(path) is not None
+    return None if known else places.mounted(path)
 
 
 def prepare_plain(

@@ -154,7 +154,7 @@ class CheckpointService:
             asked["max_checkpoints"] = self.config.limit
         with self._asking.telling_errors():
             asked["metadata"] = metadata_of(metadata or {})
-            with documents.staged(self.workspace.store, state or {}) as staged:
+            with documents.staged(self.workspace, state or {}) as staged:
                 record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
         saved = self._checkpoint(record)
         if saved.created:
@@ -379,8 +379,9 @@ class CheckpointService:
         """The workspace's settings, as `ckptfs config` lists them."""
         from ckptfs.history import settings
 
-        files = [places.settings_file(), self.workspace.store / settings.FILE]
         with self._asking.telling_errors():
+            store = runtime.require_store(self.workspace)
+            files = [places.settings_file(), store / settings.FILE]
             return dict(settings.load(files).texts)
 
     def configure(self, name: str, value: str | None) -> None:
@@ -388,7 +389,8 @@ class CheckpointService:
         from ckptfs.history import settings
 
         with self._asking.telling_errors():
-            settings.store(self.workspace.store / settings.FILE, name, value)
+            store = runtime.require_store(self.workspace)
+            settings.store(store / settings.FILE, name, value)
         if name == "exclude.patterns":
             self._asking.ask("exclude")
 

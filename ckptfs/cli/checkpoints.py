@@ -51,7 +51,7 @@ def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list
         return nullcontext([])
     from ckptfs.cli import state  # late: few have any, and agents save often
 
-    return state.staged(workspace.store, state.to_keep(args))
+    return state.staged(workspace, state.to_keep(args))
 
 
 def _pair(word: str) -> tuple[str, str]:

@@ -104,8 +104,19 @@ def exact_workspace(args: Namespace) -> Workspace:
 def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
     """The error for a path that is in no workspace we know: it may be in one that somebody whose
     registry we do not read has mounted."""
+    from ckptfs import control_file
     from ckptfs.daemon import mounts
 
+    if not os.path.exists("/proc/self/mountinfo"):
+        hint = "Mounts cannot be seen without /proc: give the sandbox one (bwrap --proc /proc)."
+        return WorkspaceUnknown(path, above=above, hint=hint)
+    part = control_file.mount_around(str(path))
+    if part is not None and not part.is_whole:
+        return WorkspaceUnknown(
+            path,
+            hint=f"{part.path} is only {part.top[1:]} of a mounted workspace. Its history is "
+            "reached through the root of the workspace: give the sandbox all of it.",
+        )
     mount = mounts.mount_at(path) or (mounts.mount_around(path) if above else None)
     if mount is None or not mount.is_ours:
         return WorkspaceUnknown(path, above=above, hint=_hint_if_moved(path))

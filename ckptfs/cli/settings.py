@@ -24,7 +24,7 @@ def config(args: Namespace) -> int:
     if (args.unset and args.value is not None) or (args.unset and args.key is None):
         raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
     user = places.settings_file()
-    own = user if args.for_all else place.workspace(args).store / settings.FILE
+    own = user if args.for_all else runtime.require_store(place.workspace(args)) / settings.FILE
     if args.value is not None or args.unset:
         settings.store(own, args.key, args.value)
         if args.key == _PATTERNS and not args.for_all:

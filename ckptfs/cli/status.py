@@ -11,7 +11,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import LocalSession, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone, StoreError, StoreInUse
+from ckptfs.errors import DaemonGone, StoreError, StoreInUse, StoreMissing, StoreReadOnly
 
 #: What is told of a daemon that died or failed.
 _NOTED = ("pid", "state", "started_ns", "version", "reason", "failed_ns")
@@ -74,6 +74,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
         with Client(workspace) as client:
             answer = client.call("status", patience=PATIENCE_SHORT)
         record.update({key: answer.get(key) for key in record if key in answer})
+        record["workspace"] = str(workspace.path)  # a sandbox may have it at another path
         record["state"] = runtime.SERVING
     return record
 
@@ -106,6 +107,9 @@ def _of_store(workspace: Workspace) -> Record:
                 record["directory_current"] = session.is_directory_current()
         if not dead:
             record["unsaved"] = None  # the directory may have changed; to look takes a scan
+    except (StoreReadOnly, StoreMissing):
+        if not dead:
+            raise  # else it is seen from a sandbox, and what it is stands there
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
     except StoreError as error:

@@ -120,8 +120,11 @@ def _look_at(pid: int) -> tuple[bytes, ...]:
 def _hangs(looks: list[tuple[bytes, ...]]) -> bool:
     """Whether a process was stopped, or has done nothing for several looks: one may be waiting for
     the disk."""
-    stopped = bool(looks[-1]) and looks[-1][0] in b"Tt"
-    return stopped or (len(looks) > _IDLE_LOOKS and len(set(looks[-_IDLE_LOOKS - 1 :])) == 1)
+    if not looks[-1]:
+        return False  # it cannot be seen from here
+    return looks[-1][0] in b"Tt" or (
+        len(looks) > _IDLE_LOOKS and len(set(looks[-_IDLE_LOOKS - 1 :])) == 1
+    )
 
 
 def _kill(daemon: runtime.Daemon) -> None:

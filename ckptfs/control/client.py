@@ -8,13 +8,14 @@ than a daemon to answer.
 from __future__ import annotations
 
 import _socket
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
-from ckptfs import unixsocket
+from ckptfs import control_file, unixsocket
 from ckptfs.config import Workspace
 from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
 from ckptfs.errors import (
@@ -24,6 +25,7 @@ from ckptfs.errors import (
     DaemonSilent,
     Interrupted,
     PeerUntrusted,
+    RefusedInSandbox,
 )
 
 #: Seconds without a word from the daemon after which it counts as stuck.
@@ -58,36 +60,15 @@ class Client:
         """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if somebody does
         who may not speak for the store."""
         self._workspace = workspace
-        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        self._socket.settimeout(PATIENCE_SHORT)
+        self._socket: _socket.socket | control_file.Connection
         try:
-            self._connect(str(workspace.socket))
+            self._socket = _connected(workspace)
         except OSError as error:
-            self._socket.close()
-            reason = f"its socket does not answer ({error.strerror or error})"
-            raise DaemonGone(workspace.path, reason) from error
-        self._require_trusted()
+            self._socket = _through_mount(workspace, error)
         #: What came after the last whole line.
         self._rest = b""
         #: We hung up ourselves.
         self._left = False
-
-    def _connect(self, path: str) -> None:
-        """Connect, waiting while more clients than the daemon's queue takes do it at once."""
-        deadline = time.monotonic() + PATIENCE_SHORT
-        while True:
-            try:
-                return unixsocket.connect(self._socket, path)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_CONNECT_AGAIN)
-
-    def _require_trusted(self) -> None:
-        _, uid = unixsocket.peer(self._socket)
-        if not unixsocket.is_trusted(uid, str(self._workspace.store)):
-            self._socket.close()
-            raise PeerUntrusted(self._workspace.path, self._workspace.socket, uid)
 
     def __enter__(self) -> Client:
         return self
@@ -183,7 +164,8 @@ class Client:
                 if answer.result is not None:
                     return  # the last word: it was unmounted
                 if answer.event is not None:
-                    yield answer.event
+                    # A sandbox may have the workspace at another path than the daemon.
+                    yield {**answer.event, "workspace": str(self._workspace.path)}
         except (OSError, DaemonGone) as error:
             if self._left:
                 return
@@ -215,3 +197,45 @@ class Client:
             self._rest = b"".join(received)
         line, _, self._rest = self._rest.partition(b"\n")
         return decode_answer(line)
+
+
+def _connected(workspace: Workspace) -> _socket.socket:
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PATIENCE_SHORT)
+        _connect(connection, str(workspace.socket))
+        _, uid = unixsocket.peer(connection)
+        if not unixsocket.is_trusted(uid, str(workspace.store)):
+            raise PeerUntrusted(workspace.path, workspace.socket, uid)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(connection: _socket.socket, path: str) -> None:
+    """Connect, waiting while more clients than the daemon's queue takes do it at once."""
+    deadline = time.monotonic() + PATIENCE_SHORT
+    while True:
+        try:
+            return unixsocket.connect(connection, path)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_CONNECT_AGAIN)
+
+
+def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Connection:
+    """The way in where the socket cannot be reached, as from a sandbox."""
+    reason = f"its socket does not answer ({refused.strerror or refused})"
+    mount = control_file.mount_at(str(workspace.path))
+    if mount is None or not mount.is_of(str(workspace.store)):
+        raise DaemonGone(workspace.path, reason) from refused
+    try:
+        return control_file.Connection(mount)
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            reason = "the workspace cannot be written to there"
+            raise RefusedInSandbox("reach the daemon", reason) from error
+        reason += f", and neither does the mount ({error.strerror or error})"
+        raise DaemonGone(workspace.path, reason) from error

@@ -2,7 +2,8 @@
 
 A request is a short line, and a conversation may be long. So documents go in through files in the
 store's own directory, which is never inside a mount and open to its owner only, and come back in
-pieces. The standard library only.
+pieces. From a sandbox that cannot write to the store the daemon takes them in pieces, too. The
+standard library only.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ckptfs.control.client import Session
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.control.client import Client, Session
 from ckptfs.control.protocol import Record
-from ckptfs.errors import StateInvalid
+from ckptfs.errors import CkptfsError, StateInvalid
+
+#: Puts a document down; the name of the file that it is in.
+Lay = Callable[[bytes], str]
 
 #: How the name of a file with a document begins and ends.
 PREFIX, SUFFIX = "state-", ".tmp"
@@ -28,6 +34,8 @@ NAME_MAX = 200
 
 #: How much of a document one answer carries.
 _PIECE = 1 << 20
+#: How much of it one request carries: as base64, well below the longest request.
+_PIECE_SENT = 128 << 10
 #: A file that its writer did not take away is removed after so many seconds.
 _STALE = 86_400
 
@@ -60,28 +68,72 @@ def require_name(name: object) -> str:
 
 
 @contextmanager
-def staged(store: Path, state: Mapping[str, Any]) -> Iterator[list[Record]]:
+def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[Record]]:
     """Lay documents down where the store's holder can read them; what to send to `save`."""
     records: list[Record] = []
-    files: list[Path] = []
-    try:
-        if state:
-            _sweep(store)
+    with _stage(workspace) if state else nullcontext(_nowhere) as lay:
         for name, value in state.items():
             data, is_json = encode(require_name(name), value)
             if len(data) > SIZE_MAX:
                 raise StateInvalid(name, f"it is larger than {SIZE_MAX >> 20} MiB")
-            path = store / f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}{SUFFIX}"
-            files.append(path)
-            _lay(path, data)
-            records.append({"name": name, "json": is_json, "file": path.name})
+            records.append({"name": name, "json": is_json, "file": lay(data)})
         yield records
+
+
+def new_name() -> str:
+    """A name for a file with a document."""
+    return f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}{SUFFIX}"
+
+
+def _nowhere(data: bytes) -> str:
+    raise AssertionError("there is no document")
+
+
+def _stage(workspace: Workspace) -> AbstractContextManager[Lay]:
+    if not os.access(workspace.store, os.W_OK) and runtime.living(workspace) is not None:
+        return _by_daemon(workspace)
+    return _in_store(workspace.store)
+
+
+@contextmanager
+def _in_store(store: Path) -> Iterator[Lay]:
+    files: list[Path] = []
+
+    def lay(data: bytes) -> str:
+        files.append(store / new_name())
+        _write(files[-1], data)
+        return files[-1].name
+
+    sweep(store)
+    try:
+        yield lay
     finally:
         for path in files:
             path.unlink(missing_ok=True)
 
 
-def _lay(path: Path, data: bytes) -> None:
+@contextmanager
+def _by_daemon(workspace: Workspace) -> Iterator[Lay]:
+    """Where we may not write to the store, as in a sandbox, the daemon does."""
+    files: list[str] = []
+    with Client(workspace) as client:
+
+        def lay(data: bytes) -> str:
+            files.append(client.call("state_stage", {"data": ""})["file"])
+            for start in range(0, len(data), _PIECE_SENT):
+                piece = b64encode(data[start : start + _PIECE_SENT]).decode()
+                client.call("state_stage", {"file": files[-1], "data": piece})
+            return files[-1]
+
+        try:
+            yield lay
+        finally:
+            with suppress(CkptfsError):  # the daemon sweeps up what is left
+                for name in files:
+                    client.call("state_unstage", {"file": name})
+
+
+def _write(path: Path, data: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
@@ -90,7 +142,7 @@ def _lay(path: Path, data: bytes) -> None:
             os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
 
 
-def _sweep(store: Path) -> None:
+def sweep(store: Path) -> None:
     """Take away what processes that were killed have left."""
     with suppress(OSError):
         for path in store.glob(f"{PREFIX}*{SUFFIX}"):

@@ -4,7 +4,8 @@
 changes, and removed when it ends in order. A daemon that fails leaves the reason in it, and one
 that was killed leaves it behind as it was, so a note counts only while the process that wrote it
 runs: a pid alone may belong to someone else by now, hence the start time of the process beside it.
-Nothing here opens a socket.
+Where the process cannot be seen, since it is in another pid namespace, or its note cannot, the
+socket and the mount tell whether it lives.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ckptfs import locating
 from ckptfs.config import Workspace, data_dir, write_atomically
+from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks as start_ticks
 
 #: The states of a daemon, in the order it goes through them.
@@ -48,7 +50,8 @@ class Daemon(NamedTuple):
 
 def publish(workspace: Workspace, daemon: Daemon) -> None:
     """Write or replace the note."""
-    write_atomically(workspace.daemon, json.dumps(daemon._asdict()).encode() + b"\n")
+    note = {**daemon._asdict(), "pid_namespace": locating.pid_namespace()}
+    write_atomically(workspace.daemon, json.dumps(note).encode() + b"\n")
 
 
 def update(workspace: Workspace, daemon: Daemon) -> None:
@@ -110,8 +113,27 @@ def living(workspace: Workspace) -> Daemon | None:
     """The daemon that owns this workspace's store right now, if there is one."""
     note: dict[str, Any] | None = locating.note_of(str(workspace.store))
     if note is None or not all(field in note for field in Daemon._fields):
-        return None
+        return _seen_by_mount(workspace)
     return Daemon(*(note[field] for field in Daemon._fields))
+
+
+def _seen_by_mount(workspace: Workspace) -> Daemon | None:
+    """The daemon of a mount that is served although nothing else is seen of it, as in a sandbox
+    without the store. Of the daemon itself nothing is known then."""
+    from ckptfs import control_file  # late: where there is a note, it is not needed
+
+    mount = control_file.mount_at(str(workspace.path))
+    if mount is None or not mount.is_of(str(workspace.store)) or not control_file.is_alive(mount):
+        return None
+    return Daemon(0, 0, SERVING, str(workspace.path), 0, "", {})
+
+
+def require_store(workspace: Workspace) -> Path:
+    """The store, for one who needs its files. Raises `RefusedInSandbox` where only the mount is
+    seen."""
+    if not workspace.store.is_dir() and living(workspace) is not None:
+        raise RefusedInSandbox("see the settings", "the store, which has them, is not seen there")
+    return workspace.store
 
 
 def left_behind(workspace: Workspace) -> dict[str, Any] | None:
@@ -150,6 +172,8 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
     """Wait until the daemon's process has ended; say whether it has."""
     import select  # late: hardly ever needed
 
+    if not daemon.pid:
+        return False  # it is known by its mount alone
     try:
         process = os.pidfd_open(daemon.pid)
     except ProcessLookupError:

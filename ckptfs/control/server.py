@@ -16,7 +16,9 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -46,8 +48,22 @@ IDLE_PATIENCE = 3600.0
 #: Requests after which a client stays to listen.
 _STAYING = frozenset({"watch"})
 
+#: A connection before anything was said, and who it is.
+Accepted = tuple[socket.socket, "Peer"]
+
 #: Answers a request, or returns None when it adopted the connection and will answer later.
 Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
+
+
+class Peer(NamedTuple):
+    """The process at the other end, from the kernel."""
+
+    pid: int
+    uid: int
+    #: When it connected, in seconds since boot: a process that began later has only its number.
+    since: float
+    #: It came through `.checkpoints/.control`, not through the socket.
+    through_mount: bool = False
 
 
 class Outlet:
@@ -86,7 +102,9 @@ class Outlet:
 class Connection:
     """One client of the running loop."""
 
-    def __init__(self, raw: socket.socket) -> None:
+    def __init__(self, raw: socket.socket, peer: Peer | None = None) -> None:
+        """``peer`` is who it is if the socket itself does not tell."""
+        self.peer = peer_of(raw) if peer is None else peer
         self._outlet = Outlet(raw)
         self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
@@ -183,8 +201,7 @@ class Connection:
 
     @property
     def peer_pid(self) -> int:
-        """The process at the other end, from the kernel."""
-        return unixsocket.peer(self._raw)[0]
+        return self.peer.pid
 
     def tell(self, progress: Record) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
@@ -269,27 +286,46 @@ def _remove_leftover(path: Path, dir_fd: int) -> None:
     os.unlink(path.name, dir_fd=dir_fd)
 
 
-async def serve(listener: socket.socket, handler: Handler) -> None:
-    """Answer requests until cancelled."""
+async def serve(
+    listener: socket.socket,
+    handler: Handler,
+    handed: trio.MemoryReceiveChannel[Accepted] | None = None,
+) -> None:
+    """Answer requests until cancelled. ``handed`` brings connections that came another way."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
     places = Places(users=len({0, os.geteuid()}))
     async with trio.open_nursery() as nursery:
+        admit = partial(_admit, nursery, handler, places)
+        if handed is not None:
+            nursery.start_soon(_take_over, handed, admit)
         while True:
             accepted, _ = await accepting.accept()
             raw = socket.socket(fileno=accepted.detach())
-            uid = peer_uid(raw)
-            if not allowed(uid):
-                raw.close()
-                continue
-            connection = Connection(raw)
-            place = Place(uid, connection.dismiss, trio.current_time())
-            try:
-                places.take(place)
-            except ControlError as error:
-                _refuse(raw, error)
-            else:
-                nursery.start_soon(_converse, connection, handler, places, place)
+            admit(raw, peer_of(raw))
+
+
+async def _take_over(
+    handed: trio.MemoryReceiveChannel[Accepted], admit: Callable[[socket.socket, Peer], None]
+) -> None:
+    async for raw, peer in handed:
+        admit(raw, peer)
+
+
+def _admit(
+    nursery: trio.Nursery, handler: Handler, places: Places, raw: socket.socket, peer: Peer
+) -> None:
+    if not allowed(peer.uid):
+        raw.close()
+        return
+    connection = Connection(raw, peer)
+    place = Place(peer.uid, connection.dismiss, trio.current_time())
+    try:
+        places.take(place)
+    except ControlError as error:
+        _refuse(raw, error)
+    else:
+        nursery.start_soon(_converse, connection, handler, places, place)
 
 
 def _refuse(raw: socket.socket, error: ControlError) -> None:
@@ -301,6 +337,11 @@ def _refuse(raw: socket.socket, error: ControlError) -> None:
 def peer_uid(raw: socket.socket) -> int:
     """The user at the other end, from the kernel."""
     return unixsocket.peer(raw)[1]
+
+
+def peer_of(raw: socket.socket) -> Peer:
+    pid, uid = unixsocket.peer(raw)
+    return Peer(pid, uid, time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def allowed(uid: int) -> bool:

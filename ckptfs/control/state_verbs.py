@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfs.control.diff_verbs import described
-from ckptfs.control.documents import PREFIX, SUFFIX, require_name
+from ckptfs.control.documents import PREFIX, SIZE_MAX, SUFFIX, new_name, require_name, sweep
 from ckptfs.control.protocol import Record
 from ckptfs.errors import ControlError
 
@@ -36,14 +37,40 @@ def drafts(service: Service, args: Record) -> Iterator[list[Draft]]:
     with ExitStack() as open_files:
         found = []
         for item in args.get("state", ()):
-            name = str(item["file"])
-            if not _STAGED.fullmatch(name):
-                raise ControlError(f"Cannot save: {name!r} is no staged document.")
-            path = service.fs.store.path / name
+            path = _staged(service, str(item["file"]))
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             data = open_files.enter_context(open(descriptor, "rb"))
             found.append(Draft(require_name(item["name"]), bool(item["json"]), data))
         yield found
+
+
+def _staged(service: Service, name: str) -> Path:
+    if not _STAGED.fullmatch(name):
+        raise ControlError(f"Cannot save: {name!r} is no staged document. Nothing was changed.")
+    return service.fs.store.path / name
+
+
+def _stage(service: Service, args: Record, tell: Tell | None) -> Record:
+    """Add a piece to a document for a client that cannot write to the store, or begin one."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not args.get("file"):
+        sweep(service.fs.store.path)
+        flags |= os.O_CREAT | os.O_EXCL
+    path = _staged(service, str(args.get("file") or new_name()))
+    try:
+        data = b64decode(str(args["data"]), validate=True)
+    except ValueError as error:
+        raise ControlError(f"Cannot save: a document is no base64 ({error}).") from error
+    with open(os.open(path, flags, 0o600), "ab", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size + len(data) > SIZE_MAX:
+            raise ControlError("Cannot save: a document is too large. Nothing was changed.")
+        file.write(data)
+    return {"file": path.name}
+
+
+def _unstage(service: Service, args: Record, tell: Tell | None) -> Record:
+    _staged(service, str(args["file"])).unlink(missing_ok=True)
+    return {}
 
 
 def _get(service: Service, args: Record, tell: Tell | None) -> Record:
@@ -102,4 +129,6 @@ VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
     "get": _get,
     "state": _state,
     "state_read": _state_read,
+    "state_stage": _stage,
+    "state_unstage": _unstage,
 }

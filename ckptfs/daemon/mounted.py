@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ import trio
 from ckptfs import fuse, history, interrupts
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
+from ckptfs.control.places import CONNECTIONS_MAX
 from ckptfs.control.protocol import Record, Request, encode_error, encode_result
-from ckptfs.control.server import Connection, Outlet
-from ckptfs.daemon import mounts
+from ckptfs.control.server import Accepted, Connection, Outlet, Peer
+from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.ending import Ending
 from ckptfs.daemon.holders import is_inside
@@ -120,6 +122,33 @@ class Door:
         self._hub.happened("delete", {"checkpoints": [{"id": number}]})
 
 
+def _nothing() -> None:
+    pass
+
+
+class Entrance:
+    """Connections that come through the mount, on their way to the control server."""
+
+    def __init__(self) -> None:
+        self._sending, self.handed = trio.open_memory_channel[Accepted](CONNECTIONS_MAX)
+
+    def __call__(self, uid: int, pid: int) -> socket.socket:
+        """One end of a new connection for a user and process, by the rule of the socket."""
+        if not server.allowed(uid):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        ours, theirs = socket.socketpair()
+        try:
+            since = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self._sending.send_nowait((theirs, Peer(pid, uid, since, through_mount=True)))
+        except trio.WouldBlock:
+            ours.close()
+            theirs.close()
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
+        # The request loop waits for what wakes trio; a task that is ready does not.
+        trio.lowlevel.current_trio_token().run_sync_soon(_nothing, idempotent=True)
+        return ours
+
+
 async def _forgotten(fs: Filesystem, inodes: Collection[Ino]) -> None:
     """Return when the kernel has forgotten these, or seems not to be going to."""
     for _ in range(_FORGETTING_MS):
@@ -150,6 +179,7 @@ class Mounted:
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._housekeeping = Housekeeping(service, self._auto, self._hub)
         self._waker = Waker(service, plan.workspace.path)
+        self._entrance = Entrance()
 
     def serve(
         self, listener: socket.socket, prepare: Callable[[], None], started: Callable[[], None]
@@ -167,7 +197,7 @@ class Mounted:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey, signals)
-                nursery.start_soon(server.serve, listener, self._answer)
+                nursery.start_soon(server.serve, listener, self._answer, self._entrance.handed)
                 nursery.start_soon(self._housekeeping.run)
                 nursery.start_soon(self._housekeeping.compress)
                 nursery.start_soon(self._waker.run)
@@ -191,6 +221,7 @@ class Mounted:
                 prepare=self._prepare,
                 history=Door(self._service, path, self._hub),
                 guard=self._auto,
+                connect=self._entrance,
                 committed=self._housekeeping.stir,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
@@ -203,6 +234,7 @@ class Mounted:
             self._scope.cancel()
 
     async def _answer(self, request: Request, connection: Connection) -> Record | None:
+        request = sandbox.admit(request, connection.peer)
         if request.op == "watch":
             await self._hub.follow(connection)
             return None
@@ -339,6 +371,8 @@ class Mounted:
         room = self._service.shortage(self._housekeeping.given_bytes())
         return {
             **self._note._asdict(),
+            "store": str(self._plan.workspace.store),
+            "log": str(self._plan.workspace.log),
             **figures,
             "unseen": self._auto.unseen,
             "expired_for_room": self._auto.expired_for_room,

@@ -177,7 +177,7 @@ def check_not_mounted(path: Path) -> bool:
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
         return check_not_mounted(path)
     if daemon is not None or not mounts.is_dead(path):
-        raise AlreadyMounted(path, pid=daemon.pid if daemon is not None else None)
+        raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True
 
 

@@ -79,7 +79,8 @@ others import.
     └── ControlError               60
         ├── DaemonGone             61
         ├── DaemonSilent           65
-        └── ProtocolMismatch       62
+        ├── ProtocolMismatch       62
+        └── RefusedInSandbox       66
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
 """
@@ -141,6 +142,7 @@ from ckptfs.errors.mount import (
     NoPermission,
     PeerUntrusted,
     ProtocolMismatch,
+    RefusedInSandbox,
     StoreInMountpoint,
 )
 from ckptfs.errors.store import (
@@ -215,6 +217,7 @@ __all__ = [
     "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
+    "RefusedInSandbox",
     "SettingInvalid",
     "SnapshotUnknown",
     "SourceMissing",

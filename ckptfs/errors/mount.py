@@ -218,6 +218,27 @@ class DaemonSilent(ControlError):
         )
 
 
+#: What to do in a sandbox instead of a verb that reaches beyond the workspace.
+_IN_SANDBOX = {
+    "export": "Copy it from the workspace's `.checkpoints` instead: cp -a .checkpoints/ID DEST",
+    "import": "Copy the files into the workspace, or import them outside of the sandbox.",
+    "reach the daemon": "Bind the workspace into the sandbox so that it can be written to.",
+}
+
+
+class RefusedInSandbox(ControlError):
+    """A verb that reaches beyond the workspace, asked for from where only the workspace is seen."""
+
+    kind = "refused-in-sandbox"
+    exit_code = 66
+
+    def __init__(self, verb: str, reason: str = "it reaches beyond the workspace") -> None:
+        super().__init__(
+            f"Cannot {verb} from inside a sandbox: {reason}. Nothing was changed.",
+            hint=_IN_SANDBOX.get(verb, "Do it outside of the sandbox."),
+        )
+
+
 class ProtocolMismatch(ControlError):
     kind = "protocol-mismatch"
     exit_code = 62

@@ -31,9 +31,8 @@ class WorkspaceUnknown(WorkspaceError):
             what = f"{show(path)} is a mounted ckptfs workspace, but not one of yours"
             where = f"Its store is {store}.\n" if store else ""
             hint = (
-                f"{where}Another user, or one with another HOME or XDG_DATA_HOME, mounted it; "
-                "set these to what they were then.\n"
-                "fusermount3 -u unmounts it too, and its daemon writes back."
+                f"{where}Another user mounted it, and works with it.\n"
+                "umount(8) as root unmounts it too, and its daemon writes back."
             )
         elif above:
             what = f"Neither {show(path)} nor a directory above it is a ckptfs workspace"

@@ -157,8 +157,8 @@ void note_attributes(struct fuse_attr *attributes)
     fresh_note_directory(attributes);
 }
 
-/* The node of an inode. That of the control file which can be read is another with every lookup, and so
- * for everyone who opens it: what one writes goes into pages that the kernel keeps for a node. */
+/* The node of an inode. Those of the control files which can be read are others with every lookup, and so
+ * for everyone who opens one: what one writes goes into pages that the kernel keeps for a node. */
 static uint64_t node_of(uint64_t ino)
 {
     static uint64_t lookups;

@@ -32,8 +32,9 @@
 #define HISTORY (((1ULL << 22) - 1) << INO_BITS)
 #define HISTORY_ROOT (HISTORY | 1)
 #define CONTROL (HISTORY | 1ULL << 39)
-#define CONTROL_NUMBERS ((1ULL << 38) - 1)
 #define CONTROL_STEP (1ULL << 38)
+#define CONTROL_CONNECTION (1ULL << 37)
+#define CONTROL_NUMBERS (CONTROL_CONNECTION - 1)
 
 #define STAT_BLOCK 512
 #define HISTORY_NAME ".checkpoints"

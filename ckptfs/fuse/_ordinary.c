@@ -9,10 +9,15 @@
 #define METHODS(X) \
     X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(make_nameless) X(mkdir) X(symlink) X(link) \
     X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) \
-    X(forget)
+    X(forget) X(control_read) X(control_write) X(control_forget)
 #define DECLARE(name) static PyObject *call_##name;
 METHODS(DECLARE)
 static PyObject *unlinked;
+
+static int is_connection(uint64_t node)
+{
+    return node >= CONTROL && node & CONTROL_CONNECTION;
+}
 
 /* -- names ------------------------------------------------------------------------------------ */
 
@@ -146,6 +151,14 @@ static Outcome do_rename2(const Request *request)
 /* Nobody waits for an answer, and what went wrong with one node is no matter to the next. */
 static void forget_node(uint64_t node, uint64_t times)
 {
+    if (is_connection(node)) {
+        /* Each of these nodes is looked up once. */
+        PyObject *hung_up = CALL(call_control_forget, NUMBER(node));
+        if (!hung_up)
+            errno_of_failure();
+        Py_XDECREF(hung_up);
+        return;
+    }
     if (!lookups_drop(node, times) || (!PySet_GET_SIZE(unlinked) && !PyDict_GET_SIZE(limbo)))
         return;
     PyObject *result = CALL(call_forget, NUMBER(node));
@@ -245,6 +258,10 @@ static Outcome do_release(const Request *request)
 static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
+    if (is_connection(request->head->nodeid))
+        return answer_bytes(request, CALL(call_control_read, NUMBER(request->head->nodeid),
+                                          NUMBER(in->offset), NUMBER(in->size),
+                                          NUMBER(request->head->uid)));
     return answer_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
                                        NUMBER(in->offset), NUMBER(in->size)));
 }
@@ -270,8 +287,11 @@ static Outcome do_write(const Request *request)
     if (is_mapped && request->head->nodeid >= HISTORY)
         return answer_error(request, EROFS); /* a page is no message to a control file */
     PyObject *result =
-        CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
-             NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
+        is_connection(request->head->nodeid)
+            ? CALL(call_control_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
+                   bytes_of(in), NUMBER(request->head->uid), NUMBER(pid))
+            : CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
+                   NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);

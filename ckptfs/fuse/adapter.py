@@ -19,7 +19,8 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Setatt
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.answers import handler, refusals
-from ckptfs.fuse.control_files import is_control
+from ckptfs.fuse.connections import Connect, refuse
+from ckptfs.fuse.control_files import is_connection, is_control
 from ckptfs.fuse.entries import FOREVER, absent, attributes
 from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
@@ -64,15 +65,18 @@ class Operations(pyfuse3.Operations):
         options: MountOptions,
         history: HistoryHooks | None = None,
         guard: Guard | None = None,
+        connect: Connect = refuse,
     ) -> None:
         super().__init__()
         self._fs = fs
         self._xattrs = options.xattrs
         self._history = history
-        self.requests = Requests(fs, options, guard or unguarded())
+        self.requests = Requests(fs, options, guard or unguarded(), connect)
         #: Who opened a file as it is for writing, until it is written, and who opened a control
         #: file: pyfuse3 does not say whose a write is.
         self._writers: dict[int, int] = {}
+        #: The users who have `.control` open, by the node.
+        self._users: dict[int, int] = {}
 
     def _entry(self, inode: Inode, base: int) -> EntryAttributes:
         """What is said of an inode together with its name: that includes its generation."""
@@ -256,16 +260,23 @@ class Operations(pyfuse3.Operations):
         the kernel's pages, which may be mapped."""
         node = self.requests.controls.opened(node)
         self._writers[node] = ctx.pid
+        if is_connection(node):
+            self._users[node] = ctx.uid
         return FileInfo(fh=_handle(node, ctx.uid), direct_io=True)
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
         # pyfuse3 takes any buffer, whatever its annotation says.
+        if (node := fh >> 1) in self._users:
+            return self.requests.connections.read(node, offset, size, self._users[node])
         return self.requests.read(fh >> 1, offset, size)
 
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
         node = fh >> 1
+        if (uid := self._users.get(node)) is not None:
+            pid = self._writers[node]
+            return self.requests.connections.write(node, offset, data, uid, pid)
         pid = self._writers[node] if is_control(node) else self._writers.pop(node, 0)
         return self.requests.write(node, offset, data, pid, keep_set_id=bool(fh & 1))
 
@@ -283,6 +294,8 @@ class Operations(pyfuse3.Operations):
                 self._writers.pop(node, None)
         elif is_control(node):
             del self._writers[node]
+            if self._users.pop(node, None) is not None:
+                self.requests.connections.hang_up(node)
 
     @handler
     def fsync(self, fh: int, datasync: bool) -> None:

@@ -1,11 +1,13 @@
 """The control files in `.checkpoints`, by which a program tells what it does with one write(2).
 
 `.mark` takes a checkpoint with what is written as its message; reading it gives the number of the
-newest one. `.step` names what the writing process does next, and takes none. Both are found by name
-and stand in no listing, so that nothing which walks through `.checkpoints` comes upon them.
+newest one. `.step` names what the writing process does next, and takes none. `.control` carries
+whole conversations with the daemon; `connections` has those. All are found by name and stand in no
+listing, so that nothing which walks through `.checkpoints` comes upon them.
 
 The kernel keeps the pages of a file, and writes what a program writes into those that it has. So
-the compiled server gives `.mark` another node with every lookup: who opens it has pages of its own.
+the compiled server gives `.mark` and `.control` another node with every lookup: who opens one has
+pages of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from typing import NamedTuple
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
+from ckptfs.fuse.connections import SIZE
 from ckptfs.fuse.hooks import Guard
-from ckptfs.fuse.nodes import CONTROL, CONTROL_NUMBERS, CONTROL_STEP
+from ckptfs.fuse.nodes import CONTROL, CONTROL_CONNECTION, CONTROL_NUMBERS, CONTROL_STEP
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
 
@@ -30,10 +33,16 @@ TEXT_MAX = 4096
 #: How soon the rest of a write(2) follows.
 _AT_ONCE_NS = 1_000_000_000
 
-_NODES = {b".mark": CONTROL, b".step": CONTROL | CONTROL_STEP}
+_NODES = {
+    b".mark": CONTROL,
+    b".step": CONTROL | CONTROL_STEP,
+    b".control": CONTROL | CONTROL_CONNECTION,
+}
 #: Whoever may make a directory in `.checkpoints` may write to them. There is nothing to read in
 #: `.step`.
 _MARK_MODE, _STEP_MODE = stat.S_IFREG | 0o644, stat.S_IFREG | 0o200
+#: As the socket, `.control` is for whoever runs the daemon, and for root.
+_CONNECTION_MODE = stat.S_IFREG | 0o600
 
 
 def _error(number: int) -> OSError:
@@ -42,6 +51,10 @@ def _error(number: int) -> OSError:
 
 def is_control(node: int) -> bool:
     return node >= CONTROL
+
+
+def is_connection(node: int) -> bool:
+    return is_control(node) and bool(node & CONTROL_CONNECTION)
 
 
 def _is_step(node: int) -> bool:
@@ -72,6 +85,10 @@ class ControlFiles:
 
     def getattr(self, node: int) -> Inode:
         root = self._fs.getattr(self._fs.head, ROOT_INO)
+        if is_connection(node):
+            root = root._replace(uid=os.geteuid(), gid=os.getegid())
+            ino = Ino(node & ~CONTROL_NUMBERS)
+            return root._replace(ino=ino, mode=_CONNECTION_MODE, nlink=1, size=SIZE, allocated=0)
         return root._replace(
             ino=Ino(node & ~CONTROL_NUMBERS),
             mode=_STEP_MODE if _is_step(node) else _MARK_MODE,

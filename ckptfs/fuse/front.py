@@ -51,6 +51,9 @@ class Bound:
         self.record, self.take = fresh.record, fresh.take
         self.is_certain, self.go_on, self.lose = fresh.is_certain, fresh.go_on, fresh.lose
         self.second_name = fresh.second_name
+        connections = requests.connections
+        self.control_read, self.control_write = connections.read, connections.write
+        self.control_forget = connections.hang_up
         for name in (
             "lookup getattr readlink mknod make_nameless mkdir symlink link unlink rmdir rename"
             " read_pieces write allocate seek copy_range share_record forget entries adopt"

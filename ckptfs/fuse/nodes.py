@@ -24,14 +24,15 @@ LIVE_END = 1 << _INO_BITS
 _INO_MASK = LIVE_END - 1
 
 #: The slot of `.checkpoints`: its own node, those of the symbolic links in it and, from CONTROL on,
-#: those of the control files, which have a bit for which of them it is and below it a number for
+#: those of the control files, which have bits for which of them it is and below them a number for
 #: who opened it.
 _HISTORY_SLOT = (1 << 22) - 1
 HISTORY = _HISTORY_SLOT << _INO_BITS
 HISTORY_ROOT = HISTORY | 1
 CONTROL = HISTORY | 1 << 39
 CONTROL_STEP = 1 << 38
-CONTROL_NUMBERS = CONTROL_STEP - 1
+CONTROL_CONNECTION = 1 << 37
+CONTROL_NUMBERS = CONTROL_CONNECTION - 1
 
 #: How many checkpoints' views are kept: a workspace sees many more of them come and go.
 _VIEWS_MAX = 128

@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
+from ckptfs.fuse.connections import Connect, Connections, refuse
 from ckptfs.fuse.control_files import ControlFiles, is_control
 from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
@@ -80,13 +81,20 @@ def _making_room(
 class Requests:
     """One mounted workspace."""
 
-    def __init__(self, fs: Filesystem, options: MountOptions, guard: Guard) -> None:
+    def __init__(
+        self,
+        fs: Filesystem,
+        options: MountOptions,
+        guard: Guard,
+        connect: Connect = refuse,
+    ) -> None:
         self._fs = fs
         self.guard = guard
         self._show_history = options.show_checkpoints
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
         self.controls = ControlFiles(fs, guard)
+        self.connections = Connections(connect)
         #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
         #: bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None

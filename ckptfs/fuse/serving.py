@@ -25,6 +25,7 @@ from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import front, loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
+from ckptfs.fuse.connections import Connect, refuse
 from ckptfs.fuse.hooks import Guard, HistoryHooks
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
@@ -55,6 +56,7 @@ async def serve(
     prepare: Callable[[], None] = lambda: None,
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
+    connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
@@ -62,7 +64,8 @@ async def serve(
 
     ``prepare`` is called when the mount covers its directory and nothing is answered yet,
     ``started`` just before requests are. ``guard`` hears of every change before it happens,
-    ``committed`` of every commit that was made because requests paused or the interval ended.
+    ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` hears of every
+    commit that was made because requests paused or the interval ended.
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
@@ -77,7 +80,7 @@ async def serve(
     committer = Committer(fs, committed, met)
     latency = Latency()
     committer.requests = loop.install(committer.turn, compiled, latency)
-    operations = Operations(fs, options, history, guard)
+    operations = Operations(fs, options, history, guard, connect)
     if compiled is not None:
         compiled.bind(front.Bound(operations.requests, fs))
     try:
@@ -107,6 +110,7 @@ async def serve(
             nursery.cancel_scope.cancel()
     finally:
         fs.keep_unlinked = False
+        operations.requests.connections.close()
         _go_by_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()

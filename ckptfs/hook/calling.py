@@ -1,7 +1,8 @@
 """One hook call: from the bytes on standard input to the answer, whatever goes wrong on the way.
 
 The daemon is asked over its socket and nothing in the workspace is touched, so that a mount which
-hangs cannot hold an agent up. It speaks the protocol of `ckptfs.control` without importing that: a
+hangs cannot hold an agent up. Only where the socket cannot be reached, as in a sandbox, the mount
+is the way. It speaks the protocol of `ckptfs.control` without importing that: a
 call takes a few dozen milliseconds in all, and most of them are imports.
 """
 
@@ -14,6 +15,12 @@ import time
 
 from ckptfs import locating, unixsocket
 from ckptfs.hook import events, fields, reading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ckptfs import control_file
+
+    _Connection = _socket.socket | control_file.Connection
 
 #: How long the daemon may take, in seconds. A hook must never hold an agent up for long.
 PATIENCE = 4.0
@@ -92,13 +99,14 @@ def _perform(event: events.Event) -> str:
         if isinstance(found, str):
             return f"{found}, so {deed}." if kind not in events.FAILED else ""
         path, store = found
-        if locating.note_of(store) is None:
+        connection = _reach(path, store)
+        if connection is None:
             shown = fields.clean(path)
             failed = fields.clean(locating.failure_of(store))
             why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
             mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
             return mount if kind not in events.FAILED or failed else ""
-        _ask(store, events.requests_for(event, path))
+        _ask(connection, events.requests_for(event, path))
     except events.Unknown as error:
         return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."
     except NoAnswer as error:
@@ -110,12 +118,40 @@ def _perform(event: events.Event) -> str:
 
 
 def _workspace(event: events.Event) -> tuple[str, str] | str:
-    """The workspace that the event is about, and its store; or why there is none."""
+    """The workspace that the event is about, and its store, which is empty if only the mount is
+    seen; or why there is none."""
     where = fields.directory(event.record)
     found = _find(where)
     if found is None and (file := events.file_of(event.record)):
         found = _find(os.path.dirname(file))
-    return found or f"{fields.clean(where)} is in no workspace"
+    return found or _mounted(where) or f"{fields.clean(where)} is in no workspace"
+
+
+def _mounted(where: str) -> tuple[str, str] | None:
+    from ckptfs import control_file  # late: the registry mostly knows
+
+    mount = None if "\0" in where else control_file.mount_around(os.path.realpath(where))
+    return (mount.path, "") if mount is not None and mount.is_whole else None
+
+
+def _reach(path: str, store: str) -> _Connection | None:
+    """A connection to the daemon: by its socket, else through the mount. None if there is none."""
+    refused = None
+    if store and locating.note_of(store) is not None:
+        try:
+            return _connected(store)
+        except OSError as error:
+            refused = error
+    from ckptfs import control_file  # late: the socket mostly answers
+
+    mount = control_file.mount_at(path)
+    if mount is not None and (not store or mount.is_of(store)) and control_file.is_alive(mount):
+        connection = control_file.Connection(mount)
+        connection.settimeout(PATIENCE)
+        return connection
+    if refused is not None:
+        raise refused
+    return None
 
 
 def _find(where: str) -> tuple[str, str] | None:
@@ -136,20 +172,26 @@ def _registered(path: str) -> tuple[str, str] | None:
         path = above
 
 
-def _ask(store: str, requests: list[events.Request]) -> None:
-    if not requests:
-        return
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+def _ask(connection: _Connection, requests: list[events.Request]) -> None:
     try:
-        connection.settimeout(PATIENCE)
-        _connect(connection, locating.socket_of(store))
-        _require_trusted(connection, store)
         for op, args in requests:
             asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}}
             connection.sendall(json.dumps(asked).encode() + b"\n")
             _require_result(_line(connection))
     finally:
         connection.close()
+
+
+def _connected(store: str) -> _socket.socket:
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PATIENCE)
+        _connect(connection, locating.socket_of(store))
+        _require_trusted(connection, store)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(connection: _socket.socket, address: str) -> None:
@@ -171,7 +213,7 @@ def _require_trusted(connection: _socket.socket, store: str) -> None:
         raise NoAnswer(f"user {uid} listens at its socket, who may not speak for this store.")
 
 
-def _line(connection: _socket.socket) -> bytes:
+def _line(connection: _Connection) -> bytes:
     received = b""
     while not received.endswith(b"\n"):
         more = connection.recv(65536)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
 from tests.agents.conftest import Desk
 from tests.support.mounting import workspace
+from tests.support.sandbox import BARE, BARE_PATH, bwrap
 
 READING = {
     "checkpoint_list",
@@ -58,6 +61,24 @@ def served(desk: Desk, talk: Callable[[Asked], Awaitable[None]], *options: str) 
         with anyio.fail_after(120):
             async with Client(server) as client:
                 await talk(Asked(client))
+
+    anyio.run(main)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
+def test_a_session_in_a_sandbox(desk: Desk) -> None:
+    """With nothing but the workspace."""
+
+    async def main() -> None:
+        command, *words = bwrap(BARE, desk.path)
+        words += [sys.executable, "-m", "ckptfs", "mcp", "-w", str(BARE_PATH)]
+        server = StdioServerParameters(command=command, args=words)
+        with anyio.fail_after(120):
+            async with Client(server) as client:
+                ask = Asked(client)
+                (desk.path / "a").write_text("one\n")
+                assert (await ask("checkpoint_create", message="first"))["created"]
+                assert (await ask("workspace_status"))["workspace"] == str(BARE_PATH)
 
     anyio.run(main)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from collections.abc import Iterator
 
 import pytest
 
 from ckptfs import errors
+from ckptfs.cli.place import workspace
 from tests.cli.conftest import Place
 from tests.support.mounting import HAVE_FUSE, succeed
+from tests.support.peer import NOBODY, peer
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
@@ -49,13 +53,28 @@ def test_a_path_that_is_everything_or_nothing(proj: Place) -> None:
         assert "a path is empty" in said(proj, errors.UsageError, "-w", "proj", *words)
 
 
-def test_a_workspace_of_somebody_else(proj: Place) -> None:
+def test_a_mount_tells_its_owner_which_workspace_it_is(proj: Place) -> None:
+    """Whatever the registry knows: one has another HOME, or a sandbox has none."""
     other = {"HOME": str(proj / "other"), "XDG_DATA_HOME": ""}
-    for words in (["status"], ["list", "-w", "proj/dir"], ["umount", "proj"]):
-        told = said(proj, errors.WorkspaceUnknown, "-w", "proj", *words, **other)
-        assert f"{proj / 'proj'} is a mounted ckptfs workspace" in told
-        assert "XDG_DATA_HOME" in told and "ckptfs mount" not in told
-        assert f"Its store is {proj / 'data' / 'ckptfs' / 'proj-'}" in told
+    for words in (["status", "-w", "proj"], ["list", "-w", "proj/dir"]):
+        succeed(proj.run(*words, **other))
+
+
+def _words_of_error(path: str) -> str:
+    try:
+        workspace(Namespace(workspace=path))
+    except errors.WorkspaceUnknown as error:
+        return f"{error}\n{error.hint}"
+    return ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_workspace_of_somebody_else(proj: Place) -> None:
+    with peer(NOBODY) as nobody:
+        told = nobody(_words_of_error, str(proj / "proj"))
+    assert f"{proj / 'proj'} is a mounted ckptfs workspace, but not one of yours" in told
+    assert "Another user mounted it" in told and "ckptfs mount" not in told
+    assert f"Its store is {proj / 'data' / 'ckptfs' / 'proj-'}" in told
 
 
 def test_who_only_reads_hears_nothing_of_changes(proj: Place) -> None:

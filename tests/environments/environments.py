@@ -100,7 +100,8 @@ _EVERYWHERE = _tests("""
     crash/test_kill.py::test_a_large_file_that_was_saved_is_whole
 """)
 
-#: What may differ for a user who mounts through fusermount3 and may not do everything below.
+#: What may differ for a user who mounts through fusermount3 and may not do everything below, and
+#: whose sandboxes have a user namespace of their own.
 _OF_ORDINARY_USERS = _tests("""
     mounted/test_directories.py mounted/test_links.py mounted/test_special_files.py
     mounted/test_unlink_open.py mounted/test_append.py mounted/test_locks.py mounted/test_modes.py
@@ -121,6 +122,12 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
     mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
     mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for
+    mounted/test_sandbox.py::test_every_verb_works
+    mounted/test_sandbox.py::test_a_hook_takes_its_checkpoint
+    mounted/test_sandbox.py::test_the_api_works_with_documents_and_events
+    mounted/test_sandbox.py::test_the_caller_is_known_by_its_number_outside
+    mounted/test_sandbox.py::test_verbs_that_reach_outside_are_refused
+    mounted/test_sandbox.py::test_a_dead_daemon_is_never_taken_for_a_living_one
 """)
 
 #: Each unmount takes the seconds that the other namespace is waited for.

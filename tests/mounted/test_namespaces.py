@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import MountpointBusy
+from ckptfs.errors import MountpointBusy, RefusedInSandbox
 from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
 from tests.support.waiting import wait_for_exit, wait_until
 
@@ -222,7 +222,11 @@ def test_a_daemon_in_a_namespace_of_its_own() -> None:
         )
         assert not is_mounted(made.path)
         assert "another mount namespace" in made.cli("status", "-w", made.path).stdout
-        succeed(made.cli("umount", made.path))
+        # To unmount what one does not see is for a signal.
+        assert made.cli("umount", made.path).returncode == RefusedInSandbox.exit_code
+        pid = made.status()["pid"]
+        os.kill(pid, signal.SIGTERM)
+        wait_for_exit(pid)
         assert (made.path / "state").read_text() == "new\n"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -69,3 +72,49 @@ def test_a_note_with_more_fields_is_read(workspace: Workspace) -> None:
     text = workspace.daemon.read_text().replace("{", '{"new": 1, ', 1)
     workspace.daemon.write_text(text)
     assert runtime.living(workspace) is not None
+
+
+# -- from another pid namespace --------------------------------------------------------------------
+
+
+def hide(workspace: Workspace, pid: int = 7_000_000) -> Daemon:
+    """Leave the note of a daemon whose process cannot be seen from here."""
+    hidden = note(pid, 1)
+    runtime.publish(workspace, hidden)
+    found = json.loads(workspace.daemon.read_bytes())
+    workspace.daemon.write_text(json.dumps(found | {"pid_namespace": "pid:[1]"}))
+    return hidden
+
+
+def test_a_daemon_that_cannot_be_seen_is_alive_while_it_listens(workspace: Workspace) -> None:
+    hidden = hide(workspace)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(workspace.socket))
+        assert runtime.living(workspace) is None
+        listener.listen()
+        assert runtime.living(workspace) == hidden
+    assert runtime.living(workspace) is None
+    assert runtime.left_behind(workspace) is not None
+
+
+def test_a_daemon_that_cannot_be_seen_is_alive_while_it_holds_the_lock(
+    workspace: Workspace,
+) -> None:
+    """As it does before it listens, and while it writes back."""
+    hidden = hide(workspace)
+    lock = workspace.store / "lock"
+    lock.write_text(f"{hidden.pid}\n")
+    assert runtime.living(workspace) is None
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert runtime.living(workspace) == hidden
+        lock.write_text("1\n")
+        assert runtime.living(workspace) is None, "somebody else has the store"
+
+
+def test_a_daemon_of_our_own_namespace_is_judged_by_its_process(workspace: Workspace) -> None:
+    runtime.publish(workspace, note(7_000_000, 1))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(workspace.socket))
+        listener.listen()
+        assert runtime.living(workspace) is None

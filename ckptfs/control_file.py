@@ -1,0 +1,189 @@
+"""The client's way to a daemon through its mount: `.checkpoints/.control`.
+
+A sandbox may have the workspace and nothing else of ckptfs: no registry, no store, no socket. The
+mount table tells which workspace a path is in, and the control file carries the lines of the
+control socket. `ckptfs.fuse.connections` is the other end and says what reads and writes mean.
+
+Hooks import it, where the socket cannot be reached, so it stays with `os` and `time`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+NAME = ".checkpoints/.control"
+FSTYPE = b"fuse.ckptfs"
+
+#: Where the offsets of reads and writes begin again.
+WINDOW = 8 << 20
+#: How much of an answer is asked for at once, and how much of a request one write carries.
+_READ_SIZE = 32 << 10
+_WRITE_SIZE = 64 << 10
+#: The shortest and the longest time between two looks for an answer, in seconds. The longer it has
+#: been waited for, the less often it is looked for.
+_LOOK_MIN = 0.0003
+_LOOK_MAX = 0.25
+_LOOK_PART = 8
+
+#: As in sys/socket.h.
+_SHUT_WR = 1
+
+
+class Mount:
+    """A mounted workspace as the mount table of this process has it."""
+
+    def __init__(self, path: str, top: str, device: str, source: str, owner: int | None) -> None:
+        self.path = path
+        #: Which directory of the workspace is seen here: "/" is all of it.
+        self.top = top
+        self.device = device
+        #: The store, by its path where the daemon is. A path that is too long is not told; then
+        #: it is one that leads nowhere.
+        self.store = source if os.path.isabs(source) else "/dev/null/store"
+        #: The user who mounted it.
+        self.owner = owner
+
+    @property
+    def is_whole(self) -> bool:
+        return self.top == "/"
+
+    def is_of(self, store: str) -> bool:
+        """Whether it may be of this store."""
+        return self.store in (store, "/dev/null/store")
+
+
+def mount_around(path: str) -> Mount | None:
+    """The mounted workspace of this user that a resolved path lies in, if it does."""
+    found = _own_mounts()
+    while path not in found:
+        if path == (above := os.path.dirname(path)):
+            return None
+        path = above
+    return found[path]
+
+
+def mount_at(path: str) -> Mount | None:
+    """The workspace of this user that is mounted at exactly this resolved path."""
+    return _own_mounts().get(path)
+
+
+def _own_mounts() -> dict[str, Mount]:
+    """The mounted workspaces of this user, by path."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            found = parse(table.read())
+    except OSError:
+        return {}  # a sandbox without /proc
+    own = _own_ids() if found else set()
+    return {path: mount for path, mount in found.items() if mount.owner in own}
+
+
+def parse(table: bytes) -> dict[str, Mount]:
+    """The workspaces in a table of mounts, by path."""
+    found: dict[str, Mount] = {}
+    for line in table.split(b"\n"):  # a name may have the other ends of lines
+        before, _, after = line.partition(b" - ")
+        fields, kind = before.split(b" "), after.split(b" ")
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        path = _unescaped(fields[4])
+        found.pop(path, None)  # the last one covers the others
+        if kind[0] == FSTYPE:
+            found[path] = _mount(path, fields, kind)
+    return found
+
+
+def _mount(path: str, fields: list[bytes], kind: list[bytes]) -> Mount:
+    owners = [word[8:] for word in kind[2].split(b",") if word.startswith(b"user_id=")]
+    owner = int(owners[0]) if owners else None
+    top, source = _unescaped(fields[3]), _unescaped(kind[1])
+    return Mount(path, top, fields[2].decode(), source, owner)
+
+
+def _unescaped(field: bytes) -> str:
+    """The table writes blanks, newlines and backslashes as three octal digits."""
+    if b"\\" in field:
+        first, *rest = field.split(b"\\")
+        field = first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
+    return os.fsdecode(field)
+
+
+def _own_ids() -> set[int]:
+    """This user as the mount table may call it: a user namespace gives it another number."""
+    own = os.geteuid()
+    found = {own}
+    try:
+        with open("/proc/self/uid_map", "rb") as table:
+            for line in table:
+                inside, outside, count = map(int, line.split())
+                if inside <= own < inside + count:
+                    found.add(outside + own - inside)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def is_alive(mount: Mount) -> bool:
+    """Whether somebody serves it."""
+    try:
+        # Not stat: the kernel may answer that from its cache long after the server died.
+        os.statvfs(mount.path)
+    except OSError:
+        return False
+    return True
+
+
+class Connection:
+    """A connection through the control file, with the few methods of a socket that clients use."""
+
+    def __init__(self, mount: Mount) -> None:
+        """Raises OSError if there is no way in."""
+        # O_DIRECT: what is read must come from the daemon each time, never from the page cache.
+        flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(os.path.join(mount.path, NAME), flags)
+        self._sent = self._received = 0
+        self._timeout: float | None = None
+        self._left = False
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
+
+    def sendall(self, data: bytes) -> None:
+        for start in range(0, len(data), _WRITE_SIZE):
+            piece = data[start : start + _WRITE_SIZE]
+            self._sent = (self._sent + os.pwrite(self._fd, piece, self._sent)) % WINDOW
+
+    def recv(self, size: int) -> bytes:
+        """What came of the answers; empty if the other end hung up."""
+        start = time.monotonic()
+        while not self._left:
+            try:
+                found = os.pread(self._fd, min(size, _READ_SIZE), self._received).rstrip(b"\0")
+            except ConnectionResetError:
+                return b""
+            if found:
+                self._received = (self._received + len(found)) % WINDOW
+                return found
+            waited = time.monotonic() - start
+            if self._timeout is not None and waited >= self._timeout:
+                raise TimeoutError("timed out")
+            time.sleep(min(max(waited / _LOOK_PART, _LOOK_MIN), _LOOK_MAX))
+        return b""
+
+    def shutdown(self, how: int) -> None:
+        """End the requests (``SHUT_WR``), or hang up, also for another thread in `recv`."""
+        if how == _SHUT_WR:
+            os.pwrite(self._fd, b"\0", self._sent)
+        else:
+            self._left = True
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:  # noqa: SIM105 - hooks have no time for contextlib
+            os.pwrite(fd, b"\0\0", self._sent)  # the kernel does not tell the daemon of a close
+        except OSError:
+            pass  # it has gone
+        os.close(fd)
