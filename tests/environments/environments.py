@@ -90,6 +90,10 @@ def _tests(text: str) -> tuple[str, ...]:
     return tuple(f"tests/{name}" for name in text.split())
 
 
+def _without(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"--deselect={name}" for name in names)
+
+
 #: Basics, history, restores, unmounts and remounts, kills, and what others may do.
 _EVERYWHERE = _tests("""
     mounted/test_history.py::test_a_whole_restore_and_its_undo
@@ -152,6 +156,11 @@ _WIDE = _tests("""
     security/test_others.py security/test_screen.py
     cli/test_restore.py cli/test_undo.py cli/test_list.py
 """)
+#: Settings are files in the store, which a sandbox with a read-only root does not change.
+_NOT_IN_SANDBOXES = _tests("""
+    mounted/test_steps.py::test_a_limit_on_moments_holds_while_work_goes_on
+    mounted/test_steps.py::test_settings_hold_for_the_next_command
+""")
 #: By design a lazy unmount lasts as long as somebody has the mount.
 _NOT_WHERE_HELD = _tests("crash/test_end.py::test_a_lazy_unmount_lets_everyone_finish")
 
@@ -167,13 +176,16 @@ HELD_ELSEWHERE = Environment(
     "another mount namespace holds the mount",
     variables=lambda stage: {"CKPTFS_TEST_HOLD": "1"},
     chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS),
-    wide=(*_WIDE, *(f"--deselect={name}" for name in _NOT_WHERE_HELD)),
+    wide=(*_WIDE, *_without(_NOT_WHERE_HELD)),
 )
 SANDBOX = Environment(
     "verbs in a sandbox",
     variables=lambda stage: {"CKPTFS_TEST_VERBS": _SANDBOX},
     chosen=_OF_SANDBOXES,
-    wide=_tests("mounted/test_history_delete.py mounted/test_steps.py crash/test_kill.py"),
+    wide=(
+        *_tests("mounted/test_history_delete.py mounted/test_steps.py crash/test_kill.py"),
+        *_without(_NOT_IN_SANDBOXES),
+    ),
     program="bwrap",
 )
 #: A daemon that does not know of other namespaces would wait for them for ever.
