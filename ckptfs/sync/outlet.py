@@ -232,8 +232,8 @@ class Outlet:
             self._move(ino, ROOT_INO, (name,), self.down.root_fd)
 
     def is_below(self, ino: Ino) -> bool:
-        """Whether the ledger still has a directory that the store moved. It has not if the one above
-        was found to be gone, which takes all that was in it out of the ledger."""
+        """Whether the ledger still has a directory that the store moved. It has not if the one
+        above was found to be gone, which takes all that was in it out of the ledger."""
         directory, name = self.places[ino]
         value = self.fs.store.below.get(directory, name)
         return (
