@@ -283,6 +283,9 @@ def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | Non
 
 
 def _move(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> bool:
+    if not out.is_below(inode.ino):
+        out.forget_moved(inode.ino)
+        return False
     try:
         out.move_here(inode.ino, frame.inode.ino, name)
     except OSError:
