@@ -14,7 +14,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.peer import NOBODY
@@ -196,6 +195,4 @@ SANDBOX = Environment(
     ),
     program="bwrap",
 )
-#: A daemon that does not know of other namespaces would wait for them for ever.
-_KNOWN = find_spec("ckptfs.daemon.namespaces") is not None
-ENVIRONMENTS = (ORDINARY_USER, SANDBOX, *((HELD_ELSEWHERE,) if _KNOWN else ()))
+ENVIRONMENTS = (ORDINARY_USER, SANDBOX, HELD_ELSEWHERE)
