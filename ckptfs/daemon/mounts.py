@@ -24,10 +24,11 @@ _UNSAFE = rb"[^A-Za-z0-9/._+=@%~-]"
 _MNT_DETACH = 2
 _MNT_EXPIRE = 4
 _UMOUNT_NOFOLLOW = 8
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: open_tree(2) has one number on every architecture; neither libc nor Python has a word for it.
 _OPEN_TREE = 428
 _OPEN_TREE_CLONE = 1
-_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
 
 
 class Mount(NamedTuple):
@@ -155,10 +156,16 @@ def open_below(path: Path) -> int | None:
     if sum(mount.path == path for mount in all_mounts()) != 1:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    # A clone of the mount around it, alone: nothing is mounted on its directories.
-    tree = libc.syscall(
-        _OPEN_TREE, _AT_FDCWD, os.fsencode(path.parent), _OPEN_TREE_CLONE | os.O_CLOEXEC
-    )
+    try:
+        around = _open_parent(path)
+    except OSError:
+        return None
+    try:
+        # A clone of the mount around it, alone: nothing is mounted on its directories.
+        flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
+        tree = libc.syscall(_OPEN_TREE, around, b"", flags)
+    finally:
+        os.close(around)
     if tree < 0:
         return None
     try:
@@ -195,9 +202,28 @@ def _umount2(path: Path, flags: int) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(os.fsencode(path), flags) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(path))
+    around = _open_parent(path)
+    try:
+        pinned = f"/proc/self/fd/{around}"
+        place = os.path.join(pinned, path.name) if os.path.exists(pinned) else path
+        if libc.umount2(os.fsencode(place), flags) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(around)
+
+
+def _open_parent(path: Path) -> int:
+    """The directory that a resolved path is in, by a way on which no component is a link: whoever
+    may rename there could have put one since, that leads root to another mount."""
+    fd = os.open("/", _WAY)
+    for name in path.parts[1:-1]:
+        try:
+            inner = os.open(name, _WAY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
 
 
 def _fusermount(path: Path, *, detach: bool) -> None:

@@ -33,6 +33,7 @@ from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.model import Ino
 from ckptfs.store.standing import NOBODY, Standing
+from ckptfs.sync import below
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +84,7 @@ async def serve(
     operations = Operations(fs, options, history, guard, connect)
     if compiled is not None:
         compiled.bind(front.Bound(operations.requests, fs))
-    try:
-        pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
-    except RuntimeError as error:
-        raise errors.MountFailed(mountpoint, str(error)) from error
+    _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
     except BaseException:
@@ -117,6 +115,38 @@ async def serve(
         # One that never became usable covers nothing that is newer.
         pyfuse3.close(unmount=not usable)
         fs.commit()
+
+
+def _mount(operations: Operations, mountpoint: Path, options: set[str]) -> None:
+    """Mount on the directory of this path; not where a link leads that somebody put into the path
+    since it was resolved: who may rename in it could have root cover any directory.
+
+    Ordinary users mount with fusermount3, which takes a name, and has their rights.
+    """
+    if os.geteuid() == 0 and _mount_pinned(operations, mountpoint, options):
+        return
+    before = _device_of(mountpoint)
+    try:
+        pyfuse3.init(operations, str(mountpoint), options)
+    except RuntimeError as error:
+        raise errors.MountFailed(mountpoint, str(error)) from error
+    if _device_of(mountpoint) in ("", before):
+        pyfuse3.close(unmount=True)
+        raise errors.MountFailed(mountpoint, "its path leads elsewhere now")
+
+
+def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -> bool:
+    """Whether it could be done by descriptor: not without /proc, nor by a libfuse that follows no
+    link at all. The descriptor stays: what leads to it is the name by which libfuse unmounts."""
+    try:
+        pinned = below.by_descriptor(below.open_root(mountpoint))
+    except OSError as error:
+        raise errors.MountFailed(mountpoint, (error.strerror or str(error)).lower()) from error
+    with suppress(RuntimeError):
+        if os.path.exists(pinned):
+            pyfuse3.init(operations, pinned, options)
+            return True
+    return False
 
 
 def _go_by_front(fs: Filesystem, requests: Requests, compiled: ModuleType) -> None:
