@@ -11,9 +11,14 @@ if [[ $- == *i* && ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -ge 44 && -z ${__ckptf
 # run yet; the control file that was told of it; where a workspace was found last, and its file.
 __ckptfs_next=0 __ckptfs_typed= __ckptfs_named= __ckptfs_pwd= __ckptfs_step=
 
+# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+__ckptfs_is_own() {
+    [[ -w $1 && -f $1 && -O $1 && ! -L $1 && ! -L ${1%/*} ]]
+}
+
 # A control file can be written to and stands in no listing. A file that somebody put there does.
 __ckptfs_is_control() {
-    [[ -f $1 && -O $1 && ! -L $1 && ! -L ${1%/*} ]] || return
+    __ckptfs_is_own "$1" || return
     local - listed fails=
     set +f
     shopt -q failglob && fails=1 && shopt -u failglob
@@ -24,10 +29,10 @@ __ckptfs_is_control() {
 
 # Finds the control file of the workspace around the current directory.
 __ckptfs_find() {
-    [[ $PWD == "$__ckptfs_pwd" && -w $__ckptfs_step ]] && return
+    [[ $PWD == "$__ckptfs_pwd" ]] && __ckptfs_is_own "$__ckptfs_step" && return
     local up=$PWD
     while [[ -d $up && ${#up} -lt 4000 ]]; do
-        if [[ -w $up/.checkpoints/.step ]] && __ckptfs_is_control "$up/.checkpoints/.step"; then
+        if __ckptfs_is_control "$up/.checkpoints/.step"; then
             __ckptfs_pwd=$PWD __ckptfs_step=$up/.checkpoints/.step
             return
         fi
@@ -60,7 +65,7 @@ __ckptfs_preexec() {
 # Before the prompt: the step is over.
 __ckptfs_precmd() {
     __ckptfs_next=$HISTCMD __ckptfs_typed=
-    [[ -n $__ckptfs_named && -w $__ckptfs_named ]] && printf '\n' >|"$__ckptfs_named"
+    [[ -n $__ckptfs_named ]] && __ckptfs_is_own "$__ckptfs_named" && printf '\n' >|"$__ckptfs_named"
     __ckptfs_named=
 } 2>/dev/null
 

@@ -11,17 +11,24 @@ set -g __ckptfs_pwd ''
 set -g __ckptfs_step ''
 set -g __ckptfs_named ''
 
+# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+function __ckptfs_is_own
+    test -w "$argv[1]"; and test -f "$argv[1]"; and test -O "$argv[1]"; or return 1
+    not begin
+        test -L "$argv[1]"; or test -L (string replace -r '/[^/]*$' '' -- "$argv[1]")
+    end
+end
+
 # A control file can be written to and stands in no listing. A file that somebody put there does.
 function __ckptfs_is_control
-    test -w $argv[1]; and test -f $argv[1]; and test -O $argv[1]; or return 1
-    test -L $argv[1]; or test -L (string replace -r '/[^/]*$' '' -- $argv[1]); and return 1
+    __ckptfs_is_own $argv[1]; or return 1
     set -l listed (string replace -r '.$' '' -- $argv[1])*
     not contains -- $argv[1] $listed
 end
 
 # Finds the control file of the workspace around the current directory.
 function __ckptfs_find
-    test "$PWD" = "$__ckptfs_pwd"; and test -w "$__ckptfs_step"; and return 0
+    test "$PWD" = "$__ckptfs_pwd"; and __ckptfs_is_own "$__ckptfs_step"; and return 0
     set -l up (pwd -P)
     test "$up" = /; and set up ''
     while true
@@ -43,7 +50,8 @@ end
 
 # Before the prompt: the step is over.
 function __ckptfs_postexec --on-event fish_postexec
-    test -n "$__ckptfs_named"; and test -w "$__ckptfs_named"; and echo >$__ckptfs_named 2>/dev/null
+    test -n "$__ckptfs_named"; and __ckptfs_is_own "$__ckptfs_named"
+    and echo >$__ckptfs_named 2>/dev/null
     set -g __ckptfs_named ''
 end
 

@@ -9,10 +9,16 @@ if [[ -o interactive ]]; then
 # Where a workspace was found last, and its control file; the control file that was told of a line.
 typeset -g __ckptfs_pwd= __ckptfs_step= __ckptfs_named=
 
+# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+__ckptfs_is_own() {
+    emulate -L zsh
+    [[ -w $1 && -f $1 && -O $1 && ! -L $1 && ! -L ${1:h} ]]
+}
+
 # A control file can be written to and stands in no listing. A file that somebody put there does.
 __ckptfs_is_control() {
     emulate -L zsh
-    [[ -w $1 && -f $1 && -O $1 && ! -L $1 && ! -L ${1:h} ]] || return
+    __ckptfs_is_own $1 || return
     local -a listed
     listed=(${1%?}[p](N))
     (( ! $#listed ))
@@ -21,7 +27,7 @@ __ckptfs_is_control() {
 # Finds the control file of the workspace around the current directory.
 __ckptfs_find() {
     emulate -L zsh
-    [[ $PWD == $__ckptfs_pwd && -w $__ckptfs_step ]] && return
+    [[ $PWD == $__ckptfs_pwd ]] && __ckptfs_is_own $__ckptfs_step && return
     local up=$PWD
     while [[ -d $up && $#up -lt 4000 ]]; do
         if __ckptfs_is_control $up/.checkpoints/.step; then
@@ -45,7 +51,7 @@ __ckptfs_preexec() {
 # Before the prompt: the step is over.
 __ckptfs_precmd() {
     emulate -L zsh
-    [[ -n $__ckptfs_named && -w $__ckptfs_named ]] && print >|$__ckptfs_named
+    [[ -n $__ckptfs_named ]] && __ckptfs_is_own $__ckptfs_named && print >|$__ckptfs_named
     __ckptfs_named=
 } 2>/dev/null
 

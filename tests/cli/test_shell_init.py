@@ -225,6 +225,25 @@ def test_a_file_that_somebody_put_there_is_not_written_to(
 
 
 @needs_fuse
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_link_where_a_workspace_was_is_not_written_through(
+    shell: str, start: Start, work: Told, home: Path
+) -> None:
+    """The workspace is known from the last line, and is not there any more at the next prompt."""
+    precious, plain, place = home / "precious", home / "plain", home / "place"
+    precious.write_text("precious")
+    (plain / ".checkpoints").mkdir(parents=True)
+    (plain / ".checkpoints/.step").symlink_to(precious)
+    place.symlink_to(work.path)
+    with start(shell, cwd=home) as typed:
+        typed.type(f"cd {place}")
+        entered(typed, work, "true")
+        typed.type(f"ln -sfn {plain} {place}; cd {home}; cd {place}")
+        assert answer(typed, "pwd").strip() == str(place)
+    assert precious.read_text() == "precious"
+
+
+@needs_fuse
 @pytest.mark.parametrize("shell", SHELLS[:2])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: counts processes in a namespace")
 def test_nothing_is_forked(shell: str, start: Start, work: Told) -> None:
