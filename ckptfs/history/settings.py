@@ -213,9 +213,20 @@ def require_known(name: str, where: Path | str = "") -> None:
 def require_valid(name: str, text: str, where: Path | str = "") -> None:
     require_known(name, where)
     try:
+        if not _is_text(text):
+            raise ValueError("TOML holds UTF-8 only")
         SETTINGS[name].read(text)
     except ValueError as error:
         raise SettingInvalid(name, f"{error}, not {text!r}", where) from error
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written at all: a file with half a surrogate pair cannot be read again."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def store(file: Path, name: str, text: str | None) -> None:
