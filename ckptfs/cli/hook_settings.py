@@ -168,7 +168,8 @@ def program() -> list[str]:
     """How an agent calls us: by name if that is found where an agent looks, else by path."""
     own = os.path.realpath(sys.argv[0])
     if os.path.basename(own) != "ckptfs" or not os.access(own, os.X_OK):
-        return [sys.executable, "-m", "ckptfs"]
+        # -P: an agent calls it in the workspace, and Python would look for its modules there first.
+        return [sys.executable, "-P", "-m", "ckptfs"]
     named = shutil.which("ckptfs")
     if named is not None and os.path.realpath(named) == own:
         return ["ckptfs"]
@@ -242,4 +243,4 @@ def _like(descriptor: int, path: Path) -> None:
     was = path.stat()
     if (was.st_uid, was.st_gid) != (os.geteuid(), os.getegid()) and os.geteuid() == 0:
         os.fchown(descriptor, was.st_uid, was.st_gid)
-    os.fchmod(descriptor, was.st_mode & 0o7777)
+    os.fchmod(descriptor, was.st_mode & 0o777)

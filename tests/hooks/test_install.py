@@ -483,3 +483,21 @@ def test_without_a_control_file_the_opencode_plugin_calls_the_hook(
     assert json.loads((tmp_path / "sent").read_text())["tool_input"] == {"command": "make test"}
     assert (tmp_path / ".checkpoints/.mark").read_text() == "precious"
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_what_lies_in_the_project_is_not_run_by_the_hook(home: Home) -> None:
+    """An agent calls the hook in the project, perhaps outside of the sandbox of its tools."""
+    succeed(home.hook("install", "claude", "--yes"))
+    settings = json.loads((home.project / ".claude" / "settings.json").read_text())
+    command = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    planted, ran = home.project / "json.py", home.base / "ran"
+    planted.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    subprocess.run(
+        ["sh", "-c", command],
+        input=b'{"hook_event_name": "PreToolUse", "tool_name": "Bash"}',
+        env={**os.environ, **home.env},
+        cwd=home.project,
+        check=True,
+        capture_output=True,
+    )
+    assert not ran.exists()
