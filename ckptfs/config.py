@@ -19,7 +19,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from ckptfs import locating
 from ckptfs.errors import StoreMissing, WorkspaceUnknown
@@ -76,17 +76,29 @@ def settings_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "ckptfs" / "config.toml"
 
 
-def reason_to_distrust(file: Path) -> str:
-    """Why a command that a file of settings wants is not run; empty if only the caller or root can
-    have written it.
+def open_settings(file: Path) -> tuple[BinaryIO, str]:
+    """A file of settings, and why a command that it wants is not run; empty if only the caller or
+    root can have written it. Raises OSError.
 
-    The directory counts as well: its owner can put any file there, one of the caller's, too."""
-    for path in (file, file.parent):
-        found = path.stat()
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{path} belongs to {locating.user_name(found.st_uid)}"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others can write to {path}"
+    The directory counts as well: its owner can put any file there, one of the caller's, too. Both
+    are looked at by descriptor: who may rename above could show others than those that are read.
+    """
+    above = os.open(file.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # It may be anything, a pipe that nobody writes to, too.
+        fd = os.open(file.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        reason = _distrust(file, fd) or _distrust(file.parent, above)
+    finally:
+        os.close(above)
+    return open(fd, "rb"), reason
+
+
+def _distrust(path: Path, fd: int) -> str:
+    found = os.fstat(fd)
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to {locating.user_name(found.st_uid)}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write to {path}"
     return ""
 
 

@@ -46,10 +46,9 @@ def command_of(store: Path) -> Command:
     refused = ""
     for file in (store / _FILE, config.settings_file()):
         try:
-            text = _setting(file)
+            text, reason = _setting(file)
             if text is None:
                 continue
-            reason = config.reason_to_distrust(file)
             if not reason:
                 return Command(shlex.split(text))
             refused = refused or f"it was not run, since {reason}"
@@ -58,12 +57,13 @@ def command_of(store: Path) -> Command:
     return Command(refused=refused)
 
 
-def _setting(file: Path) -> str | None:
-    """The command that a file sets; None if it sets none."""
-    with open(file, "rb") as opened:
+def _setting(file: Path) -> tuple[str | None, str]:
+    """The command that a file sets, None if it sets none, and why it is not run."""
+    opened, reason = config.open_settings(file)
+    with opened:
         hooks = tomllib.load(opened).get(_SECTION, {})
     text = hooks.get(_KEY) if isinstance(hooks, dict) else None
-    return None if text is None else str(text)
+    return (None if text is None else str(text)), reason
 
 
 def is_news(restore: dict[str, Any], state: Mapping[str, Any]) -> bool:

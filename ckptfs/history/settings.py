@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs.commands import MASKED, RECORDS
-from ckptfs.config import reason_to_distrust, write_atomically
+from ckptfs.config import open_settings, write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.retention import MinFree, RetentionPolicy
@@ -195,9 +195,10 @@ def load(files: Iterable[Path]) -> Settings:
     origins: dict[str, Path | None] = dict.fromkeys(SETTINGS)
     refused: dict[str, str] = {}
     for file in files:
-        for name, text in _read(file).items():
+        found, reason = _read(file)
+        for name, text in found.items():
             require_valid(name, text, file)
-            if text and name in COMMANDS and (reason := reason_to_distrust(file)):
+            if text and name in COMMANDS and reason:
                 refused[name] = reason
                 continue
             refused.pop(name, None)
@@ -232,7 +233,7 @@ def _is_text(text: str) -> bool:
 def store(file: Path, name: str, text: str | None) -> None:
     """Set one setting in a file, or take it out again."""
     require_known(name)
-    texts = _read(file)
+    texts, _ = _read(file)
     if text is None:
         texts.pop(name, None)
     else:
@@ -242,22 +243,24 @@ def store(file: Path, name: str, text: str | None) -> None:
     write_atomically(file, _written(texts).encode())
 
 
-def _read(file: Path) -> dict[str, str]:
-    """Names and texts of one file. TOML's numbers and switches are as good as texts."""
+def _read(file: Path) -> tuple[dict[str, str], str]:
+    """Names and texts of one file, and why its commands are not run. TOML's numbers and switches
+    are as good as texts."""
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as opened:
-            tables = tomllib.loads(opened.read())
+        opened, reason = open_settings(file)
+        with opened:
+            tables = tomllib.load(opened)
     except FileNotFoundError:
-        return {}
+        return {}, ""
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
-        raise SettingInvalid("file", reason.lower(), file) from error
+        problem = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        raise SettingInvalid("file", problem.lower(), file) from error
     texts = {}
     for section, entries in tables.items():
         for key, value in entries.items() if isinstance(entries, dict) else [("", entries)]:
             name = f"{section}.{key}" if key else section
             texts[name] = _text(value)
-    return texts
+    return texts, reason
 
 
 def _text(value: object) -> str:

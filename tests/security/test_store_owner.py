@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import config, errors
+from ckptfs.api import after
 from ckptfs.fs import Filesystem
 from ckptfs.history import settings
 from ckptfs.store import Store, check
@@ -314,6 +317,40 @@ def test_no_command_is_run_of_a_file_that_others_can_write(plain: Plain, mode: i
     file.chmod(0o600)
     file.parent.chmod(0o777)
     assert not plain.restore()
+
+
+@AS_ROOT
+def test_no_command_is_run_of_a_file_that_is_exchanged_for_one_of_roots(base: Path) -> None:
+    """Root with the HOME of another user, who has root look at the owner of another directory than
+    that whose file is read."""
+    (base / "roots").mkdir()
+    (base / "roots" / "config.toml").touch(0o600)
+    (base / "theirs").mkdir()
+    os.chown(base / "theirs", NOBODY, NOBODY)
+    file = base / "theirs" / "ckptfs" / "config.toml"
+    with peer(NOBODY) as nobody, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(base / "theirs"))
+        nobody(_plant_command, str(base / "theirs"), str(base / "roots"))
+        nobody.begin(_exchange_for_a_while, str(base / "theirs"))
+        for _ in range(500):
+            assert not after.command_of(base / "no store").words
+            with suppress(errors.SettingInvalid):  # caught in the middle of it
+                assert not settings.load([file]).texts["hooks.on_restore"]
+        nobody.finish(30)
+
+
+def _plant_command(where: str, roots: str) -> None:
+    Path(where, "ckptfs").mkdir()
+    Path(where, "ckptfs/config.toml").write_text('[hooks]\non_restore = "evil"\n')
+    Path(where, "link").symlink_to(roots)
+
+
+def _exchange_for_a_while(where: str) -> None:
+    libc, end = ctypes.CDLL(None), time.monotonic() + 1.5
+    at_fdcwd, exchange = -100, 2
+    while time.monotonic() < end:
+        names = (f"{where}/ckptfs".encode(), f"{where}/link".encode())
+        libc.renameat2(at_fdcwd, names[0], at_fdcwd, names[1], exchange)
 
 
 def test_settings_in_a_pipe_hold_nobody_up(base: Path) -> None:
