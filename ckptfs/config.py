@@ -269,6 +269,20 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
     raise WorkspaceUnknown(here, above=True)
 
 
+def open_directory(path: Path) -> int:
+    """A directory, as O_PATH has it, by a resolved path in which no component is a link: whoever
+    may rename there could have put one since, that leads root elsewhere."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open("/", flags)
+    for name in path.parts[1:]:
+        try:
+            inner = os.open(name, flags, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a small file so that a reader sees the old or the new content, never a part."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")

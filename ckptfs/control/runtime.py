@@ -14,12 +14,14 @@ import errno
 import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import locating
-from ckptfs.config import Workspace, data_dir, write_atomically
+from ckptfs.config import Workspace, data_dir, open_directory, write_atomically
 from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks as start_ticks
 
@@ -51,7 +53,7 @@ class Daemon(NamedTuple):
 def publish(workspace: Workspace, daemon: Daemon) -> None:
     """Write or replace the note."""
     note = {**daemon._asdict(), "pid_namespace": locating.pid_namespace()}
-    write_atomically(workspace.daemon, json.dumps(note).encode() + b"\n")
+    _replace(workspace, json.dumps(note).encode() + b"\n")
 
 
 def update(workspace: Workspace, daemon: Daemon) -> None:
@@ -62,8 +64,30 @@ def update(workspace: Workspace, daemon: Daemon) -> None:
 
 def withdraw(workspace: Workspace) -> None:
     """Remove the note, and what is known of a failure before."""
-    workspace.daemon.unlink(missing_ok=True)
+    # One that stays counts for nothing when its process has ended.
+    with suppress(OSError), _note_in(workspace) as note:
+        note.unlink()
     forget_failure(workspace)
+
+
+@contextmanager
+def _note_in(workspace: Workspace) -> Iterator[Path]:
+    """The place of the note in the store itself, which nobody can exchange meanwhile: who may
+    rename in the store's path could else have root write to another directory of root's."""
+    fd = open_directory(workspace.store)
+    try:
+        owner = os.fstat(fd).st_uid
+        if owner not in {os.geteuid(), *locating.trusted_owners()}:
+            raise PermissionError(errno.EPERM, "it is another user's", str(workspace.store))
+        pinned = Path(f"/proc/self/fd/{fd}")
+        yield (pinned if pinned.exists() else workspace.store) / workspace.daemon.name
+    finally:
+        os.close(fd)
+
+
+def _replace(workspace: Workspace, data: bytes) -> None:
+    with _note_in(workspace) as note:
+        write_atomically(note, data)
 
 
 def record_failure(workspace: Workspace, daemon: Daemon, reason: str) -> None:
@@ -71,20 +95,19 @@ def record_failure(workspace: Workspace, daemon: Daemon, reason: str) -> None:
     one, which has its place on the disk; else in the user's data or runtime directory."""
     note = {**daemon._asdict(), "state": FAILED, "reason": reason, "failed_ns": time.time_ns()}
     data = json.dumps(note).encode() + b"\n"
-    for place, write in (
-        (workspace.daemon, write_atomically),
-        (workspace.daemon, _overwrite),
-        *((place, _write_anew) for place in _elsewhere(workspace)),
-    ):
+    elsewhere = (partial(_write_anew, place) for place in _elsewhere(workspace))
+    for write in (partial(_replace, workspace), partial(_overwrite, workspace), *elsewhere):
         try:
-            write(place, data)
+            write(data)
         except OSError:
             continue
         break
 
 
-def _overwrite(place: Path, data: bytes) -> None:
-    with open(place, "r+b") as file:
+def _overwrite(workspace: Workspace, data: bytes) -> None:
+    with _note_in(workspace) as note:
+        fd = os.open(note, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "r+b") as file:
         file.write(data)
         file.truncate()
 

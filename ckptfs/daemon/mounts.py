@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs.config import open_directory
 from ckptfs.control.runtime import is_dead as is_dead
 
 FSTYPE = "fuse.ckptfs"
@@ -24,7 +25,6 @@ _UNSAFE = rb"[^A-Za-z0-9/._+=@%~-]"
 _MNT_DETACH = 2
 _MNT_EXPIRE = 4
 _UMOUNT_NOFOLLOW = 8
-_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: open_tree(2) has one number on every architecture; neither libc nor Python has a word for it.
 _OPEN_TREE = 428
 _OPEN_TREE_CLONE = 1
@@ -157,7 +157,7 @@ def open_below(path: Path) -> int | None:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        around = _open_parent(path)
+        around = open_directory(path.parent)
     except OSError:
         return None
     try:
@@ -202,7 +202,7 @@ def _umount2(path: Path, flags: int) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    around = _open_parent(path)
+    around = open_directory(path.parent)
     try:
         pinned = f"/proc/self/fd/{around}"
         place = os.path.join(pinned, path.name) if os.path.exists(pinned) else path
@@ -211,19 +211,6 @@ def _umount2(path: Path, flags: int) -> None:
             raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(around)
-
-
-def _open_parent(path: Path) -> int:
-    """The directory that a resolved path is in, by a way on which no component is a link: whoever
-    may rename there could have put one since, that leads root to another mount."""
-    fd = os.open("/", _WAY)
-    for name in path.parts[1:-1]:
-        try:
-            inner = os.open(name, _WAY, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
 
 
 def _fusermount(path: Path, *, detach: bool) -> None:

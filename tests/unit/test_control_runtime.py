@@ -118,3 +118,27 @@ def test_a_daemon_of_our_own_namespace_is_judged_by_its_process(workspace: Works
         listener.bind(str(workspace.socket))
         listener.listen()
         assert runtime.living(workspace) is None
+
+
+@pytest.mark.parametrize("exchanged", ["store", "above/store", "note"])
+def test_nothing_is_written_where_a_link_leads_that_came_later(
+    exchanged: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may rename in the path of a store could else have root replace any daemon.json."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    victim, store = tmp_path / "victim" / "store", tmp_path / "above" / "store"
+    for place in (victim, store):
+        place.mkdir(parents=True)
+    (victim / "daemon.json").write_text("precious")
+    if exchanged == "note":
+        (store / "daemon.json").symlink_to(victim / "daemon.json")
+    else:
+        moved = store if exchanged == "store" else store.parent
+        moved.rename(tmp_path / "aside")
+        moved.symlink_to(victim if exchanged == "store" else victim.parent)
+    place, mine = Workspace(tmp_path / "w", store), note(os.getpid(), 1)
+    runtime.update(place, mine)
+    runtime.record_failure(place, mine, "it failed")
+    runtime.withdraw(place)
+    assert (victim / "daemon.json").read_text() == "precious"
