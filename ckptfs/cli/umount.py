@@ -72,9 +72,9 @@ def _ask(
     except DaemonGone:
         return _await_end(workspace, daemon, args, show)
     with client:
-        # The daemon tells how far it is, so a long silence means that it hangs.
-        client.ask("umount", wishes, progress=True)
         with _interruptible(workspace):
+            # The daemon tells how far it is, so a long silence means that it hangs.
+            client.ask("umount", wishes, progress=True)
             ended = _hear(client, daemon, args, show)
         if ended is None:
             return _finish_alone(workspace, args, show)

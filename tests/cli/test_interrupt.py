@@ -102,7 +102,8 @@ def test_an_interrupt_ends_the_verb_in_the_daemon(large: Workspace, verb: str) -
     assert stderr.startswith(said) and "Traceback" not in stderr
 
 
-@pytest.mark.parametrize("verb", ["check --deep", "diff", "compact", "export"])
+# Not export: whoever has ended before it begins cannot be asked where its paths lead.
+@pytest.mark.parametrize("verb", ["check --deep", "diff", "compact"])
 def test_the_end_of_the_client_ends_the_verb_in_the_daemon(large: Workspace, verb: str) -> None:
     words, _ = _verbs(large)[verb]
     log = large.store / "ckptfs.log"
