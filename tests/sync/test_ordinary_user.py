@@ -127,3 +127,20 @@ def test_a_directory_that_belongs_to_another(user: Pair) -> None:
     assert user.read("d/new") == b"never gets there"
     assert not user.scan().changed
     assert facts(user.below)["d/f"].content == b"x"
+
+
+def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
+    """setxattr(2) asks for the right to write, which the mode takes from the owner, too."""
+    user.plant({"old": File("x", mode=0o444)})
+    user.scan()
+    user.write("new", "y")
+    user.chmod("new", 0o444)
+    for name in ("old", "new"):
+        user.fs.setxattr(user.fs.head, user.inode(name).ino, b"user.note", b"kept")
+    assert user.write_back().skipped == ()
+    settled(user)
+    for name in ("old", "new"):
+        assert os.getxattr(user.below / name, "user.note") == b"kept"
+    out = user.root / "out"
+    assert export_tree(user.fs, user.fs.head, out).skipped == ()
+    assert os.getxattr(out / "new", "user.note") == b"kept"
