@@ -144,3 +144,17 @@ def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
     out = user.root / "out"
     assert export_tree(user.fs, user.fs.head, out).skipped == ()
     assert os.getxattr(out / "new", "user.note") == b"kept"
+
+
+def test_an_export_beside_what_may_not_be_listed(user: Pair) -> None:
+    """Like a directory of one's own in a /home that only its names lead into."""
+    user.write("a", "x")
+    above = user.root / "above"
+    (above / "empty").mkdir(parents=True)
+    above.chmod(0o311)
+    try:
+        for name in ("empty", "new"):
+            assert export_tree(user.fs, user.fs.head, above / name).skipped == ()
+            assert (above / name / "a").read_text() == "x"
+    finally:
+        above.chmod(0o755)
