@@ -138,6 +138,8 @@ def _reach(path: str, store: str) -> _Connection | None:
     if store and locating.note_of(store) is not None:
         try:
             return _connected(store)
+        except (BlockingIOError, TimeoutError):
+            raise  # the daemon is there and does not get to it: the mount would hang, too
         except OSError as error:
             refused = error
     from ckptfs import control_file  # late: the socket mostly answers
