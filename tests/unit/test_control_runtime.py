@@ -118,3 +118,9 @@ def test_a_daemon_of_our_own_namespace_is_judged_by_its_process(workspace: Works
         listener.bind(str(workspace.socket))
         listener.listen()
         assert runtime.living(workspace) is None
+
+
+def test_a_pipe_in_place_of_the_lock_holds_nobody_up(workspace: Workspace) -> None:
+    hide(workspace)
+    os.mkfifo(workspace.store / "lock")
+    assert runtime.living(workspace) is None
