@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +344,7 @@ def test_a_daemon_that_hangs_with_a_full_queue_is_not_asked_through_the_mount(
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(BlockingIOError):
+        with suppress(BlockingIOError):  # the queue is full
             while True:
                 waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 waiting[-1].setblocking(False)
