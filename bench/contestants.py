@@ -110,7 +110,7 @@ def is_mounted(path: Path) -> bool:
 
 
 def mount_points() -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     return [line.split()[4].encode().decode("unicode_escape") for line in lines]
 
 

@@ -58,11 +58,15 @@ def mount_of(path: Path, mountinfo: str) -> Mount:
 
 
 def file_system_of(path: Path) -> str:
-    return mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text()).kind
+    return mount_of(
+        path.resolve(), Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    ).kind
 
 
 def _disk(path: Path) -> str:
-    mount = mount_of(path.resolve(), Path("/proc/self/mountinfo").read_text())
+    mount = mount_of(
+        path.resolve(), Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    )
     free_gb = shutil.disk_usage(path).free / 1e9
     return f"{mount.kind} on {mount.source} ({mount.options}), {free_gb:.0f} GB free"
 

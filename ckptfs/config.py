@@ -121,8 +121,25 @@ def free_store(workspace: Path, environ: Mapping[str, str] = os.environ) -> Path
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """Absolute and without symlinks; the path need not exist, and a dead mount may be in it."""
+    """Absolute and without symlinks; the path need not exist, and a dead mount may be in it.
+
+    Where nothing on the way is a link, no file system is asked for attributes: that of a mountpoint
+    whose daemon is busy would answer late.
+    """
+    whole = os.path.join(os.getcwd(), path)
+    if ".." not in whole.split("/"):
+        plain = Path("/" + whole.lstrip("/"))
+        if not any(_is_link(part) for part in (plain, *plain.parents)):
+            return plain
     return Path(os.path.realpath(path))
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        os.readlink(path)
+    except OSError:
+        return False
+    return True
 
 
 def register(

@@ -98,7 +98,7 @@ class LocalSession:
         wanted = _is_about_now(op, args or {}) or self._service.owes_below()
         if self._below is None or not wanted:
             return perform(self._service, op, args or {}, progress)
-        with _directory(self._below) as dir_fd:
+        with _directory(self._below, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
                 return perform(self._service, op, args or {}, progress)
             self._service.catch_up(dir_fd)
@@ -133,7 +133,7 @@ class LocalSession:
     def meet(self, path: Path, *, keep_first: bool, exclude: Sequence[str]) -> None:
         """Take over what the workspace's directory holds, as a mount does."""
         self._service.add_excluded(exclude)
-        with _directory(path) as dir_fd:
+        with _directory(path, self._service.fs.store.path) as dir_fd:
             if dir_fd is not None:
                 self._service.settle_in(dir_fd, path, keep_first=keep_first)
 
@@ -161,14 +161,14 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 
 
 @contextmanager
-def _directory(path: Path) -> Iterator[int | None]:
+def _directory(path: Path, store: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
     dead mount it is still there, and older than the store, so nobody may take it for now. What a
     link leads to is not the workspace."""
     from ckptfs.sync import below
 
     if runtime.is_dead(path):
-        raise DaemonGone(path, "it died")
+        raise DaemonGone(path, runtime.why_gone(Workspace(path, store)))
     try:
         dir_fd = below.open_root(path)
     except OSError:

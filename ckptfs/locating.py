@@ -133,6 +133,15 @@ def note_of(store: str) -> dict[str, object] | None:
     return None
 
 
+def failure_of(store: str) -> str:
+    """Why the last daemon of a store failed, if it left that behind."""
+    try:
+        note = _json(os.path.join(store, "daemon.json"))
+        return str(note["reason"]) if note["state"] == "failed" else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def pid_namespace() -> str:
     """What the kernel calls the namespace that process ids are counted in, or nothing."""
     try:

@@ -157,7 +157,7 @@ def _refused(doing: str, error: OSError, words: list[str]) -> CkptfsError:
         with suppress(CkptfsError):
             found = place.workspace(make_parser(words).parse_args(words))
             if runtime.living(found) is None and runtime.is_dead(found.path):
-                return DaemonGone(found.path, "it died")
+                return DaemonGone(found.path, runtime.why_gone(found))
     return SystemRefused(doing, error)
 
 

@@ -53,7 +53,7 @@ def _record(workspace: Workspace, path: str | None) -> Record:
     return {
         "workspace": path,
         "store": str(workspace.store),
-        "mounted": state == runtime.SERVING,
+        "mounted": state in (runtime.SERVING, runtime.UNMOUNTING),
         "state": state,
         "store_bytes": _bytes(workspace.store),
         "directory_exists": path is not None and os.path.lexists(path),
@@ -132,7 +132,7 @@ def _require_idle(target: Workspace) -> None:
     if daemon is not None:
         raise StoreInUse(target.store, daemon.pid)
     if runtime.is_dead(target.path):
-        raise DaemonGone(target.path, "it died")
+        raise DaemonGone(target.path, runtime.why_gone(target))
 
 
 def _figures(target: Workspace, *, named: bool) -> Record:

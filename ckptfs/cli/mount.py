@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
+from ckptfs.config import Workspace
 from ckptfs.daemon import options, rules
 from ckptfs.daemon.launch import Announcer, launch
 from ckptfs.errors import CkptfsError, MountFailed, UsageError
@@ -26,6 +27,13 @@ def mount(args: Namespace) -> int:
     _look_at_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
+
+
+def start(workspace: Workspace) -> None:
+    """Mount a workspace that is known, to unmount it in order."""
+    request = rules.MountRequest(str(workspace.path), str(workspace.store), auto="off")
+    plan = rules.plan(request)
+    launch(lambda announcer: _live(plan, announcer), None, ended=lambda: _died(plan))
 
 
 def _look_at_root(plan: rules.Plan) -> None:
@@ -130,12 +138,16 @@ def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
         screen.note(f"Room is short: {report.room(started['room'])}.")
 
 
+def _reason(plan: rules.Plan) -> str:
+    return f": {screen.safe(plan.failure).rstrip('.')}" if plan.failure else ""
+
+
 def _remarks(plan: rules.Plan) -> Iterator[str]:
     workspace = plan.workspace
     if plan.auto == "off":
         yield f"Automatic checkpoints are off: {report.NOTHING_KEPT}."
     if plan.covered_by_dead:
-        yield "The last daemon had died. Everything that reached the store is kept."
+        yield f"The last daemon had died{_reason(plan)}. Everything that reached the store is kept."
     if plan.history_lost:
         yield (
             f"The store of this workspace, {screen.safe(workspace.store)}, was gone, and its "

@@ -9,23 +9,48 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckptfs import config
+from ckptfs.cli import screen
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.protocol import Record
-from ckptfs.errors import CheckpointUnknown, PathUnknown, UsageError, WorkspaceUnknown
+from ckptfs.errors import CheckpointUnknown, PathUnknown, StoreMissing, UsageError, WorkspaceUnknown
 from ckptfs.errors.base import shell
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 16 << 10
+#: What needs only the store, and so works also when nobody serves the workspace any more.
+_FROM_STORE = frozenset({"list", "show", "log"})
 
 
 def workspace(args: Namespace) -> Workspace:
     """The workspace of ``-w``, else of the current directory, each looked for upward."""
     path = here() if args.workspace is None else config.resolve(args.workspace)
     try:
-        return config.find(path)
+        found = config.find(path)
     except WorkspaceUnknown:
         raise _unknown(path, above=True) from None
+    except StoreMissing as error:
+        raise _explained(error, path) from None
+    if getattr(args, "verb", "") in _FROM_STORE:
+        _say_if_failed(found)
+    return found
+
+
+def _say_if_failed(found: Workspace) -> None:
+    """What needs only the store works after a failure, but nobody should think that all is well."""
+    note = runtime.left_behind(found)
+    if note is not None and note.get("state") == runtime.FAILED:
+        screen.note(screen.safe(f"{found.path} is not served: {runtime.why_gone(found)}."))
+
+
+def _explained(error: StoreMissing, path: Path) -> StoreMissing:
+    """The error, with what became of the daemon that had the store, if that is known."""
+    for place in (path, *path.parents):
+        entry = config.registered(place)
+        if entry is not None and runtime.left_behind(entry) is not None:
+            error.message += f" Its daemon: {runtime.why_gone(entry)}."
+            break
+    return error
 
 
 @contextmanager

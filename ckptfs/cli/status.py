@@ -8,13 +8,15 @@ from contextlib import suppress
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
-from ckptfs.connect import open_workspace
+from ckptfs.connect import LocalSession, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone, StoreInUse, StoreMissing, StoreReadOnly
+from ckptfs.errors import DaemonGone, StoreError, StoreInUse, StoreMissing, StoreReadOnly
 
-#: What is told of a daemon that died.
-_NOTED = ("pid", "state", "started_ns", "version")
+#: What is told of a daemon that died or failed.
+_NOTED = ("pid", "state", "started_ns", "version", "reason", "failed_ns")
+#: The states in which the workspace is there for programs.
+_MOUNTED = (runtime.SERVING, runtime.UNMOUNTING)
 
 
 def status(args: Namespace) -> int:
@@ -45,9 +47,13 @@ def _place(workspace: Workspace) -> Record:
 
 
 def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
+    from ckptfs.daemon import mounts
+
+    mount = mounts.mount_at(workspace.path)
     record = {
         **_place(workspace),
-        "mounted": daemon.state == runtime.SERVING,
+        "mounted": daemon.state in _MOUNTED,
+        "visible": mount is not None and mount.is_ours,
         "state": daemon.state,
         "pid": daemon.pid,
         "version": daemon.version,
@@ -92,10 +98,13 @@ def _of_store(workspace: Workspace) -> Record:
         "store_bytes": None,
         "inodes": None,
         "unsaved": None,
+        "directory_current": None,
     }
     try:
         with open_store(workspace.store) as session:
             record.update(session.call("figures"))
+            if not dead and isinstance(session, LocalSession):
+                record["directory_current"] = session.is_directory_current()
         if not dead:
             record["unsaved"] = None  # the directory may have changed; to look takes a scan
     except (StoreReadOnly, StoreMissing):
@@ -103,18 +112,23 @@ def _of_store(workspace: Workspace) -> Record:
             raise  # else it is seen from a sandbox, and what it is stands there
     except StoreInUse as error:
         record["state"] = f"unmounted, in use by process {error.pid}"
+    except StoreError as error:
+        if died is None:
+            raise
+        record["store_error"] = error.message
     return record
 
 
 def _died(workspace: Workspace) -> Record | None:
-    """Of a daemon that ended without a word: who it was, since when, and when it last committed."""
+    """Of a daemon that did not end in order: who it was, since when, when it last committed, and
+    what is known of the reason."""
     note = runtime.left_behind(workspace)
     if note is None:
         return None
+    committed_ns = None
     with suppress(OSError):
         committed_ns = (workspace.store / "data.mdb").stat().st_mtime_ns
-        return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
-    return None
+    return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
 
 
 def _space(record: Record) -> list[tuple[str, str]]:
@@ -143,10 +157,11 @@ def _unsaved(record: Record) -> list[tuple[str, str]]:
 
 def _obituary(died: Record) -> str:
     since = screen.time_text(died["started_ns"]) if died.get("started_ns") else "?"
-    return (
-        f"process {died['pid']}, since {since}, ended without a word while {died['state']}; "
-        f"its last commit was at {screen.time_text(died['last_commit_ns'])}"
-    )
+    committed = screen.time_text(died["last_commit_ns"]) if died["last_commit_ns"] else "?"
+    how = f"ended without a word while {died['state']}"
+    if died["state"] == runtime.FAILED:
+        how = f"failed at {screen.time_text(died['failed_ns'])}: {died['reason'].rstrip('.')}"
+    return f"process {died['pid']}, since {since}, {how}; its last commit was at {committed}"
 
 
 def _keeping(record: Record) -> list[tuple[str, str]]:
@@ -182,14 +197,29 @@ def _counted(record: Record) -> str:
     return f"{record['checkpoints']:,}{between}"
 
 
-def _human(record: Record) -> str:
-    state = record["state"]
+def _state(record: Record) -> str:
+    state = str(record["state"])
     if record["mounted"]:
-        how = "mounted read-only" if record.get("read_only") else "mounted"
-        state = f"{how} (process {record['pid']}, since {screen.time_text(record['started_ns'])})"
-    elif state == "dead":
-        state = "its daemon died; `ckptfs mount` or `ckptfs umount` brings it in order"
-    rows = [("workspace", record["workspace"]), ("state", state)]
+        since = screen.time_text(record["started_ns"])
+        words = "mounted read-only" if record.get("read_only") else "mounted"
+        if state != runtime.SERVING:
+            words += f", {state}"
+        if not record["visible"]:
+            words += ", but not here: in another mount namespace"
+        return f"{words} (process {record['pid']}, since {since})"
+    if state == "dead":
+        how = "failed" if (record["died"] or {}).get("state") == runtime.FAILED else "died"
+        return f"its daemon {how}; `ckptfs mount` or `ckptfs umount` brings it in order"
+    return state
+
+
+def _human(record: Record) -> str:
+    rows = [("workspace", record["workspace"]), ("state", _state(record))]
+    if record.get("directory_current") is False:
+        behind = "older than the store; `ckptfs mount` or `ckptfs umount` brings it up to date"
+        rows.append(("directory", behind))
+    if error := record.get("store_error"):
+        rows.append(("trouble", error))
     if died := record.get("died"):
         rows.append(("last daemon", _obituary(died)))
     if record["checkpoints"] is not None:

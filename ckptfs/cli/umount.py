@@ -3,86 +3,213 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.client import PATIENCE, Client
-from ckptfs.errors import ControlError, DaemonGone, NotMounted
+from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
+from ckptfs.errors import ControlError, DaemonGone, DaemonSilent, NotMounted
+
+_LOOK_AGAIN = 0.2
+#: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
+_IDLE_LOOKS = 3
 
 
 def umount(args: Namespace) -> int:
     workspace = place.exact_workspace(args)
-    daemon = runtime.living(workspace)
     with screen.progress("Writing back") as show:
-        if daemon is None:
-            ended = _finish_alone(workspace, show, write_back=args.write_back)
-        elif daemon.state == runtime.WRITING_BACK:
-            ended = _await_end(workspace, daemon)
-        else:
-            ended = _ask(workspace, daemon, args, show)
+        ended = _end(workspace, args, show)
     _say(workspace, ended, as_json=args.json)
     return 0
+
+
+@contextmanager
+def _interruptible(workspace: Workspace) -> Iterator[None]:
+    """What was asked of a daemon goes on when nobody waits for it any more."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (daemon := runtime.living(workspace)) is not None:
+            screen.note(
+                f"The daemon (process {daemon.pid}) goes on unmounting; `ckptfs status -w "
+                f"{screen.safe(workspace.path)}` tells."
+            )
+        raise
+
+
+def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+    daemon = runtime.living(workspace)
+    if daemon is None:
+        return _finish_alone(workspace, args, show)
+    if daemon.state in (runtime.UNMOUNTING, runtime.WRITING_BACK):
+        with _interruptible(workspace):
+            return _await_end(workspace, daemon, args, show)
+    return _ask(workspace, daemon, args, show)
 
 
 def _ask(
     workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
 ) -> Record:
-    detached = daemon.state == runtime.DETACHED and args.force
-    if daemon.state != runtime.SERVING and not detached:
+    detached = daemon.state == runtime.DETACHED
+    if daemon.state != runtime.SERVING and not (detached and args.force):
+        later = "Try again in a moment; `ckptfs status` tells when it is done."
         raise ControlError(
             f"Cannot unmount {workspace.path}: its daemon ({daemon.pid}) is {daemon.state}. "
             "Nothing was changed.",
-            hint="Try again in a moment; `ckptfs status` tells when it is done.",
+            hint="--force ends it for whoever still has a file open." if detached else later,
         )
     os.chdir("/")  # or we ourselves would keep it busy
     wishes = {"lazy": args.lazy, "force": args.force, "write_back": args.write_back}
     try:
         client = Client(workspace)
     except DaemonGone:
-        return _await_end(workspace, daemon)
+        return _await_end(workspace, daemon, args, show)
     with client:
-        ended = client.call("umount", wishes, progress=show)
+        with _interruptible(workspace):
+            # The daemon tells how far it is, so a long silence means that it hangs.
+            client.ask("umount", wishes, progress=True)
+            ended = _hear(client, daemon, args, show)
+        if ended is None:
+            return _finish_alone(workspace, args, show)
         if not ended.get("detached"):
             client.wait_for_end()
     return {"daemon": "ended", **ended}
 
 
-def _await_end(workspace: Workspace, daemon: runtime.Daemon) -> Record:
-    """Somebody unmounted before us: there is only the end to wait for."""
-    if not runtime.wait_for_end(daemon, PATIENCE):
-        raise DaemonGone(workspace.path, f"process {daemon.pid} does not end")
+def _hear(
+    client: Client, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
+) -> Record | None:
+    """What became of it. With --force a daemon that hangs is killed, and the answer is None."""
+    heard = time.monotonic()
+    looks = [_look_at(daemon.pid)]
+
+    def hear(record: Record) -> None:
+        nonlocal heard
+        heard = time.monotonic()
+        if show is not None:
+            show(record)
+
+    while True:
+        try:
+            return client.hear(progress=hear, patience=PATIENCE_SHORT)
+        except DaemonSilent:
+            looks.append(_look_at(daemon.pid))
+            if args.force and _hangs(looks):
+                _kill(daemon)
+                return None
+            if time.monotonic() - heard > PATIENCE:
+                raise
+
+
+def _look_at(pid: int) -> tuple[bytes, ...]:
+    """The state of a process, and the processor time that it has used."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ()
+    return fields[0], fields[11], fields[12]
+
+
+def _hangs(looks: list[tuple[bytes, ...]]) -> bool:
+    """Whether a process was stopped, or has done nothing for several looks: one may be waiting for
+    the disk."""
+    if not looks[-1]:
+        return False  # it cannot be seen from here
+    return looks[-1][0] in b"Tt" or (
+        len(looks) > _IDLE_LOOKS and len(set(looks[-_IDLE_LOOKS - 1 :])) == 1
+    )
+
+
+def _kill(daemon: runtime.Daemon) -> None:
+    screen.note(f"The daemon (process {daemon.pid}) does not answer; it is killed.")
+    with suppress(ProcessLookupError):
+        os.kill(daemon.pid, signal.SIGKILL)
+    if not runtime.wait_for_end(daemon, PATIENCE_SHORT):
+        raise DaemonGone(daemon.workspace, f"process {daemon.pid} does not end when it is killed")
+
+
+def _await_end(
+    workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
+) -> Record:
+    """Somebody unmounted before us: there is only the end to wait for. If it was refused to them,
+    it is our turn."""
+    deadline = time.monotonic() + PATIENCE
+    while not runtime.wait_for_end(daemon, _LOOK_AGAIN):
+        now = runtime.living(workspace)
+        if now is not None and now.state == runtime.SERVING != daemon.state:
+            return _ask(workspace, now, args, show)
+        if time.monotonic() > deadline:
+            raise DaemonGone(workspace.path, f"process {daemon.pid} does not end")
+    if runtime.left_behind(workspace) is not None:
+        return _finish_alone(workspace, args, show)
     return {"daemon": "ended before"}
 
 
-def _finish_alone(workspace: Workspace, show: screen.Show | None, *, write_back: bool) -> Record:
-    """The daemon is dead: clear what it left mounted, then do what it had still to do."""
+def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+    """The daemon is dead: do what it had still to do, and clear what it left mounted. The mount
+    goes last where we can reach what it covers, so that nobody takes that for current."""
     from ckptfs.daemon import mounts
 
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
-    if dead:
+    covered = mounts.open_below(workspace.path) if dead and args.write_back else None
+    if dead and covered is None:
+        if args.write_back and not args.force:
+            return _mount_and_end(workspace, args, show)
         mounts.unmount(workspace.path, detach=True)
-    ended = _write_back_alone(workspace, show) if write_back else None
+    ended = _write_back_alone(workspace, args, show, covered) if args.write_back else None
+    if covered is not None:
+        mounts.unmount(workspace.path, detach=True)
+        os.close(covered)
     runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)
     return {"daemon": "dead", "cleared": dead, **(ended or {"write_back": None})}
 
 
-def _write_back_alone(workspace: Workspace, show: screen.Show | None) -> Record | None:
+def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+    """Without root's rights nobody reaches what a mount covers: a new daemon takes the place of the
+    dead one, and is then asked to unmount."""
+    from ckptfs.cli.mount import start
+
+    start(workspace)
+    daemon = runtime.living(workspace)
+    if daemon is None:
+        raise DaemonGone(workspace.path)
+    return {**_ask(workspace, daemon, args, show), "daemon": "dead", "cleared": True}
+
+
+def _write_back_alone(
+    workspace: Workspace, args: Namespace, show: screen.Show | None, covered: int | None
+) -> Record | None:
     from ckptfs.daemon.life import write_back_alone
 
-    return write_back_alone(workspace, show)
+    return write_back_alone(workspace, show, covered=covered, force=args.force)
 
 
 def _say(workspace: Workspace, ended: Record, *, as_json: bool) -> None:
     path = screen.safe(workspace.path)
     written: Record | None = ended.get("write_back")
-    record = {"workspace": str(workspace.path), "mounted": False, "write_back": None, **ended}
+    record = {
+        "workspace": str(workspace.path),
+        "mounted": False,
+        "write_back": None,
+        "cut_off": [],
+        **ended,
+    }
     screen.result(record, "\n".join(_sentences(path, ended, written)), as_json=as_json)
+    if cut_off := record["cut_off"]:
+        screen.note(
+            "It was still mounted in other mount namespaces (containers, sandboxes), and ended for "
+            f"them, too: {screen.safe(', '.join(cut_off))}."
+        )
     if written is not None:
         for line in report.remarks(written):
             screen.note(line)

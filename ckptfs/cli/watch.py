@@ -17,7 +17,7 @@ def watch(args: Namespace) -> int:
     workspace = place.workspace(args)
     daemon = runtime.living(workspace)
     if daemon is None and runtime.is_dead(workspace.path):
-        raise DaemonGone(workspace.path, "it died")
+        raise DaemonGone(workspace.path, runtime.why_gone(workspace))
     if daemon is None or daemon.state != runtime.SERVING:
         raise NotMounted(workspace.path)
     with Client(workspace) as client:

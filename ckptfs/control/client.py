@@ -22,6 +22,7 @@ from ckptfs.errors import (
     CkptfsError,
     ControlError,
     DaemonGone,
+    DaemonSilent,
     Interrupted,
     PeerUntrusted,
     RefusedInSandbox,
@@ -38,6 +39,8 @@ _CONNECT_AGAIN = 0.01
 
 #: What may rightly take hours; the end of the daemon still ends the wait.
 LONG = frozenset({"umount", "import", "export", "check", "backup", "compact"})
+#: Seconds without a word after which even those are given up.
+PATIENCE_LONG = 6 * 3600.0
 
 Progress = Callable[[Record], None]
 
@@ -93,7 +96,7 @@ class Client:
         """
         self.ask(op, args, progress=progress is not None)
         try:
-            return self.hear(progress=progress, patience=None if op in LONG else patience)
+            return self.hear(progress=progress, patience=PATIENCE_LONG if op in LONG else patience)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._stop(op)) from None
 
@@ -125,10 +128,9 @@ class Client:
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
-    def hear(
-        self, *, progress: Progress | None = None, patience: float | None = PATIENCE
-    ) -> Record:
-        """The result of what was asked. Raises the error that the daemon answered with."""
+    def hear(self, *, progress: Progress | None = None, patience: float = PATIENCE) -> Record:
+        """The result of what was asked. Raises the error that the daemon answered with, or
+        `DaemonSilent` if nothing came for so many seconds; then it may be called again."""
         self._socket.settimeout(patience)
         try:
             while True:
@@ -140,12 +142,7 @@ class Client:
                 if progress is not None and answer.progress is not None:
                     progress(answer.progress)
         except TimeoutError as error:
-            reason = f"it has not answered for {patience:.0f} seconds"
-            raise ControlError(
-                f"Cannot reach the daemon of {self._workspace.path}: {reason}. "
-                "Nothing was changed by this command.",
-                hint=f"Its log is {self._workspace.log}.",
-            ) from error
+            raise DaemonSilent(self._workspace.path, patience, self._workspace.log) from error
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
@@ -191,11 +188,14 @@ class Client:
 
     def _answer(self) -> Answer:
         received = [self._rest]
-        while b"\n" not in received[-1]:
-            received.append(self._socket.recv(65536))
-            if not received[-1]:
-                raise DaemonGone(self._workspace.path)
-        line, _, self._rest = b"".join(received).partition(b"\n")
+        try:
+            while b"\n" not in received[-1]:
+                received.append(self._socket.recv(65536))
+                if not received[-1]:
+                    raise DaemonGone(self._workspace.path)
+        finally:
+            self._rest = b"".join(received)
+        line, _, self._rest = self._rest.partition(b"\n")
         return decode_answer(line)
 
 

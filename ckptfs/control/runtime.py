@@ -1,11 +1,11 @@
 """The note that a running daemon leaves in its store, and whether that daemon still lives.
 
 ``<store>/daemon.json`` is written when a daemon takes the store, again whenever its state
-changes, and removed when it ends in order. A daemon that was killed leaves it behind, so a
-note counts only while the process that wrote it runs: a pid alone may belong to someone else by
-now, hence the start time of the process beside it. Where the process cannot be
-seen, since it is in another pid namespace, or its note cannot, the socket and the mount tell
-whether it lives.
+changes, and removed when it ends in order. A daemon that fails leaves the reason in it, and one
+that was killed leaves it behind as it was, so a note counts only while the process that wrote it
+runs: a pid alone may belong to someone else by now, hence the start time of the process beside it.
+Where the process cannot be seen, since it is in another pid namespace, or its note cannot, the
+socket and the mount tell whether it lives.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import locating
-from ckptfs.config import Workspace, write_atomically
+from ckptfs.config import Workspace, data_dir, write_atomically
 from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks as start_ticks
 
 #: The states of a daemon, in the order it goes through them.
 SCANNING = "scanning"
 SERVING = "serving"
+#: Still mounted; the directory below is being brought up to date.
+UNMOUNTING = "unmounting"
 DETACHED = "waiting for the last open file"
+#: No longer served; if it was unmounted from outside, the directory below is in sight already.
 WRITING_BACK = "writing back"
+#: It ended by a failure, which its note has.
+FAILED = "failed"
 
 
 class Daemon(NamedTuple):
@@ -47,8 +54,59 @@ def publish(workspace: Workspace, daemon: Daemon) -> None:
     write_atomically(workspace.daemon, json.dumps(note).encode() + b"\n")
 
 
+def update(workspace: Workspace, daemon: Daemon) -> None:
+    """Replace the note by one with another state, where the disk has room for that."""
+    with suppress(OSError):
+        publish(workspace, daemon)
+
+
 def withdraw(workspace: Workspace) -> None:
+    """Remove the note, and what is known of a failure before."""
     workspace.daemon.unlink(missing_ok=True)
+    forget_failure(workspace)
+
+
+def record_failure(workspace: Workspace, daemon: Daemon, reason: str) -> None:
+    """Leave behind why the daemon ended: in its note; where that cannot be written, over the old
+    one, which has its place on the disk; else in the user's data or runtime directory."""
+    note = {**daemon._asdict(), "state": FAILED, "reason": reason, "failed_ns": time.time_ns()}
+    data = json.dumps(note).encode() + b"\n"
+    for place, write in (
+        (workspace.daemon, write_atomically),
+        (workspace.daemon, _overwrite),
+        *((place, _write_anew) for place in _elsewhere(workspace)),
+    ):
+        try:
+            write(place, data)
+        except OSError:
+            continue
+        break
+
+
+def _overwrite(place: Path, data: bytes) -> None:
+    with open(place, "r+b") as file:
+        file.write(data)
+        file.truncate()
+
+
+def _write_anew(place: Path, data: bytes) -> None:
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(place, data)
+
+
+def _elsewhere(workspace: Workspace) -> list[Path]:
+    """Where a failure is noted if not in the store: places that are the user's own."""
+    name = f"{locating.digest(os.fsencode(workspace.store))}.json"
+    places = [data_dir() / "failures" / name]
+    if os.path.isabs(runtime := os.environ.get("XDG_RUNTIME_DIR", "")):
+        places.append(Path(runtime) / "ckptfs" / "failures" / name)
+    return places
+
+
+def forget_failure(workspace: Workspace) -> None:
+    for place in _elsewhere(workspace):
+        with suppress(OSError):
+            place.unlink(missing_ok=True)
 
 
 def living(workspace: Workspace) -> Daemon | None:
@@ -79,12 +137,25 @@ def require_store(workspace: Workspace) -> Path:
 
 
 def left_behind(workspace: Workspace) -> dict[str, Any] | None:
-    """What the last daemon noted, if it ended without a word: killed, or with the machine."""
-    try:
-        note = json.loads(workspace.daemon.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return note if isinstance(note, dict) and living(workspace) is None else None
+    """What the last daemon noted, if it did not end in order: killed, with the machine, or by a
+    failure, which then stands there."""
+    for place in (*_elsewhere(workspace), workspace.daemon):
+        try:
+            note = json.loads(place.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(note, dict):
+            return note if living(workspace) is None else None
+    return None
+
+
+def why_gone(workspace: Workspace) -> str:
+    """What became of a daemon whose mountpoint is dead, as the reason of an error."""
+    note = left_behind(workspace) or {}
+    if note.get("state") != FAILED:
+        return "it died"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note.get("failed_ns", 0) / 1e9))
+    return f"it ended at {when}. {str(note.get('reason', '')).rstrip('.')}"
 
 
 def is_dead(path: Path) -> bool:

@@ -1,11 +1,13 @@
 """What the daemon does, from opening the store to leaving a current directory behind.
 
-    open the store → clear a dead mount → bring in the directory below → serve → write back
+    open the store → bring in the directory below → clear a dead mount → serve → write back
 
 Every step that fails before the mount is usable leaves things as they were: a store made for
-this mount goes again, an older one keeps the state it had. The event loop runs only while the
-workspace is mounted; bringing in and writing back happen before and after it, on this same
-thread, because the store belongs to the thread that opened it.
+this mount goes again, an older one keeps the state it had, a dead mountpoint stays where it can.
+Whatever fails later leaves a dead mountpoint, which keeps an older directory out of sight, and the
+reason in the daemon's note. The event loop runs only while the workspace is mounted; bringing in
+and writing back happen before and after it, on this same thread, because the store belongs to the
+thread that opened it.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ from ckptfs.control import runtime, server
 from ckptfs.control.protocol import Record
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
+from ckptfs.daemon.ending import Ending, added_up, incomplete
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.log_file import LogFile
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
 from ckptfs.daemon.stderr import Stderr
 from ckptfs.errors import (
     CkptfsError,
+    ControlError,
     MountFailed,
     NoPermission,
     StoreFull,
+    StoreGone,
     WriteBackIncomplete,
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
 from ckptfs.store import Store
-from ckptfs.sync import below
+from ckptfs.sync import SyncResult, below
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +64,13 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
         farewell.finish(left)
 
 
-def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
+def write_back_alone(
+    workspace: Workspace, tell: Tell | None, *, covered: int | None = None, force: bool = False
+) -> Record | None:
     """Finish for a daemon that died: bring the directory below up to date from the store.
 
+    ``covered`` is a descriptor of the directory where a dead mount still covers it; it may be
+    uncovered when this returns, since nothing had to be left out, or ``force`` says all the same.
     Returns None if nothing was left to do.
     """
     store = Store.open(workspace.store)
@@ -70,13 +79,13 @@ def write_back_alone(workspace: Workspace, tell: Tell | None) -> Record | None:
         if service.below_is_current():
             return None
         try:
-            dir_fd = below.open_root(workspace.path)
+            dir_fd = below.open_root(workspace.path) if covered is None else covered
         except OSError as error:
             raise WriteBackIncomplete(workspace.path, _words(error)) from error
-        try:
-            return _write_back(service, workspace.path, dir_fd, tell)
-        finally:
-            os.close(dir_fd)
+        result = _write_back(service, workspace.path, dir_fd, tell)
+        if covered is not None and not force:
+            _require_clean(service, workspace.path, result)
+        return {"write_back": result_record(result)}
     finally:
         store.close()
 
@@ -88,30 +97,54 @@ def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: F
         log.info("the last daemon, process %s, ended without a word", died.get("pid"))
     note = _note(plan)
     try:
-        with _published(workspace, note):
-            dir_fd = _uncovered_directory(plan)
+        with _published(workspace, note, announcer):
             service = Service(Filesystem(store))
-            brought = _bring_in(service, plan, dir_fd, announcer)
-            place = locating.directory_id(dir_fd)
-            _serve(service, plan, note, farewell, announcer, brought, place)
-            runtime.publish(workspace, note._replace(state=runtime.WRITING_BACK))
-            return _leave(service, plan, dir_fd, farewell)
+            dir_fd, in_sight = _directory_below(plan)
+            start = _Start(plan, note, announcer)
+            if not in_sight:
+                start.bring_in(service, dir_fd)
+            ending = Ending(plan, service, dir_fd, note)
+            try:
+                _serve(service, start, dir_fd, farewell, ending)
+            except StoreGone as gone:
+                _save_from_gone(service, plan, dir_fd, farewell, ending, gone)
+                raise
+            runtime.update(workspace, note._replace(state=runtime.WRITING_BACK))
+            return _leave(service, plan, dir_fd, farewell, ending)
     except CkptfsError as error:
-        log.info("ending: %s", error)  # whoever asked hears it; here it is for the record
+        if announcer.is_ready:
+            log.error("ending: %s", error)
+        else:
+            log.info("ending: %s", error)  # whoever asked hears it; here it is for the record
         raise
     except Exception:
         log.exception("ending with an error")
         raise
 
 
-def _uncovered_directory(plan: rules.Plan) -> int:
-    """A descriptor that reaches the directory below even while the mount covers it."""
+def _directory_below(plan: rules.Plan) -> tuple[int, bool]:
+    """A descriptor that reaches the directory below even while a mount covers it; and whether a
+    dead mount had to go for it, so that an older directory is in sight until it is covered again:
+    then the mount comes first, and requests wait for what takes time."""
     path = plan.workspace.path
-    if plan.covered_by_dead:
+    if not plan.covered_by_dead:
+        return _open_directory(path), False
+    below = mounts.open_below(path)
+    if below is None:
         log.info("clearing a dead mount")
         mounts.unmount(path, detach=True)
         rules.check_directory(plan)
-    return _open_directory(path)
+        return _open_directory(path), True
+    rules.check_directory(plan, f"/proc/self/fd/{below}")
+    return below, False
+
+
+def _clear_dead(plan: rules.Plan) -> None:
+    """Take a dead mount away, as late as can be: what it covers is older than the store."""
+    mount = mounts.mount_at(plan.workspace.path) if plan.covered_by_dead else None
+    if mount is not None and mount.is_ours:
+        log.info("clearing a dead mount")
+        mounts.unmount(plan.workspace.path, detach=True)
 
 
 def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
@@ -137,32 +170,50 @@ def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
     return MountFailed(workspace.path, f"its content cannot be read ({_words(error)})")
 
 
+class _Start:
+    """The steps of a daemon from its directory to the first request."""
+
+    def __init__(self, plan: rules.Plan, note: runtime.Daemon, announcer: Announcer) -> None:
+        self.plan = plan
+        self.note = note
+        self._announcer = announcer
+        self._brought: Record | None = None
+        #: `locating.directory_id` of the directory below.
+        self._place: str | None = None
+
+    def bring_in(self, service: Service, dir_fd: int) -> None:
+        """Take over what the directory below holds, if that was not done yet."""
+        if self._brought is None:
+            self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
+            self._place = locating.directory_id(dir_fd)
+
+    def announce(self, service: Service) -> None:
+        workspace = self.plan.workspace
+        config.register(workspace, directory=self._place)
+        runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
+        room = service.shortage()
+        short = None if room is None else room._asdict()
+        self._announcer.ready({"pid": os.getpid(), "scan": self._brought, "room": short})
+        log.info("mounted")
+
+
 def _serve(
-    service: Service,
-    plan: rules.Plan,
-    note: runtime.Daemon,
-    farewell: Farewell,
-    announcer: Announcer,
-    brought: Record,
-    place: str | None,
+    service: Service, start: _Start, dir_fd: int, farewell: Farewell, ending: Ending
 ) -> None:
-    workspace = plan.workspace
+    plan, workspace = start.plan, start.plan.workspace
 
     def started() -> None:
         stderr.release()
-        config.register(workspace, directory=place)
-        runtime.publish(workspace, note._replace(state=runtime.SERVING))
-        room = service.shortage()
-        short = None if room is None else room._asdict()
-        announcer.ready({"pid": os.getpid(), "scan": brought, "room": short})
-        log.info("mounted")
+        start.announce(service)
 
     # From here on the store may know more than the directory below.
     service.mark_below(current=False)
     listener = server.listen(workspace.socket)
     stderr = Stderr()
     try:
-        Mounted(plan, service, note, farewell).serve(listener, started)
+        _clear_dead(plan)
+        mounted = Mounted(plan, service, start.note, farewell, ending)
+        mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()
         if said:
@@ -172,32 +223,77 @@ def _serve(
         stderr.release()
         listener.close()
         workspace.socket.unlink(missing_ok=True)
-    log.info("unmounted")
+    log.info("no longer served" if ending.covers else "unmounted")
 
 
-def _leave(service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell) -> Record:
-    if not (plan.write_back and farewell.write_back and _is_writable(plan, dir_fd)):
-        service.fs.commit()
-        return {"write_back": None}
+def _leave(
+    service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell, ending: Ending
+) -> Record:
+    """Bring the directory below up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    return _write_back(service, plan.workspace.path, dir_fd, farewell.tell)
+    service.fs.commit()
+    record: Record = {"write_back": None, "cut_off": ending.cut_off}
+    if ending.writes_back and farewell.write_back:
+        result = _last_write_back(service, plan.workspace.path, dir_fd, farewell.tell, ending)
+        if ending.covers and not farewell.force:
+            _require_clean(service, plan.workspace.path, result)
+        record["write_back"] = result_record(result)
+    try:
+        ending.uncover()
+    except OSError as error:
+        reason = f"Cannot take the mount away from {plan.workspace.path}: {_words(error)}."
+        raise ControlError(f"{reason} What it covers is current.") from error
+    return record
 
 
-def _is_writable(plan: rules.Plan, dir_fd: int) -> bool:
-    """Whether the directory below can be brought up to date; only read-only mounts do without."""
-    return not plan.read_only or os.access(".", os.W_OK, dir_fd=dir_fd)
+def _last_write_back(
+    service: Service, path: Path, dir_fd: int, tell: Tell | None, ending: Ending
+) -> SyncResult:
+    """What is left to do after a write-back under the mount; all of it where there was none."""
+    before = ending.written
+    if before is None:
+        return _write_back(service, path, dir_fd, tell)
+    if not before.late and before.commits == service.fs.store.commits:
+        service.owe_below(False)
+        service.mark_below(current=True)
+        return before.result
+    return added_up(before.result, _write_back(service, path, dir_fd, tell))
 
 
-def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> Record:
+def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> SyncResult:
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:
         log.error("write-back failed: %s", error)
         raise WriteBackIncomplete(path, _words(error)) from error
     log.info("written back: %s", result[:5])
-    return {"write_back": result_record(result)}
+    return result
+
+
+def _require_clean(service: Service, path: Path, result: SyncResult) -> None:
+    """A directory that is not what the workspace was stays covered."""
+    if result.skipped:
+        service.mark_below(current=False)
+        raise incomplete(path, result)
+
+
+def _save_from_gone(
+    service: Service,
+    plan: rules.Plan,
+    dir_fd: int,
+    farewell: Farewell,
+    ending: Ending,
+    gone: StoreGone,
+) -> None:
+    """The store was taken away under the daemon, which still has its files open: the directory
+    below is the only place where what programs wrote can stay."""
+    log.error("%s", gone)
+    if ending.writes_back:
+        service.fs.store.abandon()
+        _leave(service, plan, dir_fd, farewell, ending)
+        gone.message += f" {plan.workspace.path} was brought up to date, and is not mounted."
 
 
 @contextmanager
@@ -227,12 +323,25 @@ def _remove_store(path: Path, *, keep_directory: bool) -> None:
 
 
 @contextmanager
-def _published(workspace: Workspace, note: runtime.Daemon) -> Iterator[None]:
+def _published(workspace: Workspace, note: runtime.Daemon, announcer: Announcer) -> Iterator[None]:
+    """The daemon's note, which goes at the end; after a failure it has the reason."""
+    runtime.forget_failure(workspace)
     runtime.publish(workspace, note)
     try:
         yield
-    finally:
-        runtime.withdraw(workspace)
+    except BaseException as error:
+        if announcer.is_ready:
+            runtime.record_failure(workspace, note, _reason(error))
+        else:
+            runtime.withdraw(workspace)
+        raise
+    runtime.withdraw(workspace)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, CkptfsError):
+        return error.message
+    return f"It failed ({type(error).__name__}: {error})."
 
 
 @contextmanager

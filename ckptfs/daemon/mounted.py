@@ -2,7 +2,8 @@
 
 Owns trio in the daemon. FUSE requests are answered by `ckptfs.fuse`, questions on the control
 socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, whoever
-ended it: `ckptfs umount`, umount by hand, or a signal. What comes before and after is `life`.
+ended it: `ckptfs umount`, umount by hand, or a signal. How it ends is in `ending`, what comes
+before and after in `life`.
 """
 
 from __future__ import annotations
@@ -27,17 +28,12 @@ from ckptfs.control.protocol import Record, Request, encode_error, encode_result
 from ckptfs.control.server import Accepted, Connection, Outlet, Peer
 from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
-from ckptfs.daemon.holders import holders, is_inside
+from ckptfs.daemon.ending import Ending
+from ckptfs.daemon.holders import is_inside
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.rules import Plan
 from ckptfs.daemon.watchers import Waker, known, vanished
-from ckptfs.errors import (
-    CkptfsError,
-    ControlError,
-    Interrupted,
-    MountpointBusy,
-    WorkspaceReadOnly,
-)
+from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
@@ -53,6 +49,8 @@ CHECKPOINTS = os.fsdecode(NAME)
 
 #: How long the kernel may take to forget what nobody has open: it does so at once.
 _FORGETTING_MS = 10
+#: Seconds that an unmount waits for those who watch files to be woken.
+_WAKING_PATIENCE = 5.0
 
 
 def mount_options(plan: Plan) -> fuse.MountOptions:
@@ -69,6 +67,8 @@ class Farewell:
         self._listening = False
         #: Whether the directory below shall be brought up to date; a client may decide against.
         self.write_back = True
+        #: Whether it shall come into sight even if something had to be left out.
+        self.force = False
 
     def add(self, outlet: Outlet, *, listening: bool) -> None:
         self._outlets.append(outlet)
@@ -166,11 +166,13 @@ class Mounted:
         service: Service,
         note: runtime.Daemon,
         farewell: Farewell,
+        ending: Ending,
     ) -> None:
         self._plan = plan
         self._service = service
         self._note = note
         self._farewell = farewell
+        self._ending = ending
         self._failure: Exception | None = None
         self._scope = trio.CancelScope()
         self._hub = Hub(plan.workspace.path)
@@ -179,11 +181,17 @@ class Mounted:
         self._waker = Waker(service, plan.workspace.path)
         self._entrance = Entrance()
 
-    def serve(self, listener: socket.socket, started: Callable[[], None]) -> None:
+    def serve(
+        self, listener: socket.socket, prepare: Callable[[], None], started: Callable[[], None]
+    ) -> None:
         """Mount and serve until unmounted. Raises what ended it if that was an error."""
-        trio.run(self._run, listener, started)
+        self._prepare = prepare
+        try:
+            trio.run(self._run, listener, started)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from group
         if self._failure is not None:
-            raise self._failure
+            raise _first_of(self._failure) from self._failure
 
     async def _run(self, listener: socket.socket, started: Callable[[], None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
@@ -194,8 +202,13 @@ class Mounted:
                 nursery.start_soon(self._housekeeping.compress)
                 nursery.start_soon(self._waker.run)
                 with self._scope:
-                    await self._serve_files(started)
+                    await self._serve_files(lambda: self._started(started, nursery))
                 nursery.cancel_scope.cancel()
+
+    def _started(self, started: Callable[[], None], nursery: trio.Nursery) -> None:
+        self._ending.mounted()
+        nursery.start_soon(self._ending.watch)
+        started()
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
         path, options = self._plan.workspace.path, mount_options(self._plan)
@@ -205,6 +218,7 @@ class Mounted:
                 path,
                 options,
                 started=started,
+                prepare=self._prepare,
                 history=Door(self._service, path, self._hub),
                 guard=self._auto,
                 connect=self._entrance,
@@ -216,6 +230,7 @@ class Mounted:
     async def _obey(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
+            await self._ending.settle()
             self._scope.cancel()
 
     async def _answer(self, request: Request, connection: Connection) -> Record | None:
@@ -274,16 +289,22 @@ class Mounted:
         try:
             return await self._carry_out(request, connection, tell)
         finally:
-            # Also of what a verb did before it failed, or its client had gone.
-            await self._announce(before, nameless, everywhere=request.op == "purge")
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
-                # follow.
+                # follow; or one has failed, and the next ends the mount.
                 self._housekeeping.stir()
-            if deleted := known_ids - self._ids() if known_ids else set():
-                await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
-            if request.op == "import":
-                await self._show_new_names()
+            if not self._service.fs.store.failed:
+                await self._announce_all(request.op, before, nameless, known_ids)
+
+    async def _announce_all(
+        self, op: str, before: View, nameless: set[Ino], known_ids: set[int]
+    ) -> None:
+        """The same of all that a verb did, also before it failed, or its client had gone."""
+        await self._announce(before, nameless, everywhere=op == "purge")
+        if deleted := known_ids - self._ids() if known_ids else set():
+            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
+        if op == "import":
+            await self._show_new_names()
 
     def _require_writable(self, op: str) -> None:
         """A mount that is read-only stays as it is, whichever way a change comes."""
@@ -375,34 +396,44 @@ class Mounted:
         outlet = connection.adopt()
         self._farewell.add(outlet, listening=listening)
         try:
-            detach = bool(args.get("lazy") or args.get("force"))
-            await self._take_away(detach=detach, asking=connection.peer_pid)
+            cut_off = await self._take_away(args, connection.peer_pid)
         except BaseException:
             self._farewell.remove(outlet)
             raise
         self._farewell.write_back = bool(args.get("write_back", True))
-        if args.get("force"):
-            self._scope.cancel()
-        elif args.get("lazy"):
+        self._farewell.force = bool(args.get("force"))
+        if args.get("lazy") and not cut_off:
             self._farewell.remove(outlet)
-            runtime.publish(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
+            runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
             return {"detached": True}
+        if not cut_off:
+            await self._ending.outlived()
+        self._scope.cancel()
         return None
 
-    async def _take_away(self, *, detach: bool, asking: int) -> None:
-        """Unmount from a thread, since the kernel may have requests for us while it does it."""
-        path = self._plan.workspace.path
-        try:
+    async def _take_away(self, args: Record, asking: int) -> bool:
+        """Take the mount away. Whether the connection has to end first, for others who have it."""
+        with trio.move_on_after(_WAKING_PATIENCE):
             await self._waker.idle()
-            await trio.to_thread.run_sync(mounts.sync_filesystem, path)
-            await trio.to_thread.run_sync(lambda: mounts.unmount(path, detach=detach))
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                users = await trio.to_thread.run_sync(lambda: holders(path, but=asking))
-                raise MountpointBusy(path, users) from error
-            if error.errno == errno.EINVAL:
-                return  # somebody else was faster; the loop is ending already
-            raise ControlError(
-                f"Cannot unmount {path}: {(error.strerror or str(error)).lower()}. "
-                "It stays mounted."
-            ) from error
+        if args.get("force"):
+            await self._ending.settle()
+            return True
+        if not args.get("lazy"):
+            await self._ending.require_idle(asking)
+            if not await self._ending.wait_for_copies():
+                await self._ending.settle()
+                return True
+        await self._ending.settle()
+        write_back = bool(args.get("write_back", True)) and self._ending.writes_back
+        await self._ending.unmount(
+            lazy=bool(args.get("lazy")), write_back=write_back, tell=self._farewell.tell
+        )
+        return False
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The error that a nursery's group is about; one that says what to do before any other."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_first_of(part) for part in error.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, CkptfsError)), leaves[0])

@@ -22,7 +22,12 @@ _SOURCE_MAX = 255
 _UNSAFE = rb"[^A-Za-z0-9/._+=@%~-]"
 
 _MNT_DETACH = 2
+_MNT_EXPIRE = 4
 _UMOUNT_NOFOLLOW = 8
+#: open_tree(2) has one number on every architecture; neither libc nor Python has a word for it.
+_OPEN_TREE = 428
+_OPEN_TREE_CLONE = 1
+_AT_FDCWD = -100
 
 
 class Mount(NamedTuple):
@@ -33,6 +38,13 @@ class Mount(NamedTuple):
     source: str
     #: Of the mount and of its file system.
     options: frozenset[str] = frozenset()
+    #: Major and minor number of the file system: all mounts of one file system have the same.
+    device: str = ""
+    #: The number of this mount in its table, and of the mount that it stands on.
+    number: str = ""
+    parent: str = ""
+    #: ``shared:N``, ``master:N`` and the like: where mounts and unmounts propagate.
+    propagation: tuple[str, ...] = ()
 
     @property
     def is_ours(self) -> bool:
@@ -93,9 +105,20 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
         fields, kind = before.split(b" "), after.split(b" ")
         if len(fields) < 5 or len(kind) < 2:
             continue
-        path = Path(os.fsdecode(_unescape(fields[4])))
+        number, parent, device = (field.decode() for field in fields[:3])
         options = frozenset(map(os.fsdecode, b",".join(fields[5:6] + kind[2:3]).split(b",")))
-        mounts.append(Mount(path, os.fsdecode(kind[0]), os.fsdecode(_unescape(kind[1])), options))
+        mounts.append(
+            Mount(
+                Path(os.fsdecode(_unescape(fields[4]))),
+                os.fsdecode(kind[0]),
+                os.fsdecode(_unescape(kind[1])),
+                options,
+                device,
+                number,
+                parent,
+                tuple(field.decode() for field in fields[6:] if field),
+            )
+        )
     return mounts
 
 
@@ -108,6 +131,43 @@ def unmount(path: Path, *, detach: bool = False) -> None:
         _umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0))
     else:
         _fusermount(path, detach=detach)
+
+
+def is_busy(path: Path) -> bool:
+    """Whether an unmount of the topmost mount would be refused now. Only root can ask the kernel
+    that; for others it is never busy."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        # Asked for the first time, the kernel only marks a mount that is not in use, and forgets
+        # the mark as soon as anybody walks through it.
+        _umount2(path, _UMOUNT_NOFOLLOW | _MNT_EXPIRE)
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return False
+
+
+def open_below(path: Path) -> int | None:
+    """A descriptor of the directory that a mount covers, without taking the mount away. None where
+    that cannot be had: only root can, and only of one mount on an ordinary directory."""
+    import ctypes
+
+    if sum(mount.path == path for mount in all_mounts()) != 1:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A clone of the mount around it, alone: nothing is mounted on its directories.
+    tree = libc.syscall(
+        _OPEN_TREE, _AT_FDCWD, os.fsencode(path.parent), _OPEN_TREE_CLONE | os.O_CLOEXEC
+    )
+    if tree < 0:
+        return None
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path.name, flags, dir_fd=tree)
+    except OSError:
+        return None
+    finally:
+        os.close(tree)
 
 
 def sync_filesystem(path: Path) -> None:

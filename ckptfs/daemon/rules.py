@@ -53,7 +53,11 @@ KERNEL_TREES = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 #: Seconds that a mount waits for the daemon before it to end, by the state that one is in. One
 #: that says it serves, though nothing is mounted, has not noticed yet.
-ENDING_PATIENCE = {runtime.SERVING: 2.0, runtime.WRITING_BACK: 60.0}
+ENDING_PATIENCE = {
+    runtime.SERVING: 2.0,
+    runtime.UNMOUNTING: 60.0,
+    runtime.WRITING_BACK: 60.0,
+}
 _LOOK_AGAIN = 0.2
 
 _CAP_SYS_ADMIN = 21
@@ -99,6 +103,8 @@ class Plan(NamedTuple):
     moved_from: Path | None = None
     #: What the kernel is told that differs from its default: of ro, suid, dev and noexec.
     flags: frozenset[str] = frozenset()
+    #: Why the last daemon failed, if it did.
+    failure: str = ""
 
     @property
     def read_only(self) -> bool:
@@ -133,6 +139,7 @@ def plan(request: MountRequest) -> Plan:
         request.exclude,
         moved_from(workspace),
         request.flags,
+        str((runtime.left_behind(workspace) or {}).get("reason", "")),
     )
     if not dead:
         check_directory(checked)
@@ -167,9 +174,24 @@ def check_not_mounted(path: Path) -> bool:
     # Ask the daemon's note before the mount itself: a stopped daemon would never answer.
     workspace = config.lookup(path)
     daemon = runtime.living(workspace) if workspace is not None else None
+    if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
+        return check_not_mounted(path)
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True
+
+
+def _let_unmount(workspace: Workspace, daemon: runtime.Daemon) -> bool:
+    """Wait for a daemon that is unmounting; whether it is something else by now."""
+    waited = 0.0
+    now: runtime.Daemon | None = daemon
+    while now is not None and now.state == runtime.UNMOUNTING:
+        if waited >= ENDING_PATIENCE[runtime.UNMOUNTING]:
+            return False
+        runtime.wait_for_end(now, _LOOK_AGAIN)
+        waited += _LOOK_AGAIN
+        now = runtime.living(workspace)
+    return daemon.state == runtime.UNMOUNTING
 
 
 def check_not_nested(path: Path) -> None:
@@ -325,15 +347,17 @@ def check_flags(path: Path, flags: frozenset[str]) -> None:
         raise NoPermission(path, f"only root may mount with {' and '.join(unsafe)}", hint=hint)
 
 
-def check_directory(plan: Plan) -> None:
-    """Rules about the directory's own content and rights; it must not be covered."""
+def check_directory(plan: Plan, reached_by: str | None = None) -> None:
+    """Rules about the directory's own content and rights; it must not be covered, unless
+    ``reached_by`` is another way to it."""
     path = plan.workspace.path
-    check_is_directory(path)
-    if not os.access(path, os.R_OK | os.X_OK):
+    where = path if reached_by is None else Path(reached_by)
+    check_is_directory(where)
+    if not os.access(where, os.R_OK | os.X_OK):
         raise NoPermission(path, "you may not read it")
-    if not plan.read_only and not os.access(path, os.W_OK):
+    if not plan.read_only and not os.access(where, os.W_OK):
         raise NoPermission(path, "you may not write to it", hint=_HINT_RO)
-    if plan.source is not None and os.listdir(path):
+    if plan.source is not None and os.listdir(where):
         raise MountpointNotEmpty(path)
 
 

@@ -20,6 +20,7 @@ others import.
     │   ├── StoreFull              16
     │   ├── StoreCorrupt           17
     │   ├── StoreUnwritten         34
+    │   ├── StoreGone              38
     │   ├── StoreExposed           29
     │   ├── StoreUntrusted         35
     │   ├── BackupFailed           18
@@ -77,6 +78,7 @@ others import.
     ├── Interrupted                64
     └── ControlError               60
         ├── DaemonGone             61
+        ├── DaemonSilent           65
         ├── ProtocolMismatch       62
         └── RefusedInSandbox       66
 
@@ -124,6 +126,7 @@ from ckptfs.errors.mount import (
     AlreadyMounted,
     ControlError,
     DaemonGone,
+    DaemonSilent,
     DangerousRoot,
     MountError,
     MountFailed,
@@ -151,6 +154,7 @@ from ckptfs.errors.store import (
     StoreError,
     StoreExposed,
     StoreFull,
+    StoreGone,
     StoreInUse,
     StoreMissing,
     StoreReadOnly,
@@ -186,6 +190,7 @@ __all__ = [
     "Conflict",
     "ControlError",
     "DaemonGone",
+    "DaemonSilent",
     "DangerousRoot",
     "DestinationInvalid",
     "ErrorRecord",
@@ -223,6 +228,7 @@ __all__ = [
     "StoreError",
     "StoreExposed",
     "StoreFull",
+    "StoreGone",
     "StoreInMountpoint",
     "StoreInUse",
     "StoreMissing",

@@ -119,13 +119,17 @@ class MountpointBusy(MountpointError):
     kind = "mountpoint-busy"
     exit_code = 27
 
-    def __init__(self, path: AnyPath, users: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: AnyPath, users: Sequence[str] = (), *, also_at: Sequence[str] = ()
+    ) -> None:
         who = ", ".join(users) if users else "a process"
         use = "use" if len(users) > 1 else "uses"
-        super().__init__(
-            f"Cannot unmount {show(path)}: {who} still {use} it. It stays mounted.",
-            hint="Close the files and leave the directory, or detach it with --lazy.",
-        )
+        reason = f"{who} still {use} it"
+        hint = "Close the files and leave the directory, or detach it with --lazy."
+        if also_at:
+            reason = f"it is also mounted at {', '.join(also_at)}"
+            hint = f"Unmount that first: umount {shell(also_at[0])}. --force ends it everywhere."
+        super().__init__(f"Cannot unmount {show(path)}: {reason}. It stays mounted.", hint=hint)
 
 
 class MountError(CkptfsError):
@@ -196,6 +200,21 @@ class DaemonGone(ControlError):
             f"Lost the daemon of {show(path)}: {reason}. What it had stored is kept.",
             hint=f"`ckptfs mount {shell(path)}` or `ckptfs umount {shell(path)}` "
             "brings it in order.",
+        )
+
+
+class DaemonSilent(ControlError):
+    """The daemon is there and does not answer."""
+
+    kind = "daemon-silent"
+    exit_code = 65
+
+    def __init__(self, path: AnyPath, seconds: float = 0.0, log: AnyPath = "") -> None:
+        super().__init__(
+            f"Cannot reach the daemon of {show(path)}: it has not answered for {seconds:.0f} "
+            "seconds. What it was asked for may still happen.",
+            hint=f"Its log is {show(log)}. If it hangs, `ckptfs umount --force {shell(path)}` ends "
+            "it.",
         )
 
 

@@ -111,11 +111,25 @@ class StoreUnwritten(StoreError):
     kind = "store-unwritten"
     exit_code = 34
 
+    def __init__(self, path: AnyPath, reason: str = "a change could not be put into it") -> None:
+        super().__init__(
+            f"Cannot write to store {show(path)}: {reason}. It is as it was last committed; what "
+            "was not synced after that is lost.",
+            hint="The log tells what went wrong. Mount again to go on from there.",
+        )
+
+
+class StoreGone(StoreError):
+    """The store's files were deleted or moved away while it was open."""
+
+    kind = "store-gone"
+    exit_code = 38
+
     def __init__(self, path: AnyPath) -> None:
         super().__init__(
-            f"Cannot write to store {show(path)}: a change could not be put into it. It is as it "
-            "was last committed; what came after that is lost.",
-            hint="The log tells what went wrong. Mount again to go on from there.",
+            f"Cannot write to store {show(path)}: it was deleted or moved away while it was in "
+            "use. Its history went with it.",
+            hint="If it was moved, mount with --store STORE; else a new history begins.",
         )
 
 

@@ -134,14 +134,24 @@ class Conflict(SyncError):
 
 
 class WriteBackIncomplete(SyncError):
-    """The workspace is not mounted, and its directory is not fully current."""
+    """The workspace was not, or not cleanly, brought back into its directory."""
 
     kind = "write-back-incomplete"
     exit_code = 54
 
-    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, reason: str, *, hint: str | None = None, mounted: bool = False
+    ) -> None:
+        stays = " It stays mounted." if mounted else ""
+        if hint is None:
+            hint = f"Mount it again to go on: ckptfs mount {shell(path)}"
+            if mounted:
+                hint = (
+                    "Put that right and unmount again. --force leaves out what cannot be written, "
+                    "--no-write-back all of it."
+                )
         super().__init__(
             f"Directory {show(path)} was not fully brought up to date: {reason}. "
-            "The store has everything.",
-            hint=hint or f"Mount it again to go on: ckptfs mount {shell(path)}",
+            f"The store has everything.{stays}",
+            hint=hint,
         )

@@ -53,16 +53,19 @@ async def serve(
     options: MountOptions,
     *,
     started: Callable[[], None],
+    prepare: Callable[[], None] = lambda: None,
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
     connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the workspace is unmounted. On cancellation it is unmounted here.
+    """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
+    ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
-    ``guard`` hears of every change before it happens, ``connect`` makes the connections of
-    `.checkpoints/.control`, ``committed`` hears of every commit that was made
-    because requests paused or the interval ended.
+    ``prepare`` is called when the mount covers its directory and nothing is answered yet,
+    ``started`` just before requests are. ``guard`` hears of every change before it happens,
+    ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` hears of every
+    commit that was made because requests paused or the interval ended.
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
@@ -84,11 +87,17 @@ async def serve(
         pyfuse3.init(operations, str(mountpoint), _fuse_options(options))
     except RuntimeError as error:
         raise errors.MountFailed(mountpoint, str(error)) from error
+    try:
+        prepare()
+    except BaseException:
+        pyfuse3.close(unmount=False)
+        raise
     notices.ended.clear()
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
         _go_by_front(fs, operations.requests, compiled)
     log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
+    usable = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
@@ -96,6 +105,7 @@ async def serve(
                 tell_kernel, (), {Ino(node)}
             )
             started()
+            usable = True
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()
     finally:
@@ -104,7 +114,8 @@ async def serve(
         _go_by_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()
-        pyfuse3.close(unmount=True)
+        # One that never became usable covers nothing that is newer.
+        pyfuse3.close(unmount=not usable)
         fs.commit()
 
 

@@ -102,8 +102,10 @@ def _perform(event: events.Event) -> str:
         connection = _reach(path, store)
         if connection is None:
             shown = fields.clean(path)
-            mount = f"{shown} is not mounted, so {deed}. Mount it with: ckptfs mount {shown}"
-            return mount if kind not in events.FAILED else ""
+            failed = fields.clean(locating.failure_of(store)) if store else ""
+            why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
+            mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
+            return mount if kind not in events.FAILED or failed else ""
         _ask(connection, events.requests_for(event, path))
     except events.Unknown as error:
         return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."

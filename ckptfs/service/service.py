@@ -86,5 +86,6 @@ class Service:
     settle_in = trees.settle_in
     bring_in = trees.bring_in
     write_back = trees.write_back
+    write_back_mounted = trees.write_back_mounted
     mark_below = trees.mark_below
     below_is_current = trees.below_is_current

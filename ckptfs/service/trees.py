@@ -127,6 +127,17 @@ def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -
     return result
 
 
+def write_back_mounted(
+    service: Service, dir_fd: int, progress: Watcher | None = None
+) -> tuple[SyncResult, bool]:
+    """Bring the directory below up to date while the workspace covers it. The second value says
+    whether something changed below meanwhile, which a `write_back` has to decide on.
+
+    It does not count as current yet: what is mounted may change on."""
+    service.fs.commit()
+    return sync.push(service.fs, dir_fd, progress=progress)
+
+
 def mark_below(service: Service, *, current: bool) -> None:
     """Note durably whether the directory below is as current as the store."""
     service.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")

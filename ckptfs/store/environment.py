@@ -33,6 +33,7 @@ from ckptfs.store.lineage import Lineage
 from ckptfs.store.numbers import Numbers
 from ckptfs.store.pages import Pages
 from ckptfs.store.pieces import Pieces, take_up
+from ckptfs.store.plain_lmdb import Failed
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.standing import NOBODY, Standing
@@ -142,6 +143,9 @@ class Store:
         self._stood = b""
         #: Backups under way, in other threads.
         self._copying = 0
+        #: Which file the data file is, and whether it is known to be gone.
+        self._identity = opening.identity(path)
+        self._abandoned = False
         self._journal = Journal(files)
         self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
@@ -395,9 +399,11 @@ class Store:
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
         """What LMDB or the heap cannot do ends everything: from then on nothing is accepted, and
-        what is committed can still be read, if LMDB goes on at all."""
+        nothing is read either: what is committed is older than what was read before."""
         if self._budget.failure is not None:
             raise self._budget.failure
+        if not self._abandoned and self._is_gone():
+            raise errors.StoreGone(self.path)
         try:
             yield
         except (lmdb.Error, HeapFailed) as error:
@@ -406,7 +412,29 @@ class Store:
             self._standing.fall()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
+            for table in self._tables:
+                table.bind(Failed(failure))
             raise failure from error
+
+    def _is_gone(self) -> bool:
+        """Whether the data file was deleted or moved away: what is written to it then helps nobody
+        who looks for the store where it was."""
+        return opening.identity(self.path) != self._identity
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing can be written, or read, any more."""
+        return self._budget.failure is not None
+
+    def abandon(self) -> None:
+        """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
+        self._abandoned = True
+        self._room.abandon()
+
+    @property
+    def commits(self) -> int:
+        """The number of the last commit: as long as it stays the same nothing was committed."""
+        return int(self._env.info()["last_txnid"])
 
     def _settle(self) -> bool:
         """Put what waits elsewhere into the transaction; whether there is anything in it."""
@@ -509,6 +537,7 @@ class Store:
             compaction.adopt_copy(self.files / DATA_FILE)
         finally:
             self._env = opening.open_environment(self.files, map_size, len(TABLES))
+            self._identity = opening.identity(self.path)
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):

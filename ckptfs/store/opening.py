@@ -36,6 +36,8 @@ _MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 
 #: With less than this left, a commit that fails is put down to the disk.
 _FULL = 16 << 20
+#: What LMDB says of a file whose content is wrong.
+_DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.BadChecksumError)
 
 
 def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment:
@@ -219,11 +221,30 @@ def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
     return errors.StoreUnreadable(path, str(error))
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file is a store's data file; None if there is none."""
+    try:
+        found = os.stat(path / DATA_FILE)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def commit_failed(path: Path, error: lmdb.Error | OSError) -> errors.StoreError:
-    disk = os.statvfs(path)
-    # A write that finds only part of its space ends with EIO.
-    full = disk.f_bavail * disk.f_frsize < _FULL
-    full = full or os.strerror(errno.EDQUOT) in str(error)
+    """Why nothing more can be written. Damage only where LMDB says so: most often it is the disk
+    that failed, and what was committed before is whole."""
+    full = _is_full(path) or os.strerror(errno.EDQUOT) in str(error)
     if full or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
         return errors.StoreFull(path, str(error))
-    return errors.StoreCorrupt(path, str(error))
+    if isinstance(error, _DAMAGE):
+        return errors.StoreCorrupt(path, str(error))
+    return errors.StoreUnwritten(path, str(error))
+
+
+def _is_full(path: Path) -> bool:
+    """A write that finds only part of its space ends with EIO."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL

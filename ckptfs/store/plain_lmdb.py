@@ -6,15 +6,16 @@ LMDB memory ever leaves the store.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from lmdb import _Database as Database
 else:
     Database = object
 
-__all__ = ["Cursor", "Database", "Records", "Transaction"]
+__all__ = ["Cursor", "Database", "Failed", "Records", "Transaction"]
 
 
 class Cursor(Protocol):
@@ -45,3 +46,21 @@ class Records(Protocol):
 class Transaction(Records, Protocol):
     def commit(self) -> None: ...
     def abort(self) -> None: ...
+
+
+class Failed:
+    """A transaction, and a cursor, of a store that can no longer be used: every call is EIO."""
+
+    def __init__(self, failure: Exception) -> None:
+        self._reason = str(failure)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EIO, self._reason)
+
+    get = put = replace = pop = delete = stat = _refuse
+    first = last = set_range = next = prev = key = item = putmulti = __iter__ = _refuse
+
+    def cursor(self, db: Database) -> Failed:
+        return self
+
+    def close(self) -> None: ...

@@ -39,6 +39,7 @@ class Room:
         #: What is left of it, and when it was given.
         self._left = 0
         self._asked = -_FRESH_S
+        self._abandoned = False
 
     def free(self, waiting: int = 0) -> int:
         """How many bytes can be written, ``waiting`` of them accepted already."""
@@ -52,6 +53,8 @@ class Room:
 
     def disk(self) -> int:
         """How much the disk says that it has."""
+        if self._abandoned:
+            return 1 << 62
         try:
             disk = os.statvfs(self._path)
         except FileNotFoundError as error:
@@ -59,6 +62,11 @@ class Room:
             # on as if all were well.
             raise OSError(errno.EIO, f"the store {self._path} is gone") from error
         return disk.f_bavail * disk.f_frsize
+
+    def abandon(self) -> None:
+        """The directory is gone: there is nothing to ask any more, and nothing is refused."""
+        self._asks, self._abandoned = False, True
+        self.limited = False
 
     def holds_less_than(self, size: int) -> bool:
         """Whether the disk says that it has less; not where it says nothing."""

@@ -12,7 +12,7 @@ from ckptfs.sync.results import (
 )
 from ckptfs.sync.scan import scan
 from ckptfs.sync.trees import export_tree, import_tree
-from ckptfs.sync.write_back import write_back
+from ckptfs.sync.write_back import push, write_back
 
 __all__ = [
     "Conflict",
@@ -25,6 +25,7 @@ __all__ = [
     "WriteBackResult",
     "export_tree",
     "import_tree",
+    "push",
     "scan",
     "write_back",
 ]

@@ -231,18 +231,35 @@ class Outlet:
         if self.places[ino] != (ROOT_INO, name):
             self._move(ino, ROOT_INO, (name,), self.down.root_fd)
 
+    def is_below(self, ino: Ino) -> bool:
+        """Whether the ledger still has a directory that the store moved. It has not if the one
+        above was found to be gone, which takes all that was in it out of the ledger."""
+        directory, name = self.places[ino]
+        value = self.fs.store.below.get(directory, name)
+        return (
+            value is not None
+            and ino_of(value) == ino
+            and moves.path_to(self.places, directory) is not None
+        )
+
+    def forget_moved(self, ino: Ino) -> None:
+        """Say that a directory that the store moved has to be made anew."""
+        self.moved.discard(ino)
+        self.places.pop(ino)
+
     def remove_moved(self, ino: Ino, clear: Callable[..., None]) -> None:
         """Remove a directory that could not be moved from where it stands, ledger and all."""
-        self.moved.discard(ino)
-        directory, name = self.places.pop(ino)
+        directory, name = self.places[ino]
+        self.forget_moved(ino)
         above = moves.path_to(self.places, directory)
         record = self.ledger.get(directory, name)
         if above is None or record is None:
             raise AssertionError("a moved directory has a place in the ledger")
         with descend(self.down.root_fd) as there:
-            for part in above:
-                there.enter(part)
-            seen = below.look(there.fd, name)
+            with suppress(FileNotFoundError):
+                for part in above:
+                    there.enter(part)
+            seen = below.look(there.fd, name) if len(there.names) == len(above) else None
             if seen is not None:
                 clear(self, there, name, record, seen)
         self.owe(directory, name, None)
@@ -261,7 +278,11 @@ class Outlet:
                 raise below.exchanged()
             move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
             moves.announce(self.fs, move)
+            before = os.fstat(source)
             below.move_directory(source, name, seen.st_ino, fd, path[-1])
+            # The walk may have been there already, and given it the times that it is to have.
+            with suppress(PermissionError):
+                os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
         self._moves += 1
         self.places[ino] = (key, path[-1])
         self.ledger.move(*move.places, value)

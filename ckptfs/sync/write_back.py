@@ -58,6 +58,15 @@ def write_back(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) 
     return _joined(first, scanned, second, late)
 
 
+def push(
+    fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None
+) -> tuple[WriteBackResult, bool]:
+    """The same without a scan: what changed below meanwhile is left for a `write_back`. Also says
+    whether anything was. Nothing in the head changes, so it may be mounted."""
+    result, late = _push(fs, dir_fd, progress)
+    return result, bool(late)
+
+
 def _joined(
     first: SyncResult, scanned: SyncResult, second: SyncResult, late: list[bytes]
 ) -> SyncResult:
@@ -274,6 +283,9 @@ def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | Non
 
 
 def _move(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> bool:
+    if not out.is_below(inode.ino):
+        out.forget_moved(inode.ino)
+        return False
     try:
         out.move_here(inode.ino, frame.inode.ino, name)
     except OSError:

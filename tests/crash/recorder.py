@@ -70,6 +70,17 @@ static int name_of(int fd, char *path) {
     return is_ours(path);
 }
 
+/* A name in the store by whichever way it is called: also by the descriptor of a directory. */
+static int resolve(const char *path, char *name) {
+    char above[4096];
+    const char *last = strrchr(path, '/');
+    if (!last || last == path) return 0;
+    snprintf(above, sizeof above, "%.*s", (int)(last - path), path);
+    if (!realpath(above, name)) return 0;
+    strncat(name, last, 4095 - strlen(name));
+    return is_ours(name);
+}
+
 static void put(const void *data, size_t size) {
     if (REAL(write, write_t)(trace, data, size) != (ssize_t)size) abort();
 }
@@ -139,14 +150,19 @@ static int synced(int fd, int failed) {
 int fsync(int fd) { return synced(fd, REAL(fsync, sync_t)(fd)); }
 int fdatasync(int fd) { return synced(fd, REAL(fdatasync, sync_t)(fd)); }
 int rename(const char *from, const char *to) {
+    char old[4096], new[4096];
+    int known = resolve(from, old) && resolve(to, new);
     int failed = REAL(rename, rename_t)(from, to);
-    struct iovec target = {(void *)to, strlen(to)};
-    if (!failed && is_ours(from)) note('r', from, 0, &target, 1);
+    if (failed || !known) return failed;
+    struct iovec target = {new, strlen(new)};
+    note('r', old, 0, &target, 1);
     return failed;
 }
 int unlink(const char *path) {
+    char name[4096];
+    int known = resolve(path, name);
     int failed = REAL(unlink, int (*)(const char *))(path);
-    if (!failed && is_ours(path)) note('u', path, 0, NULL, 0);
+    if (!failed && known) note('u', name, 0, NULL, 0);
     return failed;
 }
 int open(const char *path, int flags, ...) {
@@ -154,9 +170,10 @@ int open(const char *path, int flags, ...) {
     va_start(more, flags);
     int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, int) : 0;
     va_end(more);
-    int is_new = flags & O_CREAT && is_ours(path) && access(path, F_OK);
+    char name[4096];
+    int is_new = flags & O_CREAT && resolve(path, name) && access(name, F_OK);
     int fd = REAL(open, open_t)(path, flags, mode);
-    if (fd >= 0 && is_new) note('o', path, 0, NULL, 0);
+    if (fd >= 0 && is_new) note('o', name, 0, NULL, 0);
     return fd;
 }
 int open64(const char *path, int flags, ...) {

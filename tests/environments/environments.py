@@ -4,7 +4,7 @@ To add one, add an `Environment` to `ENVIRONMENTS`: how to wrap the command, and
 needs. What a variable changes is said where it is read (`tests.support.mounting`):
 
 CKPTFS_TEST_HOLD    every workspace that is mounted is held by another mount namespace, too
-CKPTFS_TEST_VERBS   words to put before every call but `mount` and `umount`, such as a sandbox's
+CKPTFS_TEST_VERBS   words to put before every verb that an agent in a sandbox would call
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.peer import NOBODY
@@ -77,7 +76,9 @@ class Environment:
     chosen: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
     #: Variables of ours that it keeps.
-    kept: tuple[str, ...] = field(default=("PATH", "LANG", "HOME"))
+    kept: tuple[str, ...] = ("PATH", "LANG", "HOME")
+    #: What has to be installed for it.
+    program: str = "unshare"
 
     def env(self, stage: Path) -> dict[str, str]:
         found = {name: os.environ[name] for name in self.kept if name in os.environ}
@@ -86,6 +87,10 @@ class Environment:
 
 def _tests(text: str) -> tuple[str, ...]:
     return tuple(f"tests/{name}" for name in text.split())
+
+
+def _without(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"--deselect={name}" for name in names)
 
 
 #: Basics, history, restores, unmounts and remounts, kills, and what others may do.
@@ -114,6 +119,14 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     mounted/test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
     mounted/test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
+    mounted/test_ends.py::test_a_failed_commit_shows_nobody_an_old_tree[5-on]
+    mounted/test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
+    mounted/test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
+    mounted/test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
+    mounted/test_ends.py::test_whoever_stands_in_the_directory_below_is_not_in_the_way
+    mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
+    mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
+    mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for
     mounted/test_sandbox.py::test_every_verb_works
     mounted/test_sandbox.py::test_a_hook_takes_its_checkpoint
     mounted/test_sandbox.py::test_the_api_works_with_documents_and_events
@@ -128,6 +141,19 @@ _OF_HELD_MOUNTS = _tests("""
     security/test_others.py::test_without_allow_other_nobody_else_sees_anything
 """)
 
+#: Verbs about a mounted workspace: a sandbox whose root is read-only has no other store to open.
+_OF_SANDBOXES = _tests("""
+    mounted/test_history.py::test_latest_and_tags_are_links
+    mounted/test_history.py::test_a_whole_restore_and_its_undo
+    mounted/test_history.py::test_a_restore_survives_a_kill
+    mounted/test_history.py::test_one_path_goes_back_and_the_rest_stays
+    mounted/test_history.py::test_a_writer_that_has_the_file_open_does_no_harm
+    mounted/test_history.py::test_a_dry_run_names_files_and_a_stale_token_is_refused
+    mounted/test_history.py::test_what_a_command_destroyed_comes_back
+    crash/test_kill.py::test_a_large_file_that_was_saved_is_whole
+""")
+_SANDBOX = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-pid"
+
 _WIDE = _tests("""
     mounted/test_history.py mounted/test_history_delete.py mounted/test_remount.py
     mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py mounted/test_fresh.py
@@ -136,6 +162,11 @@ _WIDE = _tests("""
     crash/test_after_death.py crash/test_end.py crash/test_kill.py
     security/test_others.py security/test_screen.py
     cli/test_restore.py cli/test_undo.py cli/test_list.py
+""")
+#: Settings are files in the store, which a sandbox with a read-only root does not change.
+_NOT_IN_SANDBOXES = _tests("""
+    mounted/test_steps.py::test_a_limit_on_moments_holds_while_work_goes_on
+    mounted/test_steps.py::test_settings_hold_for_the_next_command
 """)
 #: By design a lazy unmount lasts as long as somebody has the mount.
 _NOT_WHERE_HELD = _tests("crash/test_end.py::test_a_lazy_unmount_lets_everyone_finish")
@@ -152,8 +183,16 @@ HELD_ELSEWHERE = Environment(
     "another mount namespace holds the mount",
     variables=lambda stage: {"CKPTFS_TEST_HOLD": "1"},
     chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS),
-    wide=(*_WIDE, *(f"--deselect={name}" for name in _NOT_WHERE_HELD)),
+    wide=(*_WIDE, *_without(_NOT_WHERE_HELD)),
 )
-#: A daemon that does not know of other namespaces would wait for them for ever.
-_KNOWN = find_spec("ckptfs.daemon.namespaces") is not None
-ENVIRONMENTS = (ORDINARY_USER, HELD_ELSEWHERE) if _KNOWN else (ORDINARY_USER,)
+SANDBOX = Environment(
+    "verbs in a sandbox",
+    variables=lambda stage: {"CKPTFS_TEST_VERBS": _SANDBOX},
+    chosen=_OF_SANDBOXES,
+    wide=(
+        *_tests("mounted/test_history_delete.py mounted/test_steps.py crash/test_kill.py"),
+        *_without(_NOT_IN_SANDBOXES),
+    ),
+    program="bwrap",
+)
+ENVIRONMENTS = (ORDINARY_USER, SANDBOX, HELD_ELSEWHERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -28,10 +29,12 @@ def test_the_basic_suites_pass(environment: Environment) -> None:
 @everywhere
 @pytest.mark.deep
 def test_the_wide_suites_pass(environment: Environment) -> None:
-    _run(environment, environment.wide, "not deep", at_least=100)
+    _run(environment, environment.wide, "not deep", at_least=20)
 
 
 def _run(environment: Environment, chosen: tuple[str, ...], marks: str, *, at_least: int) -> None:
+    if not shutil.which(environment.program):
+        pytest.skip(f"{environment.program} is not installed")
     words = ["-m", "pytest", "-q", "--maxfail=5", "-p", "no:cacheprovider", "-p", "no:xdist"]
     with scratch() as stage:
         done = subprocess.run(

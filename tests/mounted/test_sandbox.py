@@ -100,9 +100,8 @@ def test_every_verb_works_without_the_compiled_server() -> None:
 
 
 def test_every_verb_works(outside: Workspace, kind: str) -> None:
-    script = f"python={sys.executable}\n{SCRIPT}"
-    script = script.replace("start", f"{kind}-a").replace("end", f"{kind}-z")
-    done = succeed(run(kind, outside, "sh", "-c", script))
+    script = SCRIPT.replace("start", f"{kind}-a").replace("end", f"{kind}-z")
+    done = succeed(run(kind, outside, "sh", "-c", f"python={sys.executable}\n{script}"))
     assert "+two" in done.stdout and "clean" in done.stdout
     assert str(inside(kind, outside)) in done.stdout
 

@@ -5,7 +5,7 @@ is how the tests themselves are tested: what fails on ext4 or tmpfs is no judge 
 
 CKPTFS_TEST_HOLD and CKPTFS_TEST_VERBS are for other environments (`tests.environments`): with the
 first, another mount namespace has a copy of every mount; the words of the second stand before every
-call but those of `mount` and `umount`.
+call but those of `mount`, `umount` and `check`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from tests.support.waiting import wait_for_exit
 
 PLAIN = os.environ.get("CKPTFS_TEST_PLAIN")
 HAVE_FUSE = os.path.exists("/dev/fuse")
+#: A place in memory, for tests that are about order and not about disks.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _HOLD = bool(os.environ.get("CKPTFS_TEST_HOLD"))
+_NOT_SANDBOXED = (("mount",), ("umount",), ("check",))
 _BEFORE_VERBS = shlex.split(os.environ.get("CKPTFS_TEST_VERBS", ""))
 
 _TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^Traceback ", re.MULTILINE)
@@ -42,7 +45,7 @@ def ckptfs(
     timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run the CLI to its end. Nothing it does may take longer than `timeout` seconds."""
-    before = [] if arguments[:1] in (("mount",), ("umount",)) else _BEFORE_VERBS
+    before = [] if arguments[:1] in _NOT_SANDBOXED else _BEFORE_VERBS
     return subprocess.run(
         [*before, sys.executable, "-m", "ckptfs", *map(str, arguments)],
         env=None if env is None else {**os.environ, **env},

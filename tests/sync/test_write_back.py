@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -351,6 +352,36 @@ def test_directories_keep_their_times(pair: Pair) -> None:
     pair.touch("d", 5)
     pair.write_back()
     assert (pair.below / "d").stat().st_mtime_ns == 5
+    settled(pair)
+
+
+# Which of two directories the walk visits first is not ours to know, so both ways are tried.
+either_way = pytest.mark.parametrize(("old", "new"), [("a", "b"), ("b", "a")])
+
+
+@either_way
+def test_a_directory_keeps_its_times_when_another_is_moved_out_of_it(
+    pair: Pair, old: str, new: str
+) -> None:
+    pair.plant({"a": {"moved": {"f": "x"}}, "b": {"moved": {"f": "y"}}})
+    pair.scan()
+    pair.rename(f"{old}/moved", f"{new}/taken")
+    pair.touch("a", 5)
+    pair.touch("b", 7)
+    pair.write_back()
+    assert [(pair.below / name).stat().st_mtime_ns for name in ("a", "b")] == [5, 7]
+    settled(pair)
+
+
+@either_way
+def test_a_moved_directory_is_made_anew_if_it_is_gone_below(pair: Pair, old: str, new: str) -> None:
+    pair.plant({"a": {"p": {"m": {"f": "x"}}}, "b": {"p": {"m": {"f": "y"}}}})
+    pair.scan()
+    pair.rename(f"{old}/p/m", f"{new}/m")
+    pair.remove(f"{old}/p")
+    shutil.rmtree(pair.below / old / "p")
+    pair.write_back()
+    assert (pair.below / new / "m/f").is_file()
     settled(pair)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from ckptfs.errors import StoreFull
+from ckptfs.errors import StoreCorrupt, StoreFull, StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
 from ckptfs.store import Store, budget, check, environment, opening
@@ -245,6 +245,16 @@ def test_a_quota_is_told_as_a_full_disk(memory: Path) -> None:
     """It is not known beforehand: the commit that meets it says so."""
     failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EDQUOT)}")
     assert isinstance(opening.commit_failed(memory, failed), StoreFull)
+
+
+def test_a_disk_that_fails_is_not_told_as_damage(memory: Path) -> None:
+    for number in (errno.EIO, errno.EFBIG, errno.EROFS):
+        failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(number)}")
+        told = opening.commit_failed(memory, failed)
+        assert isinstance(told, StoreUnwritten) and "damaged" not in told.message
+    assert isinstance(opening.commit_failed(memory, lmdb.CorruptedError("page")), StoreCorrupt)
+    # Also where the directory is gone, so that nobody can say how full its disk is.
+    assert isinstance(opening.commit_failed(memory / "gone", failed), StoreUnwritten)
 
 
 @AS_ROOT

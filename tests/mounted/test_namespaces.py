@@ -1,0 +1,242 @@
+"""Other mount namespaces that have a copy of the mount: a container or sandbox that was started
+while the workspace was mounted. An unmount ends for them, too, soon and with words."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from ckptfs.errors import MountpointBusy, RefusedInSandbox
+from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
+from tests.support.waiting import wait_for_exit, wait_until
+
+pytestmark = pytest.mark.needs_mount
+
+_CLONE_NEWNS = 0x20000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+#: How a process gets a mount namespace of its own, as root and as anybody.
+AS_ROOT = ["unshare", "--mount"]
+AS_USER = ["unshare", "--user", "--map-root-user", "--mount"]
+UNSHARE = AS_ROOT if os.geteuid() == 0 else AS_USER
+SANDBOX = ["bwrap", "--dev-bind", "/", "/"]
+
+#: Adds a line to a file until that fails; says in another file how many it added.
+WRITER = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+count = 0
+try:
+    while True:
+        os.write(file, b"line\\n")
+        count += 1
+        if count == 10:
+            open(sys.argv[2] + ".begun", "w").close()
+except OSError:
+    pass
+with open(sys.argv[2] + ".new", "w") as told:
+    told.write(str(count))
+os.rename(sys.argv[2] + ".new", sys.argv[2])
+"""
+
+
+@pytest.fixture(autouse=True)
+def apart() -> Iterator[None]:
+    """A mount namespace for each of these tests: whatever else starts on the machine with one of
+    its own then gets no copy of what is mounted here."""
+    if os.geteuid() != 0:
+        yield
+        return
+    where = os.getcwd()
+    with open("/proc/self/ns/mnt") as before:
+        assert _libc.unshare(_CLONE_NEWNS) == 0
+        try:
+            subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+            yield
+        finally:
+            assert _libc.setns(before.fileno(), _CLONE_NEWNS) == 0
+            os.chdir(where)
+
+
+@pytest.fixture
+def work() -> Iterator[Workspace]:
+    with scratch(MEMORY) as base:
+        made = Workspace(base)
+        made.path.mkdir()
+        (made.path / "state").write_text("old")
+        made.mount()
+        (made.path / "state").write_text("new")
+        try:
+            yield made
+        finally:
+            made.finish()
+
+
+@contextmanager
+def copy(command: list[str], *run: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a mount namespace that has a copy of every mount."""
+    process = subprocess.Popen([*command, *(run or ("sleep", "120"))], start_new_session=True)
+    try:
+        own = os.readlink("/proc/self/ns/mnt")
+        wait_until(lambda: _descendants_apart(process.pid, own), "it has a namespace of its own")
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _descendants_apart(pid: int, own: str) -> bool:
+    """Whether the process, or its last child, runs its command in another namespace."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        last = int(children[-1]) if children else pid
+        name = Path(f"/proc/{last}/comm").read_text().strip()
+        return os.readlink(f"/proc/{last}/ns/mnt") != own and name not in ("unshare", "bwrap")
+    except OSError:
+        return False
+
+
+def unmount(work: Workspace, *options: str) -> tuple[dict[str, object], str]:
+    done = succeed(work.cli("umount", "--json", *options, work.path))
+    assert work.pid is not None
+    wait_for_exit(work.pid)
+    work.pid = None
+    record = json.loads(done.stdout)
+    assert isinstance(record, dict)
+    return record, done.stderr
+
+
+def test_umount_ends_it_for_everybody_and_says_for_whom(work: Workspace) -> None:
+    """Nothing that was acknowledged over there is lost."""
+    log, count = work.path / "log", work.path.parent / "count"
+    with copy(UNSHARE, sys.executable, "-c", WRITER, str(log), str(count)) as writer:
+        wait_until(Path(f"{count}.begun").exists, "somebody writes in the other namespace")
+        record, said = unmount(work)
+        wait_until(count.exists, "the writer met the end")
+        writer.wait(20)
+    (name,) = record["cut_off"]  # type: ignore[misc]
+    assert str(name).startswith("python") and str(name) in said
+    assert not is_mounted(work.path) and (work.path / "state").read_text() == "new"
+    lines = log.read_text().splitlines()
+    # The one that was on its way may have arrived, though nobody heard so.
+    assert set(lines) == {"line"} and 0 <= len(lines) - int(count.read_text()) <= 1
+    assert work.status()["state"] == "unmounted"
+
+
+@pytest.mark.needs_program("bwrap")
+def test_a_sandbox_that_ends_by_itself_is_waited_for(work: Workspace) -> None:
+    with copy(SANDBOX, "sleep", "1"):
+        record, said = unmount(work)
+    assert record["cut_off"] == [] and "namespaces" not in said
+    assert (work.path / "state").read_text() == "new"
+
+
+@pytest.mark.needs_program("bwrap")
+def test_force_does_not_wait(work: Workspace) -> None:
+    with copy(SANDBOX):
+        record, _ = unmount(work, "--force")
+    assert not is_mounted(work.path) and (work.path / "state").read_text() == "new"
+    assert record["write_back"]
+
+
+def test_an_interrupted_umount_says_that_it_goes_on(work: Workspace) -> None:
+    before = _sockets(work)
+    with copy(UNSHARE):
+        command = [sys.executable, "-m", "ckptfs", "umount", work.path]
+        asking = subprocess.Popen(
+            command, env={**os.environ, **work.env}, stderr=subprocess.PIPE, text=True
+        )
+        wait_until(lambda: _sockets(work) > before + 1, "the daemon was asked")
+        asking.send_signal(signal.SIGINT)
+        _, said = asking.communicate(timeout=20)
+        assert asking.returncode == 130 and "goes on unmounting" in said
+        assert work.pid is not None
+        wait_for_exit(work.pid)
+        work.pid = None
+    assert not is_mounted(work.path) and (work.path / "state").read_text() == "new"
+
+
+def _sockets(work: Workspace) -> int:
+    """How many sockets the daemon has: one more with each client, and another one for each that it
+    owes the end of an unmount."""
+    found = 0
+    for link in Path(f"/proc/{work.pid}/fd").iterdir():
+        with suppress(OSError):
+            found += os.readlink(link).startswith("socket:")
+    return found
+
+
+@pytest.mark.needs_root
+def test_a_second_mount_in_this_namespace_is_named(work: Workspace) -> None:
+    other = work.path.parent / "other"
+    other.mkdir()
+    subprocess.run(["mount", "--bind", work.path, other], check=True)
+    refused = work.cli("umount", work.path)
+    assert refused.returncode == MountpointBusy.exit_code and str(other) in refused.stderr
+    assert (work.path / "state").read_text() == "new"
+    unmount(work, "--force")
+    subprocess.run(["umount", other], check=True)
+    assert (work.path / "state").read_text() == "new"
+
+
+@pytest.mark.needs_root
+def test_a_namespace_that_follows_is_not_waited_for(work: Workspace) -> None:
+    """As services of systemd have it: what is unmounted here is unmounted there."""
+    shared = work.path.parent / "shared"
+    shared.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", shared], check=True)
+    subprocess.run(["mount", "--make-shared", shared], check=True)
+    try:
+        inner = Workspace(shared)
+        inner.store, inner.env = work.path.parent / "inner store", work.env
+        inner.mount()
+        with copy(["unshare", "--mount", "--propagation", "slave"]):
+            record, _ = unmount(inner)
+            assert record["cut_off"] == []
+    finally:
+        subprocess.run(["umount", "-l", shared], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_daemon_in_a_namespace_of_its_own() -> None:
+    with scratch(MEMORY) as base:
+        made = Workspace(base)
+        made.path.mkdir()
+        command = [sys.executable, "-m", "ckptfs", "mount", made.path, "--store", made.store]
+        inside = "; ".join(["set -e", '"$@"', f"echo new > {made.path}/state"])
+        subprocess.run(
+            ["unshare", "--mount", "sh", "-c", inside, "sh", *map(str, command)],
+            env={**os.environ, **made.env},
+            check=True,
+            capture_output=True,
+        )
+        assert not is_mounted(made.path)
+        assert "another mount namespace" in made.cli("status", "-w", made.path).stdout
+        # To unmount what one does not see is for a signal.
+        assert made.cli("umount", made.path).returncode == RefusedInSandbox.exit_code
+        pid = made.status()["pid"]
+        os.kill(pid, signal.SIGTERM)
+        wait_for_exit(pid)
+        assert (made.path / "state").read_text() == "new\n"
+
+
+@pytest.mark.needs_root
+def test_unmounted_by_hand_while_another_namespace_has_it(work: Workspace) -> None:
+    """The directory is in sight, so it is current at once, and `status` says what goes on."""
+    with copy(UNSHARE):
+        subprocess.run(["umount", work.path], check=True)
+        state = work.path / "state"
+        wait_until(lambda: state.read_text() == "new", "the directory is current")
+        assert work.status()["state"] == "waiting for the last open file"
+        record, _ = unmount(work, "--force")
+        assert record["mounted"] is False
