@@ -81,7 +81,7 @@ class Counters:
         """Nothing is written for a counter that stands there already. With the first digest the
         store is of this format: an earlier release would take it for damaged."""
         if self._saved.get(name) != number:
-            if not self._saved:
+            if not self._saved and (self._table.get(FORMAT) or b"") < _FORMAT_NOW:
                 self._table.put(FORMAT, _FORMAT_NOW)
             self._table.put(name, fmt.pack_counter(number))
             self._saved[name] = number
