@@ -192,7 +192,9 @@ def _is_locked_by(store: str, pid: object) -> bool:
     """Whether the store's lock is held, and by the process of this number."""
     import fcntl  # late, like the socket
 
-    lock = os.open(os.path.join(store, "lock"), os.O_RDONLY | os.O_CLOEXEC)
+    # As of `_json`: it may be a pipe.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(os.path.join(store, "lock"), flags)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

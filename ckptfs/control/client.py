@@ -228,6 +228,9 @@ def _connect(connection: _socket.socket, path: str) -> None:
 def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Connection:
     """The way in where the socket cannot be reached, as from a sandbox."""
     reason = f"its socket does not answer ({refused.strerror or refused})"
+    if isinstance(refused, BlockingIOError | TimeoutError):
+        # The daemon is there and does not get to it: the mount would hang, too.
+        raise DaemonGone(workspace.path, reason) from refused
     mount = control_file.mount_at(str(workspace.path))
     if mount is None or not mount.is_of(str(workspace.store)):
         raise DaemonGone(workspace.path, reason) from refused

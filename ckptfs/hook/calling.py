@@ -103,7 +103,7 @@ def _perform(event: events.Event) -> str:
         connection = _reach(path, store)
         if connection is None:
             shown = fields.clean(path)
-            failed = fields.clean(locating.failure_of(store))
+            failed = fields.clean(locating.failure_of(store)) if store else ""
             why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
             mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
             return mount if kind not in events.FAILED or failed else ""
@@ -141,6 +141,8 @@ def _reach(path: str, store: str) -> _Connection | None:
     if store and locating.note_of(store) is not None:
         try:
             return _connected(store)
+        except (BlockingIOError, TimeoutError):
+            raise  # the daemon is there and does not get to it: the mount would hang, too
         except OSError as error:
             refused = error
     from ckptfs import control_file  # late: the socket mostly answers

@@ -27,6 +27,7 @@ NAMES = frozenset({FORMAT, KEY, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, HEAD, ANCHOR
 #: inodes in between were made and removed again, which nothing bounds.
 AHEAD_MAX = 1 << 32
 
+_FORMAT_NOW = fmt.pack_u32(fmt.FORMAT_VERSION)
 _WITHOUT_HEAP = frozenset({fmt.pack_u32(1), fmt.pack_u32(2)})
 
 
@@ -77,8 +78,11 @@ class Counters:
             raise self._refusal(f"its numbers make no sense: {name.decode()} is {following}")
 
     def put(self, name: bytes, number: int) -> None:
-        """Nothing is written for a counter that stands there already."""
+        """Nothing is written for a counter that stands there already. With the first digest the
+        store is of this format: an earlier release would take it for damaged."""
         if self._saved.get(name) != number:
+            if not self._saved and (self._table.get(FORMAT) or b"") < _FORMAT_NOW:
+                self._table.put(FORMAT, _FORMAT_NOW)
             self._table.put(name, fmt.pack_counter(number))
             self._saved[name] = number
 

@@ -46,7 +46,10 @@ class StoreDirectory:
         """The directory of an existing store. Looks only; raises OSError and `StoreError`."""
         if not path.exists():
             raise errors.StoreMissing(path)
-        if path.is_symlink() or not path.is_dir():
+        if path.is_symlink():
+            hint = f"Name the directory that it leads to: --store {os.path.realpath(path)}"
+            raise errors.StoreUntrusted(path, "it is a symbolic link", hint=hint)
+        if not path.is_dir():
             raise errors.NotAStore(path, "it is not a directory")
         directory = cls(path, os.open(path, _DIRECTORY))
         try:

@@ -527,7 +527,7 @@ class Store:
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
         except BaseException:  # whoever asked for it has gone, or pressed Ctrl-C
-            compaction.remove_leftover(self.path / DATA_FILE)
+            compaction.remove_leftover(self.files / DATA_FILE)
             self._begin()
             raise
         map_size = int(self._env.info()["map_size"])

@@ -18,11 +18,12 @@ from xxhash import xxh3_64_digest, xxh32_digest
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
-#: What a store is that this release makes, or has compacted.
-FORMAT_VERSION = 3
+#: What a store is that this release makes, or has changed.
+FORMAT_VERSION = 4
 #: A store of an earlier format is one of this that has neither large packs nor records at rest (1),
-#: nor a heap (2): it is read as it is, and named anew when it gets such.
-FORMATS_READ = frozenset({1, 2, 3})
+#: nor a heap (2), nor digests of its counters (3): it is read as it is, and named anew with the
+#: first commit, which gives it those.
+FORMATS_READ = frozenset({1, 2, 3, 4})
 
 SUFFIX_SIZE = 4
 _EPOCH_MASK = 0xFFFF_FFFF

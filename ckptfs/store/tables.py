@@ -50,7 +50,7 @@ class Plain:
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""
-        self._require(self._place, b"", b"", False)
+        _require_whole(self)
 
     def bind(self, txn: Records) -> None:
         self._txn = txn
@@ -148,6 +148,14 @@ def _walk(
             return
         interrupts.check()
         start = batch[-1][0] + b"\0"
+
+
+def _require_whole(table: Plain | Versioned) -> None:
+    """A few pages at a time: a backup asks in a thread of its own, and requests go on meanwhile."""
+    key: bytes | None = b""
+    while key is not None:
+        interrupts.between()
+        key = table._require_some(table._place, key, b"")
 
 
 def _batch(table: Plain | Versioned, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
@@ -287,7 +295,7 @@ class Versioned:
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""
-        self._require(self._place, b"", b"", False)
+        _require_whole(self)
 
     def bind(self, txn: Records) -> None:
         self._txn = txn

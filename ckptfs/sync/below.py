@@ -91,17 +91,24 @@ def exchanged() -> OSError:
 def open_root(path: Path) -> int:
     """A directory by its absolute path, in which no component may be a symbolic link: what was
     resolved before must not lead elsewhere now."""
+    above = open_way(path.parent)
+    try:
+        return os.open(path.name or ".", DIRECTORY, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def open_way(path: Path) -> int:
+    """The same for a directory that is only gone through, or made something in: not everyone who
+    may do that may read it."""
     fd = os.open("/", _WAY)
-    for name in path.parts[1:-1]:
+    for name in path.parts[1:]:
         try:
             inner = os.open(name, _WAY, dir_fd=fd)
         finally:
             os.close(fd)
         fd = inner
-    try:
-        return os.open(path.name or ".", DIRECTORY, dir_fd=fd)
-    finally:
-        os.close(fd)
+    return fd
 
 
 def open_directory(dir_fd: int, name: bytes) -> int:

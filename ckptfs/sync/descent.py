@@ -63,7 +63,12 @@ class Descent:
         has entries, or an owner who is neither we nor the owner of the directory we are in."""
         owner = os.fstat(self.fd).st_uid
         seen = self.enter(name)
-        if seen.st_uid not in (os.geteuid(), owner) or below.names_in(self.fd):
+        try:
+            is_ours = seen.st_uid in (os.geteuid(), owner) and not below.names_in(self.fd)
+        except OSError:
+            self.leave()
+            raise
+        if not is_ours:
             self.leave()
             raise below.exchanged()
         return seen

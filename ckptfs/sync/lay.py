@@ -81,12 +81,13 @@ class Dressed(NamedTuple):
 def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> Dressed:
     """Give an open file or directory its attributes; the times last: the rest changes them."""
     now = _give(fd, inode)
+    xattrs = xattrs_of(fs, view, inode)
+    if xattrs:
+        # Before the mode, which may take the right to do so from the owner, too.
+        below.set_user_xattrs(fd, xattrs)
     mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
     # A change of owner takes set-id bits away, so the mode comes behind it.
     os.fchmod(fd, mode)
-    xattrs = xattrs_of(fs, view, inode)
-    if xattrs:
-        below.set_user_xattrs(fd, xattrs)
     os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
     return Dressed(content.digest_of_xattrs(xattrs), now, mode == stat.S_IMODE(inode.mode))
 
@@ -95,8 +96,11 @@ def dress_pinned(fd: int, inode: Inode) -> os.stat_result:
     """`dress` for what is pinned, not open: everything but extended attributes."""
     path = below.by_descriptor(fd)
     now = _give(fd, inode, path)
-    if not stat.S_ISLNK(now.st_mode):
-        os.chmod(path, below.permitted_mode(inode.mode, inode.uid, inode.gid, now))
+    mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
+    # Not for its own sake: chmod(2) takes the set-group-id bit from a file whose group the owner
+    # for whom we act is not in.
+    if not stat.S_ISLNK(now.st_mode) and mode != stat.S_IMODE(now.st_mode):
+        os.chmod(path, mode)
     os.utime(path, ns=(inode.atime_ns, inode.mtime_ns))
     return now
 

@@ -165,6 +165,9 @@ def _may_keep(out: Outlet, inode: Inode, seen: os.stat_result) -> bool:
 def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | None:
     """Give the file below other attributes, by descriptor; say whether it had others, or None if
     the owner of the directory may not: then it has to be written anew."""
+    xattrs = None
+    if inode.is_file and out.xattrs_digest(inode) != record.xattrs:
+        xattrs = lay.xattrs_of(out.fs, out.view, inode)
     fd, now = below.pin(out.down.fd, name)
     try:
         if not out.as_noted(record, now):
@@ -173,25 +176,29 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | Non
         if credentials.is_other(directory) and now.st_uid != directory.st_uid:
             return None
         with credentials.acting_for(directory):
-            changed = _dress_pinned(out, fd, inode, record, now)
+            changed = _dress_pinned(fd, inode, xattrs, now)
         if changed:
             out.stir(below.look_into(fd))
         return changed
+    except OSError as error:
+        if error.errno != errno.EACCES:
+            raise
+        return None  # extended attributes of a file that its owner may not write to
     finally:
         os.close(fd)
 
 
-def _dress_pinned(out: Outlet, fd: int, inode: Inode, record: Record, now: os.stat_result) -> bool:
-    changed = False
-    if inode.is_file and out.xattrs_digest(inode) != record.xattrs:
-        wanted = lay.xattrs_of(out.fs, out.view, inode)
-        below.set_user_xattrs(below.by_descriptor(fd), wanted)
-        changed = True
+def _dress_pinned(
+    fd: int, inode: Inode, xattrs: dict[bytes, bytes] | None, now: os.stat_result
+) -> bool:
+    """The store is not read here: with another's rights its files might not be open to us."""
+    if xattrs is not None:
+        below.set_user_xattrs(below.by_descriptor(fd), xattrs)
     given = (now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns)
-    if (inode.mode, inode.uid, inode.gid, inode.mtime_ns) != given:
-        lay.dress_pinned(fd, inode)
-        changed = True
-    return changed
+    if (inode.mode, inode.uid, inode.gid, inode.mtime_ns) == given:
+        return xattrs is not None
+    lay.dress_pinned(fd, inode)
+    return True
 
 
 def _write(out: Outlet, key: Ino, name: bytes, inode: Inode, seen: os.stat_result | None) -> None:

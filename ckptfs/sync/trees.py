@@ -220,7 +220,7 @@ def _open_destination(dest: Path, uid: int) -> int:
     who will own it if it has to be made."""
     path = Path(os.path.realpath(dest.parent)) / dest.name
     try:
-        above = below.open_root(path.parent)
+        above = below.open_way(path.parent)
         try:
             return _open_empty(above, os.fsencode(path.name), uid)
         finally:

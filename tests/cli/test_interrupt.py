@@ -74,6 +74,19 @@ def _start(made: Workspace, *words: str | Path) -> subprocess.Popen[str]:
     return client
 
 
+def _interrupt(client: subprocess.Popen[str]) -> None:
+    """Interrupt a client, and wait until it has told the daemon and waits for what comes of it."""
+    syscall = Path(f"/proc/{client.pid}/syscall")
+    before = syscall.read_text()
+    client.send_signal(signal.SIGINT)
+
+    def has_told() -> bool:
+        now = syscall.read_text()  # with the arguments, and so with how long it waits
+        return now != before and now.split()[0] in _WAITING
+
+    wait_until(has_told, "the client has told the daemon")
+
+
 def _verbs(made: Workspace) -> dict[str, tuple[list[str | Path], str]]:
     out = made.path.parent / "out"
     place: list[str | Path] = ["-w", made.path]
@@ -95,14 +108,12 @@ def test_an_interrupt_ends_the_verb_in_the_daemon(large: Workspace, verb: str) -
     words, said = _verbs(large)[verb]
     with _stopped(large):
         client = _start(large, *words)
-        client.send_signal(signal.SIGINT)
-        time.sleep(0.1)  # it tells the daemon, which hears it when it goes on
+        _interrupt(client)
     stdout, stderr = client.communicate(timeout=20)
     assert (client.returncode, stdout) == (130, "")
     assert stderr.startswith(said) and "Traceback" not in stderr
 
 
-# Not export: whoever has ended before it begins cannot be asked where its paths lead.
 @pytest.mark.parametrize("verb", ["check --deep", "diff", "compact"])
 def test_the_end_of_the_client_ends_the_verb_in_the_daemon(large: Workspace, verb: str) -> None:
     words, _ = _verbs(large)[verb]
@@ -114,6 +125,16 @@ def test_the_end_of_the_client_ends_the_verb_in_the_daemon(large: Workspace, ver
         client.communicate()
     wait_until(lambda: log.read_text().count("with its client") > before, "the verb has ended")
     assert large.status()["state"] == "serving"
+
+
+def test_nothing_is_exported_for_a_client_that_has_gone(large: Workspace) -> None:
+    """Nobody can tell any more what its paths meant."""
+    with _stopped(large):
+        client = _start(large, "export", large.path.parent / "out", "-w", large.path)
+        client.kill()
+        client.communicate()
+    assert large.status()["state"] == "serving"  # which is answered after it
+    assert not (large.path.parent / "out").exists()
 
 
 def test_others_are_served_soon_after_a_client_ended(large: Workspace) -> None:
@@ -134,8 +155,7 @@ def test_what_is_done_when_the_interrupt_comes_is_said_to_be_done(large: Workspa
     (large.path / "new").touch()
     with _stopped(large):
         client = _start(large, "save", "late", "-w", large.path)
-        client.send_signal(signal.SIGINT)
-        time.sleep(0.1)
+        _interrupt(client)
     _, stderr = client.communicate(timeout=20)
     assert (client.returncode, stderr) == (130, "ckptfs: Too late: save was done already.\n")
 

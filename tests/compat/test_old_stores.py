@@ -60,9 +60,17 @@ def test_it_goes_on(old: Filesystem) -> None:
 
 
 def test_a_look_leaves_its_format_alone(old: Filesystem) -> None:
-    put(old, b"new", b"1")
+    assert everything(old) == states()
     old.commit()
     assert version(old) < FORMAT_VERSION
+
+
+def test_a_change_makes_it_one_of_this_format(old: Filesystem) -> None:
+    """Its counters have digests then, which an earlier release would take for damage."""
+    put(old, b"new", b"1")
+    old.commit()
+    assert version(old) == FORMAT_VERSION
+    assert len(old.store._meta.get(b"next_ino") or b"") > 8
 
 
 def test_compacted_it_is_of_this_format(old: Filesystem) -> None:

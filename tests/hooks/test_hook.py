@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +333,26 @@ def test_a_daemon_that_hangs_holds_nobody_up_for_long(own_agent: Agent) -> None:
     try:
         done = own_agent.send(before_tool(own_agent.work.path))  # within its timeout
     finally:
+        os.kill(pid, signal.SIGCONT)
+    assert b"no checkpoint was taken" in done.stderr
+
+
+def test_a_daemon_that_hangs_with_a_full_queue_is_not_asked_through_the_mount(
+    own_agent: Agent,
+) -> None:
+    pid, waiting = own_agent.work.pid, []
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with suppress(BlockingIOError):  # the queue is full
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(str(own_agent.work.store / "control.sock"))
+        done = own_agent.send(before_tool(own_agent.work.path))  # within its timeout
+    finally:
+        for connection in waiting:
+            connection.close()
         os.kill(pid, signal.SIGCONT)
     assert b"no checkpoint was taken" in done.stderr
 

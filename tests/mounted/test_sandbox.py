@@ -214,6 +214,33 @@ for op in {words!r}:
     outside.quiet()
 
 
+#: Connects, makes the workspace its root directory, changes that, and asks for an export.
+_CHROOTED = """
+import json, os, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[2])
+os.chroot(sys.argv[1])
+os.close(os.open("/made here", os.O_WRONLY | os.O_CREAT))
+asked = {"v": 1, "op": "export", "args": {"dest": "/tmp/anywhere"}}
+connection.sendall(json.dumps(asked).encode() + b"\\n")
+print(json.loads(connection.makefile().readline())["error"]["kind"])
+"""
+
+
+@pytest.mark.needs_root
+def test_a_client_whose_root_is_the_workspace_does_not_stop_the_daemon() -> None:
+    """The daemon looks at its client's root directory, which is its own to answer for."""
+    with workspace("--no-write-back") as made:
+        words = [sys.executable, "-c", _CHROOTED, made.path, made.store / "control.sock"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
+        except subprocess.TimeoutExpired:
+            made.kill()  # or nothing here would ever end
+            made.mount()
+            raise
+        assert done.stdout == "refused-in-sandbox\n", done.stderr
+
+
 def test_the_command_line_says_what_to_do_instead(outside: Workspace) -> None:
     assert "cp -a .checkpoints/" in refused(cli(BARE, outside, "export", "/tmp/goal"))
     assert "outside of the sandbox" in refused(cli(BARE, outside, "umount", "/ws"))

@@ -129,10 +129,19 @@ def test_no_store_is_made_through_a_link(base: Path) -> None:
     """A link where the new store's directory was about to be made: its target keeps its mode."""
     (base / "target").mkdir(mode=0o755)
     (base / "store").symlink_to("target")
-    with pytest.raises(errors.NotAStore):
+    with pytest.raises(errors.StoreUntrusted):
         Store.create(base / "store")
     assert stat.S_IMODE((base / "target").stat().st_mode) == 0o755
     assert os.listdir(base / "target") == []
+
+
+def test_a_store_that_was_moved_and_linked_is_opened_by_its_own_name(base: Path) -> None:
+    Store.create(base / "elsewhere").close()
+    (base / "store").symlink_to("elsewhere")
+    with pytest.raises(errors.StoreUntrusted) as refused:
+        Store.open(base / "store")
+    assert f"--store {base / 'elsewhere'}" in str(refused.value.hint)
+    Store.open(base / "elsewhere").close()
 
 
 def test_an_open_store_stays_the_one_that_was_checked(base: Path) -> None:

@@ -127,3 +127,34 @@ def test_a_directory_that_belongs_to_another(user: Pair) -> None:
     assert user.read("d/new") == b"never gets there"
     assert not user.scan().changed
     assert facts(user.below)["d/f"].content == b"x"
+
+
+def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
+    """setxattr(2) asks for the right to write, which the mode takes from the owner, too."""
+    user.plant({"old": File("x", mode=0o444)})
+    user.scan()
+    user.write("new", "y")
+    user.chmod("new", 0o444)
+    for name in ("old", "new"):
+        user.fs.setxattr(user.fs.head, user.inode(name).ino, b"user.note", b"kept")
+    assert user.write_back().skipped == ()
+    settled(user)
+    for name in ("old", "new"):
+        assert os.getxattr(user.below / name, "user.note") == b"kept"
+    out = user.root / "out"
+    assert export_tree(user.fs, user.fs.head, out).skipped == ()
+    assert os.getxattr(out / "new", "user.note") == b"kept"
+
+
+def test_an_export_beside_what_may_not_be_listed(user: Pair) -> None:
+    """Like a directory of one's own in a /home that only its names lead into."""
+    user.write("a", "x")
+    above = user.root / "above"
+    (above / "empty").mkdir(parents=True)
+    above.chmod(0o311)
+    try:
+        for name in ("empty", "new"):
+            assert export_tree(user.fs, user.fs.head, above / name).skipped == ()
+            assert (above / name / "a").read_text() == "x"
+    finally:
+        above.chmod(0o755)

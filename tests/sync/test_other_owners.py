@@ -38,6 +38,10 @@ def give(pair: Pair, name: str, mode: int, uid: int, gid: int | None = None) -> 
     pair.fs.setattr(pair.fs.head, pair.inode(name).ino, attributes)
 
 
+def _set_attribute(pair: Pair, name: str) -> None:
+    pair.fs.setxattr(pair.fs.head, pair.inode(name).ino, b"user.note", b"kept")
+
+
 def owner(path: Path) -> tuple[int, int, int]:
     seen = path.lstat()
     return stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid
@@ -100,6 +104,29 @@ def test_changed_attributes_come_back(theirs: Pair) -> None:
     agreed(theirs, theirs.write_back())
     theirs.remove("d")
     agreed(theirs, theirs.write_back())
+
+
+@as_root
+def test_a_new_time_leaves_the_set_group_id_bit(theirs: Pair) -> None:
+    """The owner of the directory may not be in the group of the file: chmod(2) would clear it."""
+    theirs.plant({"tool": File("run me", 0o755)})
+    os.chown(theirs.below / "tool", NOBODY, THIRD)
+    (theirs.below / "tool").chmod(0o2755)
+    theirs.scan()
+    theirs.touch("tool", 1_000_000_000)
+    agreed(theirs, theirs.write_back())
+    assert owner(theirs.below / "tool") == (0o2755, NOBODY, THIRD)
+
+
+@as_root
+def test_attributes_of_a_file_that_its_owner_may_not_write_to(theirs: Pair) -> None:
+    theirs.plant({"object": File("x", 0o444)})
+    os.chown(theirs.below / "object", NOBODY, NOBODY)
+    theirs.scan()
+    _set_attribute(theirs, "object")
+    agreed(theirs, theirs.write_back())
+    assert owner(theirs.below / "object") == (0o444, NOBODY, NOBODY)
+    assert os.getxattr(theirs.below / "object", "user.note") == b"kept"
 
 
 @as_root

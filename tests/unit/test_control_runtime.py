@@ -142,3 +142,9 @@ def test_nothing_is_written_where_a_link_leads_that_came_later(
     runtime.record_failure(place, mine, "it failed")
     runtime.withdraw(place)
     assert (victim / "daemon.json").read_text() == "precious"
+
+
+def test_a_pipe_in_place_of_the_lock_holds_nobody_up(workspace: Workspace) -> None:
+    hide(workspace)
+    os.mkfifo(workspace.store / "lock")
+    assert runtime.living(workspace) is None

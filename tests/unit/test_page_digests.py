@@ -193,6 +193,23 @@ def test_a_copy_of_a_damaged_page_is_not_made(guarded: Filesystem, memory: Path)
     assert len(_names(guarded)) == FILES
 
 
+def test_every_page_of_a_long_table_is_looked_at_before_it_is_copied(
+    guarded: Filesystem, memory: Path
+) -> None:
+    """More pages than are looked at in one go."""
+    store = guarded.store
+    for number in range(400):
+        store.facts.put(b"%06d" % number, bytes(1_000))
+    guarded.commit()
+    store.backup(memory / "whole")
+    data = (store.path / "data.mdb").read_bytes()
+    pages = [page for page in _pages(guarded, b"facts") if _is_of_a_tree(data, page)]
+    assert len(pages) > 100
+    for page in pages[:: len(pages) // 10]:
+        with _flipped(guarded, page, 3_000), pytest.raises(errors.BackupFailed):
+            store.backup(memory / "copy")
+
+
 def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: ModuleType) -> None:
     """Pages are given up and used again by commit after commit."""
     rng = random.Random(5)
