@@ -16,7 +16,7 @@ import pytest
 
 from ckptfs import config
 from ckptfs.control.client import Client
-from tests.support.mounting import HAVE_FUSE, Workspace, scratch, succeed, workspace
+from tests.support.mounting import HAVE_FUSE, Workspace, scratch, workspace
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
@@ -135,20 +135,6 @@ def test_nothing_is_exported_for_a_client_that_has_gone(large: Workspace) -> Non
         client.communicate()
     assert large.status()["state"] == "serving"  # which is answered after it
     assert not (large.path.parent / "out").exists()
-
-
-def test_others_are_served_soon_after_a_client_ended(large: Workspace) -> None:
-    """In the middle of a check that takes many times as long as they have to wait."""
-    began = time.monotonic()
-    succeed(large.cli("check", "--deep", "-w", large.path))
-    whole = time.monotonic() - began
-    client = _start(large, "check", "--deep", "-w", large.path)
-    time.sleep(0.2)
-    client.kill()
-    ended = time.monotonic()
-    os.statvfs(large.path)
-    assert time.monotonic() - ended < max(1.0, whole / 2)
-    client.communicate()
 
 
 def test_what_is_done_when_the_interrupt_comes_is_said_to_be_done(large: Workspace) -> None:
