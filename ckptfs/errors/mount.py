@@ -50,11 +50,17 @@ class AlreadyMounted(MountpointError):
     kind = "already-mounted"
     exit_code = 23
 
-    def __init__(self, path: AnyPath, *, by: str = "ckptfs", pid: int | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, *, by: str = "ckptfs", pid: int | None = None, user: str = ""
+    ) -> None:
+        """``user`` is who mounted a workspace there, if it was not the caller."""
         daemon = f" (process {pid})" if pid is not None else ""
         hint = f"Unmount it first: umount {shell(path)}"
         if by == "ckptfs":
             hint = f"It is ready to use. To unmount it: ckptfs umount {shell(path)}"
+        if user:
+            by += f" of {user}"
+            hint = f"Ask {user}, or unmount it as that user: ckptfs umount {shell(path)}"
         super().__init__(
             f"Cannot mount {show(path)}: {by}{daemon} is already mounted there. "
             "Nothing was changed.",

@@ -73,7 +73,7 @@ def test_a_workspace_of_somebody_else(proj: Place) -> None:
     with peer(NOBODY) as nobody:
         told = nobody(_words_of_error, str(proj / "proj"))
     assert f"{proj / 'proj'} is a mounted ckptfs workspace, but not one of yours" in told
-    assert "Another user mounted it" in told and "ckptfs mount" not in told
+    assert "Mounted by " in told and "ckptfs mount" not in told
     assert f"Its store is {proj / 'data' / 'ckptfs' / 'proj-'}" in told
 
 
