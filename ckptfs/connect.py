@@ -185,7 +185,10 @@ def _directory(path: Path, store: Path) -> Iterator[int | None]:
     runtime.require_uncovered(workspace)
     try:
         dir_fd = below.open_root(path)
-    except OSError:
+    except OSError as error:
+        runtime.require_uncovered(workspace)  # it may have come meanwhile
+        if isinstance(error, PermissionError):
+            raise  # it is there
         if os.path.realpath(path) != str(path):
             hint = "A symbolic link stands in its path now; put the directory back, or mount DIR."
             raise WorkspaceUnknown(path, hint=hint) from None

@@ -177,7 +177,10 @@ def mounted_by(mount: Mount) -> str:
 
     if control_file.is_own(mount):
         return ""
-    return "another user" if mount.owner is None else locating.user_name(mount.owner)
+    if mount.owner is None:
+        return "another user"
+    name = locating.user_name(mount.owner)
+    return name if name.startswith("user ") else f"user {name}"
 
 
 def require_store(workspace: Workspace) -> Path:

@@ -32,7 +32,8 @@ class WorkspaceUnknown(WorkspaceError):
             what = f"{show(path)} is a mounted ckptfs workspace, but not one of yours"
             where = f"Its store is {store}.\n" if store else ""
             hint = (
-                f"{where}Mounted by {user}, who works with it; as that user, every verb does too.\n"
+                f"{where}It was mounted by {user}: run ckptfs as that user (sudo -u), or, as root "
+                "who trusts all of that store, with --trust-owner.\n"
                 "umount(8) as root unmounts it too, and its daemon writes back."
             )
         elif above:

@@ -34,6 +34,8 @@ ABOUT_NOW = {
     "export": "export out -w $W",
     "log": "log $W/f -w $W",
     "umount": "umount $W",
+    "watch": "watch -w $W",
+    "run": "run -w $W -- true",
 }
 #: What needs only the store.
 ABOUT_HISTORY = {
@@ -89,7 +91,7 @@ def test_what_is_about_now_is_refused_where_another_user_has_mounted(who: str, o
     codes, said = _asked(who, other, change)
     wanted = dict.fromkeys(ABOUT_NOW, COVERED) | dict.fromkeys(ABOUT_HISTORY, 0)
     assert codes == {**wanted, "mount": errors.AlreadyMounted.exit_code}, said
-    name = "nobody" if other == "user" else "root"
+    name = "user nobody" if other == "user" else "user root"
     assert f"mounted by {name} with the store" in said, "status says who"
     assert f"{name} mounted it with the store" in said
     assert "ready to use" not in said, "mount says whose it is"
@@ -139,10 +141,33 @@ def test_who_trusts_the_user_lists_and_unmounts() -> None:
         $as_user $stage/python -m ckptfs mount $W >/dev/null
         $as_user sh -c "echo two >$W/f"
         ckptfs list -w $W >out 2>&1 || echo "untrusted $?"
-        grep -o "Mounted by nobody" out
+        grep -o "mounted by user nobody" out
         ckptfs --trust-owner nobody -w $W list >/dev/null
         ckptfs --trust-owner nobody umount $W >/dev/null
         cat $W/f
     """.replace("{user}", str(NOBODY))
     )
-    assert said == [f"untrusted {errors.WorkspaceUnknown.exit_code}", "Mounted by nobody", "two"]
+    assert said == [
+        f"untrusted {errors.WorkspaceUnknown.exit_code}",
+        "mounted by user nobody",
+        "two",
+    ]
+
+
+def test_a_directory_that_may_no_longer_be_read_is_not_taken_for_a_missing_one() -> None:
+    said = staging.said(
+        staging.USER
+        + r"""
+        chown {user} $W
+        user() { $as_user $stage/python -m ckptfs "$@"; }
+        user mount $W >/dev/null
+        user umount $W >/dev/null
+        chown root $W
+        chmod 700 $W
+        user save x -w $W 2>out || echo "save $?"
+        user diff -w $W 2>out || echo "diff $?"
+        user list -w $W >/dev/null
+    """.replace("{user}", str(NOBODY))
+    )
+    code = errors.SystemRefused.exit_code
+    assert said == [f"save {code}", f"diff {code}"]
