@@ -84,12 +84,14 @@ def foreign_mount(path: str, store: str) -> Mount | None:
 
 def is_own(mount: Mount) -> bool:
     """Whether this user mounted it, or one whom this user trusts."""
-    return mount.owner in _own_ids() or mount.owner in _trusted_ids()
+    return mount.owner in _own_ids() | _trusted_ids()
 
 
 def _own_mounts() -> dict[str, Mount]:
     """The mounted workspaces of this user, and of those whom this user trusts, by path."""
-    return {path: mount for path, mount in _all_mounts().items() if is_own(mount)}
+    found = _all_mounts()
+    own = _own_ids() | _trusted_ids() if found else set()
+    return {path: mount for path, mount in found.items() if mount.owner in own}
 
 
 def _all_mounts() -> dict[str, Mount]:

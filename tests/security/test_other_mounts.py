@@ -36,6 +36,7 @@ ABOUT_NOW = {
     "umount": "umount $W",
     "watch": "watch -w $W",
     "run": "run -w $W -- true",
+    "harness": "run --harness -w $W -- true",
 }
 #: What needs only the store.
 ABOUT_HISTORY = {
