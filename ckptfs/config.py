@@ -173,7 +173,7 @@ def register(
 def _forget_former(workspace: Workspace, directory: str, environ: Mapping[str, str]) -> None:
     for other, noted in list(_entries(environ)):
         same = other.store == workspace.store and other.path != workspace.path
-        if same and (noted == directory or _is_gone(other.path)):
+        if same and (noted == directory or is_gone(other.path)):
             forget(other.path, environ)
 
 
@@ -193,7 +193,10 @@ def lookup(path: Path, environ: Mapping[str, str] = os.environ) -> Workspace | N
     workspace = registered(path, environ)
     if workspace is not None and os.path.isdir(workspace.store):
         return _covering(workspace) or workspace
-    return _in_default_place(path, environ) or mounted(path) or workspace
+    by_default = _in_default_place(path, environ)
+    if by_default is not None:
+        return _covering(by_default) or by_default
+    return mounted(path) or workspace
 
 
 def mounted(path: Path, *, above: bool = False) -> Workspace | None:
@@ -261,7 +264,7 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
     for path in upward:
         workspace = _in_default_place(path, environ)
         if workspace is not None:
-            return workspace
+            return _covering(workspace) or workspace
     if (seen := mounted(here, above=True)) is not None:
         return seen
     if entries:
@@ -299,7 +302,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _is_gone(path: Path) -> bool:
+def is_gone(path: Path) -> bool:
+    """Whether nothing stands at a path; what cannot be looked at is there."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -53,6 +53,9 @@ _OF_A_STORE = frozenset(
 )
 _BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 
+#: What is about now, but about the store where a daemon died: that has more than the directory.
+_OF_THE_STORE = frozenset({"log", "backup"})
+
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
 PATIENCE = 10.0
 #: How often to look whether another process has let go of a store, in seconds.
@@ -95,8 +98,7 @@ class LocalSession:
     def _call(self, op: str, args: Record | None, progress: Progress | None) -> Record:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
-        wanted = _is_about_now(op, args or {}) or self._service.owes_below()
-        if self._below is None or not wanted:
+        if self._below is None or not self._needs_directory(self._below, op, args or {}):
             return perform(self._service, op, args or {}, progress)
         with _directory(self._below, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
@@ -105,6 +107,16 @@ class LocalSession:
             if op not in CHANGES_FILES:
                 return perform(self._service, op, args or {}, progress)
             return self._move(dir_fd, op, args or {}, progress)
+
+    def _needs_directory(self, below: Path, op: str, args: Record) -> bool:
+        """Whether the directory is wanted; what can do without it does where a mount covers it."""
+        about_now = _is_about_now(op, args)
+        if about_now:
+            return op not in _OF_THE_STORE or not runtime.is_dead(below)
+        if not self._service.owes_below():
+            return False
+        workspace = Workspace(below, self._service.fs.store.path)
+        return not runtime.is_dead(below) and runtime.foreign_mount(workspace) is None
 
     def _move(self, dir_fd: int, op: str, args: Record, progress: Progress | None) -> Record:
         """Change the workspace, then its directory. The debt is committed with the change."""
@@ -163,15 +175,20 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 @contextmanager
 def _directory(path: Path, store: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
-    dead mount it is still there, and older than the store, so nobody may take it for now. What a
-    link leads to is not the workspace."""
+    dead mount it is still there, and older than the store, so nobody may take it for now; nor what
+    a mount shows that has another history. What a link leads to is not the workspace."""
     from ckptfs.sync import below
 
+    workspace = Workspace(path, store)
     if runtime.is_dead(path):
-        raise DaemonGone(path, runtime.why_gone(Workspace(path, store)))
+        raise DaemonGone(path, runtime.why_gone(workspace))
+    runtime.require_uncovered(workspace)
     try:
         dir_fd = below.open_root(path)
-    except OSError:
+    except OSError as error:
+        runtime.require_uncovered(workspace)  # it may have come meanwhile
+        if isinstance(error, PermissionError):
+            raise  # it is there
         if os.path.realpath(path) != str(path):
             hint = "A symbolic link stands in its path now; put the directory back, or mount DIR."
             raise WorkspaceUnknown(path, hint=hint) from None

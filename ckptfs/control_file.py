@@ -45,6 +45,11 @@ class Mount:
         self.owner = owner
 
     @property
+    def told_store(self) -> str:
+        """The store, or nothing if it is not told."""
+        return "" if self.store == "/dev/null/store" else self.store
+
+    @property
     def is_whole(self) -> bool:
         return self.top == "/"
 
@@ -68,15 +73,34 @@ def mount_at(path: str) -> Mount | None:
     return _own_mounts().get(path)
 
 
+def foreign_mount(path: str, store: str) -> Mount | None:
+    """The workspace that is mounted at exactly this resolved path, if it is another user's or has
+    another store."""
+    mount = _all_mounts().get(path)
+    if mount is None or (mount.is_of(store) and is_own(mount)):
+        return None
+    return mount
+
+
+def is_own(mount: Mount) -> bool:
+    """Whether this user mounted it, or one whom this user trusts."""
+    return mount.owner in _own_ids() | _trusted_ids()
+
+
 def _own_mounts() -> dict[str, Mount]:
-    """The mounted workspaces of this user, by path."""
+    """The mounted workspaces of this user, and of those whom this user trusts, by path."""
+    found = _all_mounts()
+    own = _own_ids() | _trusted_ids() if found else set()
+    return {path: mount for path, mount in found.items() if mount.owner in own}
+
+
+def _all_mounts() -> dict[str, Mount]:
+    """The mounted workspaces of every user, by path."""
     try:
         with open("/proc/self/mountinfo", "rb") as table:
-            found = parse(table.read())
+            return parse(table.read())
     except OSError:
         return {}  # a sandbox without /proc
-    own = _own_ids() if found else set()
-    return {path: mount for path, mount in found.items() if mount.owner in own}
 
 
 def parse(table: bytes) -> dict[str, Mount]:
@@ -122,6 +146,12 @@ def _own_ids() -> set[int]:
     except (OSError, ValueError):
         pass
     return found
+
+
+def _trusted_ids() -> frozenset[int]:
+    from ckptfs import locating  # late: no other place here needs it
+
+    return locating.trusted_owners()
 
 
 def is_alive(mount: Mount) -> bool:

@@ -56,7 +56,7 @@ def _record(workspace: Workspace, path: str | None) -> Record:
         "mounted": state in (runtime.SERVING, runtime.UNMOUNTING),
         "state": state,
         "store_bytes": _bytes(workspace.store),
-        "directory_exists": path is not None and os.path.lexists(path),
+        "directory_exists": path is not None and not config.is_gone(Path(path)),
     }
 
 
@@ -66,7 +66,9 @@ def _state(workspace: Workspace) -> str:
         return daemon.state
     if not (workspace.store / "data.mdb").exists():
         return "store missing"
-    return "dead" if runtime.is_dead(workspace.path) else "unmounted"
+    if runtime.is_dead(workspace.path):
+        return "dead"
+    return "unmounted" if runtime.foreign_mount(workspace) is None else "covered"
 
 
 def _bytes(store: Path) -> int | None:

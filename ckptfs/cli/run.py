@@ -70,6 +70,7 @@ def run(args: Namespace) -> int:
 def _become(args: Namespace, workspace: Workspace) -> int:
     """Become the command, which keeps our process id, and by it is known to be a harness."""
     if runtime.living(workspace) is None:
+        runtime.require_uncovered(workspace)
         raise NotMounted(workspace.path)
     with Client(workspace) as client:
         client.call("harness", {"pid": os.getpid()})

@@ -87,10 +87,12 @@ def _of_store(workspace: Workspace) -> Record:
     died = _died(workspace)
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
+    other = _other(workspace)
     record = {
         **_place(workspace),
         "mounted": False,
-        "state": "dead" if dead else "unmounted",
+        "state": "dead" if dead else "covered" if other else "unmounted",
+        "other_mount": other,
         "pid": None,
         "died": died,
         "checkpoints": None,
@@ -103,7 +105,7 @@ def _of_store(workspace: Workspace) -> Record:
     try:
         with open_store(workspace.store) as session:
             record.update(session.call("figures"))
-            if not dead and isinstance(session, LocalSession):
+            if not (dead or other) and isinstance(session, LocalSession):
                 record["directory_current"] = session.is_directory_current()
         if not dead:
             record["unsaved"] = None  # the directory may have changed; to look takes a scan
@@ -117,6 +119,14 @@ def _of_store(workspace: Workspace) -> Record:
             raise
         record["store_error"] = error.message
     return record
+
+
+def _other(workspace: Workspace) -> Record | None:
+    """Who has mounted the directory with another history, and with which store."""
+    mount = runtime.foreign_mount(workspace)
+    if mount is None:
+        return None
+    return {"uid": mount.owner, "user": runtime.mounted_by(mount), "store": mount.told_store}
 
 
 def _died(workspace: Workspace) -> Record | None:
@@ -210,6 +220,10 @@ def _state(record: Record) -> str:
     if state == "dead":
         how = "failed" if (record["died"] or {}).get("state") == runtime.FAILED else "died"
         return f"its daemon {how}; `ckptfs mount` or `ckptfs umount` brings it in order"
+    if other := record.get("other_mount"):
+        who = f" by {other['user']}" if other["user"] else ""
+        store = f"the store {other['store']}" if other["store"] else "another store"
+        return f"mounted{who} with {store}, not with this history"
     return state
 
 

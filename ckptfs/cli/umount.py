@@ -157,6 +157,7 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     goes last where we can reach what it covers, so that nobody takes that for current."""
     from ckptfs.daemon import mounts
 
+    runtime.require_uncovered(workspace)
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
     covered = mounts.open_below(workspace.path) if dead and args.write_back else None

@@ -18,6 +18,8 @@ def watch(args: Namespace) -> int:
     daemon = runtime.living(workspace)
     if daemon is None and runtime.is_dead(workspace.path):
         raise DaemonGone(workspace.path, runtime.why_gone(workspace))
+    if daemon is None:
+        runtime.require_uncovered(workspace)
     if daemon is None or daemon.state != runtime.SERVING:
         raise NotMounted(workspace.path)
     with Client(workspace) as client:

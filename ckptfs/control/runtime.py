@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs import locating
 from ckptfs.config import Workspace, data_dir, open_directory, write_atomically
-from ckptfs.errors import RefusedInSandbox
+from ckptfs.errors import MountedByOther, RefusedInSandbox
 from ckptfs.locating import start_ticks as start_ticks
+
+if TYPE_CHECKING:
+    from ckptfs.control_file import Mount
 
 #: The states of a daemon, in the order it goes through them.
 SCANNING = "scanning"
@@ -149,6 +152,35 @@ def _seen_by_mount(workspace: Workspace) -> Daemon | None:
     if mount is None or not mount.is_of(str(workspace.store)) or not control_file.is_alive(mount):
         return None
     return Daemon(0, 0, SERVING, str(workspace.path), 0, "", {})
+
+
+def foreign_mount(workspace: Workspace) -> Mount | None:
+    """The mount that covers the workspace's directory although it is another user's, or of another
+    store: then neither the store nor what is seen there tells what this workspace is now."""
+    from ckptfs import control_file  # late: where there is a daemon, it is not needed
+
+    mount = control_file.foreign_mount(str(workspace.path), str(workspace.store))
+    return None if mount is None or is_dead(workspace.path) else mount
+
+
+def require_uncovered(workspace: Workspace) -> None:
+    """Raises `MountedByOther`."""
+    mount = foreign_mount(workspace)
+    if mount is not None:
+        user = mounted_by(mount)
+        raise MountedByOther(workspace.path, user, mount.told_store, str(workspace.store))
+
+
+def mounted_by(mount: Mount) -> str:
+    """What to call the other user who mounted it; empty if it was this one."""
+    from ckptfs import control_file
+
+    if control_file.is_own(mount):
+        return ""
+    if mount.owner is None:
+        return "another user"
+    name = locating.user_name(mount.owner)
+    return name if name.startswith("user ") else f"user {name}"
 
 
 def require_store(workspace: Workspace) -> Path:

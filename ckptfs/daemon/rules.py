@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from ckptfs import config, locating
+from ckptfs import config, control_file, locating
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, trees
 from ckptfs.daemon import mounts
@@ -172,6 +172,8 @@ def check_not_mounted(path: Path) -> bool:
             by = f"a dead file system of type {mount.fstype}"
         raise AlreadyMounted(path, by=by)
     # Ask the daemon's note before the mount itself: a stopped daemon would never answer.
+    if user := _other_user(path):
+        raise AlreadyMounted(path, user=user)
     workspace = config.lookup(path)
     daemon = runtime.living(workspace) if workspace is not None else None
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
@@ -179,6 +181,12 @@ def check_not_mounted(path: Path) -> bool:
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True
+
+
+def _other_user(path: Path) -> str:
+    """Who, other than the caller, has a workspace mounted at this path."""
+    mount = control_file.foreign_mount(str(path), "")
+    return "" if mount is None else runtime.mounted_by(mount)
 
 
 def _let_unmount(workspace: Workspace, daemon: runtime.Daemon) -> bool:

@@ -40,7 +40,7 @@ _PARENTS_MAX = 64
 def admit(request: Request, peer: Peer) -> Request:
     """The request as it is to be done for this client. Raises `RefusedInSandbox`."""
     if peer.through_mount and request.op not in THROUGH_MOUNT:
-        raise RefusedInSandbox(request.op)
+        raise RefusedInSandbox(request.op, inside=not _has_our_paths(peer))
     if _is_outside_matter(request) and not _has_our_paths(peer):
         raise RefusedInSandbox(request.op)
     pid = request.args.get("pid")

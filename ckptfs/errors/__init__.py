@@ -43,6 +43,7 @@ others import.
     ├── WorkspaceError
     │   ├── WorkspaceUnknown       40
     │   ├── WorkspaceReadOnly      36
+    │   ├── MountedByOther         39
     │   ├── NotMounted             41
     │   ├── CheckpointUnknown      42
     │   ├── WorkspaceNotEmpty      43
@@ -166,6 +167,7 @@ from ckptfs.errors.store import (
 from ckptfs.errors.workspace import (
     Conflict,
     DestinationInvalid,
+    MountedByOther,
     NotMounted,
     OverlappingTrees,
     SettingInvalid,
@@ -198,6 +200,7 @@ __all__ = [
     "Interrupted",
     "MountError",
     "MountFailed",
+    "MountedByOther",
     "MountpointBusy",
     "MountpointError",
     "MountpointInStore",

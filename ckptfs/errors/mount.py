@@ -50,11 +50,17 @@ class AlreadyMounted(MountpointError):
     kind = "already-mounted"
     exit_code = 23
 
-    def __init__(self, path: AnyPath, *, by: str = "ckptfs", pid: int | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, *, by: str = "ckptfs", pid: int | None = None, user: str = ""
+    ) -> None:
+        """``user`` is who mounted a workspace there, if it was not the caller."""
         daemon = f" (process {pid})" if pid is not None else ""
         hint = f"Unmount it first: umount {shell(path)}"
         if by == "ckptfs":
             hint = f"It is ready to use. To unmount it: ckptfs umount {shell(path)}"
+        if user:
+            by += f" of {user}"
+            hint = f"Ask {user}, or unmount it as that user: ckptfs umount {shell(path)}"
         super().__init__(
             f"Cannot mount {show(path)}: {by}{daemon} is already mounted there. "
             "Nothing was changed.",
@@ -232,11 +238,18 @@ class RefusedInSandbox(ControlError):
     kind = "refused-in-sandbox"
     exit_code = 66
 
-    def __init__(self, verb: str, reason: str = "it reaches beyond the workspace") -> None:
-        super().__init__(
-            f"Cannot {verb} from inside a sandbox: {reason}. Nothing was changed.",
-            hint=_IN_SANDBOX.get(verb, "Do it outside of the sandbox."),
-        )
+    def __init__(
+        self, verb: str, reason: str = "it reaches beyond the workspace", *, inside: bool = True
+    ) -> None:
+        """``inside`` is False for one who is in no sandbox, and does not know the store."""
+        where = "from inside a sandbox" if inside else "where the store is not known"
+        hint = _IN_SANDBOX.get(verb, "Do it outside of the sandbox.")
+        if not inside:
+            hint = (
+                "Run it with the HOME and XDG_DATA_HOME that the workspace was mounted with. "
+                "umount(8) and `fusermount3 -u` unmount it with any."
+            )
+        super().__init__(f"Cannot {verb} {where}: {reason}. Nothing was changed.", hint=hint)
 
 
 class ProtocolMismatch(ControlError):

@@ -22,16 +22,18 @@ class WorkspaceUnknown(WorkspaceError):
         above: bool = False,
         mounted: bool = False,
         store: str = "",
+        user: str = "another user",
         hint: str | None = None,
     ) -> None:
         """``mounted`` is said of a workspace that is one, but not of this user's; ``store`` is
-        what is known of where its history is."""
+        what is known of where its history is, and ``user`` of who mounted it."""
         what = f"{show(path)} is not a ckptfs workspace"
         if mounted:
             what = f"{show(path)} is a mounted ckptfs workspace, but not one of yours"
             where = f"Its store is {store}.\n" if store else ""
             hint = (
-                f"{where}Another user mounted it, and works with it.\n"
+                f"{where}It was mounted by {user}: run ckptfs as that user (sudo -u), or, as root "
+                "who trusts all of that store, with --trust-owner.\n"
                 "umount(8) as root unmounts it too, and its daemon writes back."
             )
         elif above:
@@ -39,6 +41,26 @@ class WorkspaceUnknown(WorkspaceError):
         super().__init__(
             f"{what}. Nothing was changed.",
             hint=hint or "Make one with `ckptfs mount DIR`, or name one with -w DIR.",
+        )
+
+
+class MountedByOther(WorkspaceError):
+    """What stands in the workspace's directory now has another history."""
+
+    kind = "mounted-by-other"
+    exit_code = 39
+
+    def __init__(self, path: AnyPath, user: str, store: str, own_store: AnyPath) -> None:
+        """``user`` and ``store`` are what is known of the mount; the user is empty if it is the
+        caller."""
+        with_store = f"the store {show(store)}" if store else "another store"
+        hint = f"To unmount it: umount {shell(path)}"
+        if user:
+            hint = f"Ask {user}, or unmount it as that user: ckptfs umount {shell(path)}"
+        super().__init__(
+            f"Cannot work on {show(path)}: {user or 'you'} mounted it with {with_store}, not with "
+            f"this history, which is in {show(own_store)}. Nothing was changed.",
+            hint=f"{hint}\nWhat is saved can be read meanwhile: list, show ID, diff ID ID.",
         )
 
 

@@ -73,7 +73,7 @@ def test_a_workspace_of_somebody_else(proj: Place) -> None:
     with peer(NOBODY) as nobody:
         told = nobody(_words_of_error, str(proj / "proj"))
     assert f"{proj / 'proj'} is a mounted ckptfs workspace, but not one of yours" in told
-    assert "Another user mounted it" in told and "ckptfs mount" not in told
+    assert "mounted by user " in told and "ckptfs mount" not in told
     assert f"Its store is {proj / 'data' / 'ckptfs' / 'proj-'}" in told
 
 
@@ -84,3 +84,18 @@ def test_who_only_reads_hears_nothing_of_changes(proj: Place) -> None:
     assert "Nothing was changed" in said(
         proj, errors.CheckpointUnknown, "restore", "99", "-w", "proj"
     )
+
+
+def test_one_in_no_sandbox_is_not_told_to_leave_it(place: Place) -> None:
+    """The mount of a long store does not tell it, so that another HOME has only the mount."""
+    (place / "work").mkdir()
+    long = place / ("x" * 200) / ("y" * 100)
+    long.mkdir(parents=True)
+    succeed(place.run("mount", "work", "--store", long))
+    try:
+        other = {"HOME": str(place / "other"), "XDG_DATA_HOME": ""}
+        told = said(place, errors.RefusedInSandbox, "umount", "work", **other)
+        assert "where the store is not known" in told and "XDG_DATA_HOME" in told
+        assert "sandbox" not in told
+    finally:
+        succeed(place.run("umount", "work"))

@@ -64,6 +64,21 @@ def test_every_verb_about_now_says_so(workspace: Workspace) -> None:
     assert tree(workspace.path) == {"file": "x"}
 
 
+def test_what_needs_only_the_store_still_works(workspace: Workspace) -> None:
+    plant(workspace.path, {"file": "x"})
+    succeed(workspace.cli("save", "saved", "-w", workspace.path))
+    plant(workspace.path, {"late": "x"})
+    fsync(workspace.path / "late")
+    workspace.kill()
+    named = ("-w", workspace.path)
+    assert "saved" in succeed(workspace.cli("log", workspace.path / "file", *named)).stdout
+    succeed(workspace.cli("backup", workspace.path.parent / "copy", *named))
+    known = succeed(workspace.cli("workspaces")).stdout
+    assert "dead" in known and "(gone)" not in known
+    workspace.mount()
+    assert tree(workspace.path) == {"file": "x", "late": "x"}
+
+
 def test_so_does_umount(workspace: Workspace) -> None:
     plant(workspace.path, {"file": "x"})
     fsync(workspace.path / "file")

@@ -5,73 +5,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import scratch
+from tests.support import staging
 from tests.support.peer import NOBODY
-
-ROOT = Path(__file__).parents[2]
-
-#: Where mount(8) looks for helpers is compiled into it, so that directory is replaced: by links to
-#: what it has, and our helper. Everyone can reach the interpreter, the packages and this checkout.
-STAGE = r"""
-set -eu
-stage=$1 base=$2 version=$3 packages=$4 project=$5
-mkdir $stage/sbin $stage/base $stage/packages $stage/project $stage/store $stage/work
-mount --bind /usr/sbin $stage/sbin
-mount --bind $base $stage/base
-mount --bind $packages $stage/packages
-mount --bind $project $stage/project
-mount -t tmpfs -o mode=755 none /usr/sbin
-ln -s $stage/sbin/* /usr/sbin/
-helper=/usr/sbin/mount.fuse.ckptfs
-cat >$stage/python <<END
-#!/bin/sh
-export PYTHONPATH=$stage/project:$stage/packages LD_LIBRARY_PATH=$stage/base/lib
-exec $stage/base/bin/python$version "\$@"
-END
-cat >$helper <<END
-#!/bin/sh
-exec $stage/python -c 'from ckptfs.cli.mount_helper import main; raise SystemExit(main())' "\$@"
-END
-chmod 755 $helper $stage/python
-cd $stage
-W=$stage/work S=$stage/store
-ckptfs() { $stage/python -m ckptfs "$@"; }
-flags() { findmnt -n -o OPTIONS $W; }
-"""
+from tests.support.staging import ROOT
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.needs_root]
 
 
-def _run(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in the namespace; what it leaves running there ends with it."""
-    private = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc".split()
-    with scratch() as stage:
-        homes = {name: f"{stage}/{name}" for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME")}
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        places = [stage, sys.base_prefix, version, sysconfig.get_path("purelib"), ROOT]
-        return subprocess.run(
-            [*private, "sh", "-c", STAGE + script, "sh", *map(str, places)],
-            env={**os.environ, **homes, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-
-def _said(script: str) -> list[str]:
-    done = _run(script)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
-
-
 def test_an_fstab_line_mounts_remounts_and_unmounts() -> None:
-    said = _said(r"""
+    said = staging.said(r"""
         echo 1 >$W/file
         line="fuse.ckptfs noexec,nofail,x-mine,allow_other,auto=off,no_write_back 0 0"
         echo "$S $W $line" >fstab
@@ -103,7 +49,7 @@ def test_an_fstab_line_mounts_remounts_and_unmounts() -> None:
 
 
 def test_a_store_or_none_may_be_the_source() -> None:
-    said = _said(r"""
+    said = staging.said(r"""
         echo 1 >$W/file
         mount -t fuse.ckptfs none $W -o ro,allow_suid
         flags
@@ -122,7 +68,7 @@ def test_a_store_or_none_may_be_the_source() -> None:
 
 
 def test_what_mount_cannot_have_is_said_in_words_and_by_its_codes() -> None:
-    done = _run(r"""
+    done = staging.run(r"""
         code() { "$@" >out 2>&1 && echo 0 || echo $?; }
         echo "usage $(code mount -t fuse.ckptfs $S $W -o nonsense) $(head -1 out)"
         echo "sloppy $(code mount -s -t fuse.ckptfs $S $W -o nonsense)"
@@ -138,16 +84,12 @@ def test_what_mount_cannot_have_is_said_in_words_and_by_its_codes() -> None:
 
 
 def test_a_user_mounts_and_unmounts_what_fstab_says_users_may() -> None:
-    said = _said(
-        r"""
-        mknod -m 666 fuse c 10 229
-        mount --bind fuse /dev/fuse
+    said = staging.said(
+        staging.USER
+        + r"""
         echo "$S $W fuse.ckptfs user,noauto 0 0" >fstab
         mount --bind fstab /etc/fstab
-        mkdir home
-        chown {user} home $S $W
-        export HOME=$stage/home XDG_DATA_HOME=$stage/home XDG_CONFIG_HOME=$stage/home
-        as_user="setpriv --reuid {user} --regid {user} --clear-groups"
+        chown {user} $S $W
         $as_user mount $W
         flags
         $as_user umount $W
@@ -160,7 +102,7 @@ def test_a_user_mounts_and_unmounts_what_fstab_says_users_may() -> None:
 
 def test_without_the_helper_the_way_through_mount_fuse3_is_refused() -> None:
     """It adds suid and dev of its own accord."""
-    said = _said(r"""
+    said = staging.said(r"""
         rm /usr/sbin/mount.fuse.ckptfs
         printf '#!/bin/sh\nexec %s -m ckptfs "$@"\n' $stage/python >/usr/sbin/ckptfs
         chmod 755 /usr/sbin/ckptfs
