@@ -18,6 +18,8 @@ from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
 from ckptfs.errors import ControlError, DaemonGone, DaemonSilent, NotMounted
 
 _LOOK_AGAIN = 0.2
+#: Seconds after which a daemon that was detached still has somebody who keeps it.
+_DETACHED_PATIENCE = 2.0
 #: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
 _IDLE_LOOKS = 3
 
@@ -48,10 +50,23 @@ def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Rec
     daemon = runtime.living(workspace)
     if daemon is None:
         return _finish_alone(workspace, args, show)
+    if daemon.state == runtime.DETACHED and not args.force:
+        daemon = _now_or_soon(workspace, daemon)
     if daemon.state in (runtime.UNMOUNTING, runtime.WRITING_BACK):
         with _interruptible(workspace):
             return _await_end(workspace, daemon, args, show)
     return _ask(workspace, daemon, args, show)
+
+
+def _now_or_soon(workspace: Workspace, detached: runtime.Daemon) -> runtime.Daemon:
+    """What a daemon does that waited for the last open file: often nobody has one, and it is about
+    to end."""
+    deadline = time.monotonic() + _DETACHED_PATIENCE
+    while not runtime.wait_for_end(detached, _LOOK_AGAIN):
+        now = runtime.living(workspace)
+        if now is not None and (now.state != runtime.DETACHED or time.monotonic() > deadline):
+            return now
+    return detached._replace(state=runtime.WRITING_BACK)  # it has, and has ended since
 
 
 def _ask(
