@@ -58,13 +58,13 @@ def require_store(directory: StoreDirectory) -> int:
             raise errors.NotAStore(path)
         directory.require_closed()
         directory.lock(make=False)
-        if is_unfinished(directory):
-            raise errors.NotAStore(path, "the making of it was interrupted", hint=_UNFINISHED)
-        version = _version(directory)
+        version = None if _never_written(directory) else _version(directory)
     except OSError as error:
         raise refusal(path, error) from error
     except lmdb.Error as error:
         raise not_lmdb(path, error) from error
+    if version is None and is_unfinished(directory):
+        raise errors.NotAStore(path, "the making of it was interrupted", hint=_UNFINISHED)
     if version is None:
         raise errors.NotAStore(path)
     return version
@@ -112,11 +112,17 @@ def is_unfinished(directory: StoreDirectory) -> bool:
     try:
         if not directory.has(DATA_FILE):
             return False
-        if not os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size:
+        if _never_written(directory):
             return True
         return _version(directory) is None and _is_blank(directory.files)
     except (OSError, lmdb.Error, errors.StoreError):
         return False
+
+
+def _never_written(directory: StoreDirectory) -> bool:
+    """Whether the data file is empty, and nobody has used the store, which leaves more files."""
+    size = os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
+    return size == 0 and directory.names() <= {DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE}
 
 
 def _version(directory: StoreDirectory) -> int | None:
