@@ -13,11 +13,12 @@ from __future__ import annotations
 import _thread
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfs import notices
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
@@ -49,22 +50,6 @@ __all__ = [
     "prepare_directory",
     "remove_store",
 ]
-
-
-def _log_conflicts(record: Record) -> None:
-    import logging  # late: conflicts are rare
-
-    for found in record["conflicts"]:
-        logging.getLogger(__name__).warning(
-            "%r changed on both sides; the version from outside is kept as %r",
-            found["path"],
-            found["kept_as"],
-        )
-
-
-#: Hears of what the directory and the workspace both changed, as the record of a pass without
-#: anything else to remark on. The scan that meets a conflict settles it, so nobody else will tell.
-on_conflicts: Callable[[Record], None] = _log_conflicts
 
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
 PATIENCE = 10.0
@@ -157,7 +142,7 @@ def _tell_conflicts(*passes: SyncResult) -> None:
 
     for result in passes:
         if result.conflicts:
-            on_conflicts({**result_record(result), "skipped": [], "skipped_count": 0})
+            notices.on_conflicts({**result_record(result), "skipped": [], "skipped_count": 0})
 
 
 def _left_by(op: str) -> str:

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ckptfs import connect, locating
+from ckptfs import locating, notices
 from ckptfs.cli import screen
 from ckptfs.errors import CkptfsError, SystemRefused, UsageError
 
@@ -52,7 +52,7 @@ def _run(words: list[str]) -> int:
         args = make_parser(words).parse_args(words)
         doing = args.verb
         _trust(args.trust_owner)
-        connect.on_conflicts = _remark_conflicts
+        notices.on_conflicts = _remark_conflicts
         return verb(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
