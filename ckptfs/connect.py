@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ckptfs import notices
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
@@ -28,6 +29,7 @@ from ckptfs.errors import (
     NotAStore,
     RefusedInSandbox,
     StoreInUse,
+    StoreMissing,
     WorkspaceUnknown,
     WriteBackIncomplete,
 )
@@ -35,23 +37,19 @@ from ckptfs.errors import (
 if TYPE_CHECKING:
     from ckptfs.service import Service
     from ckptfs.store import Store
+    from ckptfs.sync import SyncResult
     from ckptfs.sync.results import Skipped
 
 __all__ = [
     "LocalSession",
     "Session",
+    "has_store",
     "new_store",
     "open_store",
     "open_workspace",
     "prepare_directory",
     "remove_store",
 ]
-
-#: What stands in the directory of a store, and how the names of the rest begin.
-_OF_A_STORE = frozenset(
-    {"journal", "heap", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
-)
-_BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 
 #: What is about now, but about the store where a daemon died: that has more than the directory.
 _OF_THE_STORE = frozenset({"log", "backup"})
@@ -103,7 +101,7 @@ class LocalSession:
         with _directory(self._below, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
                 return perform(self._service, op, args or {}, progress)
-            self._service.catch_up(dir_fd)
+            _tell_conflicts(*self._service.catch_up(dir_fd))
             if op not in CHANGES_FILES:
                 return perform(self._service, op, args or {}, progress)
             return self._move(dir_fd, op, args or {}, progress)
@@ -131,11 +129,12 @@ class LocalSession:
             if service.fs.head is head:
                 service.owe_below(False)
             else:
-                service.write_back(dir_fd)
+                _tell_conflicts(service.write_back(dir_fd))
             raise
-        left = service.write_back(dir_fd).skipped
-        if left:
-            raise _incomplete(self._below, left)
+        written = service.write_back(dir_fd)
+        _tell_conflicts(written)
+        if written.skipped:
+            raise _incomplete(self._below, written.skipped)
         return result
 
     def is_directory_current(self) -> bool:
@@ -147,7 +146,15 @@ class LocalSession:
         self._service.add_excluded(exclude)
         with _directory(path, self._service.fs.store.path) as dir_fd:
             if dir_fd is not None:
-                self._service.settle_in(dir_fd, path, keep_first=keep_first)
+                _tell_conflicts(*self._service.settle_in(dir_fd, path, keep_first=keep_first))
+
+
+def _tell_conflicts(*passes: SyncResult) -> None:
+    from ckptfs.control.verbs import result_record
+
+    for result in passes:
+        if result.conflicts:
+            notices.on_conflicts({**result_record(result), "skipped": [], "skipped_count": 0})
 
 
 def _left_by(op: str) -> str:
@@ -277,6 +284,12 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
             # It may come in the middle of a change: what was committed is whole.
             store.close(commit=False)
             raise
+        except OSError as error:
+            gone = not path.exists()
+            store.close(commit=not gone)
+            if gone:
+                raise StoreMissing(path) from error
+            raise
         except BaseException:
             store.close()
             raise
@@ -289,22 +302,35 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
 def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession]:
     """A session with a store made for it; if the session fails, the store goes again. ``below`` is
     its workspace's directory."""
-    import shutil
-
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
-    from ckptfs.store import Store
+    from ckptfs.store import making
 
-    existed = path.exists()
-    store = Store.create(path)
     try:
-        yield LocalSession(Service(Filesystem(store)), below)
-    except BaseException:
-        store.close(commit=False)
-        if not existed:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    store.close()
+        with making.new_store(path) as store:
+            yield LocalSession(Service(Filesystem(store)), below)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_left_without_store(below)) from None
+
+
+def _left_without_store(below: Path | None) -> str:
+    """What an interrupt leaves of a workspace whose store went again."""
+    try:
+        written = below is not None and bool(os.listdir(below))
+    except OSError:
+        written = False
+    if not written:
+        return "Stopped. Nothing was changed."
+    return f"Stopped. What was written to {below} so far stays there, without a history."
+
+
+def has_store(path: Path) -> bool:
+    """Whether there is a store to open, and not at most what an interrupt left of making one."""
+    if not (path / "data.mdb").exists():
+        return False
+    from ckptfs.store import making
+
+    return making.is_made(path)
 
 
 def remove_store(path: Path) -> list[str]:
@@ -312,31 +338,17 @@ def remove_store(path: Path) -> list[str]:
     own, which stays; a directory without a store in it is not touched at all."""
     from contextlib import closing
 
-    from ckptfs.store import opening
+    from ckptfs.store import making, opening
     from ckptfs.store.directory import DATA_FILE
 
     with closing(opening.existing(path)) as directory:
         if not directory.has(DATA_FILE):
             raise NotAStore(path)
         opening.lock(directory)
-        left = _empty(directory.files)
+        left = making.remove_files(directory.files)
     if not left:
         os.rmdir(path)
     return left
-
-
-def _empty(files: Path) -> list[str]:
-    """Delete what is a store's own in its directory; the names of the rest."""
-    import shutil
-
-    for entry in list(os.scandir(files)):
-        if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
-    return sorted(os.listdir(files))
 
 
 def prepare_directory(
@@ -350,7 +362,7 @@ def prepare_directory(
     ``keep_first``, the first checkpoint. ``exclude`` are patterns to keep out of history."""
     from ckptfs import config, locating
 
-    if not (workspace.store / "data.mdb").exists():
+    if not has_store(workspace.store):
         with new_store(workspace.store) as fresh:
             fresh.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     else:

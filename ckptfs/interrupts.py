@@ -6,10 +6,13 @@ left: while it only reads (`stoppable`), or between two steps that each leave ev
 (`stoppable_between`). Loops that read ask with `check` or `checked`, loops that change something
 with `between`. Elsewhere asking does nothing, so code that reads for others need not know whether
 it may be left: a restore that has begun its transaction reads, too, and comes to its end.
+
+A signal to this process itself may come anywhere; what must not be left half done is `deferred`.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from _thread import _local
 from collections.abc import Callable, Iterable, Iterator
@@ -102,6 +105,28 @@ def _checked(items: Iterable[T]) -> Iterator[T]:
         if not number % _STRIDE:
             check()
         yield item
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let a signal that raises, as Ctrl-C does, wait for the end of a short step."""
+    came: list[int] = []
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                before[number] = handler
+                signal.signal(number, lambda met, frame: came.append(met))
+    except ValueError:
+        before.clear()  # only the main thread has handlers, and only there they raise
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _look() -> None:

@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from ckptfs import locating
+from ckptfs import locating, notices
 from ckptfs.cli import screen
 from ckptfs.errors import CkptfsError, SystemRefused, UsageError
 
@@ -52,6 +52,7 @@ def _run(words: list[str]) -> int:
         args = make_parser(words).parse_args(words)
         doing = args.verb
         _trust(args.trust_owner)
+        notices.on_conflicts = _remark_conflicts
         return verb(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
@@ -73,6 +74,13 @@ def _run(words: list[str]) -> int:
             raise
         screen.failure(_fault(error), as_json=as_json)
         return CkptfsError.exit_code
+
+
+def _remark_conflicts(record: screen.Record) -> None:
+    from ckptfs.cli import report
+
+    for line in report.remarks(record):
+        screen.note(line)
 
 
 def _require_own_helper(words: list[str]) -> None:

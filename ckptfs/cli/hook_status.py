@@ -1,4 +1,4 @@
-"""`ckptfs hook status`: which agents are on this machine, what is installed, who called last."""
+"""`ckptfs hook status`: which agents are here, what is installed, who called last."""
 
 from __future__ import annotations
 
@@ -12,17 +12,29 @@ from ckptfs.cli.hook_settings import command, project_of, read
 from ckptfs.cli.screen import Record
 from ckptfs.errors import AgentSettingsInvalid, UsageError
 from ckptfs.hook import settings
-from ckptfs.hook.agents import Agent, files_of, found
+from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 
 def status(args: Namespace) -> int:
     if args.subject is not None:
         raise UsageError("Cannot show the status of hooks: it takes no name.")
     project = project_of(args)
-    agents = [_of_agent(agent, project) for agent in found()]
+    here = {agent.name for agent in found()}
+    agents = [
+        record
+        for record in (_of_agent(agent, project) for agent in AGENTS.values())
+        if record["agent"] in here or _is_installed(record)
+    ]
     text = "\n".join(_lines(agents)) or "No agent was found on this machine."
     screen.result({"project": str(project), "agents": agents}, text, as_json=args.json)
     return 0
+
+
+def _is_installed(record: Record) -> bool:
+    """Whether our hook is in the agent's settings, wherever the agent itself runs."""
+    return any(
+        record[scope]["state"] not in ("none", "unreadable") for scope in ("project", "user")
+    )
 
 
 def _of_agent(agent: Agent, project: Path) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from argparse import Namespace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
-from ckptfs.errors import UsageError
+from ckptfs.errors import RefusedInSandbox, SettingInvalid, StoreReadOnly, UsageError
 from ckptfs.history import settings
 
 #: What a daemon has to hear of at once; it reads the others when it needs them.
@@ -26,7 +27,7 @@ def config(args: Namespace) -> int:
     user = places.settings_file()
     own = user if args.for_all else runtime.require_store(place.workspace(args)) / settings.FILE
     if args.value is not None or args.unset:
-        settings.store(own, args.key, args.value)
+        _store(own, args)
         if args.key == _PATTERNS and not args.for_all:
             _apply(place.workspace(args))
     files = [user] if args.for_all else [user, own]
@@ -40,6 +41,20 @@ def config(args: Namespace) -> int:
         if reason := found.refused.get(name):
             screen.note(f"{name} is set to a command that is not run: {screen.safe(reason)}.")
     return 0
+
+
+def _store(file: Path, args: Namespace) -> None:
+    try:
+        settings.store(file, args.key, args.value)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        if args.for_all:
+            raise SettingInvalid(args.key, "its file system is read-only", file) from None
+        if runtime.living(place.workspace(args)) is None:
+            raise StoreReadOnly(file.parent) from None
+        # Its daemon writes to it, so it is read-only only for us.
+        raise RefusedInSandbox("change the settings", "the store is read-only there") from None
 
 
 def _apply(workspace: Workspace) -> None:

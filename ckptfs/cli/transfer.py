@@ -9,7 +9,7 @@ from ckptfs import config, locating
 from ckptfs.cli import place, report, screen
 from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
-from ckptfs.connect import Session, new_store, open_workspace
+from ckptfs.connect import Session, has_store, new_store, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.trees import check_apart, check_dest, check_source
 from ckptfs.errors import UsageError, WorkspaceNotEmpty, WorkspaceUnknown
@@ -59,7 +59,7 @@ def _import_target(args: Namespace) -> Workspace:
 
 
 def _filling(target: Workspace) -> AbstractContextManager[Session]:
-    if (target.store / "data.mdb").exists():
+    if has_store(target.store):
         return open_workspace(target)
     return new_store(target.store, below=None if target.path == target.store else target.path)
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from ckptfs.control.protocol import (
+    Answer,
     Record,
     decode_answer,
     encode_error,
@@ -73,9 +74,7 @@ class PipeAnnouncer:
                 os.write(self._descriptor, line)
 
     def _close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._descriptor = _close(self._descriptor)
 
 
 def launch(
@@ -91,42 +90,71 @@ def launch(
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        _become_daemon(life, writing, listening=progress is not None)  # never returns
-    os.close(writing)
-    os.waitpid(child, 0)
     with open(reading, "rb") as lines:
-        return _follow(lines, progress, ended)
+        start = _Start(lines)
+        try:
+            child = os.fork()
+            if child == 0:
+                _become_daemon(life, writing, listening=progress is not None)  # never returns
+            writing = _close(writing)
+            os.waitpid(child, 0)
+            return start.follow(progress, ended)
+        except KeyboardInterrupt:
+            _close(writing)  # or the pipe would never end
+            raise KeyboardInterrupt(start.stop()) from None
 
 
-def _follow(
-    lines: Iterator[bytes],
-    progress: Callable[[Record], None] | None,
-    ended: Callable[[], CkptfsError],
-) -> Record:
-    pid = 0
-    try:
-        for line in lines:
-            answer = decode_answer(line)
+def _close(descriptor: int) -> int:
+    """Close it if it is open; returns one that is not."""
+    if descriptor >= 0:
+        with suppress(OSError):
+            os.close(descriptor)
+    return -1
+
+
+class _Start:
+    """What a daemon says of its start, as its parent hears it."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+        self._pid = 0
+        self._is_ready = False
+
+    def follow(
+        self, progress: Callable[[Record], None] | None, ended: Callable[[], CkptfsError]
+    ) -> Record:
+        for answer in self._answers():
             if answer.error is not None:
                 raise answer.error
             if answer.result is not None:
                 return answer.result
-            if answer.progress is not None:
-                pid = answer.progress.get("pid", pid)
-                if progress is not None:
-                    progress(answer.progress)
-    except KeyboardInterrupt:
-        # The daemon left our terminal, so the interrupt reached only us: pass it on, then wait
-        # for the end of the pipe, that is until it has cleaned up.
-        if pid:
+            if answer.progress is not None and progress is not None:
+                progress(answer.progress)
+        raise ended()
+
+    def stop(self) -> str:
+        """Pass an interrupt on: the daemon left our terminal, so it reached only us. Waits for the
+        end of the pipe, that is until the daemon has cleaned up; returns what became of it."""
+        told = self._terminate()
+        for _ in self._answers():
+            told = told or self._terminate()
+        if self._is_ready:
+            return "Stopped. It was mounted already, and is unmounted again."
+        return "Stopped. Nothing was mounted; a store that was made for it is gone again."
+
+    def _terminate(self) -> bool:
+        if self._pid:
             with suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
-            for _ in lines:
-                pass
-        raise
-    raise ended()
+                os.kill(self._pid, signal.SIGTERM)
+        return bool(self._pid)
+
+    def _answers(self) -> Iterator[Answer]:
+        for line in self._lines:
+            answer = decode_answer(line)
+            if answer.progress is not None:
+                self._pid = answer.progress.get("pid", self._pid)
+            self._is_ready = self._is_ready or answer.result is not None
+            yield answer
 
 
 def _become_daemon(life: Callable[[Announcer], None], writing: int, *, listening: bool) -> None:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from ckptfs import __version__, config, locating
@@ -44,7 +43,7 @@ from ckptfs.errors import (
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
-from ckptfs.store import Store
+from ckptfs.store import Store, making
 from ckptfs.sync import SyncResult, below
 
 log = logging.getLogger(__name__)
@@ -300,26 +299,18 @@ def _save_from_gone(
 def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
-    existed, new = path.exists(), not (path / "data.mdb").exists()
+    if not making.is_made(path):
+        with making.new_store(path, keep=lambda: announcer.is_ready) as store:
+            yield store
+        return
     # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
-    store = Store.create(path) if new else Store.open(path, doubt=True)
+    store = Store.open(path, doubt=True)
     try:
         yield store
     except BaseException:
         store.close(commit=False)
-        if new and not announcer.is_ready:
-            _remove_store(path, keep_directory=existed)
         raise
     store.close()
-
-
-def _remove_store(path: Path, *, keep_directory: bool) -> None:
-    if not keep_directory:
-        shutil.rmtree(path, ignore_errors=True)
-        return
-    for entry in path.iterdir():
-        with suppress(OSError):
-            entry.unlink()
 
 
 @contextmanager

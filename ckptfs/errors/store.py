@@ -29,10 +29,14 @@ class NotAStore(StoreError):
     kind = "not-a-store"
     exit_code = 11
 
-    def __init__(self, path: AnyPath, reason: str = "it is not a ckptfs store") -> None:
+    def __init__(
+        self, path: AnyPath, reason: str = "it is not a ckptfs store", *, hint: str | None = None
+    ) -> None:
         super().__init__(
             f"Cannot open store {show(path)}: {reason}. Nothing was changed.",
-            hint="Name an empty or absent directory for a new store, or an existing store.",
+            hint="Name an empty or absent directory for a new store, or an existing store."
+            if hint is None
+            else hint,
         )
 
 

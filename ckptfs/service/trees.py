@@ -65,12 +65,13 @@ def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> S
     return result
 
 
-def catch_up(service: Service, dir_fd: int) -> None:
+def catch_up(service: Service, dir_fd: int) -> list[SyncResult]:
     """Take in what changed in a directory that is not mounted, and finish what a process that
-    was killed still owed to it."""
-    service.take_in(dir_fd)
+    was killed still owed to it. Returns what came of each pass."""
+    passes = [service.take_in(dir_fd)]
     if service.owes_below():
-        service.write_back(dir_fd)
+        passes.append(service.write_back(dir_fd))
+    return passes
 
 
 def owes_below(service: Service) -> bool:
@@ -86,14 +87,15 @@ def owe_below(service: Service, owed: bool = True) -> None:
         service.fs.store.facts.delete(_OWED_BELOW)
 
 
-def settle_in(service: Service, dir_fd: int, path: Path, *, keep_first: bool = True) -> None:
+def settle_in(
+    service: Service, dir_fd: int, path: Path, *, keep_first: bool = True
+) -> list[SyncResult]:
     """Take a directory that stays unmounted for the workspace. Its first state becomes a
-    checkpoint, unless the caller is about to take one."""
+    checkpoint, unless the caller is about to take one. Returns what came of each pass."""
     if keep_first and not service.checkpoints():
-        service.bring_in(dir_fd, path)
-    else:
-        _meet(service, dir_fd, path)
-        service.catch_up(dir_fd)
+        return [service.bring_in(dir_fd, path)]
+    _meet(service, dir_fd, path)
+    return service.catch_up(dir_fd)
 
 
 def bring_in(

@@ -23,6 +23,8 @@ from ckptfs.store.pages import Pages
 
 #: Why no store is made in a directory.
 _TAKEN = "it exists and is not empty"
+#: What to do about a store with nothing in it, not even the version of its format.
+_UNFINISHED = "Nothing is in it yet: `ckptfs mount` or `ckptfs import` takes it over."
 
 #: The table in which the version of the format stands, and where.
 META = b"meta"
@@ -56,11 +58,13 @@ def require_store(directory: StoreDirectory) -> int:
             raise errors.NotAStore(path)
         directory.require_closed()
         directory.lock(make=False)
-        version = _version(directory)
+        version = None if _never_written(directory) else _version(directory)
     except OSError as error:
         raise refusal(path, error) from error
     except lmdb.Error as error:
         raise not_lmdb(path, error) from error
+    if version is None and is_unfinished(directory):
+        raise errors.NotAStore(path, "the making of it was interrupted", hint=_UNFINISHED)
     if version is None:
         raise errors.NotAStore(path)
     return version
@@ -106,10 +110,19 @@ def lock(directory: StoreDirectory) -> None:
 def is_unfinished(directory: StoreDirectory) -> bool:
     """Whether the making of a store was interrupted here before there was anything in it."""
     try:
-        known = directory.has(DATA_FILE)
-        return known and _version(directory) is None and _is_blank(directory.files)
+        if not directory.has(DATA_FILE):
+            return False
+        if _never_written(directory):
+            return True
+        return _version(directory) is None and _is_blank(directory.files)
     except (OSError, lmdb.Error, errors.StoreError):
         return False
+
+
+def _never_written(directory: StoreDirectory) -> bool:
+    """Whether the data file is empty, and nobody has used the store, which leaves more files."""
+    size = os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
+    return size == 0 and directory.names() <= {DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE}
 
 
 def _version(directory: StoreDirectory) -> int | None:
@@ -189,6 +202,8 @@ def _foreign_files(directory: StoreDirectory) -> bool:
 
 
 def refusal(path: Path, error: OSError) -> errors.StoreError:
+    if error.errno == errno.ENOENT and not path.exists():
+        return errors.StoreMissing(path)  # it went away under us
     if error.errno == errno.EROFS:
         return errors.StoreReadOnly(path)
     if error.errno == errno.ENOSPC:
@@ -210,6 +225,8 @@ def opening_failed(
 
 
 def not_lmdb(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if not path.exists():
+        return errors.StoreMissing(path)
     if isinstance(error, lmdb.DiskError):
         return errors.StoreFull(path, str(error))
     if isinstance(error, lmdb.ReadonlyError):

@@ -83,6 +83,18 @@ def test_the_same_store_with_and_without_a_mount(plain: CheckpointService, work:
     assert [str(item["id"]) for item in listed["checkpoints"]] == [x.id for x in plain.list()]
 
 
+def test_what_both_sides_changed_is_logged_by_the_call_that_meets_it(
+    work: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (work / "both").write_text("base")
+    succeed(ckptfs("mount", work))
+    (work / "both").write_text("from the mount")
+    succeed(ckptfs("umount", "--no-write-back", work))
+    (work / "both").write_text("from below, longer")
+    CheckpointService(work, config=PLAIN).save("now")
+    assert "'both' changed on both sides; the version from outside is kept as" in caplog.text
+
+
 def test_the_command_line_on_a_plain_directory(base: Path, work: Path) -> None:
     def run(*words: str | Path) -> dict[str, object]:
         done = succeed(ckptfs(*words, "-w", work, "--no-mount", "--json"))

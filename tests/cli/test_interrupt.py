@@ -16,7 +16,7 @@ import pytest
 
 from ckptfs import config
 from ckptfs.control.client import Client
-from tests.support.mounting import HAVE_FUSE, Workspace, scratch, workspace
+from tests.support.mounting import HAVE_FUSE, Workspace, is_mounted, scratch, succeed, workspace
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
@@ -183,3 +183,50 @@ def test_an_interrupt_in_a_store_that_nobody_serves_leaves_it_whole() -> None:
             _, stderr = client.communicate(timeout=30)
             assert "Traceback" not in stderr
             made.check()
+
+
+@pytest.mark.parametrize("verb", ["import", "mount"])
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.02])
+def test_an_interrupt_while_the_store_is_made_leaves_none(verb: str, delay: float) -> None:
+    with scratch() as base:
+        made = Workspace(base)
+        made.path.mkdir()
+        (base / "source").mkdir()
+        for number in range(300):
+            (base / "source" / f"f{number}").write_text(f"{number}\n")
+        words = {
+            "import": ("import", base / "source", "--store", made.store),
+            "mount": ("mount", made.path, "--from", base / "source", "--store", made.store),
+        }[verb]
+        client = subprocess.Popen(
+            [sys.executable, "-m", "ckptfs", *map(str, words)],
+            env={**os.environ, **made.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(made.store.exists, "it begins to make the store")
+        time.sleep(delay)
+        client.send_signal(signal.SIGINT)
+        _, stderr = client.communicate(timeout=30)
+        if client.returncode == 130 and "already" not in stderr:
+            assert stderr.startswith("ckptfs: Stopped. Nothing was ")
+            assert not made.store.exists()
+            succeed(made.cli(*words))
+        if is_mounted(made.path):
+            succeed(made.cli("umount", made.path))
+
+
+@pytest.mark.parametrize("verb", ["import", "mount"])
+def test_what_a_power_cut_left_of_making_a_store_is_taken_over(verb: str) -> None:
+    with scratch() as base:
+        made = Workspace(base)
+        made.path.mkdir()
+        made.store.mkdir(mode=0o700)
+        (made.store / "data.mdb").touch(mode=0o600)
+        words = ("import", made.path) if verb == "import" else ("mount", made.path)
+        refused = made.cli("check", "--store", made.store)
+        assert "the making of it was interrupted" in refused.stderr
+        succeed(made.cli(*words, "--store", made.store))
+        if verb == "mount":
+            succeed(made.cli("umount", made.path))

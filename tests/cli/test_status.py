@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
+from ckptfs.connect import open_store
+from ckptfs.errors import StoreMissing
 from tests.support.mounting import HAVE_FUSE, Workspace, succeed
 from tests.support.trees import fsync
 
@@ -48,3 +52,17 @@ def test_very_much_is_not_counted(workspace: Workspace) -> None:
         (workspace.path / str(number)).touch()
     assert workspace.status()["unsaved"] is None
     assert told(workspace).startswith("thousands")
+
+
+def test_a_store_that_goes_away_while_it_is_asked_is_missing(workspace: Workspace) -> None:
+    """Whoever deletes a store may do it between its opening and the question."""
+    workspace.mount()
+    workspace.umount()
+
+    def ask() -> None:
+        with open_store(workspace.store) as session:
+            shutil.rmtree(workspace.store)
+            session.call("figures")
+
+    with pytest.raises(StoreMissing):
+        ask()

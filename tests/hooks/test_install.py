@@ -270,6 +270,15 @@ def test_the_status_tells_who_called_last(home: Home) -> None:
     assert "never" not in home.hook("status").stdout
 
 
+@pytest.mark.parametrize("scope", ["--project", "--user"])
+def test_the_status_has_what_is_installed_for_an_agent_that_is_not_here(
+    home: Home, scope: str
+) -> None:
+    home.json("install", "claude", "--yes", scope)
+    (found,) = home.json("status")["agents"]
+    assert (found["agent"], found[scope.lstrip("-")]["state"]) == ("claude", "current")
+
+
 def test_without_any_agent_the_status_says_so(home: Home) -> None:
     assert home.hook("status").stdout == "No agent was found on this machine.\n"
 

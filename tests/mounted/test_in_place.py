@@ -409,6 +409,28 @@ def test_after_a_crash_where_both_changed_both_are_kept_and_it_says_so(over: Mak
     assert tree(workspace.path) == content
 
 
+@pytest.mark.parametrize(
+    "words", [("diff", "--stat"), ("restore", "0", "--dry-run"), ("export", "out"), ("save",)]
+)
+def test_the_verb_that_meets_a_conflict_before_the_mount_says_so(
+    over: Make, words: tuple[str, ...]
+) -> None:
+    workspace = over({"both": "base"})
+    workspace.mount()
+    (workspace.path / "both").write_text("from the mount")
+    succeed(workspace.cli("umount", "--no-write-back", workspace.path))
+    (workspace.path / "both").write_text("from below, longer")
+    words = tuple(str(workspace.path.parent / word) if word == "out" else word for word in words)
+    said = succeed(workspace.cli(*words, "-w", workspace.path)).stderr
+    line = "both changed on both sides; the version from outside is kept as both.below.\n"
+    assert line in said
+    again = succeed(workspace.cli("diff", "--stat", "-w", workspace.path)).stderr
+    assert "both sides" not in again
+    workspace.mount()
+    assert tree(workspace.path) == {"both": "from the mount", "both.below": "from below, longer"}
+    workspace.umount()
+
+
 def test_after_a_crash_equal_changes_on_both_sides_are_no_conflict(over: Make) -> None:
     workspace = over({"file": "base"})
     workspace.mount()

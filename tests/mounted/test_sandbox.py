@@ -250,6 +250,12 @@ def test_the_command_line_says_what_to_do_instead(outside: Workspace) -> None:
     assert "is already mounted there" in already.stderr
 
 
+def test_settings_are_not_changed_from_inside(outside: Workspace) -> None:
+    said = refused(cli(READ_ONLY, outside, "config", "retention.max_checkpoints", "7"))
+    assert "Cannot change the settings from inside a sandbox" in said
+    assert "Nothing was changed." in said and "outside of the sandbox" in said
+
+
 def test_a_part_of_a_workspace_is_not_enough(outside: Workspace) -> None:
     part = outside.path / "part"
     part.mkdir()

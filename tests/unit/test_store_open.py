@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import lmdb
 import pytest
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.store import Store, check
+from ckptfs.store import Store, check, making
 from ckptfs.store.format import FORMAT_VERSION, pack_u32
 from tests.direct import get, put
 from tests.support.mounting import scratch
@@ -369,3 +372,63 @@ def test_a_making_that_was_interrupted_can_be_repeated(memory: Path) -> None:
     lmdb.open(os.fspath(path), map_size=1 << 24).close()
     Store.create(path).close()
     Store.open(path).close()
+
+
+def _interrupted_at(moment: int, path: Path) -> bool:
+    """Make a store, with an interrupt at one of the lines that make it; whether it came so far."""
+    left = moment
+
+    def at_line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if event == "line" and "/ckptfs/store/" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return at_line
+
+    before = sys.gettrace()
+    sys.settrace(at_line)
+    try:
+        with making.new_store(path):
+            sys.settrace(before)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_an_interrupt_at_any_moment_leaves_nothing_of_a_new_store(
+    memory: Path, existed: bool
+) -> None:
+    path = memory / "store"
+    moment = 1
+    while True:
+        shutil.rmtree(path, ignore_errors=True)
+        if existed:
+            path.mkdir()
+        if not _interrupted_at(moment, path):
+            break
+        assert path.exists() == existed, f"moment {moment}"
+        assert not existed or os.listdir(path) == [], f"moment {moment}"
+        moment += 1 + moment // 20
+    assert moment > 50
+    Store.open(path).close()
+
+
+@pytest.mark.parametrize("size", [0, None])
+def test_what_a_power_cut_left_of_a_new_store_is_no_store_yet(
+    memory: Path, size: int | None
+) -> None:
+    path = memory / "store"
+    path.mkdir(mode=0o700)
+    lmdb.open(os.fspath(path), map_size=1 << 20, mode=0o600).close()
+    if size is not None:
+        os.truncate(path / "data.mdb", size)
+    with pytest.raises(errors.NotAStore, match="the making of it was interrupted") as refused:
+        Store.open(path)
+    assert "takes it over" in refused.value.hint
+    assert not making.is_made(path)
+    Store.create(path).close()
+    assert making.is_made(path)
