@@ -15,11 +15,21 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
-from ckptfs.errors import ControlError, DaemonGone, DaemonSilent, NotMounted
+from ckptfs.errors import (
+    ControlError,
+    DaemonGone,
+    DaemonSilent,
+    NotMounted,
+    StoreGone,
+    StoreMissing,
+)
+from ckptfs.errors.base import shell
 
 _LOOK_AGAIN = 0.2
 #: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
 _IDLE_LOOKS = 3
+#: Seconds in which a daemon that has failed says why, after it has uncovered the directory.
+_NOTE_PATIENCE = 2.0
 
 
 def umount(args: Namespace) -> int:
@@ -47,6 +57,8 @@ def _interruptible(workspace: Workspace) -> Iterator[None]:
 def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
     daemon = runtime.living(workspace)
     if daemon is None:
+        if runtime.store_is_gone(workspace):
+            return _end_without_store(workspace, args)
         return _finish_alone(workspace, args, show)
     if daemon.state in (runtime.UNMOUNTING, runtime.WRITING_BACK):
         with _interruptible(workspace):
@@ -157,6 +169,7 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     goes last where we can reach what it covers, so that nobody takes that for current."""
     from ckptfs.daemon import mounts
 
+    died = runtime.left_behind(workspace) is not None
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
     covered = mounts.open_below(workspace.path) if dead and args.write_back else None
@@ -171,7 +184,48 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)
-    return {"daemon": "dead", "cleared": dead, **(ended or {"write_back": None})}
+    daemon = "dead" if dead or died else "ended before"
+    return {"daemon": daemon, "cleared": dead, **(ended or {"write_back": None})}
+
+
+def _end_without_store(workspace: Workspace, args: Namespace) -> Record:
+    """The store was deleted or moved away. A daemon that still serves has met that by now: it
+    brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
+    any more, so only --force or --no-write-back take it away."""
+    from ckptfs.daemon import mounts
+
+    covered = mounts.is_covered(workspace.path)
+    mounted = covered and not _uncovered_by_daemon(workspace, args)
+    if mounted and (args.force or not args.write_back):
+        mounts.unmount(workspace.path, detach=True)
+        return {"daemon": "dead", "cleared": True, "store_gone": True}
+    if reason := runtime.wait_for_failure(workspace, _NOTE_PATIENCE if covered else 0.0):
+        gone = StoreGone(workspace.store)
+        gone.message = reason
+        raise gone
+    uncovers = f"`ckptfs umount --force {shell(workspace.path)}` uncovers the directory as it is."
+    raise StoreMissing(workspace.store, hint=uncovers if mounted else None)
+
+
+def _uncovered_by_daemon(workspace: Workspace, args: Namespace) -> bool:
+    """Wait while a daemon that has lost its store brings the directory up to date; whether it has
+    uncovered it. Of the store's files it still has those open that were deleted."""
+    from ckptfs.daemon import holders, mounts
+
+    screen.note(
+        f"Its store {screen.safe(workspace.store)} is gone; waiting for its daemon to bring the "
+        "directory up to date."
+    )
+    began = time.monotonic()
+    while mounts.is_covered(workspace.path):
+        waited = time.monotonic() - began
+        if waited > (PATIENCE_SHORT if args.force else PATIENCE):
+            return False
+        lives = not mounts.is_dead(workspace.path) or holders.holders(workspace.store)
+        if waited > _NOTE_PATIENCE and not lives:
+            return False
+        time.sleep(_LOOK_AGAIN)
+    return True
 
 
 def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
@@ -223,8 +277,12 @@ def _sentences(path: str, ended: Record, written: Record | None) -> list[str]:
     first = f"Unmounted {path}."
     if ended["daemon"] == "dead":
         first = f"The daemon of {path} had died. Everything that reached the store is kept."
+        if ended.get("store_gone"):
+            first = f"The daemon of {path} had died, and its store is gone."
         if ended["cleared"]:
             first += " The dead mountpoint is cleared."
+    elif ended["daemon"] == "ended before" and written is not None:
+        first = f"{path} was unmounted already."
     elif ended["daemon"] == "ended before":
         return [f"{first} Somebody else had asked for it; the directory below is written back."]
     if written is None:

@@ -59,6 +59,8 @@ ENDING_PATIENCE = {
     runtime.WRITING_BACK: 60.0,
 }
 _LOOK_AGAIN = 0.2
+#: The same for one whose store is gone.
+_GONE_PATIENCE = 10.0
 
 _CAP_SYS_ADMIN = 21
 
@@ -176,6 +178,12 @@ def check_not_mounted(path: Path) -> bool:
     daemon = runtime.living(workspace) if workspace is not None else None
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
         return check_not_mounted(path)
+    if workspace is not None and daemon is None and runtime.store_is_gone(workspace):
+        # The daemon that serves it has met by now that its store is gone, and ends.
+        if mounts.wait_for_unmount(path, _GONE_PATIENCE):
+            # What it notes last of all must not get into the new store.
+            runtime.wait_for_failure(workspace, _LOOK_AGAIN * 10)
+            return False
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import DaemonGone, StoreMissing, WriteBackIncomplete
+from ckptfs.errors import DaemonGone, StoreGone, StoreMissing, WriteBackIncomplete
 from tests.support.errnos import fails
 from tests.support.faults import Faults
 from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
@@ -280,6 +280,45 @@ def test_a_store_that_goes_away_leaves_a_current_directory(
     done = place.cli("status", "-w", place.path)
     assert done.returncode == StoreMissing.exit_code
     assert "was deleted or moved away" in done.stderr and "brought up to date" in done.stderr
+
+
+@pytest.mark.parametrize("by", ["a change", "umount", "umount --force"])
+def test_a_quiet_mount_notices_that_its_store_went_away(place: Failing, by: str) -> None:
+    """A change that is refused leaves nothing to commit, and a commit is where it is noticed."""
+    begin(place)
+    time.sleep(0.5)  # all is committed
+    shutil.rmtree(place.store)
+    if by == "a change":
+        with fails(errno.EIO):
+            (place.path / "more").touch()
+        wait_until(lambda: not is_mounted(place.path), "the directory is uncovered")
+    else:
+        done = place.cli(*by.split(), place.path)
+        assert done.returncode == StoreGone.exit_code and "brought up to date" in done.stderr
+    assert not is_mounted(place.path) and place.state.read_text() == "new"
+    assert place.pid is not None
+    wait_for_exit(place.pid)
+    place.pid = None
+    again = place.cli("umount", place.path)
+    assert again.returncode == StoreGone.exit_code and "brought up to date" in again.stderr
+
+
+def test_a_mount_after_its_store_went_away(place: Failing) -> None:
+    begin(place)
+    time.sleep(0.5)  # all is committed
+    shutil.rmtree(place.store)
+    assert "A new history begins" in place.mount().stderr
+    assert place.state.read_text() == "new" and place.status()["state"] == "serving"
+
+
+def test_force_uncovers_a_dead_mount_without_a_store(place: Failing) -> None:
+    begin(place)
+    place.kill()
+    shutil.rmtree(place.store)
+    refused = place.cli("umount", place.path)
+    assert refused.returncode == StoreMissing.exit_code and "umount --force" in refused.stderr
+    done = succeed(place.cli("umount", "--force", place.path))
+    assert "its store is gone" in done.stdout and not is_mounted(place.path)
 
 
 # -- signals ---------------------------------------------------------------------------------------
