@@ -105,7 +105,12 @@ def _hear(
     def hear(record: Record) -> None:
         nonlocal heard
         heard = time.monotonic()
-        if show is not None:
+        if names := record.get("waiting_for"):
+            screen.note(
+                f"Waiting up to {record['seconds']:.0f} s for other mount namespaces that have it: "
+                f"{screen.safe(', '.join(names))}."
+            )
+        elif show is not None:
             show(record)
 
     while True:

@@ -128,10 +128,14 @@ class Ending:
         device = None if self._copies is None else self._copies.device_number
         return await _in_thread(lambda: holders(self._path, but=asking, device=device))
 
-    async def wait_for_copies(self) -> bool:
+    async def wait_for_copies(self, tell: Tell | None) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
         deadline = trio.current_time() + COPIES_PATIENCE
+        told = tell is None
         while found := await self._copy_holders():
+            if tell is not None and not told:
+                tell({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
+                told = True
             if trio.current_time() >= deadline:
                 self.cut_off = shortened(found)
                 log.info("ending it for other mount namespaces, too: %s", ", ".join(self.cut_off))

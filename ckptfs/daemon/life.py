@@ -266,7 +266,6 @@ def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) ->
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:
-        log.error("write-back failed: %s", error)
         raise WriteBackIncomplete(path, _words(error)) from error
     log.info("written back: %s", result[:5])
     return result
