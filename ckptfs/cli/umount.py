@@ -28,8 +28,6 @@ from ckptfs.errors.base import shell
 _LOOK_AGAIN = 0.2
 #: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
 _IDLE_LOOKS = 3
-#: Seconds in which a daemon that has failed says why, after it has uncovered the directory.
-_NOTE_PATIENCE = 2.0
 
 
 def umount(args: Namespace) -> int:
@@ -197,40 +195,24 @@ def _end_without_store(workspace: Workspace, args: Namespace) -> Record:
     """The store was deleted or moved away. A daemon that still serves has met that by now: it
     brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
     any more, so only --force or --no-write-back take it away."""
-    from ckptfs.daemon import mounts
+    from ckptfs.daemon import mounts, storeless
 
-    covered = mounts.is_covered(workspace.path)
-    mounted = covered and not _uncovered_by_daemon(workspace, args)
+    mounted = mounts.is_covered(workspace.path)
+    if mounted:
+        screen.note(
+            f"Its store {screen.safe(workspace.store)} is gone; waiting for its daemon to bring "
+            "the directory up to date."
+        )
+        mounted = not storeless.let_end(workspace, PATIENCE_SHORT if args.force else PATIENCE)
     if mounted and (args.force or not args.write_back):
         mounts.unmount(workspace.path, detach=True)
         return {"daemon": "dead", "cleared": True, "store_gone": True}
-    if reason := runtime.wait_for_failure(workspace, _NOTE_PATIENCE if covered else 0.0):
+    if reason := runtime.wait_for_failure(workspace, 0.0):
         gone = StoreGone(workspace.store)
         gone.message = reason
         raise gone
     uncovers = f"`ckptfs umount --force {shell(workspace.path)}` uncovers the directory as it is."
     raise StoreMissing(workspace.store, hint=uncovers if mounted else None)
-
-
-def _uncovered_by_daemon(workspace: Workspace, args: Namespace) -> bool:
-    """Wait while a daemon that has lost its store brings the directory up to date; whether it has
-    uncovered it. Of the store's files it still has those open that were deleted."""
-    from ckptfs.daemon import holders, mounts
-
-    screen.note(
-        f"Its store {screen.safe(workspace.store)} is gone; waiting for its daemon to bring the "
-        "directory up to date."
-    )
-    began = time.monotonic()
-    while mounts.is_covered(workspace.path):
-        waited = time.monotonic() - began
-        if waited > (PATIENCE_SHORT if args.force else PATIENCE):
-            return False
-        lives = not mounts.is_dead(workspace.path) or holders.holders(workspace.store)
-        if waited > _NOTE_PATIENCE and not lives:
-            return False
-        time.sleep(_LOOK_AGAIN)
-    return True
 
 
 def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:

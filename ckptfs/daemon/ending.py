@@ -209,7 +209,7 @@ class Ending:
         try:
             result, late = self._service.write_back_mounted(self._dir_fd, relay(tell, "write back"))
         except OSError as error:
-            raise WriteBackIncomplete(self._path, _words(error), mounted=True) from error
+            raise WriteBackIncomplete(self._path, with_file(error), mounted=True) from error
         if result.skipped:
             raise incomplete(self._path, result, mounted=True)
         log.info("written back under the mount: %s", result[:5])
@@ -244,6 +244,12 @@ def added_up(before: SyncResult, last: SyncResult) -> SyncResult:
         deleted=before.deleted + last.deleted,
         bytes=before.bytes + last.bytes,
     )
+
+
+def with_file(error: OSError) -> str:
+    """The words for an error that ended a write-back, and where it was met if that is known."""
+    named = isinstance(error.filename, bytes) and error.filename
+    return f"{os.fsdecode(named)}: {_words(error)}" if named else _words(error)
 
 
 def incomplete(path: Path, result: SyncResult, *, mounted: bool = False) -> WriteBackIncomplete:

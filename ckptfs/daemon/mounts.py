@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +21,6 @@ FSTYPE = "fuse.ckptfs"
 _SOURCE_MAX = 255
 #: What may mean something in a FUSE option, as a comma does, which ends it, or is no ASCII.
 _UNSAFE = rb"[^A-Za-z0-9/._+=@%~-]"
-
-_LOOK_AGAIN = 0.05
 
 _MNT_DETACH = 2
 _MNT_EXPIRE = 4
@@ -141,16 +138,6 @@ def is_covered(path: Path) -> bool:
     """Whether one of ours covers this resolved path, dead or alive."""
     mount = mount_at(path)
     return mount is not None and mount.is_ours
-
-
-def wait_for_unmount(path: Path, seconds: float) -> bool:
-    """Wait until none of ours covers this resolved path; say whether that is so."""
-    deadline = time.monotonic() + seconds
-    while is_covered(path):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_AGAIN)
-    return True
 
 
 def is_busy(path: Path) -> bool:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ckptfs import config, locating
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, trees
-from ckptfs.daemon import mounts
+from ckptfs.daemon import mounts, storeless
 from ckptfs.errors import (
     AlreadyMounted,
     DangerousRoot,
@@ -179,10 +179,8 @@ def check_not_mounted(path: Path) -> bool:
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
         return check_not_mounted(path)
     if workspace is not None and daemon is None and runtime.store_is_gone(workspace):
-        # The daemon that serves it has met by now that its store is gone, and ends.
-        if mounts.wait_for_unmount(path, _GONE_PATIENCE):
-            # What it notes last of all must not get into the new store.
-            runtime.wait_for_failure(workspace, _LOOK_AGAIN * 10)
+        storeless.let_end(workspace, _GONE_PATIENCE)
+        if not mounts.is_covered(path):
             return False
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
@@ -283,7 +281,8 @@ def check_nobody_has(workspace: Workspace) -> None:
     while (daemon := runtime.living(workspace)) is not None:
         same = daemon.workspace == str(workspace.path)
         if not same or waited >= ENDING_PATIENCE.get(daemon.state, 0.0):
-            raise StoreInUse(workspace.store, daemon.pid)
+            detached = daemon.workspace if daemon.state == runtime.DETACHED else None
+            raise StoreInUse(workspace.store, daemon.pid, detached=detached)
         runtime.wait_for_end(daemon, _LOOK_AGAIN)
         waited += _LOOK_AGAIN
 

@@ -21,7 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import DaemonGone, StoreGone, StoreMissing, WriteBackIncomplete
+from ckptfs.errors import (
+    DaemonGone,
+    StoreGone,
+    StoreInUse,
+    StoreMissing,
+    WorkspaceUnknown,
+    WriteBackIncomplete,
+)
 from tests.support.errnos import fails
 from tests.support.faults import Faults
 from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
@@ -362,6 +369,9 @@ def test_a_lazy_umount_uncovers_a_current_directory(place: Failing) -> None:
     with open(place.path / "open", "w") as file:
         succeed(place.cli("umount", "--lazy", place.path))
         assert not is_mounted(place.path) and place.state.read_text() == "new"
+        refused = place.cli("mount", place.path)
+        assert refused.returncode == StoreInUse.exit_code
+        assert f"ckptfs umount --force {place.path}" in refused.stderr
         file.write("written after that")
     assert place.pid is not None
     wait_for_exit(place.pid)
@@ -491,6 +501,32 @@ def test_a_signal_leaves_a_dead_mountpoint_if_the_directory_cannot_take_it(
     # Whoever wants the directory as it is can have it.
     succeed(cramped.cli("umount", "--no-write-back", cramped.path))
     assert "older than the store" in succeed(cramped.cli("status", "-w", cramped.path)).stdout
+
+
+@pytest.mark.needs_root
+def test_umount_after_one_without_write_back_names_what_has_no_room(cramped: OnSmallDisk) -> None:
+    begin(cramped)
+    (cramped.path / "large").write_bytes(os.urandom(2_000_000))
+    succeed(cramped.cli("umount", "--no-write-back", cramped.path))
+    cramped.pid = None
+    done = cramped.cli("umount", "--force", cramped.path)
+    assert done.returncode == WriteBackIncomplete.exit_code
+    assert "large: no space left on device" in done.stderr and "Errno" not in done.stderr
+
+
+def test_umount_after_one_without_write_back_says_how_it_ended(place: Failing) -> None:
+    begin(place)
+    succeed(place.cli("umount", "--no-write-back", place.path))
+    place.pid = None
+    done = succeed(place.cli("umount", place.path))
+    assert "was unmounted already. Written back: " in done.stdout and "died" not in done.stdout
+    assert place.state.read_text() == "new"
+
+
+def test_umount_of_a_path_that_does_not_exist(place: Failing) -> None:
+    done = place.cli("umount", place.path / "nope")
+    assert done.returncode == WorkspaceUnknown.exit_code
+    assert "does not exist" in done.stderr and "ckptfs mount" not in done.stderr
 
 
 # -- from outside ----------------------------------------------------------------------------------
