@@ -119,7 +119,8 @@ def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
         )
     mount = mounts.mount_at(path) or (mounts.mount_around(path) if above else None)
     if mount is None or not mount.is_ours:
-        return WorkspaceUnknown(path, above=above, hint=_hint_if_moved(path))
+        missing = not os.path.lexists(path)
+        return WorkspaceUnknown(path, above=above, missing=missing, hint=_hint_if_moved(path))
     other = control_file.foreign_mount(str(mount.path), "")
     user = (runtime.mounted_by(other) if other else "") or "another user"
     return WorkspaceUnknown(mount.path, mounted=True, store=mount.store, user=user)

@@ -15,7 +15,15 @@ from ckptfs.cli.screen import Record
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
-from ckptfs.errors import ControlError, DaemonGone, DaemonSilent, NotMounted
+from ckptfs.errors import (
+    ControlError,
+    DaemonGone,
+    DaemonSilent,
+    NotMounted,
+    StoreGone,
+    StoreMissing,
+)
+from ckptfs.errors.base import shell
 
 _LOOK_AGAIN = 0.2
 #: Seconds after which a daemon that was detached still has somebody who keeps it.
@@ -49,6 +57,8 @@ def _interruptible(workspace: Workspace) -> Iterator[None]:
 def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
     daemon = runtime.living(workspace)
     if daemon is None:
+        if runtime.store_is_gone(workspace):
+            return _end_without_store(workspace, args)
         return _finish_alone(workspace, args, show)
     if daemon.state == runtime.DETACHED and not args.force:
         daemon = _now_or_soon(workspace, daemon)
@@ -108,7 +118,12 @@ def _hear(
     def hear(record: Record) -> None:
         nonlocal heard
         heard = time.monotonic()
-        if show is not None:
+        if names := record.get("waiting_for"):
+            screen.note(
+                f"Waiting up to {record['seconds']:.0f} s for other mount namespaces that have it: "
+                f"{screen.safe(', '.join(names))}."
+            )
+        elif show is not None:
             show(record)
 
     while True:
@@ -173,6 +188,7 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     from ckptfs.daemon import mounts
 
     runtime.require_uncovered(workspace)
+    died = runtime.left_behind(workspace) is not None
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
     covered = mounts.open_below(workspace.path) if dead and args.write_back else None
@@ -187,7 +203,32 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)
-    return {"daemon": "dead", "cleared": dead, **(ended or {"write_back": None})}
+    daemon = "dead" if dead or died else "ended before"
+    return {"daemon": daemon, "cleared": dead, **(ended or {"write_back": None})}
+
+
+def _end_without_store(workspace: Workspace, args: Namespace) -> Record:
+    """The store was deleted or moved away. A daemon that still serves has met that by now: it
+    brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
+    any more, so only --force or --no-write-back take it away."""
+    from ckptfs.daemon import mounts, storeless
+
+    mounted = mounts.is_covered(workspace.path)
+    if mounted:
+        screen.note(
+            f"Its store {screen.safe(workspace.store)} is gone; waiting for its daemon to bring "
+            "the directory up to date."
+        )
+        mounted = not storeless.let_end(workspace, PATIENCE_SHORT if args.force else PATIENCE)
+    if mounted and (args.force or not args.write_back):
+        mounts.unmount(workspace.path, detach=True)
+        return {"daemon": "dead", "cleared": True, "store_gone": True}
+    if reason := runtime.wait_for_failure(workspace, 0.0):
+        gone = StoreGone(workspace.store)
+        gone.message = reason
+        raise gone
+    uncovers = f"`ckptfs umount --force {shell(workspace.path)}` uncovers the directory as it is."
+    raise StoreMissing(workspace.store, hint=uncovers if mounted else None)
 
 
 def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
@@ -239,8 +280,12 @@ def _sentences(path: str, ended: Record, written: Record | None) -> list[str]:
     first = f"Unmounted {path}."
     if ended["daemon"] == "dead":
         first = f"The daemon of {path} had died. Everything that reached the store is kept."
+        if ended.get("store_gone"):
+            first = f"The daemon of {path} had died, and its store is gone."
         if ended["cleared"]:
             first += " The dead mountpoint is cleared."
+    elif ended["daemon"] == "ended before" and written is not None:
+        first = f"{path} was unmounted already."
     elif ended["daemon"] == "ended before":
         return [f"{first} Somebody else had asked for it; the directory below is written back."]
     if written is None:

@@ -191,6 +191,17 @@ def require_store(workspace: Workspace) -> Path:
     return workspace.store
 
 
+def store_is_gone(workspace: Workspace) -> bool:
+    """Whether there is nothing where the store was. In a sandbox it may just not be seen."""
+    try:
+        os.stat(workspace.store)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def left_behind(workspace: Workspace) -> dict[str, Any] | None:
     """What the last daemon noted, if it did not end in order: killed, with the machine, or by a
     failure, which then stands there."""
@@ -202,6 +213,16 @@ def left_behind(workspace: Workspace) -> dict[str, Any] | None:
         if isinstance(note, dict):
             return note if living(workspace) is None else None
     return None
+
+
+def wait_for_failure(workspace: Workspace, seconds: float) -> str:
+    """Why the last daemon failed, if it says so in that time: it does so last of all."""
+    deadline = time.monotonic() + seconds
+    while not (reason := str((left_behind(workspace) or {}).get("reason", ""))):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return reason
 
 
 def why_gone(workspace: Workspace) -> str:

@@ -128,10 +128,14 @@ class Ending:
         device = None if self._copies is None else self._copies.device_number
         return await _in_thread(lambda: holders(self._path, but=asking, device=device))
 
-    async def wait_for_copies(self) -> bool:
+    async def wait_for_copies(self, tell: Tell | None) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
         deadline = trio.current_time() + COPIES_PATIENCE
+        told = tell is None
         while found := await self._copy_holders():
+            if tell is not None and not told:
+                tell({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
+                told = True
             if trio.current_time() >= deadline:
                 self.cut_off = shortened(found)
                 log.info("ending it for other mount namespaces, too: %s", ", ".join(self.cut_off))
@@ -205,7 +209,7 @@ class Ending:
         try:
             result, late = self._service.write_back_mounted(self._dir_fd, relay(tell, "write back"))
         except OSError as error:
-            raise WriteBackIncomplete(self._path, _words(error), mounted=True) from error
+            raise WriteBackIncomplete(self._path, with_file(error), mounted=True) from error
         if result.skipped:
             raise incomplete(self._path, result, mounted=True)
         log.info("written back under the mount: %s", result[:5])
@@ -240,6 +244,12 @@ def added_up(before: SyncResult, last: SyncResult) -> SyncResult:
         deleted=before.deleted + last.deleted,
         bytes=before.bytes + last.bytes,
     )
+
+
+def with_file(error: OSError) -> str:
+    """The words for an error that ended a write-back, and where it was met if that is known."""
+    named = isinstance(error.filename, bytes) and error.filename
+    return f"{os.fsdecode(named)}: {_words(error)}" if named else _words(error)
 
 
 def incomplete(path: Path, result: SyncResult, *, mounted: bool = False) -> WriteBackIncomplete:

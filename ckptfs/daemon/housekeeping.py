@@ -158,6 +158,8 @@ class Housekeeping:
             yield
         except (OSError, struct.error, LookupError, ValueError) as error:
             self._complain(error)
+            if self._service.fs.store.is_missing:
+                self._service.fs.commit()  # says so, and that ends the mount
 
     def _complain(self, error: Exception) -> None:
         """Once, not every few seconds."""

@@ -27,7 +27,7 @@ from ckptfs.control import runtime, server
 from ckptfs.control.protocol import Record
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
-from ckptfs.daemon.ending import Ending, added_up, incomplete
+from ckptfs.daemon.ending import Ending, added_up, incomplete, with_file
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.log_file import LogFile
 from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
@@ -265,8 +265,7 @@ def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) ->
     try:
         result = service.write_back(dir_fd, relay(tell, "write back"))
     except OSError as error:
-        log.error("write-back failed: %s", error)
-        raise WriteBackIncomplete(path, _words(error)) from error
+        raise WriteBackIncomplete(path, with_file(error)) from error
     log.info("written back: %s", result[:5])
     return result
 

@@ -420,7 +420,7 @@ class Mounted:
             return True
         if not args.get("lazy"):
             await self._ending.require_idle(asking)
-            if not await self._ending.wait_for_copies():
+            if not await self._ending.wait_for_copies(self._farewell.tell):
                 await self._ending.settle()
                 return True
         await self._ending.settle()

@@ -134,6 +134,12 @@ def unmount(path: Path, *, detach: bool = False) -> None:
         _fusermount(path, detach=detach)
 
 
+def is_covered(path: Path) -> bool:
+    """Whether one of ours covers this resolved path, dead or alive."""
+    mount = mount_at(path)
+    return mount is not None and mount.is_ours
+
+
 def is_busy(path: Path) -> bool:
     """Whether an unmount of the topmost mount would be refused now. Only root can ask the kernel
     that; for others it is never busy."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ckptfs import config, control_file, locating
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, trees
-from ckptfs.daemon import mounts
+from ckptfs.daemon import mounts, storeless
 from ckptfs.errors import (
     AlreadyMounted,
     DangerousRoot,
@@ -59,6 +59,8 @@ ENDING_PATIENCE = {
     runtime.WRITING_BACK: 60.0,
 }
 _LOOK_AGAIN = 0.2
+#: The same for one whose store is gone.
+_GONE_PATIENCE = 10.0
 
 _CAP_SYS_ADMIN = 21
 
@@ -178,6 +180,10 @@ def check_not_mounted(path: Path) -> bool:
     daemon = runtime.living(workspace) if workspace is not None else None
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
         return check_not_mounted(path)
+    if workspace is not None and daemon is None and runtime.store_is_gone(workspace):
+        storeless.let_end(workspace, _GONE_PATIENCE)
+        if not mounts.is_covered(path):
+            return False
     if daemon is not None or not mounts.is_dead(path):
         raise AlreadyMounted(path, pid=(daemon.pid or None) if daemon is not None else None)
     return True
@@ -283,7 +289,8 @@ def check_nobody_has(workspace: Workspace) -> None:
     while (daemon := runtime.living(workspace)) is not None:
         same = daemon.workspace == str(workspace.path)
         if not same or waited >= ENDING_PATIENCE.get(daemon.state, 0.0):
-            raise StoreInUse(workspace.store, daemon.pid)
+            detached = daemon.workspace if daemon.state == runtime.DETACHED else None
+            raise StoreInUse(workspace.store, daemon.pid, detached=detached)
         runtime.wait_for_end(daemon, _LOOK_AGAIN)
         waited += _LOOK_AGAIN
 

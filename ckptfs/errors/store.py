@@ -58,11 +58,20 @@ class StoreInUse(StoreError):
     kind = "store-in-use"
     exit_code = 13
 
-    def __init__(self, path: AnyPath, pid: int | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, pid: int | None = None, *, detached: AnyPath | None = None
+    ) -> None:
+        """``detached`` is a workspace that was unmounted while files in it were open."""
         who = f"process {pid}" if pid is not None else "another process"
+        hint = "Unmount its workspace first with `ckptfs umount DIR`."
+        if detached is not None:
+            hint = (
+                f"{show(detached)} was unmounted while files in it were open. Close them, or end "
+                f"it for whoever has them: ckptfs umount --force {shell(detached)}"
+            )
         super().__init__(
             f"Cannot open store {show(path)}: {who} is using it. Nothing was changed.",
-            hint="Unmount its workspace first with `ckptfs umount DIR`.",
+            hint=hint,
         )
         self.pid = pid
 

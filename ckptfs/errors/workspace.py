@@ -21,12 +21,14 @@ class WorkspaceUnknown(WorkspaceError):
         *,
         above: bool = False,
         mounted: bool = False,
+        missing: bool = False,
         store: str = "",
         user: str = "another user",
         hint: str | None = None,
     ) -> None:
         """``mounted`` is said of a workspace that is one, but not of this user's; ``store`` is
-        what is known of where its history is, and ``user`` of who mounted it."""
+        what is known of where its history is, and ``user`` of who mounted it. ``missing`` is a path
+        that does not exist."""
         what = f"{show(path)} is not a ckptfs workspace"
         if mounted:
             what = f"{show(path)} is a mounted ckptfs workspace, but not one of yours"
@@ -36,6 +38,9 @@ class WorkspaceUnknown(WorkspaceError):
                 "who trusts all of that store, with --trust-owner.\n"
                 "umount(8) as root unmounts it too, and its daemon writes back."
             )
+        elif missing:
+            what = f"{show(path)} does not exist, and is no ckptfs workspace"
+            hint = hint or "`ckptfs workspaces` lists those that there are."
         elif above:
             what = f"Neither {show(path)} nor a directory above it is a ckptfs workspace"
         super().__init__(

@@ -225,7 +225,9 @@ class Committer:
         if self._met is not None and self.requests():
             self._met()
             self._met = None
-        if self._fs.store.dirty or self.requests() - self._trimmed > _TRIM_REQUESTS:
+        store = self._fs.store
+        # One that is missing refuses every change, so nothing would become dirty.
+        if store.dirty or store.is_missing or self.requests() - self._trimmed > _TRIM_REQUESTS:
             self._changed.set()
 
     async def run(self) -> None:

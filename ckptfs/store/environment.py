@@ -426,6 +426,11 @@ class Store:
         """Whether nothing can be written, or read, any more."""
         return self._budget.failure is not None
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether a request was refused since the store is gone: the next commit says so."""
+        return self._room.is_missing
+
     def abandon(self) -> None:
         """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
         self._abandoned = True
@@ -696,4 +701,4 @@ class Store:
             self._map.expect_records()
 
     def statvfs(self) -> os.statvfs_result:
-        return os.statvfs(self.path)
+        return self._room.statvfs()

@@ -40,6 +40,8 @@ class Room:
         self._left = 0
         self._asked = -_FRESH_S
         self._abandoned = False
+        #: The directory was looked for in vain.
+        self.is_missing = False
 
     def free(self, waiting: int = 0) -> int:
         """How many bytes can be written, ``waiting`` of them accepted already."""
@@ -55,13 +57,18 @@ class Room:
         """How much the disk says that it has."""
         if self._abandoned:
             return 1 << 62
+        disk = self.statvfs()
+        return disk.f_bavail * disk.f_frsize
+
+    def statvfs(self) -> os.statvfs_result:
+        """What the disk says of itself."""
         try:
-            disk = os.statvfs(self._path)
+            return os.statvfs(self._path)
         except FileNotFoundError as error:
             # Whoever asked for something else must not take this for its answer: `rm -f` would go
             # on as if all were well.
+            self.is_missing = True
             raise OSError(errno.EIO, f"the store {self._path} is gone") from error
-        return disk.f_bavail * disk.f_frsize
 
     def abandon(self) -> None:
         """The directory is gone: there is nothing to ask any more, and nothing is refused."""

@@ -181,6 +181,7 @@ def _put(out: Outlet, frame: Frame, name: bytes, inode: Inode, value: bytes | No
 
 def _skip(out: Outlet, name: bytes, error: OSError) -> None:
     if is_fatal(error):
+        error.filename = out.down.path(name)  # relative to the workspace
         raise error
     out.tally.skip(out.down.path(name), error)
 

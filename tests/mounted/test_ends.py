@@ -21,7 +21,14 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import DaemonGone, StoreMissing, WriteBackIncomplete
+from ckptfs.errors import (
+    DaemonGone,
+    StoreGone,
+    StoreInUse,
+    StoreMissing,
+    WorkspaceUnknown,
+    WriteBackIncomplete,
+)
 from tests.support.errnos import fails
 from tests.support.faults import Faults
 from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
@@ -282,6 +289,45 @@ def test_a_store_that_goes_away_leaves_a_current_directory(
     assert "was deleted or moved away" in done.stderr and "brought up to date" in done.stderr
 
 
+@pytest.mark.parametrize("by", ["a change", "umount", "umount --force"])
+def test_a_quiet_mount_notices_that_its_store_went_away(place: Failing, by: str) -> None:
+    """A change that is refused leaves nothing to commit, and a commit is where it is noticed."""
+    begin(place)
+    time.sleep(0.5)  # all is committed
+    shutil.rmtree(place.store)
+    if by == "a change":
+        with fails(errno.EIO):
+            (place.path / "more").touch()
+        wait_until(lambda: not is_mounted(place.path), "the directory is uncovered")
+    else:
+        done = place.cli(*by.split(), place.path)
+        assert done.returncode == StoreGone.exit_code and "brought up to date" in done.stderr
+    assert not is_mounted(place.path) and place.state.read_text() == "new"
+    assert place.pid is not None
+    wait_for_exit(place.pid)
+    place.pid = None
+    again = place.cli("umount", place.path)
+    assert again.returncode == StoreGone.exit_code and "brought up to date" in again.stderr
+
+
+def test_a_mount_after_its_store_went_away(place: Failing) -> None:
+    begin(place)
+    time.sleep(0.5)  # all is committed
+    shutil.rmtree(place.store)
+    assert "A new history begins" in place.mount().stderr
+    assert place.state.read_text() == "new" and place.status()["state"] == "serving"
+
+
+def test_force_uncovers_a_dead_mount_without_a_store(place: Failing) -> None:
+    begin(place)
+    place.kill()
+    shutil.rmtree(place.store)
+    refused = place.cli("umount", place.path)
+    assert refused.returncode == StoreMissing.exit_code and "umount --force" in refused.stderr
+    done = succeed(place.cli("umount", "--force", place.path))
+    assert "its store is gone" in done.stdout and not is_mounted(place.path)
+
+
 # -- signals ---------------------------------------------------------------------------------------
 
 
@@ -323,6 +369,9 @@ def test_a_lazy_umount_uncovers_a_current_directory(place: Failing) -> None:
     with open(place.path / "open", "w") as file:
         succeed(place.cli("umount", "--lazy", place.path))
         assert not is_mounted(place.path) and place.state.read_text() == "new"
+        refused = place.cli("mount", place.path)
+        assert refused.returncode == StoreInUse.exit_code
+        assert f"ckptfs umount --force {place.path}" in refused.stderr
         file.write("written after that")
     assert place.pid is not None
     wait_for_exit(place.pid)
@@ -452,6 +501,32 @@ def test_a_signal_leaves_a_dead_mountpoint_if_the_directory_cannot_take_it(
     # Whoever wants the directory as it is can have it.
     succeed(cramped.cli("umount", "--no-write-back", cramped.path))
     assert "older than the store" in succeed(cramped.cli("status", "-w", cramped.path)).stdout
+
+
+@pytest.mark.needs_root
+def test_umount_after_one_without_write_back_names_what_has_no_room(cramped: OnSmallDisk) -> None:
+    begin(cramped)
+    (cramped.path / "large").write_bytes(os.urandom(2_000_000))
+    succeed(cramped.cli("umount", "--no-write-back", cramped.path))
+    cramped.pid = None
+    done = cramped.cli("umount", "--force", cramped.path)
+    assert done.returncode == WriteBackIncomplete.exit_code
+    assert "large: no space left on device" in done.stderr and "Errno" not in done.stderr
+
+
+def test_umount_after_one_without_write_back_says_how_it_ended(place: Failing) -> None:
+    begin(place)
+    succeed(place.cli("umount", "--no-write-back", place.path))
+    place.pid = None
+    done = succeed(place.cli("umount", place.path))
+    assert "was unmounted already. Written back: " in done.stdout and "died" not in done.stdout
+    assert place.state.read_text() == "new"
+
+
+def test_umount_of_a_path_that_does_not_exist(place: Failing) -> None:
+    done = place.cli("umount", place.path / "nope")
+    assert done.returncode == WorkspaceUnknown.exit_code
+    assert "does not exist" in done.stderr and "ckptfs mount" not in done.stderr
 
 
 # -- from outside ----------------------------------------------------------------------------------

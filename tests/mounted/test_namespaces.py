@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import MountpointBusy, RefusedInSandbox
+from ckptfs.errors import MountpointBusy, RefusedInSandbox, StoreGone
 from tests.support.mounting import MEMORY, Workspace, is_mounted, scratch, succeed
 from tests.support.waiting import wait_for_exit, wait_until
 
@@ -137,8 +138,21 @@ def test_umount_ends_it_for_everybody_and_says_for_whom(work: Workspace) -> None
 def test_a_sandbox_that_ends_by_itself_is_waited_for(work: Workspace) -> None:
     with copy(SANDBOX, "sleep", "1"):
         record, said = unmount(work)
-    assert record["cut_off"] == [] and "namespaces" not in said
+    assert record["cut_off"] == [] and "ended for them" not in said
+    assert "Waiting up to 3 s for other mount namespaces that have it: " in said
     assert (work.path / "state").read_text() == "new"
+
+
+def test_a_store_that_goes_away_ends_it_for_everybody(work: Workspace) -> None:
+    subprocess.run(["sync", "-f", work.path], check=True)
+    with copy(UNSHARE):
+        shutil.rmtree(work.store)
+        gone = work.cli("umount", work.path)
+        assert gone.returncode == StoreGone.exit_code and "brought up to date" in gone.stderr
+        assert not is_mounted(work.path) and (work.path / "state").read_text() == "new"
+    assert work.pid is not None
+    wait_for_exit(work.pid)
+    work.pid = None
 
 
 @pytest.mark.needs_program("bwrap")
