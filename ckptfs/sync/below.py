@@ -21,6 +21,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ckptfs import config
 from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
 from ckptfs.sync.credentials import acting_for, current_uid
 
@@ -33,7 +34,6 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # A name itself, neither read nor followed nor opened in any way that a device would notice.
 _PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 #: Set-user-id and set-group-id.
 SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -91,24 +91,11 @@ def exchanged() -> OSError:
 def open_root(path: Path) -> int:
     """A directory by its absolute path, in which no component may be a symbolic link: what was
     resolved before must not lead elsewhere now."""
-    above = open_way(path.parent)
+    above = config.open_directory(path.parent)
     try:
         return os.open(path.name or ".", DIRECTORY, dir_fd=above)
     finally:
         os.close(above)
-
-
-def open_way(path: Path) -> int:
-    """The same for a directory that is only gone through, or made something in: not everyone who
-    may do that may read it."""
-    fd = os.open("/", _WAY)
-    for name in path.parts[1:]:
-        try:
-            inner = os.open(name, _WAY, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
 
 
 def open_directory(dir_fd: int, name: bytes) -> int:

@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from ckptfs import errors
+from ckptfs import config, errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.store import View
@@ -220,7 +220,7 @@ def _open_destination(dest: Path, uid: int) -> int:
     who will own it if it has to be made."""
     path = Path(os.path.realpath(dest.parent)) / dest.name
     try:
-        above = below.open_way(path.parent)
+        above = config.open_directory(path.parent)
         try:
             return _open_empty(above, os.fsencode(path.name), uid)
         finally:
