@@ -334,12 +334,8 @@ def _refuse(raw: socket.socket, error: ControlError) -> None:
         raw.send(encode_error(error))
 
 
-def peer_uid(raw: socket.socket) -> int:
-    """The user at the other end, from the kernel."""
-    return unixsocket.peer(raw)[1]
-
-
 def peer_of(raw: socket.socket) -> Peer:
+    """Who is at the other end, from the kernel."""
     pid, uid = unixsocket.peer(raw)
     return Peer(pid, uid, time.clock_gettime(time.CLOCK_BOOTTIME))
 

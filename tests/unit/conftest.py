@@ -6,10 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from ckptfs.fs import Filesystem
+from ckptfs.fuse import front
 from ckptfs.store import Store
 from tests.direct import Life, new_filesystem
 
@@ -22,6 +24,15 @@ def memory() -> Iterator[Path]:
     """An empty directory, in memory if possible."""
     with tempfile.TemporaryDirectory(prefix="ckptfs-test-", dir=_MEMORY) as path:
         yield Path(path)
+
+
+@pytest.fixture
+def compiled() -> ModuleType:
+    """The compiled server, without a mount."""
+    found = front.load()
+    if found is None:
+        pytest.skip("the front was not built")
+    return found
 
 
 @pytest.fixture

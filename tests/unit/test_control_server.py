@@ -328,7 +328,7 @@ def test_who_is_allowed() -> None:
 def test_the_peers_user_is_known() -> None:
     one, two = socket.socketpair()
     with one, two:
-        assert server.peer_uid(one) == os.getuid()
+        assert server.peer_of(one).uid == os.getuid()
 
 
 def test_the_socket_is_for_its_owner_only(workspace: Workspace) -> None:

@@ -20,7 +20,6 @@ import pytest
 
 from ckptfs import errors, history
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import front
 from ckptfs.history import removal
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check
@@ -32,14 +31,6 @@ _PAGE = 4096
 #: A page that was looked at this long ago is looked at again.
 _TICK_S = 0.03
 FILES = 400
-
-
-@pytest.fixture
-def compiled() -> ModuleType:
-    found = front.load()
-    if found is None:
-        pytest.skip("the front was not built")
-    return found
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import front
 from ckptfs.history import excluded, removal
 from ckptfs.model import ROOT_INO, Attributes, Ino
 from ckptfs.store.format import inode_entity, pack_inode
@@ -22,14 +21,6 @@ from tests.direct import Life, put
 
 #: What stat shows of an inode.
 _SHOWN = 11
-
-
-@pytest.fixture
-def compiled() -> ModuleType:
-    found = front.load()
-    if found is None:
-        pytest.skip("the front was not built")
-    return found
 
 
 @pytest.fixture
