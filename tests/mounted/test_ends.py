@@ -429,7 +429,10 @@ def test_the_next_mount_covers_the_directory_while_it_is_scanned(place: Failing)
     looking = subprocess.Popen(["cat", place.state], stdout=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: _is_scanning(place), "it is scanned")
-        assert is_mounted(place.path)
+        if os.geteuid() == 0:
+            assert is_mounted(place.path)
+        # Another user's dead mount has to go a moment before the new one can cover the directory.
+        wait_until(lambda: is_mounted(place.path), "it is covered")
     finally:
         hold.unlink()
         mount.wait(60)
