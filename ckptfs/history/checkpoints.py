@@ -16,7 +16,7 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
 from ckptfs.store import Store
-from ckptfs.store.facts import NEXT_CHECKPOINT
+from ckptfs.store.metadata import NEXT_CHECKPOINT
 
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
 MOMENT = "moment"

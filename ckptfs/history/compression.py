@@ -21,7 +21,6 @@ from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import PACKED_MAX
-from ckptfs.store.facts import COMPRESSED
 from ckptfs.store.format import (
     PACK_MAX,
     block_entity,
@@ -33,6 +32,7 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
+from ckptfs.store.metadata import COMPRESSED
 
 #: Fewer bytes than this are not worth the two records that lead to them elsewhere.
 _INLINE_STAYS = 128

@@ -1,4 +1,4 @@
-"""Laying to rest: which records go into chunks (ckptfs.store.rest), and when they come back.
+"""Laying to rest: which records go into chunks (ckptfs.store.packed), and when they come back.
 
 What the workspace sees stays in the tables, so that a request finds it as fast as ever. All other
 records of sealed epochs rest: versions that were replaced, tombstones and what they hide, the block
@@ -17,8 +17,8 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.room import COMMIT_BYTES, room_permitting
 from ckptfs.model import NO_CONTENT, Epoch, Ino
 from ckptfs.store import Store, View
-from ckptfs.store.chunks import Record
 from ckptfs.store.format import NO_EPOCH, pack_u32, pack_u64, suffix_of, unpack_inode
+from ckptfs.store.packed import Record
 from ckptfs.store.tables import ByEpoch, Versioned
 
 #: A chunk has about so many bytes of records, or so many of them. Half of it takes a tenth more
