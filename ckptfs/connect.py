@@ -22,7 +22,7 @@ from ckptfs import notices
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Progress, Session
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import (
     ControlError,
     DaemonGone,
@@ -63,7 +63,7 @@ _LOOK_AGAIN = 0.02
 _turns: dict[Path, _thread.LockType] = {}
 
 
-def _is_about_now(op: str, args: Record) -> bool:
+def _is_about_now(op: str, args: JsonObject) -> bool:
     """Whether an operation must see the directory as it is."""
     if op == "diff":
         return args.get("newer") in ("", "@", "now", None)
@@ -84,8 +84,8 @@ class LocalSession:
         self._below = below
 
     def call(
-        self, op: str, args: Record | None = None, *, progress: Progress | None = None
-    ) -> Record:
+        self, op: str, args: JsonObject | None = None, *, progress: Progress | None = None
+    ) -> JsonObject:
         """Perform an operation. An interrupt leaves the store as it was last committed, as the end
         of the process would; the KeyboardInterrupt that goes on says so."""
         try:
@@ -93,7 +93,7 @@ class LocalSession:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_left_by(op)) from None
 
-    def _call(self, op: str, args: Record | None, progress: Progress | None) -> Record:
+    def _call(self, op: str, args: JsonObject | None, progress: Progress | None) -> JsonObject:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
         if self._below is None or not self._needs_directory(self._below, op, args or {}):
@@ -106,7 +106,7 @@ class LocalSession:
                 return perform(self._service, op, args or {}, progress)
             return self._move(dir_fd, op, args or {}, progress)
 
-    def _needs_directory(self, below: Path, op: str, args: Record) -> bool:
+    def _needs_directory(self, below: Path, op: str, args: JsonObject) -> bool:
         """Whether the directory is wanted; what can do without it does where a mount covers it."""
         about_now = _is_about_now(op, args)
         if about_now:
@@ -116,7 +116,9 @@ class LocalSession:
         workspace = Workspace(below, self._service.fs.store.path)
         return not runtime.is_dead(below) and runtime.foreign_mount(workspace) is None
 
-    def _move(self, dir_fd: int, op: str, args: Record, progress: Progress | None) -> Record:
+    def _move(
+        self, dir_fd: int, op: str, args: JsonObject, progress: Progress | None
+    ) -> JsonObject:
         """Change the workspace, then its directory. The debt is committed with the change."""
         from ckptfs.control.verbs import perform
 

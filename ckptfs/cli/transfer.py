@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from ckptfs import config, locating
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, has_store, new_store, open_workspace
 from ckptfs.control import runtime
@@ -64,7 +64,7 @@ def _filling(target: Workspace) -> AbstractContextManager[Session]:
     return new_store(target.store, below=None if target.path == target.store else target.path)
 
 
-def _say(record: Record, done: str, *, as_json: bool) -> None:
+def _say(record: JsonObject, done: str, *, as_json: bool) -> None:
     screen.result(record, f"{done}: {report.copied(record)}.", as_json=as_json)
     for line in report.remarks(record):
         screen.note(line)

@@ -24,7 +24,7 @@ from pathlib import Path
 from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.control.verbs import Tell, relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.ending import Ending, added_up, incomplete, with_file
@@ -65,7 +65,7 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
 
 def write_back_alone(
     workspace: Workspace, tell: Tell | None, *, covered: int | None = None, force: bool = False
-) -> Record | None:
+) -> JsonObject | None:
     """Finish for a daemon that died: bring the directory below up to date from the store.
 
     ``covered`` is a descriptor of the directory where a dead mount still covers it; it may be
@@ -89,7 +89,9 @@ def write_back_alone(
         store.close()
 
 
-def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell) -> Record:
+def _live_with(
+    store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell
+) -> JsonObject:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
     if (died := runtime.left_behind(workspace)) is not None:
@@ -146,7 +148,7 @@ def _clear_dead(plan: rules.Plan) -> None:
         mounts.unmount(plan.workspace.path, detach=True)
 
 
-def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
+def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> JsonObject:
     try:
         imported = None
         service.add_excluded(plan.exclude)
@@ -176,7 +178,7 @@ class _Start:
         self.plan = plan
         self.note = note
         self._announcer = announcer
-        self._brought: Record | None = None
+        self._brought: JsonObject | None = None
         #: `locating.directory_id` of the directory below.
         self._place: str | None = None
 
@@ -227,13 +229,13 @@ def _serve(
 
 def _leave(
     service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell, ending: Ending
-) -> Record:
+) -> JsonObject:
     """Bring the directory below up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
-    record: Record = {"write_back": None, "cut_off": ending.cut_off}
+    record: JsonObject = {"write_back": None, "cut_off": ending.cut_off}
     if ending.writes_back and farewell.write_back:
         result = _last_write_back(service, plan.workspace.path, dir_fd, farewell.tell, ending)
         if ending.covers and not farewell.force:
