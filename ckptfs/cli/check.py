@@ -42,7 +42,7 @@ def _look(target: Workspace, *, deep: bool) -> JsonObject:
             return _broken([{"invariant": "pages", "message": fault} for fault in found])
     try:
         with open_workspace(target) as session, screen.progress("Checking", "done") as show:
-            return session.call("check", {"deep": deep}, progress=show)
+            return session.call("check", {"deep": deep}, on_progress=show)
     except StoreCorrupt as error:
         return _broken([{"invariant": "records", "message": str(error)}])
 

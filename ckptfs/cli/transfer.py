@@ -25,7 +25,7 @@ def import_tree(args: Namespace) -> int:
         merge = args.store is not None and runtime.living(target) is None
         wishes = {"source": str(source), "merge": merge}
         try:
-            record = session.call("import", wishes, progress=show)
+            record = session.call("import", wishes, on_progress=show)
         except WorkspaceNotEmpty:
             raise WorkspaceNotEmpty(target.path) from None  # who has the store knows only that
     if args.store is None:
@@ -42,7 +42,7 @@ def export(args: Namespace) -> int:
     check_dest(dest)
     wishes = {"dest": str(dest), "checkpoint": args.checkpoint}
     with open_workspace(target) as session, screen.progress("Exporting") as show:
-        record = session.call("export", wishes, progress=show)
+        record = session.call("export", wishes, on_progress=show)
     _say(record, f"Exported to {screen.safe(dest)}", as_json=args.json)
     return 0
 

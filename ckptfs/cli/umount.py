@@ -128,7 +128,7 @@ def _hear(
 
     while True:
         try:
-            return client.hear(progress=hear, patience=PATIENCE_SHORT)
+            return client.hear(on_progress=hear, patience=PATIENCE_SHORT)
         except DaemonSilent:
             looks.append(_look_at(daemon.pid))
             if args.force and _hangs(looks):

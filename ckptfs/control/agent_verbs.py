@@ -12,15 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
-from ckptfs.control.protocol import JsonObject
+from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, revert
     from ckptfs.history.tasks import Task
     from ckptfs.service import Service
-
-Tell = Callable[[JsonObject], None]
 
 #: These must see what programs wrote a moment ago.
 NEEDS_SYNC = frozenset(
@@ -55,7 +53,7 @@ def _named(checkpoint: Checkpoint) -> JsonObject:
     }
 
 
-def _mark(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _mark(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """A checkpoint of now. ``changed`` tells whether a new one was taken.
 
     ``ran`` is the command that it is about, which follows the message as far as it may go into
@@ -84,7 +82,7 @@ def _mark(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     return {**_named(found), "changed": same is None or found.id != same.id}
 
 
-def _result(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _result(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """How tools ended, for the checkpoints before them; ``checkpoints`` are those told of it."""
     from ckptfs.history import marks
 
@@ -102,7 +100,7 @@ def _result(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject
     return {"checkpoints": [item.id for item in told if item is not None]}
 
 
-def _subagent(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _subagent(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """One is at work, or no longer; not running without id and name: none of the session is."""
     from ckptfs.history import marks
 
@@ -117,7 +115,9 @@ def _subagent(service: Service, args: JsonObject, tell: Tell | None) -> JsonObje
     return {"running": found.names(session)}
 
 
-def _task_announce(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_announce(
+    service: Service, args: JsonObject, on_progress: OnProgress | None
+) -> JsonObject:
     """``checkpoint`` is where it begins; null if it waits in line, or is open already."""
     from ckptfs.history import tasks
 
@@ -128,7 +128,7 @@ def _task_announce(service: Service, args: JsonObject, tell: Tell | None) -> Jso
     return {"name": name, "checkpoint": begins.id if begins else None, "current": current}
 
 
-def _task_finish(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_finish(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """``checkpoint`` is where it ends; null if it was not the current one, or not open."""
     from ckptfs.history import tasks
 
@@ -153,7 +153,7 @@ def _recorded(args: JsonObject, record: str) -> tuple[str, dict[str, str]]:
     return message, metadata
 
 
-def _task_start(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_start(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import tasks
 
     name = str(args["name"])
@@ -170,7 +170,7 @@ def _task_start(service: Service, args: JsonObject, tell: Tell | None) -> JsonOb
     return record if begins is None else {**record, "checkpoint": begins.id, **_named(begins)}
 
 
-def _task_done(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_done(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import tasks
 
     name, ends = tasks.done(service.fs, str(args.get("message", "")), _cause(args))
@@ -179,7 +179,7 @@ def _task_done(service: Service, args: JsonObject, tell: Tell | None) -> JsonObj
     return {"name": name, "checkpoint": ends.id, "current": current, **_named(ends)}
 
 
-def _task_list(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_list(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import revert, tasks
 
     fs = service.fs
@@ -203,7 +203,7 @@ def _task(task: Task, paths: list[bytes] | None) -> JsonObject:
     }
 
 
-def _task_revert(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import Touched, revert
 
     name, fs = str(args["name"]), service.fs
@@ -235,7 +235,7 @@ def _undoing(undoing: revert.Undoing) -> JsonObject:
     }
 
 
-VERBS: dict[str, Callable[[Service, JsonObject, Tell | None], JsonObject]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "mark": _mark,
     "result": _result,
     "subagent": _subagent,

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
-from ckptfs.control.protocol import JsonObject
+from ckptfs.control.protocol import JsonObject, OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ckptfs.history.pairs import Found, Pair
     from ckptfs.model import Inode
     from ckptfs.service import Service
-
-Tell = Callable[[JsonObject], None]
 
 #: Kinds of a change in the order in which they are told, and the letter of each.
 LETTERS = {
@@ -130,14 +128,14 @@ def patterns_of(args: JsonObject) -> list[bytes] | None:
     return None if paths is None else [os.fsencode(str(path)) for path in paths]
 
 
-def _diff(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _diff(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     found = service.diff(
         str(args.get("older") or ""), str(args.get("newer") or ""), patterns_of(args)
     )
     return _answer(service, args, found)
 
 
-def _show(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _show(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     found = service.show(str(args["checkpoint"]), patterns_of(args))
     return _answer(service, args, found)
 
@@ -152,13 +150,13 @@ def _answer(service: Service, args: JsonObject, found: Difference) -> JsonObject
     return record
 
 
-def _contents(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _contents(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     found = service.contents(int(args["view"]), paths, int(args["limit"]))
     return {"contents": [None if data is None else b64encode(data).decode() for data in found]}
 
 
-def _log(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _log(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     path = os.fsencode(str(args["path"]))
     return {
         "path": os.fsdecode(path),
@@ -175,7 +173,7 @@ def _version(version: Version) -> JsonObject:
     }
 
 
-VERBS: dict[str, Callable[[Service, JsonObject, Tell | None], JsonObject]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "diff": _diff,
     "show": _show,
     "contents": _contents,

@@ -20,7 +20,7 @@ values and back, and refuses what is not a line of ours; it does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ckptfs.errors import (
@@ -39,6 +39,9 @@ REQUEST_MAX = 256 * 1024
 
 #: What a JSON object is to Python.
 JsonObject = dict[str, Any]
+
+#: Called with how far a verb is.
+OnProgress = Callable[[JsonObject], None]
 
 
 class Request(NamedTuple):

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from ckptfs.control.diff_verbs import described
 from ckptfs.control.documents import PREFIX, SIZE_MAX, SUFFIX, new_name, require_name, sweep
-from ckptfs.control.protocol import JsonObject
+from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history.diff import Change
     from ckptfs.history.state import Draft
     from ckptfs.service import Service
-
-Tell = Callable[[JsonObject], None]
 
 _STAGED = re.compile(re.escape(PREFIX) + r"[0-9a-z-]{1,60}" + re.escape(SUFFIX), re.ASCII)
 #: How much of a document one answer carries at most.
@@ -50,7 +48,7 @@ def _staged(service: Service, name: str) -> Path:
     return service.fs.store.path / name
 
 
-def _stage(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _stage(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """Add a piece to a document for a client that cannot write to the store, or begin one."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     if not args.get("file"):
@@ -68,16 +66,16 @@ def _stage(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     return {"file": path.name}
 
 
-def _unstage(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _unstage(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     _staged(service, str(args["file"])).unlink(missing_ok=True)
     return {}
 
 
-def _get(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _get(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return described(service.find(str(args["checkpoint"])))
 
 
-def _state(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _state(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     checkpoint, found = service.documents(str(args["checkpoint"]))
     return {
         "checkpoint": checkpoint.id,
@@ -87,7 +85,7 @@ def _state(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     }
 
 
-def _state_read(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _state_read(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     offset, length = max(0, int(args["offset"])), min(max(0, int(args["length"])), _PIECE_MAX)
     data = service.read_document(str(args["checkpoint"]), str(args["name"]), offset, length)
     return {"data": b64encode(data).decode()}
@@ -125,7 +123,7 @@ def named(changes: list[Change]) -> JsonObject:
     }
 
 
-VERBS: dict[str, Callable[[Service, JsonObject, Tell | None], JsonObject]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "get": _get,
     "state": _state,
     "state_read": _state_read,

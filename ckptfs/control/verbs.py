@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ckptfs import interrupts
 from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
-from ckptfs.control.protocol import JsonObject, metadata_of
+from ckptfs.control.protocol import JsonObject, OnProgress, metadata_of
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
-
-Tell = Callable[[JsonObject], None]
 
 #: A pass over a large tree may have left out a great many entries; this many are named.
 NAMED_MAX = 1000
@@ -65,10 +63,12 @@ def changes_files(op: str, args: JsonObject) -> bool:
     return op in CHANGES_FILES and args.get("files") is not False
 
 
-def perform(service: Service, op: str, args: JsonObject, tell: Tell | None) -> JsonObject:
+def perform(
+    service: Service, op: str, args: JsonObject, on_progress: OnProgress | None
+) -> JsonObject:
     """Do what is asked and return the record that says how it went.
 
-    ``tell`` hears how far it is; None where nobody wants to know.
+    ``on_progress`` hears how far it is; None where nobody wants to know.
     """
     verb = _VERBS.get(op)
     if verb is None:
@@ -77,10 +77,10 @@ def perform(service: Service, op: str, args: JsonObject, tell: Tell | None) -> J
     try:
         with service.acting(cause_of(args)):
             if op not in READING:
-                return verb(service, args, tell)
+                return verb(service, args, on_progress)
             service.fs.settle()
             with interrupts.stoppable():
-                return verb(service, args, tell)
+                return verb(service, args, on_progress)
     except KeyError as error:
         raise ControlError(
             f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
@@ -96,13 +96,13 @@ def _without_secrets(service: Service, args: JsonObject) -> JsonObject:
     return {**args, "command": shown(str(args["command"]), service.record_command())}
 
 
-def relay(tell: Tell | None, phase: str) -> Watcher | None:
+def relay(on_progress: OnProgress | None, phase: str) -> Watcher | None:
     """Turn the progress of a pass into records that say what it is doing."""
-    if tell is None:
+    if on_progress is None:
         return None
 
     def watch(progress: Progress) -> None:
-        tell({"phase": phase, **progress._asdict()})
+        on_progress({"phase": phase, **progress._asdict()})
 
     return watch
 
@@ -158,11 +158,11 @@ def result_record(result: SyncResult) -> JsonObject:
     }
 
 
-def _figures(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _figures(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return service.figures()._asdict()
 
 
-def _save(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _save(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     most = int(args["max_checkpoints"]) if "max_checkpoints" in args else None
     if most is not None and most < 1:
         raise ControlError(f"Cannot save: {most} checkpoints cannot be kept. Nothing was changed.")
@@ -190,7 +190,7 @@ def _save(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     return record
 
 
-def _list(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _list(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     limit, path = args.get("limit"), args.get("path")
     found = service.listed(
         limit=None if limit is None else int(limit),
@@ -206,7 +206,7 @@ def _list(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     }
 
 
-def _restore(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _restore(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     target = service.find(str(args["checkpoint"])).id
     if args.get("files") is False:
         return state_verbs.after_restore(service, args, nothing_record(target))
@@ -248,7 +248,7 @@ def skipped_records(skipped: Iterable[Skipped]) -> list[JsonObject]:
     ]
 
 
-def _plan(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _plan(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     if args.get("files") is False:
         target = service.find(str(args["checkpoint"]))
         nothing: JsonObject = {"token": "", "added": [], "modified": [], "deleted": []}
@@ -275,9 +275,9 @@ def _plan(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
     }
 
 
-def _rewind(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _rewind(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     target = service.steps_back(int(args["steps"])).id
-    return _restore(service, {**args, "checkpoint": target}, tell)
+    return _restore(service, {**args, "checkpoint": target}, on_progress)
 
 
 class _Condition(TypedDict):
@@ -292,26 +292,28 @@ def _condition(args: JsonObject) -> _Condition:
     }
 
 
-def _undo(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _undo(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     record = restored_record(service.undo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 
-def _redo(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _redo(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     record = restored_record(service.redo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 
-def _restores(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _restores(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return {"restores": [asdict(entry) for entry in service.restores()]}
 
 
-def _check(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _check(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     def watch(what: str, done: int, total: int) -> None:
-        if tell is not None:
-            tell({"phase": f"check {what}", "files": done, "total_files": total})
+        if on_progress is not None:
+            on_progress({"phase": f"check {what}", "files": done, "total_files": total})
 
-    problems = service.check(deep=bool(args.get("deep", True)), progress=watch if tell else None)
+    problems = service.check(
+        deep=bool(args.get("deep", True)), progress=watch if on_progress else None
+    )
     return {
         "problems": [problem._asdict() for problem in problems],
         "affected": [_affected(item) for item in service.affected(problems)] if problems else [],
@@ -323,25 +325,25 @@ def _affected(item: Affected) -> JsonObject:
     return {**asdict(item), "path": os.fsdecode(item.path)}
 
 
-def _backup(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _backup(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return service.backup(Path(args["dest"]))._asdict()
 
 
-def _import(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _import(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     source, merge = Path(args["source"]), bool(args.get("merge"))
     left = "What came in so far stays in the workspace."
     with interrupts.stoppable_between(left):
-        return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
+        return result_record(service.import_tree(source, relay(on_progress, "import"), merge=merge))
 
 
-def _export(service: Service, args: JsonObject, tell: Tell | None) -> JsonObject:
+def _export(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
     left = f"What was written to {dest} so far stays there; the workspace was not changed."
     with interrupts.stoppable_between(left):
-        return result_record(service.export(dest, checkpoint, relay(tell, "export")))
+        return result_record(service.export(dest, checkpoint, relay(on_progress, "export")))
 
 
-_VERBS: dict[str, Callable[[Service, JsonObject, Tell | None], JsonObject]] = {
+_VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "figures": _figures,
     "save": _save,
     "list": _list,

@@ -24,7 +24,7 @@ from ckptfs import fuse, history, interrupts
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
 from ckptfs.control.places import CONNECTIONS_MAX
-from ckptfs.control.protocol import JsonObject, Request, encode_error, encode_result
+from ckptfs.control.protocol import JsonObject, OnProgress, Request, encode_error, encode_result
 from ckptfs.control.server import Accepted, Connection, Outlet, Peer
 from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
@@ -79,13 +79,13 @@ class Farewell:
         outlet.close()
 
     @property
-    def tell(self) -> verbs.Tell | None:
+    def on_progress(self) -> OnProgress | None:
         """Takes progress for all of them; None if none of them looks at it."""
         return self._tell if self._listening else None
 
     def _tell(self, record: JsonObject) -> None:
         for outlet in self._outlets:
-            outlet.tell(record)
+            outlet.send_progress(record)
 
     def finish(self, record: JsonObject) -> None:
         for outlet in self._outlets:
@@ -283,11 +283,11 @@ class Mounted:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         if request.op == "backup":
             return await self._backup(request.args, connection)
-        tell = connection.tell if request.progress else None
+        on_progress = connection.send_progress if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            return await self._carry_out(request, connection, tell)
+            return await self._carry_out(request, connection, on_progress)
         finally:
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
@@ -313,12 +313,12 @@ class Mounted:
             raise WorkspaceReadOnly(path, op.replace("_", " "))
 
     async def _carry_out(
-        self, request: Request, connection: Connection, tell: verbs.Tell | None
+        self, request: Request, connection: Connection, on_progress: OnProgress | None
     ) -> JsonObject:
         fs = self._service.fs
         try:
             with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, tell)
+                return verbs.perform(self._service, request.op, request.args, on_progress)
         except history.InUse as known:
             await fuse.tell_kernel(known.files, (), known.files)
             await _forgotten(fs, set(known.files.values()))
@@ -326,7 +326,7 @@ class Mounted:
         could_ask, fs.can_ask = fs.can_ask, False
         try:
             with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, tell)
+                return verbs.perform(self._service, request.op, request.args, on_progress)
         finally:
             fs.can_ask = could_ask
 
@@ -420,13 +420,15 @@ class Mounted:
             return True
         if not args.get("lazy"):
             await self._ending.require_idle(asking)
-            if not await self._ending.wait_for_copies(self._farewell.tell):
+            if not await self._ending.wait_for_copies(self._farewell.on_progress):
                 await self._ending.settle()
                 return True
         await self._ending.settle()
         write_back = bool(args.get("write_back", True)) and self._ending.writes_back
         await self._ending.unmount(
-            lazy=bool(args.get("lazy")), write_back=write_back, tell=self._farewell.tell
+            lazy=bool(args.get("lazy")),
+            write_back=write_back,
+            on_progress=self._farewell.on_progress,
         )
         return False
 

@@ -30,7 +30,9 @@ def workspace(tmp_path: Path) -> Workspace:
 async def echo(request: Request, connection: Connection) -> JsonObject | None:
     if request.op == "steps":
         for step in range(request.args["count"]):
-            connection.tell({"files": step, "padding": "x" * request.args.get("padding", 0)})
+            connection.send_progress(
+                {"files": step, "padding": "x" * request.args.get("padding", 0)}
+            )
     elif request.op == "fail":
         raise CheckpointUnknown(12)
     elif request.op == "wait":
@@ -84,7 +86,7 @@ def test_progress_comes_before_the_result(workspace: Workspace) -> None:
     def talk() -> list[JsonObject]:
         seen: list[JsonObject] = []
         with Client(workspace) as client:
-            client.call("steps", {"count": 3}, progress=seen.append)
+            client.call("steps", {"count": 3}, on_progress=seen.append)
         return seen
 
     seen = converse(workspace, talk)
@@ -369,7 +371,7 @@ def test_an_adopted_connection_outlives_the_loop(workspace: Workspace) -> None:
         done = trio.Event()
         trio.run(until_adopted, listener)
         (outlet,) = adopted
-        outlet.tell({"files": 1})
+        outlet.send_progress({"files": 1})
         outlet.finish(protocol.encode_result({"done": True}))
         outlet.close()
         lines = everything(client).splitlines()
