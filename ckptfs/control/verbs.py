@@ -78,7 +78,7 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
         with service.acting(cause_of(args)):
             if op not in READING:
                 return verb(service, args, tell)
-            service.fs.settle()
+            service.fs.flush()
             with interrupts.stoppable():
                 return verb(service, args, tell)
     except KeyError as error:

@@ -41,27 +41,27 @@ _ZEROS = bytes(BLOCK_SIZE)
 _BLOCK_RECORDS = 4
 
 
-# -- settling --------------------------------------------------------------------------------------
+# -- flushing --------------------------------------------------------------------------------------
 
 
-def settle(fs: Filesystem, ino: Ino) -> None:
+def flush(fs: Filesystem, ino: Ino) -> None:
     """Put the blocks that are being gathered for the file into the transaction."""
     for block in fs.gathered.of(ino):
-        _settle_block(fs, block)
+        _flush_block(fs, block)
 
 
-def settle_all(fs: Filesystem) -> None:
+def flush_all(fs: Filesystem) -> None:
     while (block := fs.gathered.oldest()) is not None:
-        _settle_block(fs, block)
+        _flush_block(fs, block)
 
 
-def settle_view(fs: Filesystem, view: View) -> None:
+def flush_view(fs: Filesystem, view: View) -> None:
     """The same for what is written in one view and was not told to the journal."""
     for block in fs.gathered.untold_in(view):
-        _settle_block(fs, block)
+        _flush_block(fs, block)
 
 
-def _settle_block(fs: Filesystem, block: Gathered) -> None:
+def _flush_block(fs: Filesystem, block: Gathered) -> None:
     if block.is_changed:  # it may have been opened for a write that was refused
         data = block.data
         record = mapping.record_of(fs.store, data, block.edit, block.number)
@@ -175,7 +175,7 @@ def _gather(
     # Who fills one block after the other is done with it. Who syncs in between may not be, and then
     # the journal has its pieces.
     if start + len(piece) == BLOCK_SIZE and not block.told:
-        _settle_block(fs, block)
+        _flush_block(fs, block)
     return grown
 
 
@@ -185,7 +185,7 @@ def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathere
     if block is not None:
         return block
     if fs.gathered.is_full() and (oldest := fs.gathered.oldest()) is not None:
-        _settle_block(fs, oldest)
+        _flush_block(fs, oldest)
     found = mapping.find(fs.store, view, inode, number)
     data = bytearray(mapping.bytes_of(fs.store, found)) if found else bytearray()
     fs.store.note(_BLOCK_RECORDS)
@@ -339,14 +339,14 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
         if block.view.epoch == view.epoch or block.view is view.aside:
             return block.data
         # A checkpoint may have the same file as it was.
-        _settle_block(fs, block)
+        _flush_block(fs, block)
     found = mapping.find(fs.store, view, inode, number)
     return mapping.bytes_of(fs.store, found) if found else b""
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
     """(offset, length) of each stored range of the file, in order."""
-    settle(fs, ino)
+    flush(fs, ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return

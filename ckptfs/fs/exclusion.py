@@ -124,7 +124,7 @@ class Exclusion:
         self._changed.add(directory)
         return self.borders.pop(directory, Border())
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         for directory in self._changed:
             border = self.borders.get(directory)
             if border is None:
@@ -176,7 +176,7 @@ def home_of(fs: Filesystem, view: View, ino: Ino) -> View:
 
 
 def is_aside(fs: Filesystem, aside: View, ino: Ino) -> bool:
-    return ino in aside.unsettled or fs.store.inodes.own(aside, inode_entity(ino)) is not None
+    return ino in aside.dirty_inodes or fs.store.inodes.own(aside, inode_entity(ino)) is not None
 
 
 def home_for(fs: Filesystem, view: View, parent: Ino, name: bytes, *, is_dir: bool) -> View:

@@ -70,7 +70,7 @@ class Filesystem:
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
-        self.settle()
+        self.flush()
         store.before_commit = self._prepare
 
     @property
@@ -104,20 +104,20 @@ class Filesystem:
         """Whether a handle is open on an inode."""
         return ino in self.held
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put every acknowledged change into the transaction."""
-        content.settle_all(self)
-        self.bulk.settle()
+        content.flush_all(self)
+        self.bulk.flush()
         for view in {self.head, *self.limbo.values()}:
-            inodes.settle(self, view)
+            inodes.flush(self, view)
         if self.store.aside is not None:
-            self._settle_aside(self.store.aside)
-        self.authorship.settle()
+            self._flush_aside(self.store.aside)
+        self.authorship.flush()
 
-    def _settle_aside(self, aside: View) -> None:
-        content.settle_view(self, aside)
-        inodes.settle(self, aside)
-        self.exclusion.settle()
+    def _flush_aside(self, aside: View) -> None:
+        content.flush_view(self, aside)
+        inodes.flush(self, aside)
+        self.exclusion.flush()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
@@ -128,7 +128,7 @@ class Filesystem:
         if self.store.is_journalling and not self.limbo:
             self._tell()
         else:
-            self.settle()
+            self.flush()
         inodes.record_orphans(self)
         if not self.store.sync():
             self.commit()
@@ -136,16 +136,16 @@ class Filesystem:
     def _tell(self) -> None:
         """Have the journal note what waits for the transaction, so that it can go on waiting. Not
         of files in limbo or kept out of history, which have views of their own."""
-        self.bulk.settle()
+        self.bulk.flush()
         if self.store.aside is not None:
-            self._settle_aside(self.store.aside)
+            self._flush_aside(self.store.aside)
         inodes.tell(self)
-        self.authorship.settle()
+        self.authorship.flush()
         self.gathered.tell()
 
     def _prepare(self) -> None:
         """Put all that must be durable into the transaction."""
-        self.settle()
+        self.flush()
         inodes.record_orphans(self)
 
     seek = names.seek

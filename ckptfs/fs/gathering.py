@@ -91,7 +91,7 @@ class Gathering:
     """All that are being filled, by file and number.
 
     Invariant: nobody looks at a file's block map without a look here (`content.read`) or
-    `content.settle`, and no commit happens before `content.settle_all`.
+    `content.flush`, and no commit happens before `content.flush_all`.
     """
 
     def __init__(self, pieces: Pieces) -> None:

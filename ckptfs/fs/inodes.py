@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 #: How many changed inodes wait in memory before they go into the transaction.
-_UNSETTLED_MAX = 4096
+_DIRTY_MAX = 4096
 #: With so many it is no longer worth the while to look which of them the journal has.
 _TOLD_MAX = 64
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    inode = view.unsettled.get(ino)
+    inode = view.dirty_inodes.get(ino)
     if inode is not None:
         return inode
-    if view.aside is not None and (inode := view.aside.unsettled.get(ino)) is not None:
+    if view.aside is not None and (inode := view.aside.dirty_inodes.get(ino)) is not None:
         return inode
     record = fs.store.inodes.get(view, inode_entity(ino))
     if record is None:
@@ -62,35 +62,35 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
     """`save` of many new ones, which the caller has noted: nobody knows of them yet."""
     fs.signing.update(found)
-    if len(view.unsettled) >= _UNSETTLED_MAX:
-        settle(fs, view)
-    view.unsettled.update(found)
+    if len(view.dirty_inodes) >= _DIRTY_MAX:
+        flush(fs, view)
+    view.dirty_inodes.update(found)
 
 
 def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
     fs.store.note()
-    if len(view.unsettled) >= _UNSETTLED_MAX:
-        settle(fs, view)
+    if len(view.dirty_inodes) >= _DIRTY_MAX:
+        flush(fs, view)
     # Of what a restore parted from the head, or is kept out of history, others know how it looks.
     if view is fs.store.head and view.aside is None and not fs.limbo:
         fs.changed(inode)
     else:
         fs.changing(inode.ino)
-    view.unsettled[inode.ino] = inode
+    view.dirty_inodes[inode.ino] = inode
 
 
 def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
     """Whether the view's own epoch changed the inode: no checkpoint has it as it is."""
-    return ino in view.unsettled or fs.store.inodes.own(view, inode_entity(ino)) is not None
+    return ino in view.dirty_inodes or fs.store.inodes.own(view, inode_entity(ino)) is not None
 
 
-def settle(fs: Filesystem, view: View) -> None:
+def flush(fs: Filesystem, view: View) -> None:
     """Put every changed inode into the transaction."""
-    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.unsettled.items()]
+    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.dirty_inodes.items()]
     records.sort()
     fs.store.inodes.put_all(view, records)
-    view.unsettled.clear()
+    view.dirty_inodes.clear()
     fs.told.clear()
 
 
@@ -98,17 +98,17 @@ def tell(fs: Filesystem) -> None:
     """Have the journal note the changed inodes of the head. Where the epoch has no record of one
     yet they are put into the transaction, with all that belongs to that."""
     view = fs.head
-    if len(view.unsettled) > _TOLD_MAX:
-        settle(fs, view)
+    if len(view.dirty_inodes) > _TOLD_MAX:
+        flush(fs, view)
         return
     store, told = fs.store, fs.told
-    for ino, inode in view.unsettled.items():
+    for ino, inode in view.dirty_inodes.items():
         before = told.get(ino)
         if before is inode:
             continue
         entity = inode_entity(ino)
         if before is None and store.inodes.own(view, entity) is None:
-            settle(fs, view)
+            flush(fs, view)
             return
         store.inodes.tell(view, entity, pack_inode(inode))
         told[ino] = inode
@@ -168,7 +168,7 @@ def setattr(
     inode = load(fs, home, ino)
     now = fs.clock()
     if wanted.size is not None:
-        content.settle(fs, ino)
+        content.flush(fs, ino)
         require_file(inode)
         mode = inode.mode if keep_set_id else without_set_id(inode.mode)
         inode = content.truncate(fs, home, inode, wanted.size)
@@ -233,8 +233,8 @@ def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
         return False
     # What the epoch holds is found through its inode records when it is removed.
     fs.changing(ino)  # the number may mean another file now
-    content.settle(fs, ino)
-    settle(fs, limbo)
+    content.flush(fs, ino)
+    flush(fs, limbo)
     return True
 
 
@@ -296,7 +296,7 @@ def remove(fs: Filesystem, view: View, ino: Ino) -> None:
     """Take the inode itself out of the view."""
     fs.changing(ino)
     fs.told.pop(ino, None)
-    view.unsettled.pop(ino, None)
+    view.dirty_inodes.pop(ino, None)
     fs.store.inodes.drop(view, inode_entity(ino))
 
 

@@ -84,7 +84,7 @@ def compress(fs: Filesystem) -> None:
 def gather(fs: Filesystem) -> None:
     """Compress, too, the small files that stand in the block map itself, where only history has
     them: what somebody may read next stays where it is found at once. The caller commits."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     packing = _Packing(store)
     with room_permitting():
@@ -104,7 +104,7 @@ def repack(fs: Filesystem) -> None:
     """Put all versions of a file together, and those of its neighbours, into packs that are large:
     of what they have in common nearly nothing is left. Packs that are half full stay as they are.
     The caller commits."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     store.upgrade()
     blocks = store.blocks

@@ -231,7 +231,7 @@ def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
     touched = Touched(set(), set())
     if tuple(patterns) == fs.exclusion.patterns:
         return touched
-    fs.settle()
+    fs.flush()
     aside = fs.store.open_aside()
     fs.exclusion.set_patterns(patterns)
     view = fs.head

@@ -53,7 +53,7 @@ class Purged(NamedTuple):
 def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
     """The paths that the patterns name in the workspace, excluded files too, or in any checkpoint.
     Raises as `select` does if one of them names nothing."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, aside=True)
 
@@ -61,7 +61,7 @@ def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
     """What stands, or stood, under these paths, and all that is below it."""
     with interrupts.unstoppable():
-        fs.settle()
+        fs.flush()
         removal.reap(fs)
     store = fs.store
     inodes: set[Ino] = set()

@@ -95,7 +95,7 @@ def restore(
     Raises `InUse`, with nothing changed, if the kernel can be asked to forget something first,
     unless ``ask`` says not to.
     """
-    fs.settle()
+    fs.flush()
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
@@ -164,7 +164,7 @@ def or_as_it_was(
 
 def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
     """What `restore`, or `restore_paths` when paths are given, would do now."""
-    fs.settle()
+    fs.flush()
     goal = fs.store.view(target.epoch)
     if paths:
         equaliser = Equaliser(fs, goal, apply=False)
@@ -179,7 +179,7 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
 
 def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool:
     """Whether a restore would change anything that can be seen."""
-    fs.settle()
+    fs.flush()
     if paths:
         found = plan(fs, target, paths)
         return bool(found.added or found.modified or found.deleted)
@@ -221,7 +221,7 @@ def sorted_out(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
 def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
     """Changes whenever anything in the workspace does, whether the restore would touch it or not:
     the head's epoch and every inode that it has changed, with its time of change."""
-    fs.settle()
+    fs.flush()
     digest = xxhash.xxh3_64()
     digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
     for entity in fs.store.changes.walk(fs.head.epoch):

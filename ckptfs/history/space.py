@@ -29,7 +29,7 @@ class Space(NamedTuple):
 
 def measure(fs: Filesystem) -> Space:
     """Reads the whole block map: a second for a million blocks."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     live: dict[bytes, int] = {}
     past: dict[bytes, int] = {}

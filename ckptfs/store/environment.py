@@ -322,12 +322,12 @@ class Store:
             self.before_commit()
             if self._is_unripe():
                 self._budget.mark()
-            if not self._settle():
+            if not self._flush():
                 return
             self._commit()
             if self.heap.is_waiting or self._is_unripe():
                 self._budget.mark()
-                self._settle()
+                self._flush()
                 self._commit()
         self._stand()
 
@@ -387,7 +387,7 @@ class Store:
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
-            if not self._settle():
+            if not self._flush():
                 return True
             self.heap.flush()
             if self._journal.append():
@@ -441,13 +441,13 @@ class Store:
         """The number of the last commit: as long as it stays the same nothing was committed."""
         return int(self._env.info()["last_txnid"])
 
-    def _settle(self) -> bool:
+    def _flush(self) -> bool:
         """Put what waits elsewhere into the transaction; whether there is anything in it."""
         if self.dirty:
             self._save_counters()
             self.rest.flush()
-            self.below.settle()
-            self.heap.settle()
+            self.below.flush()
+            self.heap.flush_freed()
         return self.dirty
 
     def _save_counters(self) -> None:

@@ -27,7 +27,7 @@ class View:
         "inherited",
         "seen",
         "suffix",
-        "unsettled",
+        "dirty_inodes",
         "writable",
     )
 
@@ -45,7 +45,7 @@ class View:
         #: In a list, so that `bare` counts the same inodes.
         self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
-        self.unsettled: dict[Ino, Inode] = {}
+        self.dirty_inodes: dict[Ino, Inode] = {}
         #: The view of the epoch aside, if this one sees it.
         self.aside: View | None = None
         self._bare: View | None = None
@@ -68,7 +68,7 @@ class View:
         """See the epoch aside in front of everything else, from now on."""
         bare = View(self.epoch, set(), writable=self.writable, inodes=0)
         bare.inherited, bare.seen = self.inherited, self.seen
-        bare._count, bare.unsettled = self._count, self.unsettled
+        bare._count, bare.dirty_inodes = self._count, self.dirty_inodes
         self._bare, self.aside = bare, aside
         self.seen = bare.seen | {aside.suffix}
         self.first = aside.suffix

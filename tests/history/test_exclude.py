@@ -45,7 +45,7 @@ def checkpoint_paths(work: Edits, checkpoint: history.Checkpoint) -> set[str]:
 
 def changes(work: Edits) -> int:
     """How many records the head's epoch has written."""
-    work.fs.settle()
+    work.fs.flush()
     return sum(1 for _ in work.store.changes.walk(work.fs.head.epoch))
 
 

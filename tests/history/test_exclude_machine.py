@@ -208,7 +208,7 @@ class Life:
     def aside(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
-        fs.settle()
+        fs.flush()
         found = {
             path: node
             for path, node in self.tree().items()

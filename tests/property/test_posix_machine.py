@@ -442,8 +442,8 @@ class PosixMachine(RuleBasedStateMachine):
             self.ours.fs.forget(ino)
 
     @rule()
-    def settle(self) -> None:
-        self.ours.fs.settle()
+    def flush(self) -> None:
+        self.ours.fs.flush()
 
     @rule()
     def commit(self) -> None:

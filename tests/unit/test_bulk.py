@@ -44,7 +44,7 @@ def test_a_file_has_its_attributes_and_content(fs: Filesystem, file: os.stat_res
     for size in (0, 1, INLINE_MAX, INLINE_MAX + 1, BLOCK_SIZE):
         name, data = b"%d" % size, os.urandom(size)
         made = fs.bulk.place(fs.head, ROOT_INO, name, file, data)
-        fs.bulk.settle()
+        fs.bulk.flush()
         found = fs.lookup(fs.head, ROOT_INO, name)
         assert found == made and found.mode == file.st_mode
         assert (found.size, found.atime_ns, found.mtime_ns, found.nlink) == (size, 11, 22, 1)

@@ -270,7 +270,7 @@ USES: dict[str, Use] = {
     "setxattr": lambda fs, ino: fs.setxattr(fs.head, ino, b"user.a", b""),
     "a block elsewhere": lambda fs, ino: fs.write(fs.head, ino, 5 * BLOCK_SIZE, PATTERN[:10]),
     "a whole block": lambda fs, ino: fs.write(fs.head, ino, BLOCK_SIZE, PATTERN[:BLOCK_SIZE]),
-    "settle": lambda fs, ino: fs.settle(),
+    "flush": lambda fs, ino: fs.flush(),
     "commit": lambda fs, ino: fs.commit(),
     "seal": lambda fs, ino: history.seal(fs, "manual", "", 0),
 }
@@ -366,7 +366,7 @@ def test_a_checkpoint_does_not_see_what_is_written_after_it(fs: Filesystem) -> N
 
 def test_reading_a_block_that_is_missing_is_an_error_and_no_zeros(fs: Filesystem) -> None:
     ino = put(fs, b"file", PATTERN[:BLOCK_SIZE])
-    fs.settle()
+    fs.flush()
     (key,) = fs.store.blocks.keys()
     record = fs.store.blocks._blocks.get(key)
     fs.store.blocks._blocks.delete(key)

@@ -46,7 +46,7 @@ def test_the_block_is_stored_once_however_often_it_is_synced(life: Life) -> None
     for number in range(50):
         write(fs, ino, 100 * number, b"%03d" % number)
     assert fs.store.blockmap.changed == before
-    fs.settle()
+    fs.flush()
     assert fs.store.blockmap.changed == before + 1
 
 
@@ -74,12 +74,12 @@ def crowd_out(fs: Filesystem, ino: Ino) -> None:
     assert ino not in fs.gathered
 
 
-def settle(fs: Filesystem, ino: Ino) -> None:
-    fs.settle()
+def flush(fs: Filesystem, ino: Ino) -> None:
+    fs.flush()
 
 
 def go_on(fs: Filesystem, ino: Ino) -> None:
-    fs.settle()
+    fs.flush()
     fs.write(fs.head, ino, 50, b"on top of it")
 
 
@@ -87,7 +87,7 @@ def nothing(fs: Filesystem, ino: Ino) -> None:
     """The pieces are all there is."""
 
 
-USES = [over_it, cut, cut_to_nothing, crowd_out, settle, go_on, nothing]
+USES = [over_it, cut, cut_to_nothing, crowd_out, flush, go_on, nothing]
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 30_000, 3 * BLOCK_SIZE])
