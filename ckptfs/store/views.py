@@ -22,12 +22,12 @@ class View:
         "_bare",
         "_count",
         "aside",
+        "dirty_inodes",
         "epoch",
         "first",
         "inherited",
         "seen",
         "suffix",
-        "dirty_inodes",
         "writable",
     )
 
