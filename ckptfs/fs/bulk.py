@@ -72,7 +72,7 @@ class Bulk:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         fs.store.charge(size)
         subdirs = 1 if is_dir else 0
-        if view.aside is None:
+        if view.excluded is None:
             home = above = view
         else:
             home = home_for(fs, view, parent, name, is_dir=is_dir)

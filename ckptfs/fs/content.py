@@ -96,7 +96,7 @@ def write(
     if offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
     require_size(end)
-    if view.aside is not None:
+    if view.excluded is not None:
         view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     inodes.require_file(inode)
@@ -336,7 +336,7 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
     """What there is of a block, as it is being gathered or as it is stored."""
     block = fs.gathered.get(inode.ino, number)
     if block is not None:
-        if block.view.epoch == view.epoch or block.view is view.aside:
+        if block.view.epoch == view.epoch or block.view is view.excluded:
             return block.data
         # A checkpoint may have the same file as it was.
         _flush_block(fs, block)

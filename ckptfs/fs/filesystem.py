@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ckptfs.fs import arrival, content, copies, inodes, names, ranges, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
-from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
+from ckptfs.fs.exclusion import Exclusion, home_for, is_own
 from ckptfs.fs.gathering import Gathering
 from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View
@@ -82,21 +82,21 @@ class Filesystem:
 
     def is_excluded(self, ino: Ino) -> bool:
         """Whether an inode of the workspace is kept out of history."""
-        aside = self.store.aside
-        return aside is not None and is_aside(self, aside, ino)
+        excluded = self.store.excluded
+        return excluded is not None and is_own(self, excluded, ino)
 
     def excludes(self, ino: Ino, name: bytes = b"", *, is_dir: bool = False) -> bool:
         """Whether a change to an inode, or to a name in it, is none of history's."""
         view = self.head
-        if view.aside is None:
+        if view.excluded is None:
             return False
         if not name:
-            return is_aside(self, view.aside, ino)
+            return is_own(self, view.excluded, ino)
         found = names.find(self, view, ino, name)
         if found is not None:
-            return is_aside(self, view.aside, found)
+            return is_own(self, view.excluded, found)
         try:
-            return home_for(self, view, ino, name, is_dir=is_dir) is view.aside
+            return home_for(self, view, ino, name, is_dir=is_dir) is view.excluded
         except OSError:
             return False  # the directory is gone; the change itself will be told so
 
@@ -110,13 +110,13 @@ class Filesystem:
         self.bulk.flush()
         for view in {self.head, *self.limbo.values()}:
             inodes.flush(self, view)
-        if self.store.aside is not None:
-            self._flush_aside(self.store.aside)
+        if self.store.excluded is not None:
+            self._flush_excluded(self.store.excluded)
         self.authorship.flush()
 
-    def _flush_aside(self, aside: View) -> None:
-        content.flush_view(self, aside)
-        inodes.flush(self, aside)
+    def _flush_excluded(self, excluded: View) -> None:
+        content.flush_view(self, excluded)
+        inodes.flush(self, excluded)
         self.exclusion.flush()
 
     def commit(self) -> None:
@@ -137,8 +137,8 @@ class Filesystem:
         """Have the journal note what waits for the transaction, so that it can go on waiting. Not
         of files in limbo or kept out of history, which have views of their own."""
         self.bulk.flush()
-        if self.store.aside is not None:
-            self._flush_aside(self.store.aside)
+        if self.store.excluded is not None:
+            self._flush_excluded(self.store.excluded)
         inodes.tell(self)
         self.authorship.flush()
         self.gathered.tell()
@@ -167,7 +167,8 @@ class Filesystem:
 
     getattr = inodes.getattr
     setattr = inodes.setattr
-    is_own = inodes.is_own
+    #: Of the head's own epoch: no checkpoint has the inode as it is.
+    is_own = is_own
     hold = inodes.hold
     drop = inodes.drop
     forget = inodes.forget

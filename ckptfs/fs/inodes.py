@@ -30,7 +30,7 @@ def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
     inode = view.dirty_inodes.get(ino)
     if inode is not None:
         return inode
-    if view.aside is not None and (inode := view.aside.dirty_inodes.get(ino)) is not None:
+    if view.excluded is not None and (inode := view.excluded.dirty_inodes.get(ino)) is not None:
         return inode
     record = fs.store.inodes.get(view, inode_entity(ino))
     if record is None:
@@ -54,7 +54,7 @@ def require_file(inode: Inode) -> None:
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
     """Keep a changed inode. One file's making is half a dozen changes to its inode and its
     directory's; they meet in memory, and the last one goes into the transaction."""
-    if view is not fs.store.aside:
+    if view is not fs.store.excluded:
         fs.signing.add(inode.ino)
     keep(fs, view, inode)
 
@@ -73,16 +73,11 @@ def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     if len(view.dirty_inodes) >= _DIRTY_MAX:
         flush(fs, view)
     # Of what a restore parted from the head, or is kept out of history, others know how it looks.
-    if view is fs.store.head and view.aside is None and not fs.limbo:
+    if view is fs.store.head and view.excluded is None and not fs.limbo:
         fs.changed(inode)
     else:
         fs.changing(inode.ino)
     view.dirty_inodes[inode.ino] = inode
-
-
-def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
-    """Whether the view's own epoch changed the inode: no checkpoint has it as it is."""
-    return ino in view.dirty_inodes or fs.store.inodes.own(view, inode_entity(ino)) is not None
 
 
 def flush(fs: Filesystem, view: View) -> None:
@@ -156,7 +151,7 @@ def make(
 def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The inode as a user sees it."""
     inode = load(fs, view, ino)
-    return shown(fs, view, inode) if view.aside is not None else inode
+    return shown(fs, view, inode) if view.excluded is not None else inode
 
 
 def setattr(
@@ -182,7 +177,7 @@ def setattr(
         ctime_ns=now if wanted.ctime_ns is None else storable_ns(wanted.ctime_ns),
     )
     save(fs, home, inode)
-    if view.aside is None:
+    if view.excluded is None:
         return inode
     if wanted.mtime_ns is not None:
         fs.exclusion.clear_times(ino)

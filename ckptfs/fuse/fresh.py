@@ -45,7 +45,7 @@ class Fresh:
         are kept out of history, since each would have to be judged, nor while something lives on
         that a restore took away, since it would have to be told apart."""
         fs = self._fs
-        if fs.head.aside is not None or fs.limbo or pid in touching:
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
             return None
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
@@ -94,7 +94,7 @@ class Fresh:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
         to, and nothing can come of it but that they are there: so it may have its answer first."""
         fs = self._fs
-        if fs.head.aside is not None or fs.limbo or pid in touching:
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
             return False
         if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False

@@ -173,7 +173,7 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
 def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[_Stored]:
     """The blocks that checkpoints have of these inodes, newest first."""
     head = store.head.bare
-    open_epochs = {head.suffix, *([store.aside.suffix] if store.aside else [])}
+    open_epochs = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
     for ino in inodes:
         now = _content(store.inodes.get(head, ino))
         records = (record for _, _, record in store.inodes.versions(ino) if record)

@@ -55,7 +55,7 @@ def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
     Raises as `select` does if one of them names nothing."""
     fs.flush()
     store = fs.store
-    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, aside=True)
+    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, excluded=True)
 
 
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
@@ -84,8 +84,8 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
         doomed = find(fs, paths)
     store = fs.store
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
-    if store.aside is not None:
-        views[store.aside.epoch] = store.aside
+    if store.excluded is not None:
+        views[store.excluded.epoch] = store.excluded
     touched = Touched(set(doomed.inodes), set())
     _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
@@ -180,7 +180,7 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
     parents: set[Ino] = set()
     for epoch, view in views.items():
         seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
-        if view is store.aside:
+        if view is store.excluded:
             view.inodes -= len(seen)
             _count_out_of_borders(fs, view, doomed)
         elif seen:
@@ -196,12 +196,12 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
                 store.inodes.put(view, pack_u64(parent), record)
 
 
-def _count_out_of_borders(fs: Filesystem, aside: View, doomed: set[Ino]) -> None:
-    """Correct the counts of directories of history in which doomed ones stand that are aside."""
+def _count_out_of_borders(fs: Filesystem, excluded: View, doomed: set[Ino]) -> None:
+    """Correct the counts of directories of history in which excluded doomed ones stand."""
     for border in list(fs.exclusion.borders):
         if border in doomed:
             fs.exclusion.drop(border)
-        elif lost := sum(_stands_in(fs.store, aside, ino, border) for ino in doomed):
+        elif lost := sum(_stands_in(fs.store, excluded, ino, border) for ino in doomed):
             fs.exclusion.touch(border, fs.clock(), subdirs=-lost)
 
 

@@ -22,7 +22,12 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff import Change, compare
 from ckptfs.history.equalise import Equaliser
-from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, seen_under, stay_aside
+from ckptfs.history.excluded import (
+    hidden_by_excluded,
+    keep_excluded,
+    needed_by_excluded,
+    seen_under,
+)
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
@@ -110,7 +115,7 @@ def restore(
     for ino in differing.inodes:
         fs.changing(ino)
     differing.entries.update(_let_go(fs, old, differing.inodes))
-    stay_aside(fs, old, differing)
+    keep_excluded(fs, old, differing)
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
     differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
@@ -185,7 +190,7 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
         return bool(found.added or found.modified or found.deleted)
     goal = fs.store.view(target.epoch)
     # Names first, and mostly enough: comparing all that differs takes as long as restoring it.
-    if fs.head.aside is None and names_differ(fs.store, fs.head, goal):
+    if fs.head.excluded is None and names_differ(fs.store, fs.head, goal):
         return True
     return bool(visible_changes(fs, goal))
 

@@ -89,7 +89,7 @@ def _walk(scene: Scene) -> None:
 def _is_nothing_known(scene: Scene) -> bool:
     """Whether neither the store nor the ledger has anything in the root."""
     view = scene.intake.view
-    alone = view.inodes == 1 and view.aside is None and not scene.interrupted
+    alone = view.inodes == 1 and view.excluded is None and not scene.interrupted
     return alone and not scene.ledger.children(ROOT_INO)
 
 
