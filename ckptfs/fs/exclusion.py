@@ -1,9 +1,10 @@
 """What is kept out of history: which names, and in which epoch an inode's records stand.
 
-A name that matches an exclude pattern, and everything below it, lives in the *excluded epoch*: every
-head sees it, no checkpoint does (docs/design/exclude.md). A name is judged when it is made. The
-record of an entry stands in the same epoch as the inode that it leads to; a directory of history
-with such entries is a *border*, and what they do to its times and its link count is kept apart.
+A name that matches an exclude pattern, and everything below it, lives in the *excluded epoch*:
+every head sees it, no checkpoint does (docs/design/exclude.md). A name is judged when it is made.
+The record of an entry stands in the same epoch as the inode that it leads to; a directory of
+history with such entries is a *border*, and what they do to its times and its link count is kept
+apart.
 
 Callers have checked that ``view.excluded`` is not None: a workspace without patterns pays nothing.
 """

@@ -14,7 +14,7 @@ from ckptfs.fs import arrival, content, copies, inodes, names, ranges, renames, 
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
 from ckptfs.fs.exclusion import Exclusion, home_for, is_own
-from ckptfs.fs.gathering import Gathering
+from ckptfs.fs.partial import PartialBlocks
 from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View
 
@@ -32,10 +32,10 @@ class Filesystem:
         self.authorship = Authorship(store)
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
-        #: The blocks that short writes are filling.
-        self.gathered = Gathering(store.pieces)
+        #: The blocks of which short writes have filled parts.
+        self.partial = PartialBlocks(store.pieces)
         #: Inodes of the head as the journal has them, where the transaction has older ones.
-        self.told: dict[Ino, Inode] = {}
+        self.logged: dict[Ino, Inode] = {}
         #: New entries by the thousand, on their way into the transaction.
         self.bulk = Bulk(self)
         #: How many handles are open on an inode.
@@ -98,7 +98,7 @@ class Filesystem:
         try:
             return home_for(self, view, ino, name, is_dir=is_dir) is view.excluded
         except OSError:
-            return False  # the directory is gone; the change itself will be told so
+            return False  # the directory is gone; the change itself will say so
 
     def is_held(self, ino: Ino) -> bool:
         """Whether a handle is open on an inode."""
@@ -126,22 +126,22 @@ class Filesystem:
     def sync(self) -> None:
         """The same, for one who may ask again soon."""
         if self.store.is_journalling and not self.limbo:
-            self._tell()
+            self._log()
         else:
             self.flush()
         inodes.record_orphans(self)
         if not self.store.sync():
             self.commit()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         """Have the journal note what waits for the transaction, so that it can go on waiting. Not
         of files in limbo or kept out of history, which have views of their own."""
         self.bulk.flush()
         if self.store.excluded is not None:
             self._flush_excluded(self.store.excluded)
-        inodes.tell(self)
+        inodes.log(self)
         self.authorship.flush()
-        self.gathered.tell()
+        self.partial.log()
 
     def _prepare(self) -> None:
         """Put all that must be durable into the transaction."""
@@ -163,7 +163,7 @@ class Filesystem:
     rmdir = names.rmdir
     rename = renames.rename
     arrive = arrival.arrive
-    dress = arrival.dress
+    apply_attributes = arrival.apply_attributes
 
     getattr = inodes.getattr
     setattr = inodes.setattr

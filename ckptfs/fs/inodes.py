@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How many changed inodes wait in memory before they go into the transaction.
 _DIRTY_MAX = 4096
 #: With so many it is no longer worth the while to look which of them the journal has.
-_TOLD_MAX = 64
+_LOGGED_MAX = 64
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
@@ -86,27 +86,27 @@ def flush(fs: Filesystem, view: View) -> None:
     records.sort()
     fs.store.inodes.put_all(view, records)
     view.dirty_inodes.clear()
-    fs.told.clear()
+    fs.logged.clear()
 
 
-def tell(fs: Filesystem) -> None:
+def log(fs: Filesystem) -> None:
     """Have the journal note the changed inodes of the head. Where the epoch has no record of one
     yet they are put into the transaction, with all that belongs to that."""
     view = fs.head
-    if len(view.dirty_inodes) > _TOLD_MAX:
+    if len(view.dirty_inodes) > _LOGGED_MAX:
         flush(fs, view)
         return
-    store, told = fs.store, fs.told
+    store, logged = fs.store, fs.logged
     for ino, inode in view.dirty_inodes.items():
-        before = told.get(ino)
+        before = logged.get(ino)
         if before is inode:
             continue
         entity = inode_entity(ino)
         if before is None and store.inodes.own(view, entity) is None:
             flush(fs, view)
             return
-        store.inodes.tell(view, entity, pack_inode(inode))
-        told[ino] = inode
+        store.inodes.log(view, entity, pack_inode(inode))
+        logged[ino] = inode
 
 
 def make(
@@ -278,7 +278,7 @@ def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
 def erase(fs: Filesystem, view: View, inode: Inode) -> None:
     store = fs.store
     store.note()
-    content.drop_gathered(fs, inode.ino)
+    content.drop_partial(fs, inode.ino)
     if inode.content != NO_CONTENT:
         content.discard(fs, view, inode)
     if store.xattrs_used:
@@ -290,7 +290,7 @@ def erase(fs: Filesystem, view: View, inode: Inode) -> None:
 def remove(fs: Filesystem, view: View, ino: Ino) -> None:
     """Take the inode itself out of the view."""
     fs.changing(ino)
-    fs.told.pop(ino, None)
+    fs.logged.pop(ino, None)
     view.dirty_inodes.pop(ino, None)
     fs.store.inodes.drop(view, inode_entity(ino))
 

@@ -339,7 +339,7 @@ def share_record(fs: Filesystem, view: View, ino: Ino, length: int) -> bytes | N
     """The block-map record of all the bytes of a file, if they are so many and stand in one block:
     it is counted once more, for a file that is to come."""
     inode = inodes.load(fs, view, ino)
-    if inode.size != length or inode.allocated != length or ino in fs.gathered:
+    if inode.size != length or inode.allocated != length or ino in fs.partial:
         return None
     record = fs.store.blockmap.get(view, block_entity(inode.content, 0))
     found = unpack_mapping(record) if record else None

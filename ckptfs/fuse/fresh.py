@@ -11,7 +11,7 @@ from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
-from ckptfs.fs.arrival import Arrival, Dressed
+from ckptfs.fs.arrival import Arrival, Changed
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.history.moments import Loss
 from ckptfs.model import Ino
@@ -27,7 +27,7 @@ _RECORDS = 1 << 20
 #: Where an arrival has its size.
 _SIZE = 6
 #: Where a directory tells whether it was changed itself.
-_DRESSED = 8
+_IS_CHANGED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
 
@@ -70,7 +70,7 @@ class Fresh:
     def take(
         self,
         arrivals: list[Arrival],
-        directories: list[Dressed],
+        directories: list[Changed],
         makers: list[int],
         pid: int,
     ) -> None:
@@ -86,8 +86,8 @@ class Fresh:
             fs.arrive(view, arrivals)
             self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
-            fs.dress(view, directory)
-            if directory[_DRESSED]:
+            fs.apply_attributes(view, directory)
+            if directory[_IS_CHANGED]:
                 self._guard.made(directory[0], content=False)
 
     def is_certain(self, node: int, offset: int, size: int, pid: int) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.gathering import GATHERED_MAX
+from ckptfs.fs.partial import PARTIAL_MAX
 from ckptfs.history import excluded
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check, repair
@@ -69,9 +69,9 @@ def cut_to_nothing(fs: Filesystem, ino: Ino) -> None:
 
 def crowd_out(fs: Filesystem, ino: Ino) -> None:
     other = put(fs, b"other")
-    for number in range(GATHERED_MAX + 5):
+    for number in range(PARTIAL_MAX + 5):
         fs.write(fs.head, other, number * BLOCK_SIZE + 7, b"x")
-    assert ino not in fs.gathered
+    assert ino not in fs.partial
 
 
 def flush(fs: Filesystem, ino: Ino) -> None:
@@ -231,7 +231,7 @@ def test_a_crash_while_they_are_put_into_blocks_loses_nothing(life: Life) -> Non
     assert get(life.fs, b"file") == wanted
 
 
-def test_gathered_bytes_are_read_without_being_stored(life: Life) -> None:
+def test_a_partial_block_is_read_without_being_stored(life: Life) -> None:
     fs = life.fs
     ino = journalling(fs)
     data = bytearray(get(fs, b"file"))
