@@ -15,7 +15,7 @@ import json
 import os
 
 from ckptfs.hook import fields
-from ckptfs.hook.fields import Record, clean, cut, fact, text
+from ckptfs.hook.fields import JsonObject, clean, cut, fact, text
 
 Request = tuple[str, dict[str, object]]
 
@@ -138,7 +138,7 @@ class Unknown(ValueError):
 class Event:
     """One call: its input, the event's name as it came and as the tables have it, its agent."""
 
-    def __init__(self, record: Record, hint: str = "", named: str = "") -> None:
+    def __init__(self, record: JsonObject, hint: str = "", named: str = "") -> None:
         self.record = record
         self.name = text(record, "event") or named
         self.key = key_of(self.name)
@@ -229,7 +229,7 @@ def _session(event: Event, workspace: str) -> list[Request]:
     return [*_moment(event, workspace), *gone]
 
 
-def given(record: Record) -> Record:
+def given(record: JsonObject) -> JsonObject:
     """What the tool is given; the input itself where it stands there."""
     for path in fields.INPUTS:
         value = fields.get(record, path)
@@ -240,7 +240,7 @@ def given(record: Record) -> Record:
     return record
 
 
-def file_of(record: Record) -> str:
+def file_of(record: JsonObject) -> str:
     """The file that a tool is about, if it is told by its absolute path."""
     found = given(record)
     paths = (found.get(key) for key in _FILES)
@@ -254,7 +254,7 @@ def _parsed(words: str) -> object:
         return None
 
 
-def _subject(given: Record, workspace: str) -> tuple[str, str]:
+def _subject(given: JsonObject, workspace: str) -> tuple[str, str]:
     """What a tool is about: files, or a command."""
     for key in _FILES:
         if path := given.get(key):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-Record = dict[str, object]
+JsonObject = dict[str, object]
 
 #: The agents that a hook is known to be called by (`ckptfs.hook.agents` has their settings).
 NAMES = frozenset(
@@ -98,7 +98,7 @@ def get(record: object, path: str) -> object:
     return found
 
 
-def text(record: Record, what: str) -> str:
+def text(record: JsonObject, what: str) -> str:
     """The first of a thing's names that some text stands under; empty if there is none."""
     for path in FIELDS[what]:
         value = get(record, path)
@@ -107,12 +107,12 @@ def text(record: Record, what: str) -> str:
     return ""
 
 
-def fact(record: Record, what: str) -> str:
+def fact(record: JsonObject, what: str) -> str:
     """The same as it is kept with a checkpoint: on one line, and not too long."""
     return clean(text(record, what)[: 4 * FACT_MAX])[:FACT_MAX]
 
 
-def directory(record: Record) -> str:
+def directory(record: JsonObject) -> str:
     """The agent's directory, from its input; else our own, which it started us in."""
     for path in FIELDS["directory"]:
         named = get(record, path)
@@ -121,7 +121,7 @@ def directory(record: Record) -> str:
     return os.getcwd()
 
 
-def agent_of(record: Record, hint: str) -> str:
+def agent_of(record: JsonObject, hint: str) -> str:
     """Whose input it is: by what only that agent sends, by where its transcript lies, by the
     ``hint`` of who installed the hook (one agent may read another's settings), by the rest."""
     named = record.get("agent")
@@ -137,7 +137,7 @@ def agent_of(record: Record, hint: str) -> str:
     return hint if hint in NAMES else _guess(record, transcript)
 
 
-def _guess(record: Record, transcript: str) -> str:
+def _guess(record: JsonObject, transcript: str) -> str:
     if text(record, "event").startswith(("Before", "After")):
         return "gemini"
     if "timestamp" in record:

@@ -52,7 +52,7 @@ def results_of(event: Event) -> list[dict[str, str]]:
     return [told] if told else []
 
 
-def _told(event: Event, record: fields.Record, result: str) -> dict[str, str] | None:
+def _told(event: Event, record: fields.JsonObject, result: str) -> dict[str, str] | None:
     if not result:
         return None
     tool = fields.clean(event.tool[: fields.FACT_MAX]) if record is event.record else ""
@@ -78,14 +78,14 @@ def result_of(event: Event) -> str:
     return _failure(error) if error else OK
 
 
-def _of_call(call: fields.Record) -> str:
+def _of_call(call: fields.JsonObject) -> str:
     """Of one in a batch, which says less of each: the answer may be the words of an error."""
     answer = call.get("tool_response")
     failed = _failure(answer) if isinstance(answer, str) else FAILED
     return _in_object(call) or (failed if failed != FAILED else _found(call))
 
 
-def _found(record: fields.Record) -> str:
+def _found(record: fields.JsonObject) -> str:
     for name in _ANSWERS:
         if (answer := record.get(name)) is not None and (found := _in(answer)):
             return found
@@ -110,7 +110,7 @@ def _in_json(words: str) -> str:
     return _in_object(answer) if isinstance(answer, dict) else ""
 
 
-def _in_object(answer: fields.Record) -> str:
+def _in_object(answer: fields.JsonObject) -> str:
     for name in _CODES:
         code = answer.get(name)
         if isinstance(code, int) and not isinstance(code, bool):

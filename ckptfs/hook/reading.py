@@ -13,11 +13,11 @@ from collections.abc import Callable
 WHOLE_MAX = 1 << 20
 _CHUNK = 1 << 18
 
-Record = dict[str, object]
+JsonObject = dict[str, object]
 Read = Callable[[int], bytes]
 
 
-def read_object(read: Read, *, optional: bool = False) -> Record:
+def read_object(read: Read, *, optional: bool = False) -> JsonObject:
     """Read one JSON object to the end of the input. Raises ValueError if that is not what it is;
     no input at all is an empty object if it is ``optional``."""
     parts: list[bytes] = []
@@ -33,7 +33,7 @@ def read_object(read: Read, *, optional: bool = False) -> Record:
     return skimming.skim(read, b"".join(parts))
 
 
-def _parsed(text: bytes, optional: bool) -> Record:
+def _parsed(text: bytes, optional: bool) -> JsonObject:
     if not text.strip():
         if optional:
             return {}
