@@ -28,13 +28,13 @@ class View:
     __slots__ = (
         "_bare",
         "_count",
-        "aside",
+        "dirty_inodes",
         "epoch",
+        "excluded",
         "first",
         "inherited",
         "seen",
         "suffix",
-        "unsettled",
         "writable",
     )
 
@@ -52,9 +52,9 @@ class View:
         #: In a list, so that `bare` counts the same inodes.
         self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
-        self.unsettled: dict[Ino, Inode] = {}
+        self.dirty_inodes: dict[Ino, Inode] = {}
         #: The view of the epoch aside, if this one sees it.
-        self.aside: View | None = None
+        self.excluded: View | None = None
         self._bare: View | None = None
 
     @property
@@ -71,21 +71,21 @@ class View:
         """The same view without what stands aside: what a checkpoint of it would show."""
         return self._bare or self
 
-    def see_aside(self, aside: View) -> None:
+    def see_excluded(self, excluded: View) -> None:
         """See the epoch aside in front of everything else, from now on."""
         bare = View(self.epoch, set(), writable=self.writable, inodes=0)
         bare.inherited, bare.seen = self.inherited, self.seen
-        bare._count, bare.unsettled = self._count, self.unsettled
-        self._bare, self.aside = bare, aside
-        self.seen = bare.seen | {aside.suffix}
-        self.first = aside.suffix
+        bare._count, bare.dirty_inodes = self._count, self.dirty_inodes
+        self._bare, self.excluded = bare, excluded
+        self.seen = bare.seen | {excluded.suffix}
+        self.first = excluded.suffix
 
     def seal(self) -> None:
         """A checkpoint is not written any more, and has nothing aside."""
         if self._bare is not None:
             self.seen, self.first = self._bare.seen, self.suffix
             self._bare.writable = False
-            self._bare = self.aside = None
+            self._bare = self.excluded = None
         self.writable = False
 
     def forget(self, ancestor: Epoch) -> None:

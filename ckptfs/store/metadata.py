@@ -1,5 +1,5 @@
-"""What the store knows besides its tree: counters, small facts by name, the ledger of the directory
-below, and the ids that come next. Knows how they are keyed, not what the values mean.
+"""What the store knows besides its tree: counters, small facts by name, the ledger of the lower
+directory, and the ids that come next. Knows how they are keyed, not what the values mean.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class Facts:
 _WAITING_MAX = 4096
 
 
-class Below:
-    """The ledger's table: what stood under a name in the directory below, by directory and name.
+class LedgerTable:
+    """The ledger's table: what stood under a name in the lower directory, by directory and name.
 
     A first scan writes a record for every file, so they go into the transaction together, in the
     order of their keys; the store sees to it before a commit."""
@@ -217,7 +217,7 @@ class Below:
         self._note()
         self._waiting[fmt.pack_u64(directory) + name] = value
         if len(self._waiting) >= _WAITING_MAX:
-            self.settle()
+            self.flush()
 
     def delete(self, directory: Ino, name: bytes) -> None:
         self._note()
@@ -225,13 +225,13 @@ class Below:
         self._waiting.pop(key, None)
         self._table.delete(key)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put everything that waits into the transaction."""
         if self._waiting:
             self._table.put_all(sorted(self._waiting.items()))
             self._waiting.clear()
 
     def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
-        self.settle()
+        self.flush()
         for key, value in self._table.walk(fmt.pack_u64(directory)):
             yield key[8:], value

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from ckptfs.store import codec
 from ckptfs.store.epochs import View
-from ckptfs.store.format import ASIDE_EPOCH, SUFFIX_SIZE
+from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE
 from ckptfs.store.tables import Plain
 
 Record = tuple[bytes, bytes]
@@ -146,7 +146,7 @@ class Rest:
     def concerns(self, view: View) -> bool:
         """Whether something that the view sees may be at rest: not if it is that of the anchor, or
         descends from it."""
-        return self.anchor not in view.seen and view.epoch != ASIDE_EPOCH
+        return self.anchor not in view.seen and view.epoch != EXCLUDED_EPOCH
 
     # -- reading ----------------------------------------------------------------------------------
 
