@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from ckptfs import notices
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.client import Client, Progress, Session
-from ckptfs.control.protocol import Record
+from ckptfs.control.client import Client, Session
+from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import (
     ControlError,
     DaemonGone,
@@ -63,7 +63,7 @@ _LOOK_AGAIN = 0.02
 _turns: dict[Path, _thread.LockType] = {}
 
 
-def _is_about_now(op: str, args: Record) -> bool:
+def _is_about_now(op: str, args: JsonObject) -> bool:
     """Whether an operation must see the directory as it is."""
     if op == "diff":
         return args.get("newer") in ("", "@", "now", None)
@@ -84,29 +84,29 @@ class LocalSession:
         self._below = below
 
     def call(
-        self, op: str, args: Record | None = None, *, progress: Progress | None = None
-    ) -> Record:
+        self, op: str, args: JsonObject | None = None, *, on_progress: OnProgress | None = None
+    ) -> JsonObject:
         """Perform an operation. An interrupt leaves the store as it was last committed, as the end
         of the process would; the KeyboardInterrupt that goes on says so."""
         try:
-            return self._call(op, args, progress)
+            return self._call(op, args, on_progress)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_left_by(op)) from None
 
-    def _call(self, op: str, args: Record | None, progress: Progress | None) -> Record:
+    def _call(self, op: str, args: JsonObject | None, on_progress: OnProgress | None) -> JsonObject:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
         if self._below is None or not self._needs_directory(self._below, op, args or {}):
-            return perform(self._service, op, args or {}, progress)
+            return perform(self._service, op, args or {}, on_progress)
         with _directory(self._below, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
-                return perform(self._service, op, args or {}, progress)
+                return perform(self._service, op, args or {}, on_progress)
             _tell_conflicts(*self._service.catch_up(dir_fd))
             if op not in CHANGES_FILES:
-                return perform(self._service, op, args or {}, progress)
-            return self._move(dir_fd, op, args or {}, progress)
+                return perform(self._service, op, args or {}, on_progress)
+            return self._move(dir_fd, op, args or {}, on_progress)
 
-    def _needs_directory(self, below: Path, op: str, args: Record) -> bool:
+    def _needs_directory(self, below: Path, op: str, args: JsonObject) -> bool:
         """Whether the directory is wanted; what can do without it does where a mount covers it."""
         about_now = _is_about_now(op, args)
         if about_now:
@@ -116,7 +116,9 @@ class LocalSession:
         workspace = Workspace(below, self._service.fs.store.path)
         return not runtime.is_dead(below) and runtime.foreign_mount(workspace) is None
 
-    def _move(self, dir_fd: int, op: str, args: Record, progress: Progress | None) -> Record:
+    def _move(
+        self, dir_fd: int, op: str, args: JsonObject, on_progress: OnProgress | None
+    ) -> JsonObject:
         """Change the workspace, then its directory. The debt is committed with the change."""
         from ckptfs.control.verbs import perform
 
@@ -124,7 +126,7 @@ class LocalSession:
         head = service.fs.head
         service.owe_below()
         try:
-            result = perform(service, op, args, progress)
+            result = perform(service, op, args, on_progress)
         except Exception:
             if service.fs.head is head:
                 service.owe_below(False)

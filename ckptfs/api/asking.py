@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from ckptfs.api import place
 from ckptfs.api.events import CheckpointEvent, Handlers
-from ckptfs.api.values import Record, moment
+from ckptfs.api.values import JsonObject, moment
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import CkptfsError, SystemRefused
@@ -46,11 +46,11 @@ class Asking:
             with open_workspace(self.workspace, patience=STORE_PATIENCE) as session:
                 yield session
 
-    def ask(self, op: str, args: Record | None = None) -> Record:
+    def ask(self, op: str, args: JsonObject | None = None) -> JsonObject:
         with self.session() as session:
             return session.call(op, args)
 
-    def text(self, op: str, asked: Record) -> str:
+    def text(self, op: str, asked: JsonObject) -> str:
         """The text diff of what `diff` or `show` answers."""
         from ckptfs.control.difftext import patch_lines
 
@@ -59,11 +59,11 @@ class Asking:
             text = b"".join(line + b"\n" for line in patch_lines(session, record))
         return text.decode("utf-8", "surrogateescape")
 
-    def caller(self) -> Record:
+    def caller(self) -> JsonObject:
         """Who asks, for the history."""
         return {"pid": os.getpid(), "command": " ".join(sys.argv[:1] or ["python"])}
 
-    def emit(self, kind: str, data: Record, checkpoint_id: str | None = None) -> None:
+    def emit(self, kind: str, data: JsonObject, checkpoint_id: str | None = None) -> None:
         path = str(self.workspace.path)
         event = CheckpointEvent(kind, path, moment(time.time_ns()), checkpoint_id, data)
         self.handlers.emit(event)

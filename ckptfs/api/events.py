@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar
 
-from ckptfs.api.values import Record, moment
+from ckptfs.api.values import JsonObject, moment
 from ckptfs.control.client import Client
 from ckptfs.errors import UsageError
 
@@ -53,7 +53,7 @@ EVENTS = (
 Handler = Callable[[CheckpointEvent], object]
 
 
-def event_of(record: Record) -> CheckpointEvent:
+def event_of(record: JsonObject) -> CheckpointEvent:
     found = record.get("checkpoint")
     return CheckpointEvent(
         kind=record["event"],

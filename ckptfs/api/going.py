@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ckptfs.api import after
 from ckptfs.api.asking import Asking
 from ckptfs.api.events import CheckpointEvent
-from ckptfs.api.values import Record, RestoreResult, restore_of
+from ckptfs.api.values import JsonObject, RestoreResult, restore_of
 from ckptfs.control import documents
 
 
 def go(
     asking: Asking,
     op: str,
-    asked: Record,
+    asked: JsonObject,
     *,
     dry_run: bool,
     on_restore: Sequence[str] | None,

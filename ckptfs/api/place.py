@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config as places
-from ckptfs.api.values import CheckpointConfig, Record
+from ckptfs.api.values import CheckpointConfig, JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace, prepare_directory
 from ckptfs.control import runtime
@@ -131,7 +131,7 @@ def unmount(workspace: Workspace) -> None:
     _run(["umount", str(workspace.path)])
 
 
-def _run(words: list[str]) -> Record:
+def _run(words: list[str]) -> JsonObject:
     """A verb of the command line in a process of its own; raises the error that it ends with."""
     done = subprocess.run(
         [sys.executable, "-m", "ckptfs", *words, "--json"],
@@ -141,7 +141,7 @@ def _run(words: list[str]) -> Record:
         cwd="/",  # or the process would keep the directory busy
     )
     try:
-        record: Record = json.loads(done.stdout)
+        record: JsonObject = json.loads(done.stdout)
     except ValueError:
         said = done.stderr.decode(errors="replace").strip()
         raise CkptfsError(f"Cannot {words[0]} {words[1]}: {said or 'it ended silently'}") from None

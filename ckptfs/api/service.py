@@ -25,8 +25,8 @@ from ckptfs.api.values import (
     CheckpointDiff,
     Compacted,
     FileVersion,
+    JsonObject,
     PruneDecision,
-    Record,
     RestoreResult,
     State,
     WorkspaceStatus,
@@ -143,7 +143,7 @@ class CheckpointService:
         it: bytes, or what JSON can say. They take only the room that they do not share with what is
         there.
         """
-        asked: Record = {
+        asked: JsonObject = {
             "message": message,
             "tag": tag,
             "pin": pin,
@@ -173,7 +173,7 @@ class CheckpointService:
     ) -> builtins.list[Checkpoint]:
         """The checkpoints, newest first: some or all, from a time on, or in which a path changed.
         With ``moments`` also those that were taken just before something was lost."""
-        asked: Record = {"limit": limit, "since": since, "moments": moments}
+        asked: JsonObject = {"limit": limit, "since": since, "moments": moments}
         if path is not None:
             (asked["path"],) = self._inside([path])
         record = self._asking.ask("list", asked)
@@ -230,7 +230,7 @@ class CheckpointService:
         Without ``from_id`` it is the checkpoint that the workspace goes on from. ``paths``, one or
         several, limit it. ``times`` lists files too of which nothing but the time changed.
         """
-        asked: Record = {
+        asked: JsonObject = {
             "older": from_id or "",
             "newer": to_id or "",
             "times": times,
@@ -240,7 +240,7 @@ class CheckpointService:
 
     def show(self, checkpoint_id: str, *, times: bool = False) -> CheckpointDiff:
         """What a checkpoint changed."""
-        asked: Record = {"checkpoint": checkpoint_id, "times": times}
+        asked: JsonObject = {"checkpoint": checkpoint_id, "times": times}
         return diff_of(self._asking.ask("show", asked), lambda: self._asking.text("show", asked))
 
     def log(self, path: AnyPath) -> builtins.list[FileVersion]:
@@ -250,9 +250,9 @@ class CheckpointService:
             self._version(item) for item in self._asking.ask("log", {"path": inside})["versions"]
         ]
 
-    def restores(self) -> builtins.list[Record]:
+    def restores(self) -> builtins.list[JsonObject]:
         """The log of restores, oldest first."""
-        found: builtins.list[Record] = self._asking.ask("restores")["restores"]
+        found: builtins.list[JsonObject] = self._asking.ask("restores")["restores"]
         return found
 
     # -- going back --------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class CheckpointService:
         ``only_changed_by`` a session, process or command: what others changed too stays, and is
         listed in ``skipped``.
         """
-        asked: Record = {
+        asked: JsonObject = {
             "checkpoint": checkpoint_id,
             "token": token,
             "backup": backup,
@@ -340,7 +340,7 @@ class CheckpointService:
         record = self._asking.ask("compact")
         return Compacted(record["before_bytes"], record["after_bytes"])
 
-    def purge(self, *paths: AnyPath, dry_run: bool = False) -> Record:
+    def purge(self, *paths: AnyPath, dry_run: bool = False) -> JsonObject:
         """Remove files from the workspace and every checkpoint, for ever."""
         asked = {**self._limited(paths, "purge"), "dry_run": dry_run}
         return self._asking.ask("purge", asked)
@@ -350,16 +350,16 @@ class CheckpointService:
         found = self._asking.ask("check", {"deep": deep})["problems"]
         return [f"{item['invariant']}: {item['message']}" for item in found]
 
-    def export(self, dest: AnyPath, checkpoint_id: str | None = None) -> Record:
+    def export(self, dest: AnyPath, checkpoint_id: str | None = None) -> JsonObject:
         """Write a checkpoint, or the present state, into an absent or empty directory."""
         full = self._destination(dest)
         return self._asking.ask("export", {"dest": str(full), "checkpoint": checkpoint_id})
 
-    def backup(self, dest: AnyPath) -> Record:
+    def backup(self, dest: AnyPath) -> JsonObject:
         """Copy the store, with its whole history, into an absent or empty directory."""
         return self._asking.ask("backup", {"dest": str(self._destination(dest))})
 
-    def import_from(self, source: AnyPath) -> Record:
+    def import_from(self, source: AnyPath) -> JsonObject:
         """Fill the workspace from another directory, which is only read; a mounted one must be
         empty."""
         full = places.resolve(source)
@@ -396,20 +396,20 @@ class CheckpointService:
 
     # -- tasks -------------------------------------------------------------------------------------
 
-    def start_task(self, name: str) -> Record:
+    def start_task(self, name: str) -> JsonObject:
         """Begin a task: checkpoints belong to it until it is done."""
         return self._asking.ask("task_start", {"name": name, **self._asking.caller()})
 
-    def finish_task(self, message: str = "") -> Record:
+    def finish_task(self, message: str = "") -> JsonObject:
         """The task is done."""
         return self._asking.ask("task_done", {"message": message, **self._asking.caller()})
 
-    def tasks(self) -> builtins.list[Record]:
+    def tasks(self) -> builtins.list[JsonObject]:
         """The tasks, and what each changed."""
-        found: builtins.list[Record] = self._asking.ask("task_list")["tasks"]
+        found: builtins.list[JsonObject] = self._asking.ask("task_list")["tasks"]
         return found
 
-    def revert_task(self, name: str, *, force: bool = False, dry_run: bool = False) -> Record:
+    def revert_task(self, name: str, *, force: bool = False, dry_run: bool = False) -> JsonObject:
         """Undo what a task changed and leave other tasks' files alone. Raises `TaskConflict` where
         others changed the same file, unless ``force``."""
         asked = {"name": name, "force": force, "dry_run": dry_run, **self._asking.caller()}
@@ -417,10 +417,10 @@ class CheckpointService:
 
     # -- values ------------------------------------------------------------------------------------
 
-    def _go(self, op: str, asked: Record, *, dry_run: bool = False) -> RestoreResult:
+    def _go(self, op: str, asked: JsonObject, *, dry_run: bool = False) -> RestoreResult:
         return go(self._asking, op, asked, dry_run=dry_run, on_restore=self.config.on_restore)
 
-    def _checkpoint(self, record: Record) -> Checkpoint:
+    def _checkpoint(self, record: JsonObject) -> Checkpoint:
         number = str(record["id"])
         return checkpoint_of(record, lambda: self._files_of(number))
 
@@ -428,13 +428,13 @@ class CheckpointService:
         changes = self.show(number).changes
         return [item.path for item in changes if not item.is_directory or item.old_path]
 
-    def _version(self, record: Record) -> FileVersion:
+    def _version(self, record: JsonObject) -> FileVersion:
         saved = record["checkpoint"]
         return FileVersion(
             change_of(record), None if saved is None else self._checkpoint(saved), record["writer"]
         )
 
-    def _limited(self, paths: AnyPath | Sequence[AnyPath] | None, verb: str) -> Record:
+    def _limited(self, paths: AnyPath | Sequence[AnyPath] | None, verb: str) -> JsonObject:
         """The argument that limits an operation to paths; none is sent where all is meant."""
         if paths is None:
             return {}
@@ -448,7 +448,7 @@ class CheckpointService:
         return place.inside(self.workspace.path, paths)
 
 
-def _ids(record: Record) -> builtins.list[str]:
+def _ids(record: JsonObject) -> builtins.list[str]:
     return [str(item["id"]) for item in record["checkpoints"]]
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ckptfs.errors import UsageError
 
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 #: What an agent keeps with a checkpoint: documents by name, bytes or anything that JSON can say.
 State = Mapping[str, Any]
@@ -88,7 +88,7 @@ class Checkpoint:
         """The files that it added, changed, renamed or deleted against the one before."""
         return [] if self._files is None else self._files()
 
-    def __getstate__(self) -> Record:
+    def __getstate__(self) -> JsonObject:
         """For pickle and copy: with what changed, without the way to ask for it."""
         found = {**self.__dict__, "files_changed": self.files_changed}
         return {**found, "_files": None}
@@ -104,8 +104,8 @@ class FileChange:
     #: added, deleted, renamed, type, modified, target, mode, owner, xattr, times.
     kinds: tuple[str, ...]
     #: type, mode, uid, gid, size, mtime_ns, target; None on the side where it is not.
-    old: Record | None
-    new: Record | None
+    old: JsonObject | None
+    new: JsonObject | None
 
     @property
     def is_directory(self) -> bool:
@@ -133,7 +133,7 @@ class CheckpointDiff:
         """The text diff, as `ckptfs diff` prints it. Bytes that are no UTF-8 are surrogates."""
         return "" if self._text is None else self._text()
 
-    def __getstate__(self) -> Record:
+    def __getstate__(self) -> JsonObject:
         return {**self.__dict__, "diff_content": self.diff_content, "_text": None}
 
     def __bool__(self) -> bool:
@@ -169,7 +169,7 @@ class FileVersion:
     #: None for what is not saved yet.
     checkpoint: Checkpoint | None
     #: The process that wrote it, if that is known: pid, command, session.
-    writer: Record | None
+    writer: JsonObject | None
 
 
 @dataclass(frozen=True)
@@ -195,13 +195,13 @@ class WorkspaceStatus:
     store_bytes: int
     inodes: int
     #: Process, version, start and options of the daemon; empty for a plain directory.
-    daemon: Record = field(default_factory=dict)
+    daemon: JsonObject = field(default_factory=dict)
 
 
 # -- from records ----------------------------------------------------------------------------------
 
 
-def checkpoint_of(record: Record, files: Callable[[], list[str]] | None = None) -> Checkpoint:
+def checkpoint_of(record: JsonObject, files: Callable[[], list[str]] | None = None) -> Checkpoint:
     return Checkpoint(
         id=str(record["id"]),
         message=record["message"],
@@ -217,7 +217,7 @@ def checkpoint_of(record: Record, files: Callable[[], list[str]] | None = None) 
     )
 
 
-def change_of(record: Record) -> FileChange:
+def change_of(record: JsonObject) -> FileChange:
     return FileChange(
         path=record["path"],
         old_path=record.get("old_path") if "renamed" in record["kinds"] else None,
@@ -227,7 +227,7 @@ def change_of(record: Record) -> FileChange:
     )
 
 
-def diff_of(record: Record, text: Callable[[], str] | None = None) -> CheckpointDiff:
+def diff_of(record: JsonObject, text: Callable[[], str] | None = None) -> CheckpointDiff:
     changes = [change_of(item) for item in record["changes"]]
     files = [change for change in changes if not change.is_directory]
     renamed = [(item.old_path, item.path) for item in changes if item.old_path is not None]
@@ -248,11 +248,11 @@ def _is_modified(change: FileChange) -> bool:
     return bool(set(change.kinds) - {"added", "deleted", "renamed"})
 
 
-def _id(checkpoint: Record | None) -> str | None:
+def _id(checkpoint: JsonObject | None) -> str | None:
     return None if checkpoint is None else str(checkpoint["id"])
 
 
-def restore_of(record: Record, state: dict[str, Any], *, dry_run: bool) -> RestoreResult:
+def restore_of(record: JsonObject, state: dict[str, Any], *, dry_run: bool) -> RestoreResult:
     before = record.get("before")
     return RestoreResult(
         checkpoint_id=str(record["checkpoint"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
@@ -32,7 +32,7 @@ def check(args: Namespace) -> int:
     return 0
 
 
-def _look(target: Workspace, *, deep: bool) -> Record:
+def _look(target: Workspace, *, deep: bool) -> JsonObject:
     """What a check finds. A store that nobody serves is looked at page by page before LMDB is let
     near it."""
     if runtime.living(target) is None:
@@ -42,16 +42,16 @@ def _look(target: Workspace, *, deep: bool) -> Record:
             return _broken([{"invariant": "pages", "message": fault} for fault in found])
     try:
         with open_workspace(target) as session, screen.progress("Checking", "done") as show:
-            return session.call("check", {"deep": deep}, progress=show)
+            return session.call("check", {"deep": deep}, on_progress=show)
     except StoreCorrupt as error:
         return _broken([{"invariant": "records", "message": str(error)}])
 
 
-def _broken(problems: list[Record]) -> Record:
+def _broken(problems: list[JsonObject]) -> JsonObject:
     return {"problems": problems, "affected": [], "lost": []}
 
 
-def _damage(item: Record) -> str:
+def _damage(item: JsonObject) -> str:
     """Which bytes of which file cannot be read, and where."""
     where = _ranges(item["checkpoints"])
     if item["now"]:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.errors import UsageError
@@ -39,13 +39,13 @@ def save(args: Namespace) -> int:
     return 0
 
 
-def tag_note(record: Record) -> str:
+def tag_note(record: JsonObject) -> str:
     """How to refer to a checkpoint whose tag reads like something else."""
     name = record.get("reference", "")
     return "" if name == record["tag"] else f" Refer to it as {screen.safe(name)}."
 
 
-def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[Record]]:
+def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[JsonObject]]:
     """The documents to keep with it, laid down for whoever has the store."""
     if not (args.state or args.state_blob):
         return nullcontext([])
@@ -65,7 +65,7 @@ def show_list(args: Namespace) -> int:
     from ckptfs.cli.pager import output
 
     workspace = place.workspace(args)
-    asked: Record = {"limit": _limit(args), "since": args.since, "moments": args.moments}
+    asked: JsonObject = {"limit": _limit(args), "since": args.since, "moments": args.moments}
     if args.path is not None:
         asked["path"] = place.inside(args.path, workspace, "list changes of")
     with open_workspace(workspace) as session:
@@ -99,13 +99,13 @@ def _say_rest(args: Namespace, shown: int, more: int, moments: int) -> None:
         screen.note("No such checkpoint." if limited else "There is no checkpoint yet.")
 
 
-def _lines(checkpoints: list[Record]) -> list[str]:
+def _lines(checkpoints: list[JsonObject]) -> list[str]:
     counts = ["+{added} ~{modified} -{deleted}".format(**item) for item in checkpoints]
     width = max([_COUNTS_WIDTH, *map(len, counts)])
     return [_line(item, f"{text:<{width}}") for item, text in zip(checkpoints, counts, strict=True)]
 
 
-def _line(checkpoint: Record, counts: str) -> str:
+def _line(checkpoint: JsonObject, counts: str) -> str:
     moment = screen.time_text(checkpoint["time_ns"])
     words = [checkpoint["message"] + _ended(checkpoint)]
     if checkpoint["tag"]:
@@ -122,13 +122,13 @@ def _line(checkpoint: Record, counts: str) -> str:
     return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {told}".rstrip()
 
 
-def _ended(checkpoint: Record) -> str:
+def _ended(checkpoint: JsonObject) -> str:
     """How the tool ended that it was taken before, if it did not end well."""
     result = checkpoint["metadata"].get("result", "ok")
     return "" if result == "ok" else f"; {result}"
 
 
-def _who(checkpoint: Record) -> str:
+def _who(checkpoint: JsonObject) -> str:
     """Who caused it, shortened; nothing where the message says so already."""
     cause = checkpoint["cause"]
     command = str(cause.get("command", ""))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ckptfs.cli import place, screen
 from ckptfs.cli.names import shown_name
 from ckptfs.cli.pager import BOLD, CYAN, GREEN, RED, YELLOW, Output, output
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import UsageError
@@ -24,7 +24,7 @@ def diff(args: Namespace) -> int:
         )
     older, newer = [*args.refs, "", ""][:2]
     by_name = args.name_status or args.json
-    asked: Record = {
+    asked: JsonObject = {
         "older": older,
         "newer": newer,
         "times": args.times,
@@ -41,7 +41,7 @@ def diff(args: Namespace) -> int:
 def show(args: Namespace) -> int:
     workspace = place.workspace(args)
     wants_text = args.patch or args.stat
-    asked: Record = {
+    asked: JsonObject = {
         "checkpoint": args.checkpoint,
         "times": args.times,
         "files": wants_text and not args.json,
@@ -84,7 +84,7 @@ def log(args: Namespace) -> int:
 # -- the forms of an answer ------------------------------------------------------------------------
 
 
-def _show_changes(args: Namespace, session: Session, record: Record) -> None:
+def _show_changes(args: Namespace, session: Session, record: JsonObject) -> None:
     if args.json:
         screen.result(_public(record), "", as_json=True)
         return
@@ -97,18 +97,18 @@ def _show_changes(args: Namespace, session: Session, record: Record) -> None:
             _write_patch(out, session, record)
 
 
-def _public(record: Record) -> Record:
+def _public(record: JsonObject) -> JsonObject:
     """Without what only `contents` needs."""
     ends = {key: record[key]["checkpoint"] for key in ("from", "to")}
     return {**record, **ends}
 
 
-def _write_names(out: Output, record: Record) -> None:
+def _write_names(out: Output, record: JsonObject) -> None:
     for change in record["changes"]:
         out.line(_name_line(change), _COLOURS.get(change["status"][0], YELLOW))
 
 
-def _name_line(change: Record) -> bytes:
+def _name_line(change: JsonObject) -> bytes:
     names = [change["path"]]
     if "renamed" in change["kinds"]:
         names.insert(0, change["old_path"])
@@ -117,14 +117,14 @@ def _name_line(change: Record) -> bytes:
     return b"\t".join([change["status"].encode(), *(shown_name(name) + mark for name in names)])
 
 
-def _write_stat(out: Output, session: Session, record: Record) -> None:
+def _write_stat(out: Output, session: Session, record: JsonObject) -> None:
     from ckptfs.cli import difftext
 
     for line in difftext.stat_lines(session, record):
         out.line(line)
 
 
-def _write_patch(out: Output, session: Session, record: Record) -> None:
+def _write_patch(out: Output, session: Session, record: JsonObject) -> None:
     from ckptfs.control import difftext
 
     for line in difftext.patch_lines(session, record):
@@ -144,12 +144,12 @@ def _colour_of(line: bytes) -> str:
 # -- one checkpoint --------------------------------------------------------------------------------
 
 
-def _described(record: Record) -> Iterator[bytes]:
+def _described(record: JsonObject) -> Iterator[bytes]:
     for line in _description(record):
         yield screen.safe(line).encode("utf-8", "backslashreplace")
 
 
-def _description(record: Record) -> Iterator[str]:
+def _description(record: JsonObject) -> Iterator[str]:
     checkpoint = record["to"]["checkpoint"]
     tag = f" [{checkpoint['tag']}]" if checkpoint["tag"] else ""
     yield f"checkpoint {checkpoint['id']}{tag}{' (pinned)' if checkpoint['pinned'] else ''}"
@@ -168,17 +168,17 @@ def _description(record: Record) -> Iterator[str]:
     yield ""
 
 
-def _who(cause: Record) -> str:
+def _who(cause: JsonObject) -> str:
     pid = f"process {cause['pid']}" if cause.get("pid") else ""
     return ", ".join(word for word in (cause.get("command", ""), pid) if word)
 
 
-def counts_text(record: Record) -> str:
+def counts_text(record: JsonObject) -> str:
     """+added ~modified -deleted."""
     return f"+{record['added']} ~{record['modified']} -{record['deleted']}"
 
 
-def _version_line(version: Record) -> str:
+def _version_line(version: JsonObject) -> str:
     saved = version["checkpoint"]
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
@@ -209,7 +209,7 @@ def _restores(args: Namespace, workspace: Workspace) -> int:
     return 0
 
 
-def _restore_line(entry: Record) -> str:
+def _restore_line(entry: JsonObject) -> str:
     when = screen.time_text(entry["time_ns"])
     names = screen.count_text(entry["entries"], "name", "names")
     what = f"{entry['kind']} of checkpoint {entry['target']}"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from ckptfs.cli.names import shown_name
-from ckptfs.cli.screen import Record, count_text
+from ckptfs.cli.screen import JsonObject, count_text
 from ckptfs.connect import Session
 from ckptfs.control.difftext import Files, read
 from ckptfs.textdiff.patch import Stat, stat_of
@@ -15,7 +15,7 @@ _STAT_WIDTH = 80
 _BAR_MAX = 40
 
 
-def stat_lines(session: Session, record: Record) -> Iterator[bytes]:
+def stat_lines(session: Session, record: JsonObject) -> Iterator[bytes]:
     """A line for each file with how much of it changed, one for all else, and the sum."""
     rows = [
         (_stat_name(files), _stat(files), files)
@@ -36,7 +36,7 @@ def stat_lines(session: Session, record: Record) -> Iterator[bytes]:
     yield _sum_text(len(rows), added, removed).encode()
 
 
-def _others(record: Record) -> Iterator[tuple[bytes, str]]:
+def _others(record: JsonObject) -> Iterator[tuple[bytes, str]]:
     """What has no lines to count: directories, unless a file in them tells as much, and pipes and
     the like; with what became of them."""
     sides = (side for files in record["files"] for side in (files["old"], files["new"]))
@@ -54,7 +54,7 @@ def _others(record: Record) -> Iterator[tuple[bytes, str]]:
         yield shown, f"{kind}: {', '.join(change['kinds'])}"
 
 
-def _comes_or_goes(change: Record) -> bool:
+def _comes_or_goes(change: JsonObject) -> bool:
     return change["kinds"] in (["added"], ["deleted"], ["renamed"])
 
 

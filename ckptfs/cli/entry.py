@@ -76,7 +76,7 @@ def _run(words: list[str]) -> int:
         return CkptfsError.exit_code
 
 
-def _remark_conflicts(record: screen.Record) -> None:
+def _remark_conflicts(record: screen.JsonObject) -> None:
     from ckptfs.cli import report
 
     for line in report.remarks(record):

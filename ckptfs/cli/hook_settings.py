@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config
+from ckptfs.agents import settings
+from ckptfs.agents.hook import call
+from ckptfs.agents.table import AGENTS, Agent, files_of, found
 from ckptfs.cli import place, screen
-from ckptfs.cli.hook import call
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import AgentSettingsInvalid, NotConfirmed, UsageError, WorkspaceUnknown
-from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 #: Settings above this size are nobody's settings.
 _SIZE_MAX = 16 << 20
@@ -130,7 +130,7 @@ def _write_all(agent: Agent, changes: list[Change]) -> None:
                 folder.rmdir()  # only if it is empty
 
 
-def _record(agent: Agent, changes: list[Change], args: Namespace) -> Record:
+def _record(agent: Agent, changes: list[Change], args: Namespace) -> JsonObject:
     return {
         "agent": agent.name,
         "path": str(changes[-1].path),

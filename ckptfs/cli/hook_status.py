@@ -7,12 +7,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from ckptfs import locating
+from ckptfs.agents import settings
+from ckptfs.agents.table import AGENTS, Agent, files_of, found
 from ckptfs.cli import screen
 from ckptfs.cli.hook_settings import command, project_of, read
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import AgentSettingsInvalid, UsageError
-from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 
 def status(args: Namespace) -> int:
@@ -30,14 +30,14 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _is_installed(record: Record) -> bool:
+def _is_installed(record: JsonObject) -> bool:
     """Whether our hook is in the agent's settings, wherever the agent itself runs."""
     return any(
         record[scope]["state"] not in ("none", "unreadable") for scope in ("project", "user")
     )
 
 
-def _of_agent(agent: Agent, project: Path) -> Record:
+def _of_agent(agent: Agent, project: Path) -> JsonObject:
     return {
         "agent": agent.name,
         "title": agent.title,
@@ -47,10 +47,10 @@ def _of_agent(agent: Agent, project: Path) -> Record:
     }
 
 
-def _of_files(agent: Agent, paths: list[Path]) -> Record:
+def _of_files(agent: Agent, paths: list[Path]) -> JsonObject:
     """``state`` is none, current, outdated, other (``command`` is how another ckptfs is called) or
     unreadable (``reason``)."""
-    record: Record = {"path": str(paths[-1]), "state": "none", "command": None, "reason": None}
+    record: JsonObject = {"path": str(paths[-1]), "state": "none", "command": None, "reason": None}
     try:
         texts = [(path, read(path)) for path in paths]
         called = {caller for path, text in texts for caller in settings.callers(agent, path, text)}
@@ -72,7 +72,7 @@ def _last_call(agent: Agent) -> int | None:
         return None
 
 
-def _lines(agents: list[Record]) -> list[str]:
+def _lines(agents: list[JsonObject]) -> list[str]:
     if not agents:
         return []
     rows = [("agent", "project", "user", "last call"), *map(_row, agents)]
@@ -80,12 +80,12 @@ def _lines(agents: list[Record]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _row(agent: Record) -> tuple[str, str, str, str]:
+def _row(agent: JsonObject) -> tuple[str, str, str, str]:
     last = agent["last_call_ns"]
     called = "never" if last is None else screen.time_text(last)
     return agent["agent"], _state(agent["project"]), _state(agent["user"]), called
 
 
-def _state(found: Record) -> str:
+def _state(found: JsonObject) -> str:
     shown = f"other: {found['command']}" if found["state"] == "other" else found["state"]
     return screen.safe(shown)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ckptfs import config
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import LocalSession, open_store, remove_store
 from ckptfs.control import runtime
@@ -48,7 +48,7 @@ def _stores() -> Iterator[Path]:
                 yield entry
 
 
-def _record(workspace: Workspace, path: str | None) -> Record:
+def _record(workspace: Workspace, path: str | None) -> JsonObject:
     state = _state(workspace)
     return {
         "workspace": path,
@@ -79,7 +79,7 @@ def _bytes(store: Path) -> int | None:
         return None
 
 
-def _line(record: Record) -> str:
+def _line(record: JsonObject) -> str:
     size = "-" if record["store_bytes"] is None else screen.bytes_text(record["store_bytes"])
     state = "mounted" if record["mounted"] else record["state"]
     path = "(no workspace)" if record["workspace"] is None else screen.safe(record["workspace"])
@@ -137,10 +137,10 @@ def _require_idle(target: Workspace) -> None:
         raise DaemonGone(target.path, runtime.why_gone(target))
 
 
-def _figures(target: Workspace, *, named: bool) -> Record:
+def _figures(target: Workspace, *, named: bool) -> JsonObject:
     """What would be lost; of a store that cannot be read, nobody knows. One that was only ``named``
     may be something else."""
-    found: Record = {"checkpoints": None, "directory_current": None}
+    found: JsonObject = {"checkpoints": None, "directory_current": None}
     try:
         with open_store(target.store) as session:
             found["checkpoints"] = session.call("figures")["checkpoints"]
@@ -154,7 +154,7 @@ def _figures(target: Workspace, *, named: bool) -> Record:
     return found
 
 
-def _what(record: Record) -> str:
+def _what(record: JsonObject) -> str:
     count = record["checkpoints"]
     holds = "a store that cannot be read" if count is None else _holdings(record)
     lines = [f"To delete: {screen.safe(record['store'])}, {holds}."]
@@ -163,12 +163,12 @@ def _what(record: Record) -> str:
     return "\n".join(lines)
 
 
-def _holdings(record: Record) -> str:
+def _holdings(record: JsonObject) -> str:
     count = screen.count_text(record["checkpoints"], "checkpoint", "checkpoints")
     return f"{count}, {screen.bytes_text(record['store_bytes'] or 0)}"
 
 
-def _confirm(record: Record) -> None:
+def _confirm(record: JsonObject) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at", "forgotten")
     screen.note(_what(record))

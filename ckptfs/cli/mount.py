@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.daemon import options, rules
 from ckptfs.daemon.launch import Announcer, launch
@@ -109,12 +109,12 @@ class _ForegroundAnnouncer:
         self.is_ready = False
         self.progress = None
 
-    def ready(self, record: Record) -> None:
+    def ready(self, record: JsonObject) -> None:
         self.is_ready = True
         _say(self._plan, record, as_json=self._as_json)
 
 
-def _say(plan: rules.Plan, started: Record, *, as_json: bool) -> None:
+def _say(plan: rules.Plan, started: JsonObject, *, as_json: bool) -> None:
     workspace, scan = plan.workspace, started["scan"]
     record = {
         "workspace": str(workspace.path),

@@ -12,7 +12,7 @@ from ckptfs import config
 from ckptfs.cli import screen
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import CheckpointUnknown, PathUnknown, StoreMissing, UsageError, WorkspaceUnknown
 from ckptfs.errors.base import shell
 
@@ -196,7 +196,7 @@ def below_root(path: str, workspace: Workspace, verb: str) -> str:
     return found
 
 
-def caller() -> Record:
+def caller() -> JsonObject:
     """Who runs this command: its parent process, by number and command line. NUL stays behind each
     word: what is recorded is for the settings to say."""
     pid = os.getppid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckptfs.cli.screen import Record, bytes_text, count_text, safe
+from ckptfs.cli.screen import JsonObject, bytes_text, count_text, safe
 
 #: More names than this do not fit a screen; `--json` has more.
 NAMED_MAX = 10
@@ -14,18 +14,18 @@ NAMED_MAX = 10
 NOTHING_KEPT = "what a program destroys is lost, unless `ckptfs save` saved it"
 
 
-def counts(record: Record) -> str:
+def counts(record: JsonObject) -> str:
     """What changed, as "3 added, 1 modified, 2 deleted", or "nothing" if nothing did."""
     parts = [f"{record[key]:,} {key}" for key in ("added", "modified", "deleted") if record[key]]
     return ", ".join(parts) if parts else "nothing"
 
 
-def copied(record: Record) -> str:
+def copied(record: JsonObject) -> str:
     """How much a pass copied, as "12,000 entries, 3.4 MiB"."""
     return f"{count_text(record['added'], 'entry', 'entries')}, {bytes_text(record['bytes'])}"
 
 
-def room(record: Record) -> str:
+def room(record: JsonObject) -> str:
     """What the disk lacks, what expires because of it, and what to do."""
     free, wanted = bytes_text(record["free_bytes"]), bytes_text(record["wanted_bytes"])
     text = f"the disk has {free} free for this store, and retention.min_free wants {wanted}"
@@ -42,7 +42,7 @@ def room(record: Record) -> str:
     return f"{text}: {', '.join(named)}" if record["heaviest"] else text
 
 
-def remarks(record: Record) -> Iterator[str]:
+def remarks(record: JsonObject) -> Iterator[str]:
     """What the user should hear besides the result: one line each."""
     for found in record["conflicts"][:NAMED_MAX]:
         yield _conflict(safe(found["path"]), safe(found["kept_as"]))

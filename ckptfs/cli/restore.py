@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.cli import place, screen, state
 from ckptfs.cli.names import shown_name
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed
@@ -23,7 +23,7 @@ _NAMED = 10
 
 def restore(args: Namespace) -> int:
     workspace = place.workspace(args)
-    asked: Record = {
+    asked: JsonObject = {
         "checkpoint": args.checkpoint,
         "token": args.token,
         "only": args.only,
@@ -74,7 +74,7 @@ def _take_back(args: Namespace, op: str) -> int:
 
 
 def _plan_and_perform(
-    args: Namespace, workspace: Workspace, op: str, asked: Record, *, sure: bool
+    args: Namespace, workspace: Workspace, op: str, asked: JsonObject, *, sure: bool
 ) -> int:
     with open_workspace(workspace) as session:
         if args.state_out:
@@ -94,7 +94,7 @@ def _plan_and_perform(
     return _finish(args, workspace, done)
 
 
-def _carrying(args: Namespace, session: Session, op: str, asked: Record) -> Record:
+def _carrying(args: Namespace, session: Session, op: str, asked: JsonObject) -> JsonObject:
     """The same restore of the very checkpoint that was seen to carry what is to be written out."""
     if op == "rewind":
         found = session.call("plan", asked)
@@ -107,7 +107,7 @@ def _carrying(args: Namespace, session: Session, op: str, asked: Record) -> Reco
 
 
 class _Done(NamedTuple):
-    record: Record
+    record: JsonObject
     text: str
     documents: state.Documents
     #: What the user's settings want to be run now.
@@ -115,7 +115,7 @@ class _Done(NamedTuple):
 
 
 def _perform(
-    args: Namespace, workspace: Workspace, session: Session, op: str, asked: Record
+    args: Namespace, workspace: Workspace, session: Session, op: str, asked: JsonObject
 ) -> _Done:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
     hook = state.hook(workspace)
@@ -136,7 +136,7 @@ def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     return 0
 
 
-def _result_text(record: Record, op: str, asked: Record) -> str:
+def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
     number = record["checkpoint"]
     if asked.get("files") is False:
         return f"The files stay as they are. Checkpoint {number} carries: " + (
@@ -160,7 +160,7 @@ def _result_text(record: Record, op: str, asked: Record) -> str:
     return text
 
 
-def _selective_text(record: Record, asked: Record) -> str:
+def _selective_text(record: JsonObject, asked: JsonObject) -> str:
     number, who = record["checkpoint"], screen.safe(asked["only"])
     if not record["changed"]:
         text = f"Nothing to restore: nothing that changed since {number} is by {who} alone."
@@ -182,7 +182,7 @@ _REASONS = {
 }
 
 
-def _skipped_lines(skipped: list[Record]) -> list[str]:
+def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
     if not skipped:
         return []
     lines = ["Left alone:"]
@@ -193,11 +193,11 @@ def _skipped_lines(skipped: list[Record]) -> list[str]:
     return lines
 
 
-def _is_nothing(plan: Record) -> bool:
+def _is_nothing(plan: JsonObject) -> bool:
     return not (plan["added"] or plan["modified"] or plan["deleted"])
 
 
-def _confirm(plan: Record) -> None:
+def _confirm(plan: JsonObject) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at")
     screen.note(_plan_text(plan, _NAMED))
@@ -205,13 +205,13 @@ def _confirm(plan: Record) -> None:
         raise NotConfirmed("it was not confirmed")
 
 
-def _dry_text(plan: Record) -> str:
+def _dry_text(plan: JsonObject) -> str:
     """What a restore would do, with the token for one who wants exactly that."""
     text = _plan_text(plan)
     return text if _is_nothing(plan) else f"{text}\ntoken {plan['token']}"
 
 
-def _plan_text(plan: Record, most: int = sys.maxsize) -> str:
+def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:
     marked = [
         f"{mark} {shown_name(path).decode()}"
         for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))

@@ -9,7 +9,7 @@ from argparse import Namespace
 from contextlib import suppress
 
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.cli.supervise import supervise
 from ckptfs.commands import quoted, shown
 from ckptfs.config import Workspace
@@ -82,7 +82,7 @@ def _become(args: Namespace, workspace: Workspace) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _record(command: str, code: int, before: Record, after: int | None) -> Record:
+def _record(command: str, code: int, before: JsonObject, after: int | None) -> JsonObject:
     """What `--json` tells, of a command that changed nothing as far as we know."""
     return {
         "command": command,
@@ -97,19 +97,19 @@ def _record(command: str, code: int, before: Record, after: int | None) -> Recor
     }
 
 
-def _say(args: Namespace, record: Record, text: str) -> None:
+def _say(args: Namespace, record: JsonObject, text: str) -> None:
     """All that we say goes to stderr: the standard output is the command's."""
     screen.note(json.dumps(screen.portable(record)) if args.json else text)
 
 
-def _mark(session: Session, moment: str, typed: str, **metadata: str) -> Record:
+def _mark(session: Session, moment: str, typed: str, **metadata: str) -> JsonObject:
     """A checkpoint around the command as it was typed; the settings say what is recorded of it."""
     asked = {"kind": "run", "message": moment, "ran": typed, "weak": True}
     asked |= {"metadata": {"command": typed, **metadata}, "pid": os.getpid(), "command": typed}
     return session.call("mark", asked)
 
 
-def _before(workspace: Workspace, typed: str) -> Record:
+def _before(workspace: Workspace, typed: str) -> JsonObject:
     """The checkpoint to go back to; pinned while the command runs, which may take days."""
     with open_workspace(workspace) as session:
         found = _mark(session, "before", typed)
@@ -118,13 +118,15 @@ def _before(workspace: Workspace, typed: str) -> Record:
         return found
 
 
-def _release(workspace: Workspace, before: Record) -> None:
+def _release(workspace: Workspace, before: JsonObject) -> None:
     if not before["pinned"]:
         with suppress(CkptfsError), open_workspace(workspace) as session:
             session.call("unpin", {"checkpoints": [str(before["id"])]})
 
 
-def _after(args: Namespace, workspace: Workspace, typed: str, before: Record, code: int) -> None:
+def _after(
+    args: Namespace, workspace: Workspace, typed: str, before: JsonObject, code: int
+) -> None:
     with open_workspace(workspace) as session:
         after = _mark(session, "after", typed, exit_code=str(code))
         asked = {"older": str(before["id"]), "newer": str(after["id"])}
@@ -153,7 +155,7 @@ def _goes_back(on_failure: str, code: int) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _summary(record: Record) -> str:
+def _summary(record: JsonObject) -> str:
     command, changes = screen.safe(record["command"]), record["changes"]
     if not changes:
         return f"ckptfs: {command} changed nothing (checkpoint {record['before']})."

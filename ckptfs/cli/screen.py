@@ -18,15 +18,15 @@ from ckptfs.errors import CkptfsError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Record = dict[str, Any]
-Show = Callable[[Record], None]
+JsonObject = dict[str, Any]
+Show = Callable[[JsonObject], None]
 
 #: Categories of characters that are shown as escapes: controls, formats such as bidirectional
 #: overrides, surrogates (bytes that are no UTF-8), private and unassigned ones, line separators.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
-def result(record: Record, human: str, *, as_json: bool) -> None:
+def result(record: JsonObject, human: str, *, as_json: bool) -> None:
     """The outcome of a verb: one JSON object, or lines for people."""
     if as_json:
         print(json.dumps(portable(record)))
@@ -78,14 +78,14 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def portable(record: Record) -> Record:
+def portable(record: JsonObject) -> JsonObject:
     """A record that every JSON reader takes.
 
     A string that holds bytes which are no UTF-8 gets replacement characters, and its exact bytes
     in base64 beside it under the same key with ``_b64``; so does a list with such a string, for all
     its strings.
     """
-    clean: Record = {}
+    clean: JsonObject = {}
     for key, value in record.items():
         clean[key] = _portable(value)
         if isinstance(value, str) and clean[key] != value:
@@ -158,7 +158,7 @@ class _Bar:
         self._unit = unit
         self._rich: Progress | None = None
 
-    def show(self, record: Record) -> None:
+    def show(self, record: JsonObject) -> None:
         if "files" not in record:
             return
         if self._rich is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ckptfs import config as places
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
@@ -63,7 +63,7 @@ def _apply(workspace: Workspace) -> None:
             session.call("exclude")
 
 
-def _record(name: str, found: settings.Settings) -> Record:
+def _record(name: str, found: settings.Settings) -> JsonObject:
     origin: Path | None = found.origins[name]
     return {
         "name": name,
@@ -74,13 +74,13 @@ def _record(name: str, found: settings.Settings) -> Record:
     }
 
 
-def _human(records: list[Record], args: Namespace) -> str:
+def _human(records: list[JsonObject], args: Namespace) -> str:
     if args.key is not None:
         return str(records[0]["value"]).rstrip("\n")
     return "\n".join(_line(item) for item in records)
 
 
-def _line(item: Record) -> str:
+def _line(item: JsonObject) -> str:
     """A setting in columns; a value that is too wide for its own stands below."""
     value = screen.safe(", ".join(str(item["value"]).splitlines()))
     fits = len(value) <= _VALUE_WIDTH

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ckptfs.cli import place, screen
 from ckptfs.cli.checkpoints import tag_note
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.connect import Session, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.runtime import Daemon
@@ -47,7 +47,7 @@ def _for_each(args: Namespace, op: str, deed: str) -> int:
     return _done(args, _call(args, op, {"checkpoints": args.checkpoints}), deed)
 
 
-def _done(args: Namespace, record: Record, deed: str) -> int:
+def _done(args: Namespace, record: JsonObject, deed: str) -> int:
     numbers = [str(item["id"]) for item in record["checkpoints"]]
     one = len(numbers) == 1
     text = f"Checkpoint{'' if one else 's'} {', '.join(numbers)} {'is' if one else 'are'} {deed}."
@@ -55,7 +55,7 @@ def _done(args: Namespace, record: Record, deed: str) -> int:
     return 0
 
 
-def _call(args: Namespace, op: str, asked: Record) -> Record:
+def _call(args: Namespace, op: str, asked: JsonObject) -> JsonObject:
     with open_workspace(place.workspace(args)) as session:
         return session.call(op, asked)
 
@@ -130,7 +130,7 @@ def purge(args: Namespace) -> int:
     return 0
 
 
-def _purged_text(record: Record) -> str:
+def _purged_text(record: JsonObject) -> str:
     paths = screen.count_text(record["path_count"], "path", "paths")
     text = f"Purged {paths} from the workspace and every checkpoint"
     if record["elsewhere"]:
@@ -138,7 +138,7 @@ def _purged_text(record: Record) -> str:
     return f"{text}; the store does not have the bytes any more."
 
 
-def _left_over(record: Record, daemon: Daemon | None) -> Iterator[str]:
+def _left_over(record: JsonObject, daemon: Daemon | None) -> Iterator[str]:
     """Where a purged secret may still be."""
     if record["elsewhere"]:
         yield "The store still has the same bytes in these files, which were not purged:"
@@ -151,7 +151,7 @@ def _left_over(record: Record, daemon: Daemon | None) -> Iterator[str]:
         )
 
 
-def _confirm(plan: Record) -> None:
+def _confirm(plan: JsonObject) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at", "purged")
     screen.note(_plan_text(plan))
@@ -159,7 +159,7 @@ def _confirm(plan: Record) -> None:
         raise NotConfirmed("it was not confirmed", "purged")
 
 
-def _plan_text(plan: Record) -> str:
+def _plan_text(plan: JsonObject) -> str:
     lines = []
     for key, where in (("live_paths", "the workspace"), ("past_paths", "checkpoints")):
         if plan[key]:

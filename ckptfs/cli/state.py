@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session
 from ckptfs.control.documents import Json, fetch_bytes, require_name, staged
@@ -59,11 +59,11 @@ def _checked(path: str, data: bytes) -> Json:
     return Json(data)
 
 
-def fetched(session: Session, record: Record) -> Documents:
+def fetched(session: Session, record: JsonObject) -> Documents:
     return fetch_bytes(session, str(record["checkpoint"])) if record["state"] else {}
 
 
-def require(words: list[str], record: Record) -> None:
+def require(words: list[str], record: JsonObject) -> None:
     """Refuse what ``--state-out`` wants of a checkpoint that does not carry it, before anything is
     restored."""
     known = list(record["state"])
@@ -76,7 +76,7 @@ def require(words: list[str], record: Record) -> None:
 
 
 def write_out(
-    words: list[str], documents: Documents, record: Record, *, restored: bool = True
+    words: list[str], documents: Documents, record: JsonObject, *, restored: bool = True
 ) -> None:
     """Write documents where ``--state-out`` says."""
     for word in words:
@@ -114,7 +114,9 @@ def _write(path: Path, documents: Documents, *, into: bool) -> None:
         write_atomically(path / name if into else path, data)
 
 
-def run_hook(command: Command, record: Record, documents: Documents, workspace: Workspace) -> str:
+def run_hook(
+    command: Command, record: JsonObject, documents: Documents, workspace: Workspace
+) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
     from ckptfs.api import after
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from contextlib import suppress
 
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import LocalSession, open_workspace
 from ckptfs.control import runtime
@@ -33,12 +33,12 @@ def status(args: Namespace) -> int:
     return 0
 
 
-def _record(workspace: Workspace) -> Record:
+def _record(workspace: Workspace) -> JsonObject:
     daemon = runtime.living(workspace)
     return _of_store(workspace) if daemon is None else _of_daemon(workspace, daemon)
 
 
-def _place(workspace: Workspace) -> Record:
+def _place(workspace: Workspace) -> JsonObject:
     return {
         "workspace": str(workspace.path),
         "store": str(workspace.store),
@@ -46,7 +46,7 @@ def _place(workspace: Workspace) -> Record:
     }
 
 
-def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
+def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
     from ckptfs.daemon import mounts
 
     mount = mounts.mount_at(workspace.path)
@@ -79,7 +79,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> Record:
     return record
 
 
-def _of_store(workspace: Workspace) -> Record:
+def _of_store(workspace: Workspace) -> JsonObject:
     """Nobody serves it: the store itself has the figures, the mount table the rest."""
     from ckptfs.connect import open_store
     from ckptfs.daemon import mounts
@@ -121,7 +121,7 @@ def _of_store(workspace: Workspace) -> Record:
     return record
 
 
-def _other(workspace: Workspace) -> Record | None:
+def _other(workspace: Workspace) -> JsonObject | None:
     """Who has mounted the directory with another history, and with which store."""
     mount = runtime.foreign_mount(workspace)
     if mount is None:
@@ -129,7 +129,7 @@ def _other(workspace: Workspace) -> Record | None:
     return {"uid": mount.owner, "user": runtime.mounted_by(mount), "store": mount.told_store}
 
 
-def _died(workspace: Workspace) -> Record | None:
+def _died(workspace: Workspace) -> JsonObject | None:
     """Of a daemon that did not end in order: who it was, since when, when it last committed, and
     what is known of the reason."""
     note = runtime.left_behind(workspace)
@@ -141,7 +141,7 @@ def _died(workspace: Workspace) -> Record | None:
     return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
 
 
-def _space(record: Record) -> list[tuple[str, str]]:
+def _space(record: JsonObject) -> list[tuple[str, str]]:
     """Whose bytes the store has, if they were counted."""
     shown = {
         "live_bytes": "files as they are now",
@@ -156,7 +156,7 @@ def _space(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def _unsaved(record: Record) -> list[tuple[str, str]]:
+def _unsaved(record: JsonObject) -> list[tuple[str, str]]:
     """What the last checkpoint does not have, of a workspace whose store is all there is to it."""
     if not (record["mounted"] or record["state"] == "dead"):
         return []
@@ -165,7 +165,7 @@ def _unsaved(record: Record) -> list[tuple[str, str]]:
     return [("unsaved", many if counts is None else report.counts(counts))]
 
 
-def _obituary(died: Record) -> str:
+def _obituary(died: JsonObject) -> str:
     since = screen.time_text(died["started_ns"]) if died.get("started_ns") else "?"
     committed = screen.time_text(died["last_commit_ns"]) if died["last_commit_ns"] else "?"
     how = f"ended without a word while {died['state']}"
@@ -174,7 +174,7 @@ def _obituary(died: Record) -> str:
     return f"process {died['pid']}, since {since}, {how}; its last commit was at {committed}"
 
 
-def _keeping(record: Record) -> list[tuple[str, str]]:
+def _keeping(record: JsonObject) -> list[tuple[str, str]]:
     """Where less is kept than one might think."""
     policy = str(record["options"].get("auto", ""))
     if policy == "off":
@@ -189,7 +189,7 @@ def _keeping(record: Record) -> list[tuple[str, str]]:
     return rows
 
 
-def _room(record: Record) -> list[tuple[str, str]]:
+def _room(record: JsonObject) -> list[tuple[str, str]]:
     """What a disk without room costs."""
     rows = []
     if record["room"] is not None:
@@ -201,13 +201,13 @@ def _room(record: Record) -> list[tuple[str, str]]:
     return rows
 
 
-def _counted(record: Record) -> str:
+def _counted(record: JsonObject) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
     return f"{record['checkpoints']:,}{between}"
 
 
-def _state(record: Record) -> str:
+def _state(record: JsonObject) -> str:
     state = str(record["state"])
     if record["mounted"]:
         since = screen.time_text(record["started_ns"])
@@ -227,7 +227,7 @@ def _state(record: Record) -> str:
     return state
 
 
-def _human(record: Record) -> str:
+def _human(record: JsonObject) -> str:
     rows = [("workspace", record["workspace"]), ("state", _state(record))]
     if record.get("directory_current") is False:
         behind = "older than the store; `ckptfs mount` or `ckptfs umount` brings it up to date"

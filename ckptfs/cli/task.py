@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import UsageError
 
@@ -28,11 +28,11 @@ def task(args: Namespace) -> int:
     return 0
 
 
-def _who() -> Record:
+def _who() -> JsonObject:
     return {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
 
 
-def _start(session: Session, args: Namespace) -> tuple[Record, str]:
+def _start(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     record = session.call("task_start", {"name": args.subject, **_who()})
     name = screen.safe(record["name"])
     if not record["changed"]:
@@ -46,7 +46,7 @@ def _start(session: Session, args: Namespace) -> tuple[Record, str]:
     return record, text
 
 
-def _done(session: Session, args: Namespace) -> tuple[Record, str]:
+def _done(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     record = session.call("task_done", {"message": args.subject or "", **_who()})
     text = f"Task {screen.safe(record['name'])} is done at checkpoint {record['checkpoint']}."
     if record["current"]:
@@ -54,19 +54,19 @@ def _done(session: Session, args: Namespace) -> tuple[Record, str]:
     return record, text
 
 
-def _list(session: Session, args: Namespace) -> tuple[Record, str]:
+def _list(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     record = session.call("task_list")
     record["tasks"].reverse()
     return record, "\n".join(map(_line, record["tasks"])) or "There are no tasks."
 
 
-def _line(found: Record) -> str:
+def _line(found: JsonObject) -> str:
     count = "?" if found["count"] is None else screen.count_text(found["count"], "path", "paths")
     words = f"{screen.safe(found['name'])}  {screen.safe(found['message'])}".rstrip()
     return f"{found['state']:<8}  {screen.time_text(found['started_ns'])}  {count:>12}  {words}"
 
 
-def _revert(session: Session, args: Namespace) -> tuple[Record, str]:
+def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     wishes = {"name": args.subject, "force": args.force, "dry_run": args.dry_run}
     record = session.call("task_revert", {**wishes, **_who()})
     name = screen.safe(record["name"])
@@ -77,7 +77,7 @@ def _revert(session: Session, args: Namespace) -> tuple[Record, str]:
     return record, f"Reverted task {name}: {names}. {back}"
 
 
-def _plan_text(record: Record, name: str) -> str:
+def _plan_text(record: JsonObject, name: str) -> str:
     if not record["count"]:
         return f"Task {name} changed nothing."
     lines = [f"To revert task {name}:", *_some(record["paths"], record["count"])]

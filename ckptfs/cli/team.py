@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 
 from ckptfs.cli import screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import CkptfsError, NotConfirmed, UsageError
 from ckptfs.team import Meta, Team
 
@@ -99,7 +99,7 @@ def _restore(args: Namespace, found: Team) -> int:
     return 0
 
 
-def _confirm(plan: Record) -> None:
+def _confirm(plan: JsonObject) -> None:
     if not sys.stdin.isatty():
         raise NotConfirmed("there is no terminal to ask at")
     screen.note(_plan_text(plan))
@@ -107,7 +107,7 @@ def _confirm(plan: Record) -> None:
         raise NotConfirmed("it was not confirmed")
 
 
-def _plan_text(plan: Record) -> str:
+def _plan_text(plan: JsonObject) -> str:
     lines = [f"To restore team {screen.safe(plan['team'])} to snapshot {plan['snapshot']}:"]
     for part in plan["members"]:
         who = ", ".join(map(screen.safe, part["members"]))
@@ -118,7 +118,7 @@ def _plan_text(plan: Record) -> str:
     return "\n".join(lines)
 
 
-def _names(changes: Record) -> list[str]:
+def _names(changes: JsonObject) -> list[str]:
     marked = [
         f"  {mark} {screen.safe(path)}"
         for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from ckptfs import config, locating
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, has_store, new_store, open_workspace
 from ckptfs.control import runtime
@@ -25,7 +25,7 @@ def import_tree(args: Namespace) -> int:
         merge = args.store is not None and runtime.living(target) is None
         wishes = {"source": str(source), "merge": merge}
         try:
-            record = session.call("import", wishes, progress=show)
+            record = session.call("import", wishes, on_progress=show)
         except WorkspaceNotEmpty:
             raise WorkspaceNotEmpty(target.path) from None  # who has the store knows only that
     if args.store is None:
@@ -42,7 +42,7 @@ def export(args: Namespace) -> int:
     check_dest(dest)
     wishes = {"dest": str(dest), "checkpoint": args.checkpoint}
     with open_workspace(target) as session, screen.progress("Exporting") as show:
-        record = session.call("export", wishes, progress=show)
+        record = session.call("export", wishes, on_progress=show)
     _say(record, f"Exported to {screen.safe(dest)}", as_json=args.json)
     return 0
 
@@ -64,7 +64,7 @@ def _filling(target: Workspace) -> AbstractContextManager[Session]:
     return new_store(target.store, below=None if target.path == target.store else target.path)
 
 
-def _say(record: Record, done: str, *, as_json: bool) -> None:
+def _say(record: JsonObject, done: str, *, as_json: bool) -> None:
     screen.result(record, f"{done}: {report.copied(record)}.", as_json=as_json)
     for line in report.remarks(record):
         screen.note(line)

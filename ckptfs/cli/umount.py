@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
@@ -54,7 +54,7 @@ def _interruptible(workspace: Workspace) -> Iterator[None]:
         raise
 
 
-def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+def _end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> JsonObject:
     daemon = runtime.living(workspace)
     if daemon is None:
         if runtime.store_is_gone(workspace):
@@ -81,7 +81,7 @@ def _now_or_soon(workspace: Workspace, detached: runtime.Daemon) -> runtime.Daem
 
 def _ask(
     workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
-) -> Record:
+) -> JsonObject:
     detached = daemon.state == runtime.DETACHED
     if daemon.state != runtime.SERVING and not (detached and args.force):
         later = "Try again in a moment; `ckptfs status` tells when it is done."
@@ -110,12 +110,12 @@ def _ask(
 
 def _hear(
     client: Client, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
-) -> Record | None:
+) -> JsonObject | None:
     """What became of it. With --force a daemon that hangs is killed, and the answer is None."""
     heard = time.monotonic()
     looks = [_look_at(daemon.pid)]
 
-    def hear(record: Record) -> None:
+    def hear(record: JsonObject) -> None:
         nonlocal heard
         heard = time.monotonic()
         if names := record.get("waiting_for"):
@@ -128,7 +128,7 @@ def _hear(
 
     while True:
         try:
-            return client.hear(progress=hear, patience=PATIENCE_SHORT)
+            return client.hear(on_progress=hear, patience=PATIENCE_SHORT)
         except DaemonSilent:
             looks.append(_look_at(daemon.pid))
             if args.force and _hangs(looks):
@@ -167,7 +167,7 @@ def _kill(daemon: runtime.Daemon) -> None:
 
 def _await_end(
     workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: screen.Show | None
-) -> Record:
+) -> JsonObject:
     """Somebody unmounted before us: there is only the end to wait for. If it was refused to them,
     it is our turn."""
     deadline = time.monotonic() + PATIENCE
@@ -182,7 +182,7 @@ def _await_end(
     return {"daemon": "ended before"}
 
 
-def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | None) -> JsonObject:
     """The daemon is dead: do what it had still to do, and clear what it left mounted. The mount
     goes last where we can reach what it covers, so that nobody takes that for current."""
     from ckptfs.daemon import mounts
@@ -207,7 +207,7 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     return {"daemon": daemon, "cleared": dead, **(ended or {"write_back": None})}
 
 
-def _end_without_store(workspace: Workspace, args: Namespace) -> Record:
+def _end_without_store(workspace: Workspace, args: Namespace) -> JsonObject:
     """The store was deleted or moved away. A daemon that still serves has met that by now: it
     brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
     any more, so only --force or --no-write-back take it away."""
@@ -231,7 +231,7 @@ def _end_without_store(workspace: Workspace, args: Namespace) -> Record:
     raise StoreMissing(workspace.store, hint=uncovers if mounted else None)
 
 
-def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> Record:
+def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | None) -> JsonObject:
     """Without root's rights nobody reaches what a mount covers: a new daemon takes the place of the
     dead one, and is then asked to unmount."""
     from ckptfs.cli.mount import start
@@ -245,15 +245,15 @@ def _mount_and_end(workspace: Workspace, args: Namespace, show: screen.Show | No
 
 def _write_back_alone(
     workspace: Workspace, args: Namespace, show: screen.Show | None, covered: int | None
-) -> Record | None:
+) -> JsonObject | None:
     from ckptfs.daemon.life import write_back_alone
 
     return write_back_alone(workspace, show, covered=covered, force=args.force)
 
 
-def _say(workspace: Workspace, ended: Record, *, as_json: bool) -> None:
+def _say(workspace: Workspace, ended: JsonObject, *, as_json: bool) -> None:
     path = screen.safe(workspace.path)
-    written: Record | None = ended.get("write_back")
+    written: JsonObject | None = ended.get("write_back")
     record = {
         "workspace": str(workspace.path),
         "mounted": False,
@@ -272,7 +272,7 @@ def _say(workspace: Workspace, ended: Record, *, as_json: bool) -> None:
             screen.note(line)
 
 
-def _sentences(path: str, ended: Record, written: Record | None) -> list[str]:
+def _sentences(path: str, ended: JsonObject, written: JsonObject | None) -> list[str]:
     if ended.get("detached"):
         return [
             f"Detached {path}. Its daemon ends and writes back when the last open file is closed."

@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from ckptfs.cli import place, screen
-from ckptfs.cli.screen import Record
+from ckptfs.cli.screen import JsonObject
 from ckptfs.control import runtime
 from ckptfs.control.client import Client
 from ckptfs.errors import DaemonGone, NotMounted
@@ -29,7 +29,7 @@ def watch(args: Namespace) -> int:
     return 0
 
 
-def _line(event: Record) -> str:
+def _line(event: JsonObject) -> str:
     data, number = event["data"], event["checkpoint"]
     words = [screen.time_text(event["time_ns"]), event["event"]]
     if number is not None:

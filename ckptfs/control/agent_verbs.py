@@ -12,15 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, revert
     from ckptfs.history.tasks import Task
     from ckptfs.service import Service
-
-Tell = Callable[[Record], None]
 
 #: These must see what programs wrote a moment ago.
 NEEDS_SYNC = frozenset(
@@ -34,7 +32,7 @@ NEEDS_SYNC = frozenset(
 NAMED_MAX = 1000
 
 
-def _cause(args: Record) -> Cause:
+def _cause(args: JsonObject) -> Cause:
     from ckptfs.history import Cause
 
     return Cause(
@@ -44,7 +42,7 @@ def _cause(args: Record) -> Cause:
     )
 
 
-def _named(checkpoint: Checkpoint) -> Record:
+def _named(checkpoint: Checkpoint) -> JsonObject:
     return {
         "id": checkpoint.id,
         "kind": checkpoint.kind,
@@ -55,7 +53,7 @@ def _named(checkpoint: Checkpoint) -> Record:
     }
 
 
-def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
+def _mark(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """A checkpoint of now. ``changed`` tells whether a new one was taken.
 
     ``ran`` is the command that it is about, which follows the message as far as it may go into
@@ -84,7 +82,7 @@ def _mark(service: Service, args: Record, tell: Tell | None) -> Record:
     return {**_named(found), "changed": same is None or found.id != same.id}
 
 
-def _result(service: Service, args: Record, tell: Tell | None) -> Record:
+def _result(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """How tools ended, for the checkpoints before them; ``checkpoints`` are those told of it."""
     from ckptfs.history import marks
 
@@ -102,7 +100,7 @@ def _result(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"checkpoints": [item.id for item in told if item is not None]}
 
 
-def _subagent(service: Service, args: Record, tell: Tell | None) -> Record:
+def _subagent(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """One is at work, or no longer; not running without id and name: none of the session is."""
     from ckptfs.history import marks
 
@@ -117,7 +115,9 @@ def _subagent(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"running": found.names(session)}
 
 
-def _task_announce(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_announce(
+    service: Service, args: JsonObject, on_progress: OnProgress | None
+) -> JsonObject:
     """``checkpoint`` is where it begins; null if it waits in line, or is open already."""
     from ckptfs.history import tasks
 
@@ -128,7 +128,7 @@ def _task_announce(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"name": name, "checkpoint": begins.id if begins else None, "current": current}
 
 
-def _task_finish(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_finish(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """``checkpoint`` is where it ends; null if it was not the current one, or not open."""
     from ckptfs.history import tasks
 
@@ -139,7 +139,7 @@ def _task_finish(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"name": name, "checkpoint": ends.id if ends else None, "current": current}
 
 
-def _recorded(args: Record, record: str) -> tuple[str, dict[str, str]]:
+def _recorded(args: JsonObject, record: str) -> tuple[str, dict[str, str]]:
     """The message and the metadata of a mark, without what is not to be recorded."""
     from ckptfs.commands import cut, noted, shown
 
@@ -153,7 +153,7 @@ def _recorded(args: Record, record: str) -> tuple[str, dict[str, str]]:
     return message, metadata
 
 
-def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_start(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import tasks
 
     name = str(args["name"])
@@ -161,11 +161,16 @@ def _task_start(service: Service, args: Record, tell: Tell | None) -> Record:
     begins = tasks.start(service.fs, name, _cause(args))
     service.fs.commit()
     was = earlier.state if earlier else ""
-    record: Record = {"name": name, "changed": begins is not None, "checkpoint": None, "was": was}
+    record: JsonObject = {
+        "name": name,
+        "changed": begins is not None,
+        "checkpoint": None,
+        "was": was,
+    }
     return record if begins is None else {**record, "checkpoint": begins.id, **_named(begins)}
 
 
-def _task_done(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_done(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import tasks
 
     name, ends = tasks.done(service.fs, str(args.get("message", "")), _cause(args))
@@ -174,17 +179,17 @@ def _task_done(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"name": name, "checkpoint": ends.id, "current": current, **_named(ends)}
 
 
-def _task_list(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_list(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import revert, tasks
 
     fs = service.fs
-    fs.settle()
+    fs.flush()
     known = {checkpoint.id: checkpoint for checkpoint in service.checkpoints()}
     found = tasks.tasks(fs.store)
     return {"tasks": [_task(task, revert.changed_by(fs, known, task)) for task in found.values()]}
 
 
-def _task(task: Task, paths: list[bytes] | None) -> Record:
+def _task(task: Task, paths: list[bytes] | None) -> JsonObject:
     """``paths`` are those that it changed; null if that cannot be told any more."""
     return {
         "name": task.name,
@@ -198,12 +203,12 @@ def _task(task: Task, paths: list[bytes] | None) -> Record:
     }
 
 
-def _task_revert(service: Service, args: Record, tell: Tell | None) -> Record:
+def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     from ckptfs.history import Touched, revert
 
     name, fs = str(args["name"]), service.fs
     if args.get("dry_run"):
-        fs.settle()
+        fs.flush()
         with interrupts.stoppable():
             return {"dry_run": True, **_undoing(revert.plan(fs, name))}
     touched = Touched(set(), set())
@@ -220,7 +225,7 @@ def _task_revert(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _undoing(undoing: revert.Undoing) -> Record:
+def _undoing(undoing: revert.Undoing) -> JsonObject:
     conflicts = list(undoing.conflicts.items())[:NAMED_MAX]
     return {
         "name": undoing.name,
@@ -230,7 +235,7 @@ def _undoing(undoing: revert.Undoing) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "mark": _mark,
     "result": _result,
     "subagent": _subagent,

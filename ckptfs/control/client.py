@@ -10,14 +10,14 @@ from __future__ import annotations
 import _socket
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
 from ckptfs import control_file, unixsocket
 from ckptfs.config import Workspace
-from ckptfs.control.protocol import Answer, Record, decode_answer, encode_request
+from ckptfs.control.protocol import Answer, JsonObject, OnProgress, decode_answer, encode_request
 from ckptfs.errors import (
     CkptfsError,
     ControlError,
@@ -42,15 +42,13 @@ LONG = frozenset({"umount", "import", "export", "check", "backup", "compact"})
 #: Seconds without a word after which even those are given up.
 PATIENCE_LONG = 6 * 3600.0
 
-Progress = Callable[[Record], None]
-
 
 class Session(Protocol):
     """Something that answers operations by name."""
 
     def call(
-        self, op: str, args: Record | None = None, *, progress: Progress | None = None
-    ) -> Record: ...
+        self, op: str, args: JsonObject | None = None, *, on_progress: OnProgress | None = None
+    ) -> JsonObject: ...
 
 
 class Client:
@@ -84,19 +82,21 @@ class Client:
     def call(
         self,
         op: str,
-        args: Record | None = None,
+        args: JsonObject | None = None,
         *,
-        progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
         patience: float = PATIENCE,
-    ) -> Record:
+    ) -> JsonObject:
         """Ask, and return the result. Raises the error that the daemon answered with.
 
         An interrupt stops the daemon, too, where the operation can be left; the KeyboardInterrupt
         that goes on says in a sentence what became of it.
         """
-        self.ask(op, args, progress=progress is not None)
+        self.ask(op, args, progress=on_progress is not None)
         try:
-            return self.hear(progress=progress, patience=PATIENCE_LONG if op in LONG else patience)
+            return self.hear(
+                on_progress=on_progress, patience=PATIENCE_LONG if op in LONG else patience
+            )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._stop(op)) from None
 
@@ -118,7 +118,7 @@ class Client:
             return "Stopped. Nothing was changed."
         return f"Too late: {op} was done already."
 
-    def ask(self, op: str, args: Record | None = None, *, progress: bool = False) -> None:
+    def ask(self, op: str, args: JsonObject | None = None, *, progress: bool = False) -> None:
         """Send a request; `hear` waits for what comes of it."""
         self._socket.settimeout(PATIENCE)
         try:
@@ -128,7 +128,9 @@ class Client:
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
-    def hear(self, *, progress: Progress | None = None, patience: float = PATIENCE) -> Record:
+    def hear(
+        self, *, on_progress: OnProgress | None = None, patience: float = PATIENCE
+    ) -> JsonObject:
         """The result of what was asked. Raises the error that the daemon answered with, or
         `DaemonSilent` if nothing came for so many seconds; then it may be called again."""
         self._socket.settimeout(patience)
@@ -139,14 +141,14 @@ class Client:
                     raise answer.error
                 if answer.result is not None:
                     return answer.result
-                if progress is not None and answer.progress is not None:
-                    progress(answer.progress)
+                if on_progress is not None and answer.progress is not None:
+                    on_progress(answer.progress)
         except TimeoutError as error:
             raise DaemonSilent(self._workspace.path, patience, self._workspace.log) from error
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
-    def watch(self) -> Iterator[Record]:
+    def watch(self) -> Iterator[JsonObject]:
         """What happens to the workspace from now on, until it is unmounted or `hang_up`.
 
         Raises `DaemonGone` if the daemon ended without a word or cut us off for falling behind.
@@ -154,7 +156,7 @@ class Client:
         self.call("watch", patience=PATIENCE_SHORT)
         return self._events()
 
-    def _events(self) -> Iterator[Record]:
+    def _events(self) -> Iterator[JsonObject]:
         self._socket.settimeout(None)
         try:
             while True:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject, OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ckptfs.history.pairs import Found, Pair
     from ckptfs.model import Inode
     from ckptfs.service import Service
-
-Tell = Callable[[Record], None]
 
 #: Kinds of a change in the order in which they are told, and the letter of each.
 LETTERS = {
@@ -52,9 +50,9 @@ _TYPES = {
 }
 
 
-def change_record(change: Change) -> Record:
+def change_record(change: Change) -> JsonObject:
     """A change; ``old_path`` only where it differs from ``path``."""
-    record: Record = {
+    record: JsonObject = {
         "path": os.fsdecode(change.path),
         "status": "".join(LETTERS[kind] for kind in LETTERS if kind in change.kinds),
         "kinds": [kind for kind in LETTERS if kind in change.kinds],
@@ -66,10 +64,10 @@ def change_record(change: Change) -> Record:
     return record
 
 
-def _node(inode: Inode | None) -> Record | None:
+def _node(inode: Inode | None) -> JsonObject | None:
     if inode is None:
         return None
-    record: Record = {
+    record: JsonObject = {
         "type": _TYPES.get(stat.S_IFMT(inode.mode), "unknown"),
         "mode": stat.S_IMODE(inode.mode),
         "uid": inode.uid,
@@ -80,7 +78,7 @@ def _node(inode: Inode | None) -> Record | None:
     return {**record, "target": os.fsdecode(inode.target)} if inode.is_link else record
 
 
-def _end(end: End) -> Record:
+def _end(end: End) -> JsonObject:
     """``view`` names it for `contents`; the checkpoint is null for the workspace as it is."""
     checkpoint = end.checkpoint
     return {
@@ -89,14 +87,14 @@ def _end(end: End) -> Record:
     }
 
 
-def described(checkpoint: Checkpoint) -> Record:
+def described(checkpoint: Checkpoint) -> JsonObject:
     """What a checkpoint tells; of its documents, their names."""
     record = asdict(checkpoint)
     del record["epoch"]
     return {**record, "state": list(checkpoint.state)}
 
 
-def difference_record(difference: Difference) -> Record:
+def difference_record(difference: Difference) -> JsonObject:
     from ckptfs.history.diff import count
 
     return {
@@ -107,14 +105,14 @@ def difference_record(difference: Difference) -> Record:
     }
 
 
-def _pair_record(pair: Pair) -> Record:
+def _pair_record(pair: Pair) -> JsonObject:
     return {"old": _file(pair.old), "new": _file(pair.new), "same": pair.same}
 
 
-def _file(found: Found | None) -> Record | None:
+def _file(found: Found | None) -> JsonObject | None:
     if found is None:
         return None
-    record: Record = {
+    record: JsonObject = {
         "path": os.fsdecode(found.path),
         "mode": found.inode.mode,
         "size": found.inode.size,
@@ -124,25 +122,25 @@ def _file(found: Found | None) -> Record | None:
     return record
 
 
-def patterns_of(args: Record) -> list[bytes] | None:
+def patterns_of(args: JsonObject) -> list[bytes] | None:
     """The paths that an operation is limited to; None for all."""
     paths = args.get("paths")
     return None if paths is None else [os.fsencode(str(path)) for path in paths]
 
 
-def _diff(service: Service, args: Record, tell: Tell | None) -> Record:
+def _diff(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     found = service.diff(
         str(args.get("older") or ""), str(args.get("newer") or ""), patterns_of(args)
     )
     return _answer(service, args, found)
 
 
-def _show(service: Service, args: Record, tell: Tell | None) -> Record:
+def _show(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     found = service.show(str(args["checkpoint"]), patterns_of(args))
     return _answer(service, args, found)
 
 
-def _answer(service: Service, args: Record, found: Difference) -> Record:
+def _answer(service: Service, args: JsonObject, found: Difference) -> JsonObject:
     if not args.get("times"):
         found = found.without_times()
     record = difference_record(found)
@@ -152,13 +150,13 @@ def _answer(service: Service, args: Record, found: Difference) -> Record:
     return record
 
 
-def _contents(service: Service, args: Record, tell: Tell | None) -> Record:
+def _contents(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     found = service.contents(int(args["view"]), paths, int(args["limit"]))
     return {"contents": [None if data is None else b64encode(data).decode() for data in found]}
 
 
-def _log(service: Service, args: Record, tell: Tell | None) -> Record:
+def _log(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     path = os.fsencode(str(args["path"]))
     return {
         "path": os.fsdecode(path),
@@ -166,7 +164,7 @@ def _log(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _version(version: Version) -> Record:
+def _version(version: Version) -> JsonObject:
     saved = version.checkpoint
     return {
         "checkpoint": None if saved is None else described(saved),
@@ -175,7 +173,7 @@ def _version(version: Version) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "diff": _diff,
     "show": _show,
     "contents": _contents,

@@ -11,7 +11,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 
 from ckptfs.control.client import Session
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.textdiff.patch import TEXT_MAX, Side, git_mode, is_shown, quoted, render
 
 #: How many bytes of files, of their names, and how many files one question to the daemon is about.
@@ -23,7 +23,7 @@ _BATCH_FILES = 500
 class Files:
     """One file of the answer, with both sides read if they are to be shown."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: JsonObject) -> None:
         self.old: Side | None = _side(record["old"])
         self.new: Side | None = _side(record["new"])
         self.same = bool(record["same"])
@@ -38,7 +38,7 @@ def _speakable(mode: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
-def _side(record: Record | None) -> Side | None:
+def _side(record: JsonObject | None) -> Side | None:
     if record is None:
         return None
     target = record.get("target")
@@ -46,7 +46,7 @@ def _side(record: Record | None) -> Side | None:
     return Side(os.fsencode(record["path"]), record["mode"], record["size"], data)
 
 
-def patch_lines(session: Session, record: Record) -> Iterator[bytes]:
+def patch_lines(session: Session, record: JsonObject) -> Iterator[bytes]:
     """The whole diff, line by line; what git's format cannot say stands in lines with #."""
     for change in record["changes"]:
         yield from _remarks(change)
@@ -59,7 +59,7 @@ def patch_lines(session: Session, record: Record) -> Iterator[bytes]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(session: Session, record: Record) -> Iterator[Files]:
+def read(session: Session, record: JsonObject) -> Iterator[Files]:
     """The files of an answer, those to be shown with their bytes, a batch at a time."""
     batch: list[Files] = []
     size = names = 0
@@ -80,7 +80,7 @@ def _is_wanted(files: Files, side: Side) -> bool:
     return not files.same and side.data is None and stat.S_ISREG(side.mode) and is_shown(side.size)
 
 
-def _filled(session: Session, record: Record, batch: list[Files]) -> list[Files]:
+def _filled(session: Session, record: JsonObject, batch: list[Files]) -> list[Files]:
     old = [files for files in batch if files.old and _is_wanted(files, files.old)]
     new = [files for files in batch if files.new and _is_wanted(files, files.new)]
     # Both sides are asked for before either is kept: a side that has its data is not wanted.
@@ -109,13 +109,13 @@ def _contents(session: Session, view: int, paths: list[bytes]) -> list[bytes | N
 # -- what git's format has no words for ------------------------------------------------------------
 
 
-def _remarks(change: Record) -> Iterator[bytes]:
+def _remarks(change: JsonObject) -> Iterator[bytes]:
     name = quoted(os.fsencode(change["path"]))
     for words in _unspoken(change):
         yield b"# %s: %s" % (name, words.encode("utf-8", "backslashreplace"))
 
 
-def _unspoken(change: Record) -> Iterator[str]:
+def _unspoken(change: JsonObject) -> Iterator[str]:
     kinds, old, new = set(change["kinds"]), change["old"], change["new"]
     node = new or old
     if node["type"] not in ("file", "link") and kinds & {"added", "deleted", "renamed"}:
@@ -133,7 +133,7 @@ def _unspoken(change: Record) -> Iterator[str]:
         yield f"modification time {old['mtime_ns']} -> {new['mtime_ns']} ns"
 
 
-def _git_says(old: Record, new: Record) -> bool:
+def _git_says(old: JsonObject, new: JsonObject) -> bool:
     """Whether a change of mode is one that git's format tells, and tells whole."""
     modes = (old["mode"], new["mode"])
     return new["type"] == "file" and all(git_mode(mode) & 0o777 == mode for mode in modes)

@@ -20,7 +20,7 @@ from typing import Any
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Session
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import CkptfsError, StateInvalid
 
 #: Puts a document down; the name of the file that it is in.
@@ -68,9 +68,9 @@ def require_name(name: object) -> str:
 
 
 @contextmanager
-def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[Record]]:
+def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[JsonObject]]:
     """Lay documents down where the store's holder can read them; what to send to `save`."""
-    records: list[Record] = []
+    records: list[JsonObject] = []
     with _stage(workspace) if state else nullcontext(_nowhere) as lay:
         for name, value in state.items():
             data, is_json = encode(require_name(name), value)
@@ -167,7 +167,7 @@ def fetch(session: Session, checkpoint: str) -> dict[str, Any]:
     return {name: json.loads(data) if is_json else data for name, (data, is_json) in found.items()}
 
 
-def _read(session: Session, number: str, item: Record) -> bytes:
+def _read(session: Session, number: str, item: JsonObject) -> bytes:
     pieces = []
     for offset in range(0, item["bytes"], _PIECE):
         asked = {"checkpoint": number, "name": item["name"], "offset": offset, "length": _PIECE}

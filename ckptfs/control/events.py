@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from ckptfs.control.protocol import Record, encode_event, encode_result
+from ckptfs.control.protocol import JsonObject, encode_event, encode_result
 from ckptfs.control.server import Connection
 from ckptfs.errors import CkptfsError
 
@@ -32,16 +32,16 @@ class Hub:
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = str(workspace)
-        self._watchers: dict[trio.MemorySendChannel[Record], trio.CancelScope] = {}
+        self._watchers: dict[trio.MemorySendChannel[JsonObject], trio.CancelScope] = {}
 
     @property
     def is_watched(self) -> bool:
         return bool(self._watchers)
 
-    def publish(self, kind: str, data: Record, checkpoint: int | None = None) -> None:
+    def publish(self, kind: str, data: JsonObject, checkpoint: int | None = None) -> None:
         if not self._watchers:
             return
-        event: Record = {
+        event: JsonObject = {
             "event": kind,
             "workspace": self._workspace,
             "time_ns": time.time_ns(),
@@ -55,7 +55,7 @@ class Hub:
                 del self._watchers[channel]
                 scope.cancel()
 
-    def happened(self, op: str, result: Record) -> None:
+    def happened(self, op: str, result: JsonObject) -> None:
         """An operation that somebody asked for is done."""
         if op in _CREATES:
             if result.get("changed", True) and "id" in result:
@@ -76,8 +76,10 @@ class Hub:
             self.publish("checkpoints_pruned", {"ids": [str(number) for number in numbers]})
 
     @contextmanager
-    def _subscription(self, scope: trio.CancelScope) -> Iterator[trio.MemoryReceiveChannel[Record]]:
-        sending, receiving = trio.open_memory_channel[Record](QUEUE_MAX)
+    def _subscription(
+        self, scope: trio.CancelScope
+    ) -> Iterator[trio.MemoryReceiveChannel[JsonObject]]:
+        sending, receiving = trio.open_memory_channel[JsonObject](QUEUE_MAX)
         self._watchers[sending] = scope
         try:
             yield receiving
@@ -98,7 +100,7 @@ class Hub:
 
 
 async def _tell(
-    connection: Connection, scope: trio.CancelScope, events: trio.MemoryReceiveChannel[Record]
+    connection: Connection, scope: trio.CancelScope, events: trio.MemoryReceiveChannel[JsonObject]
 ) -> None:
     with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
         async for event in events:
@@ -112,7 +114,7 @@ async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> Non
     scope.cancel()
 
 
-def _short(result: Record) -> Record:
+def _short(result: JsonObject) -> JsonObject:
     """A restore without thousands of names."""
     kinds = ("added", "modified", "deleted")
     return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}

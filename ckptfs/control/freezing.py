@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ckptfs.control.protocol import Record, encode_error, encode_result
+from ckptfs.control.protocol import JsonObject, encode_error, encode_result
 from ckptfs.control.server import Connection
 from ckptfs.errors import CkptfsError, ControlError
 
@@ -19,7 +19,9 @@ from ckptfs.errors import CkptfsError, ControlError
 HOLD_MAX = 2.0
 
 
-def hold(connection: Connection, seconds: float, perform: Callable[[str, Record], Record]) -> None:
+def hold(
+    connection: Connection, seconds: float, perform: Callable[[str, JsonObject], JsonObject]
+) -> None:
     """Stand still for one client, which may save meanwhile; the caller's loop does nothing else."""
     deadline = time.monotonic() + min(seconds, HOLD_MAX)
     connection.send_now(encode_result({"frozen": True}), deadline)

@@ -20,7 +20,7 @@ values and back, and refuses what is not a line of ours; it does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ckptfs.errors import (
@@ -38,12 +38,15 @@ VERSION = 1
 REQUEST_MAX = 256 * 1024
 
 #: What a JSON object is to Python.
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
+
+#: Called with how far a verb is.
+OnProgress = Callable[[JsonObject], None]
 
 
 class Request(NamedTuple):
     op: str
-    args: Record
+    args: JsonObject
     #: Whether anyone looks at progress; counting what lies ahead costs time.
     progress: bool = False
 
@@ -51,10 +54,10 @@ class Request(NamedTuple):
 class Answer(NamedTuple):
     """One line from the daemon: exactly one of the four is set."""
 
-    progress: Record | None = None
-    result: Record | None = None
+    progress: JsonObject | None = None
+    result: JsonObject | None = None
     error: CkptfsError | None = None
-    event: Record | None = None
+    event: JsonObject | None = None
 
 
 def metadata_of(found: Mapping[Any, Any]) -> dict[str, str]:
@@ -73,20 +76,20 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 
-def encode_request(op: str, args: Record, *, progress: bool = False) -> bytes:
+def encode_request(op: str, args: JsonObject, *, progress: bool = False) -> bytes:
     record = {"v": VERSION, "op": op, "args": args}
     return _line({**record, "progress": True} if progress else record)
 
 
-def encode_progress(progress: Record) -> bytes:
+def encode_progress(progress: JsonObject) -> bytes:
     return _line({"v": VERSION, "progress": progress})
 
 
-def encode_result(result: Record) -> bytes:
+def encode_result(result: JsonObject) -> bytes:
     return _line({"v": VERSION, "result": result})
 
 
-def encode_event(event: Record) -> bytes:
+def encode_event(event: JsonObject) -> bytes:
     return _line({"v": VERSION, "event": event})
 
 
@@ -117,7 +120,7 @@ def decode_answer(line: bytes) -> Answer:
     raise ControlError("Cannot read the daemon's answer: it holds neither result nor error.")
 
 
-def _error_record(found: Record) -> ErrorRecord:
+def _error_record(found: JsonObject) -> ErrorRecord:
     return {
         "kind": str(found.get("kind", "")),
         "message": str(found.get("message", "The daemon reported an error without words.")),
@@ -126,7 +129,7 @@ def _error_record(found: Record) -> ErrorRecord:
     }
 
 
-def _object(line: bytes) -> Record:
+def _object(line: bytes) -> JsonObject:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -138,5 +141,5 @@ def _object(line: bytes) -> Record:
     return record
 
 
-def _line(record: Record) -> bytes:
+def _line(record: JsonObject) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"

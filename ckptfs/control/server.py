@@ -26,7 +26,7 @@ from ckptfs import locating, unixsocket
 from ckptfs.control.places import CONNECTIONS_MAX, Place, Places
 from ckptfs.control.protocol import (
     REQUEST_MAX,
-    Record,
+    JsonObject,
     Request,
     decode_request,
     encode_error,
@@ -52,7 +52,7 @@ _STAYING = frozenset({"watch"})
 Accepted = tuple[socket.socket, "Peer"]
 
 #: Answers a request, or returns None when it adopted the connection and will answer later.
-Handler = Callable[[Request, "Connection"], Awaitable[Record | None]]
+Handler = Callable[[Request, "Connection"], Awaitable[JsonObject | None]]
 
 
 class Peer(NamedTuple):
@@ -75,7 +75,7 @@ class Outlet:
         #: The rest of a line that was cut; it has to go out before anything else.
         self._cut = b""
 
-    def tell(self, progress: Record) -> None:
+    def send_progress(self, progress: JsonObject) -> None:
         """Send progress now if the client has room for it, else drop it: never wait."""
         line = self._cut or encode_progress(progress)
         try:
@@ -203,9 +203,9 @@ class Connection:
     def peer_pid(self) -> int:
         return self.peer.pid
 
-    def tell(self, progress: Record) -> None:
+    def send_progress(self, progress: JsonObject) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
-        self._outlet.tell(progress)
+        self._outlet.send_progress(progress)
 
     def adopt(self) -> Outlet:
         """The client's socket for use after the loop ended; whoever adopts it answers."""

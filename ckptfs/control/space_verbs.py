@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject, OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 #: A purge may take a great many files; this many are named.
 NAMED_MAX = 1000
 
-Tell = Callable[[Record], None]
 
-
-def _named(checkpoints: list[Checkpoint]) -> Record:
+def _named(checkpoints: list[Checkpoint]) -> JsonObject:
     return {
         "checkpoints": [
             {"id": item.id, "tag": item.tag, "pinned": item.pinned} for item in checkpoints
@@ -28,11 +26,11 @@ def _named(checkpoints: list[Checkpoint]) -> Record:
     }
 
 
-def _names(args: Record) -> list[str]:
+def _names(args: JsonObject) -> list[str]:
     return [str(name) for name in args["checkpoints"]]
 
 
-def _tag(service: Service, args: Record, tell: Tell | None) -> Record:
+def _tag(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     was = service.find(str(args["checkpoint"]))
     changed = service.tag(str(was.id), str(args["tag"]), move=bool(args.get("move")))
     record = _named([changed])
@@ -48,40 +46,40 @@ def reference(checkpoint: Checkpoint) -> str:
     return safe_tag(tag) if tag and is_reserved(tag) else tag
 
 
-def _pin(service: Service, args: Record, tell: Tell | None) -> Record:
+def _pin(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return _named(service.pin(_names(args)))
 
 
-def _unpin(service: Service, args: Record, tell: Tell | None) -> Record:
+def _unpin(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return _named(service.pin(_names(args), pinned=False))
 
 
-def _delete(service: Service, args: Record, tell: Tell | None) -> Record:
+def _delete(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return _named(service.delete_named(_names(args), tagged=bool(args.get("tagged", True))))
 
 
-def _prune(service: Service, args: Record, tell: Tell | None) -> Record:
+def _prune(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     dry_run = bool(args.get("dry_run"))
     decisions = service.prune(dry_run=dry_run)
     return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
 
 
-def _exclude(service: Service, args: Record, tell: Tell | None) -> Record:
+def _exclude(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     service.add_excluded([str(pattern) for pattern in args.get("patterns", ())])
     return {"patterns": list(service.exclude())}
 
 
-def _space(service: Service, args: Record, tell: Tell | None) -> Record:
+def _space(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return service.space()._asdict()
 
 
-def _compact(service: Service, args: Record, tell: Tell | None) -> Record:
+def _compact(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     with interrupts.stoppable_between("What is smaller by now stays so; no file was changed."):
         before, after = service.compact()
     return {"before_bytes": before, "after_bytes": after}
 
 
-def _purge(service: Service, args: Record, tell: Tell | None) -> Record:
+def _purge(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     paths = [os.fsencode(str(path)) for path in args["paths"]]
     if args.get("dry_run"):
         with interrupts.stoppable():
@@ -92,7 +90,7 @@ def _purge(service: Service, args: Record, tell: Tell | None) -> Record:
     return {**_doomed(purged.doomed), "dry_run": False, "elsewhere": elsewhere}
 
 
-def _doomed(doomed: Doomed) -> Record:
+def _doomed(doomed: Doomed) -> JsonObject:
     return {
         "files": len(doomed.inodes),
         "path_count": len({*doomed.live_paths, *doomed.past_paths}),
@@ -101,7 +99,7 @@ def _doomed(doomed: Doomed) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "tag": _tag,
     "pin": _pin,
     "unpin": _unpin,

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from ckptfs.control.diff_verbs import described
 from ckptfs.control.documents import PREFIX, SIZE_MAX, SUFFIX, new_name, require_name, sweep
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history.diff import Change
     from ckptfs.history.state import Draft
     from ckptfs.service import Service
-
-Tell = Callable[[Record], None]
 
 _STAGED = re.compile(re.escape(PREFIX) + r"[0-9a-z-]{1,60}" + re.escape(SUFFIX), re.ASCII)
 #: How much of a document one answer carries at most.
@@ -30,7 +28,7 @@ NAMED_MAX = 10_000
 
 
 @contextmanager
-def drafts(service: Service, args: Record) -> Iterator[list[Draft]]:
+def drafts(service: Service, args: JsonObject) -> Iterator[list[Draft]]:
     """The documents that a save is to keep, opened."""
     from ckptfs.history.state import Draft
 
@@ -50,7 +48,7 @@ def _staged(service: Service, name: str) -> Path:
     return service.fs.store.path / name
 
 
-def _stage(service: Service, args: Record, tell: Tell | None) -> Record:
+def _stage(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """Add a piece to a document for a client that cannot write to the store, or begin one."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     if not args.get("file"):
@@ -68,16 +66,16 @@ def _stage(service: Service, args: Record, tell: Tell | None) -> Record:
     return {"file": path.name}
 
 
-def _unstage(service: Service, args: Record, tell: Tell | None) -> Record:
+def _unstage(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     _staged(service, str(args["file"])).unlink(missing_ok=True)
     return {}
 
 
-def _get(service: Service, args: Record, tell: Tell | None) -> Record:
+def _get(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return described(service.find(str(args["checkpoint"])))
 
 
-def _state(service: Service, args: Record, tell: Tell | None) -> Record:
+def _state(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     checkpoint, found = service.documents(str(args["checkpoint"]))
     return {
         "checkpoint": checkpoint.id,
@@ -87,13 +85,13 @@ def _state(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _state_read(service: Service, args: Record, tell: Tell | None) -> Record:
+def _state_read(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     offset, length = max(0, int(args["offset"])), min(max(0, int(args["length"])), _PIECE_MAX)
     data = service.read_document(str(args["checkpoint"]), str(args["name"]), offset, length)
     return {"data": b64encode(data).decode()}
 
 
-def after_restore(service: Service, args: Record, record: Record) -> Record:
+def after_restore(service: Service, args: JsonObject, record: JsonObject) -> JsonObject:
     """A restore's record with what its checkpoint carries and, if asked for, the paths that
     changed. Which command to run after it, the client reads in its own user's settings: nobody
     runs what an answer names."""
@@ -102,14 +100,14 @@ def after_restore(service: Service, args: Record, record: Record) -> Record:
     return told | _names(service, record) if args.get("names") else told
 
 
-def _names(service: Service, record: Record) -> Record:
+def _names(service: Service, record: JsonObject) -> JsonObject:
     before = record["before"]
     if before is None:
         return {"added": [], "modified": [], "deleted": []}
     return named(service.diff(str(before), "").changes)
 
 
-def named(changes: list[Change]) -> Record:
+def named(changes: list[Change]) -> JsonObject:
     """Paths by what became of them; a renamed one is deleted there and added here."""
     added, modified, deleted = [], [], []
     for change in changes:
@@ -125,7 +123,7 @@ def named(changes: list[Change]) -> Record:
     }
 
 
-VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "get": _get,
     "state": _state,
     "state_read": _state_read,

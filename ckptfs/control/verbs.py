@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ckptfs import interrupts
 from ckptfs.control import agent_verbs, diff_verbs, space_verbs, state_verbs
-from ckptfs.control.protocol import Record, metadata_of
+from ckptfs.control.protocol import JsonObject, OnProgress, metadata_of
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
-
-Tell = Callable[[Record], None]
 
 #: A pass over a large tree may have left out a great many entries; this many are named.
 NAMED_MAX = 1000
@@ -61,14 +59,16 @@ READING = frozenset(
 CHANGES_FILES = frozenset({"restore", "rewind", "undo", "redo", "purge", "task_revert", "import"})
 
 
-def changes_files(op: str, args: Record) -> bool:
+def changes_files(op: str, args: JsonObject) -> bool:
     return op in CHANGES_FILES and args.get("files") is not False
 
 
-def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Record:
+def perform(
+    service: Service, op: str, args: JsonObject, on_progress: OnProgress | None
+) -> JsonObject:
     """Do what is asked and return the record that says how it went.
 
-    ``tell`` hears how far it is; None where nobody wants to know.
+    ``on_progress`` hears how far it is; None where nobody wants to know.
     """
     verb = _VERBS.get(op)
     if verb is None:
@@ -77,17 +77,17 @@ def perform(service: Service, op: str, args: Record, tell: Tell | None) -> Recor
     try:
         with service.acting(cause_of(args)):
             if op not in READING:
-                return verb(service, args, tell)
-            service.fs.settle()
+                return verb(service, args, on_progress)
+            service.fs.flush()
             with interrupts.stoppable():
-                return verb(service, args, tell)
+                return verb(service, args, on_progress)
     except KeyError as error:
         raise ControlError(
             f"Cannot {op}: the argument {error.args[0]!r} is missing. Nothing was changed."
         ) from error
 
 
-def _without_secrets(service: Service, args: Record) -> Record:
+def _without_secrets(service: Service, args: JsonObject) -> JsonObject:
     """The arguments with as much of the caller's command line as may go into history."""
     if not args.get("command"):
         return args
@@ -96,22 +96,22 @@ def _without_secrets(service: Service, args: Record) -> Record:
     return {**args, "command": shown(str(args["command"]), service.record_command())}
 
 
-def relay(tell: Tell | None, phase: str) -> Watcher | None:
+def relay(on_progress: OnProgress | None, phase: str) -> Watcher | None:
     """Turn the progress of a pass into records that say what it is doing."""
-    if tell is None:
+    if on_progress is None:
         return None
 
     def watch(progress: Progress) -> None:
-        tell({"phase": phase, **progress._asdict()})
+        on_progress({"phase": phase, **progress._asdict()})
 
     return watch
 
 
-def checkpoint_record(checkpoint: Checkpoint) -> Record:
+def checkpoint_record(checkpoint: Checkpoint) -> JsonObject:
     return diff_verbs.described(checkpoint)
 
 
-def restored_record(restored: Restored) -> Record:
+def restored_record(restored: Restored) -> JsonObject:
     return {
         "checkpoint": restored.target,
         "changed": True,
@@ -121,23 +121,23 @@ def restored_record(restored: Restored) -> Record:
     }
 
 
-def nothing_record(checkpoint: int) -> Record:
+def nothing_record(checkpoint: int) -> JsonObject:
     """Of a restore to what is there already: no checkpoint was taken, there is nothing to undo."""
     return {"checkpoint": checkpoint, "changed": False, "before": None, "entries": 0, "inodes": 0}
 
 
-def patterns_of(args: Record) -> list[bytes] | None:
+def patterns_of(args: JsonObject) -> list[bytes] | None:
     return diff_verbs.patterns_of(args)
 
 
-def cause_of(args: Record) -> Cause:
+def cause_of(args: JsonObject) -> Cause:
     """Who asks, as the client says of itself."""
     from ckptfs.history import Cause
 
     return Cause(pid=int(args.get("pid", 0)), command=str(args.get("command", "")))
 
 
-def result_record(result: SyncResult) -> Record:
+def result_record(result: SyncResult) -> JsonObject:
     """What a pass did; names go out as strings with surrogate escapes."""
     return {
         "added": result.added,
@@ -158,11 +158,11 @@ def result_record(result: SyncResult) -> Record:
     }
 
 
-def _figures(service: Service, args: Record, tell: Tell | None) -> Record:
+def _figures(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return service.figures()._asdict()
 
 
-def _save(service: Service, args: Record, tell: Tell | None) -> Record:
+def _save(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     most = int(args["max_checkpoints"]) if "max_checkpoints" in args else None
     if most is not None and most < 1:
         raise ControlError(f"Cannot save: {most} checkpoints cannot be kept. Nothing was changed.")
@@ -190,7 +190,7 @@ def _save(service: Service, args: Record, tell: Tell | None) -> Record:
     return record
 
 
-def _list(service: Service, args: Record, tell: Tell | None) -> Record:
+def _list(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     limit, path = args.get("limit"), args.get("path")
     found = service.listed(
         limit=None if limit is None else int(limit),
@@ -206,7 +206,7 @@ def _list(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
+def _restore(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     target = service.find(str(args["checkpoint"])).id
     if args.get("files") is False:
         return state_verbs.after_restore(service, args, nothing_record(target))
@@ -223,7 +223,7 @@ def _restore(service: Service, args: Record, tell: Tell | None) -> Record:
     return state_verbs.after_restore(service, args, record)
 
 
-def _restore_selective(service: Service, args: Record, target: int) -> Record:
+def _restore_selective(service: Service, args: JsonObject, target: int) -> JsonObject:
     restored, skipped = service.restore_selective(
         str(target),
         patterns_of(args),
@@ -237,7 +237,7 @@ def _restore_selective(service: Service, args: Record, target: int) -> Record:
     return state_verbs.after_restore(service, args, record)
 
 
-def skipped_records(skipped: Iterable[Skipped]) -> list[Record]:
+def skipped_records(skipped: Iterable[Skipped]) -> list[JsonObject]:
     return [
         {
             "path": os.fsdecode(item.path),
@@ -248,10 +248,10 @@ def skipped_records(skipped: Iterable[Skipped]) -> list[Record]:
     ]
 
 
-def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
+def _plan(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     if args.get("files") is False:
         target = service.find(str(args["checkpoint"]))
-        nothing: Record = {"token": "", "added": [], "modified": [], "deleted": []}
+        nothing: JsonObject = {"token": "", "added": [], "modified": [], "deleted": []}
         return {"checkpoint": target.id, **nothing, "state": list(target.state)}
     skipped: list[Skipped] = []
     if args.get("only"):
@@ -275,9 +275,9 @@ def _plan(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _rewind(service: Service, args: Record, tell: Tell | None) -> Record:
+def _rewind(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     target = service.steps_back(int(args["steps"])).id
-    return _restore(service, {**args, "checkpoint": target}, tell)
+    return _restore(service, {**args, "checkpoint": target}, on_progress)
 
 
 class _Condition(TypedDict):
@@ -285,33 +285,35 @@ class _Condition(TypedDict):
     if_unchanged: bool
 
 
-def _condition(args: Record) -> _Condition:
+def _condition(args: JsonObject) -> _Condition:
     return {
         "token": str(args.get("token", "")),
         "if_unchanged": bool(args.get("if_unchanged")),
     }
 
 
-def _undo(service: Service, args: Record, tell: Tell | None) -> Record:
+def _undo(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     record = restored_record(service.undo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 
-def _redo(service: Service, args: Record, tell: Tell | None) -> Record:
+def _redo(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     record = restored_record(service.redo(cause_of(args), **_condition(args)))
     return state_verbs.after_restore(service, args, record)
 
 
-def _restores(service: Service, args: Record, tell: Tell | None) -> Record:
+def _restores(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return {"restores": [asdict(entry) for entry in service.restores()]}
 
 
-def _check(service: Service, args: Record, tell: Tell | None) -> Record:
+def _check(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     def watch(what: str, done: int, total: int) -> None:
-        if tell is not None:
-            tell({"phase": f"check {what}", "files": done, "total_files": total})
+        if on_progress is not None:
+            on_progress({"phase": f"check {what}", "files": done, "total_files": total})
 
-    problems = service.check(deep=bool(args.get("deep", True)), progress=watch if tell else None)
+    problems = service.check(
+        deep=bool(args.get("deep", True)), progress=watch if on_progress else None
+    )
     return {
         "problems": [problem._asdict() for problem in problems],
         "affected": [_affected(item) for item in service.affected(problems)] if problems else [],
@@ -319,29 +321,29 @@ def _check(service: Service, args: Record, tell: Tell | None) -> Record:
     }
 
 
-def _affected(item: Affected) -> Record:
+def _affected(item: Affected) -> JsonObject:
     return {**asdict(item), "path": os.fsdecode(item.path)}
 
 
-def _backup(service: Service, args: Record, tell: Tell | None) -> Record:
+def _backup(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     return service.backup(Path(args["dest"]))._asdict()
 
 
-def _import(service: Service, args: Record, tell: Tell | None) -> Record:
+def _import(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     source, merge = Path(args["source"]), bool(args.get("merge"))
     left = "What came in so far stays in the workspace."
     with interrupts.stoppable_between(left):
-        return result_record(service.import_tree(source, relay(tell, "import"), merge=merge))
+        return result_record(service.import_tree(source, relay(on_progress, "import"), merge=merge))
 
 
-def _export(service: Service, args: Record, tell: Tell | None) -> Record:
+def _export(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     dest, checkpoint = Path(args["dest"]), args.get("checkpoint")
     left = f"What was written to {dest} so far stays there; the workspace was not changed."
     with interrupts.stoppable_between(left):
-        return result_record(service.export(dest, checkpoint, relay(tell, "export")))
+        return result_record(service.export(dest, checkpoint, relay(on_progress, "export")))
 
 
-_VERBS: dict[str, Callable[[Service, Record, Tell | None], Record]] = {
+_VERBS: dict[str, Callable[[Service, JsonObject, OnProgress | None], JsonObject]] = {
     "figures": _figures,
     "save": _save,
     "list": _list,

@@ -26,7 +26,8 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from ckptfs.control import runtime
-from ckptfs.control.verbs import Tell, relay
+from ckptfs.control.protocol import OnProgress
+from ckptfs.control.verbs import relay
 from ckptfs.daemon import mounts
 from ckptfs.daemon.holders import holders, shortened
 from ckptfs.daemon.namespaces import Copies
@@ -128,13 +129,13 @@ class Ending:
         device = None if self._copies is None else self._copies.device_number
         return await _in_thread(lambda: holders(self._path, but=asking, device=device))
 
-    async def wait_for_copies(self, tell: Tell | None) -> bool:
+    async def wait_for_copies(self, on_progress: OnProgress | None) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
         deadline = trio.current_time() + COPIES_PATIENCE
-        told = tell is None
+        told = on_progress is None
         while found := await self._copy_holders():
-            if tell is not None and not told:
-                tell({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
+            if on_progress is not None and not told:
+                on_progress({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
                 told = True
             if trio.current_time() >= deadline:
                 self.cut_off = shortened(found)
@@ -153,14 +154,16 @@ class Ending:
         self.cut_off = shortened(await self._copy_holders()) or ["processes that cannot be seen"]
         log.info("still in use after the unmount, by %s: ending it", ", ".join(self.cut_off))
 
-    async def unmount(self, *, lazy: bool, write_back: bool, tell: Tell | None) -> None:
+    async def unmount(
+        self, *, lazy: bool, write_back: bool, on_progress: OnProgress | None
+    ) -> None:
         """Bring the directory below up to date and take the mount away from it. If either cannot be
         done the mount goes on, and the error says why. Requests wait meanwhile."""
         deadline = trio.current_time() + _BUSY_PATIENCE
         with self._said(runtime.UNMOUNTING):
             while True:
                 if write_back and not self._is_written():
-                    self._write_back(tell)
+                    self._write_back(on_progress)
                 error = await self._try_to_unmount(lazy=lazy)
                 if error is None:
                     return
@@ -205,9 +208,11 @@ class Ending:
             runtime.update(self._plan.workspace, serving)
             raise
 
-    def _write_back(self, tell: Tell | None) -> None:
+    def _write_back(self, on_progress: OnProgress | None) -> None:
         try:
-            result, late = self._service.write_back_mounted(self._dir_fd, relay(tell, "write back"))
+            result, late = self._service.write_back_mounted(
+                self._dir_fd, relay(on_progress, "write back")
+            )
         except OSError as error:
             raise WriteBackIncomplete(self._path, with_file(error), mounted=True) from error
         if result.skipped:

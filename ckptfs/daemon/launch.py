@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ckptfs.control.protocol import (
     Answer,
-    Record,
+    JsonObject,
     decode_answer,
     encode_error,
     encode_progress,
@@ -37,10 +37,10 @@ class Announcer(Protocol):
     is_ready: bool
 
     @property
-    def progress(self) -> Callable[[Record], None] | None:
+    def progress(self) -> Callable[[JsonObject], None] | None:
         """Takes progress; None where nobody looks, since counting what lies ahead costs time."""
 
-    def ready(self, record: Record) -> None: ...
+    def ready(self, record: JsonObject) -> None: ...
 
 
 class PipeAnnouncer:
@@ -53,13 +53,13 @@ class PipeAnnouncer:
         self.progress = self._tell if listening else None
         self._write(encode_progress({"phase": "start", "pid": os.getpid()}))
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: JsonObject) -> None:
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_INTERVAL:
             self._told_at = now
             self._write(encode_progress(record))
 
-    def ready(self, record: Record) -> None:
+    def ready(self, record: JsonObject) -> None:
         self.is_ready = True
         self._write(encode_result(record))
         self._close()
@@ -79,10 +79,10 @@ class PipeAnnouncer:
 
 def launch(
     life: Callable[[Announcer], None],
-    progress: Callable[[Record], None] | None,
+    progress: Callable[[JsonObject], None] | None,
     *,
     ended: Callable[[], CkptfsError],
-) -> Record:
+) -> JsonObject:
     """Run ``life`` in a daemon; return what it announced as ready, or raise why it did not.
 
     ``ended`` makes the error for a daemon that ended without a word (killed, out of memory).
@@ -121,8 +121,8 @@ class _Start:
         self._is_ready = False
 
     def follow(
-        self, progress: Callable[[Record], None] | None, ended: Callable[[], CkptfsError]
-    ) -> Record:
+        self, progress: Callable[[JsonObject], None] | None, ended: Callable[[], CkptfsError]
+    ) -> JsonObject:
         for answer in self._answers():
             if answer.error is not None:
                 raise answer.error

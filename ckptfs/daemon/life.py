@@ -24,8 +24,8 @@ from pathlib import Path
 from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.control.protocol import Record
-from ckptfs.control.verbs import Tell, relay, result_record
+from ckptfs.control.protocol import JsonObject, OnProgress
+from ckptfs.control.verbs import relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.ending import Ending, added_up, incomplete, with_file
 from ckptfs.daemon.launch import Announcer
@@ -64,8 +64,12 @@ def live(plan: rules.Plan, announcer: Announcer) -> None:
 
 
 def write_back_alone(
-    workspace: Workspace, tell: Tell | None, *, covered: int | None = None, force: bool = False
-) -> Record | None:
+    workspace: Workspace,
+    on_progress: OnProgress | None,
+    *,
+    covered: int | None = None,
+    force: bool = False,
+) -> JsonObject | None:
     """Finish for a daemon that died: bring the directory below up to date from the store.
 
     ``covered`` is a descriptor of the directory where a dead mount still covers it; it may be
@@ -81,7 +85,7 @@ def write_back_alone(
             dir_fd = below.open_root(workspace.path) if covered is None else covered
         except OSError as error:
             raise WriteBackIncomplete(workspace.path, _words(error)) from error
-        result = _write_back(service, workspace.path, dir_fd, tell)
+        result = _write_back(service, workspace.path, dir_fd, on_progress)
         if covered is not None and not force:
             _require_clean(service, workspace.path, result)
         return {"write_back": result_record(result)}
@@ -89,7 +93,9 @@ def write_back_alone(
         store.close()
 
 
-def _live_with(store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell) -> Record:
+def _live_with(
+    store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell
+) -> JsonObject:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
     if (died := runtime.left_behind(workspace)) is not None:
@@ -146,7 +152,7 @@ def _clear_dead(plan: rules.Plan) -> None:
         mounts.unmount(plan.workspace.path, detach=True)
 
 
-def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> Record:
+def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> JsonObject:
     try:
         imported = None
         service.add_excluded(plan.exclude)
@@ -176,7 +182,7 @@ class _Start:
         self.plan = plan
         self.note = note
         self._announcer = announcer
-        self._brought: Record | None = None
+        self._brought: JsonObject | None = None
         #: `locating.directory_id` of the directory below.
         self._place: str | None = None
 
@@ -227,15 +233,17 @@ def _serve(
 
 def _leave(
     service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell, ending: Ending
-) -> Record:
+) -> JsonObject:
     """Bring the directory below up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
-    record: Record = {"write_back": None, "cut_off": ending.cut_off}
+    record: JsonObject = {"write_back": None, "cut_off": ending.cut_off}
     if ending.writes_back and farewell.write_back:
-        result = _last_write_back(service, plan.workspace.path, dir_fd, farewell.tell, ending)
+        result = _last_write_back(
+            service, plan.workspace.path, dir_fd, farewell.on_progress, ending
+        )
         if ending.covers and not farewell.force:
             _require_clean(service, plan.workspace.path, result)
         record["write_back"] = result_record(result)
@@ -248,22 +256,24 @@ def _leave(
 
 
 def _last_write_back(
-    service: Service, path: Path, dir_fd: int, tell: Tell | None, ending: Ending
+    service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None, ending: Ending
 ) -> SyncResult:
     """What is left to do after a write-back under the mount; all of it where there was none."""
     before = ending.written
     if before is None:
-        return _write_back(service, path, dir_fd, tell)
+        return _write_back(service, path, dir_fd, on_progress)
     if not before.late and before.commits == service.fs.store.commits:
         service.owe_below(False)
         service.mark_below(current=True)
         return before.result
-    return added_up(before.result, _write_back(service, path, dir_fd, tell))
+    return added_up(before.result, _write_back(service, path, dir_fd, on_progress))
 
 
-def _write_back(service: Service, path: Path, dir_fd: int, tell: Tell | None) -> SyncResult:
+def _write_back(
+    service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None
+) -> SyncResult:
     try:
-        result = service.write_back(dir_fd, relay(tell, "write back"))
+        result = service.write_back(dir_fd, relay(on_progress, "write back"))
     except OSError as error:
         raise WriteBackIncomplete(path, with_file(error)) from error
     log.info("written back: %s", result[:5])

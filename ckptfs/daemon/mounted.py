@@ -24,7 +24,7 @@ from ckptfs import fuse, history, interrupts
 from ckptfs.control import freezing, runtime, server, verbs
 from ckptfs.control.events import Hub
 from ckptfs.control.places import CONNECTIONS_MAX
-from ckptfs.control.protocol import Record, Request, encode_error, encode_result
+from ckptfs.control.protocol import JsonObject, OnProgress, Request, encode_error, encode_result
 from ckptfs.control.server import Accepted, Connection, Outlet, Peer
 from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
@@ -79,15 +79,15 @@ class Farewell:
         outlet.close()
 
     @property
-    def tell(self) -> verbs.Tell | None:
+    def on_progress(self) -> OnProgress | None:
         """Takes progress for all of them; None if none of them looks at it."""
         return self._tell if self._listening else None
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self, record: JsonObject) -> None:
         for outlet in self._outlets:
-            outlet.tell(record)
+            outlet.send_progress(record)
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: JsonObject) -> None:
         for outlet in self._outlets:
             outlet.finish(encode_result(record))
 
@@ -233,7 +233,7 @@ class Mounted:
             await self._ending.settle()
             self._scope.cancel()
 
-    async def _answer(self, request: Request, connection: Connection) -> Record | None:
+    async def _answer(self, request: Request, connection: Connection) -> JsonObject | None:
         request = sandbox.admit(request, connection.peer)
         if request.op == "watch":
             await self._hub.follow(connection)
@@ -253,12 +253,12 @@ class Mounted:
             self._hub.happened(request.op, result)
         return result
 
-    async def _freeze(self, args: Record, connection: Connection) -> None:
+    async def _freeze(self, args: JsonObject, connection: Connection) -> None:
         """Stand still for a client that takes checkpoints of several workspaces as one."""
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
-        saved: list[Record] = []
+        saved: list[JsonObject] = []
 
-        def perform(op: str, wishes: Record) -> Record:
+        def perform(op: str, wishes: JsonObject) -> JsonObject:
             saved.append(verbs.perform(self._service, op, wishes, None))
             return saved[-1]
 
@@ -266,7 +266,7 @@ class Mounted:
         for record in saved:
             self._hub.happened("save", record)
 
-    async def _perform(self, request: Request, connection: Connection) -> Record | None:
+    async def _perform(self, request: Request, connection: Connection) -> JsonObject | None:
         if request.op == "status":
             return self._status()
         if request.op == "harness":
@@ -283,11 +283,11 @@ class Mounted:
             await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
         if request.op == "backup":
             return await self._backup(request.args, connection)
-        tell = connection.tell if request.progress else None
+        on_progress = connection.send_progress if request.progress else None
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            return await self._carry_out(request, connection, tell)
+            return await self._carry_out(request, connection, on_progress)
         finally:
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
@@ -313,12 +313,12 @@ class Mounted:
             raise WorkspaceReadOnly(path, op.replace("_", " "))
 
     async def _carry_out(
-        self, request: Request, connection: Connection, tell: verbs.Tell | None
-    ) -> Record:
+        self, request: Request, connection: Connection, on_progress: OnProgress | None
+    ) -> JsonObject:
         fs = self._service.fs
         try:
             with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, tell)
+                return verbs.perform(self._service, request.op, request.args, on_progress)
         except history.InUse as known:
             await fuse.tell_kernel(known.files, (), known.files)
             await _forgotten(fs, set(known.files.values()))
@@ -326,19 +326,19 @@ class Mounted:
         could_ask, fs.can_ask = fs.can_ask, False
         try:
             with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, tell)
+                return verbs.perform(self._service, request.op, request.args, on_progress)
         finally:
             fs.can_ask = could_ask
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}
 
-    async def _backup(self, args: Record, connection: Connection) -> Record:
+    async def _backup(self, args: JsonObject, connection: Connection) -> JsonObject:
         """In a thread, since it may take long: requests are answered meanwhile."""
         self._service.fs.commit()
         dest = Path(str(args["dest"]))
 
-        def copy() -> Record:
+        def copy() -> JsonObject:
             with interrupts.watching(connection.has_gone):
                 return self._service.copy(dest)._asdict()
 
@@ -366,7 +366,7 @@ class Mounted:
         names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
         await fuse.tell_kernel(names, {ROOT_INO})
 
-    def _status(self) -> Record:
+    def _status(self) -> JsonObject:
         figures = self._service.figures()._asdict()
         room = self._service.shortage(self._housekeeping.given_bytes())
         return {
@@ -381,7 +381,7 @@ class Mounted:
             "read_only": mounts.is_read_only(self._plan.workspace.path),
         }
 
-    def _declare(self, args: Record) -> Record:
+    def _declare(self, args: JsonObject) -> JsonObject:
         """Take a process for a harness: each command that it starts is a step."""
         pid = args.get("pid")
         if not isinstance(pid, int) or not self._auto.declare(pid):
@@ -389,8 +389,8 @@ class Mounted:
         return {"pid": pid}
 
     async def _umount(
-        self, args: Record, connection: Connection, *, listening: bool
-    ) -> Record | None:
+        self, args: JsonObject, connection: Connection, *, listening: bool
+    ) -> JsonObject | None:
         """Unmount; the answer comes once the directory below is current, from `life`."""
         # Adopted first: a mount that ends takes this task with it.
         outlet = connection.adopt()
@@ -411,7 +411,7 @@ class Mounted:
         self._scope.cancel()
         return None
 
-    async def _take_away(self, args: Record, asking: int) -> bool:
+    async def _take_away(self, args: JsonObject, asking: int) -> bool:
         """Take the mount away. Whether the connection has to end first, for others who have it."""
         with trio.move_on_after(_WAKING_PATIENCE):
             await self._waker.idle()
@@ -420,13 +420,15 @@ class Mounted:
             return True
         if not args.get("lazy"):
             await self._ending.require_idle(asking)
-            if not await self._ending.wait_for_copies(self._farewell.tell):
+            if not await self._ending.wait_for_copies(self._farewell.on_progress):
                 await self._ending.settle()
                 return True
         await self._ending.settle()
         write_back = bool(args.get("write_back", True)) and self._ending.writes_back
         await self._ending.unmount(
-            lazy=bool(args.get("lazy")), write_back=write_back, tell=self._farewell.tell
+            lazy=bool(args.get("lazy")),
+            write_back=write_back,
+            on_progress=self._farewell.on_progress,
         )
         return False
 

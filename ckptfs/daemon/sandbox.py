@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from ckptfs.control.protocol import Record, Request
+from ckptfs.control.protocol import JsonObject, Request
 from ckptfs.control.server import Peer
 from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks
@@ -46,7 +46,7 @@ def admit(request: Request, peer: Peer) -> Request:
     pid = request.args.get("pid")
     if not isinstance(pid, int):
         return request
-    args: Record = {**request.args, "pid": _translate(pid, peer.pid)}
+    args: JsonObject = {**request.args, "pid": _translate(pid, peer.pid)}
     return request._replace(args=args)
 
 

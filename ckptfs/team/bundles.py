@@ -20,7 +20,7 @@ from ckptfs.errors import SnapshotUnknown, TeamInvalid
 from ckptfs.team import files, names, own
 
 _VERSION = 1
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 MANUAL = "manual"
 BEFORE_RESTORE = "before restore"
@@ -56,7 +56,7 @@ class Meta:
     #: Messages that were being worked on.
     held: list[str] = field(default_factory=list)
 
-    def record(self) -> Record:
+    def record(self) -> JsonObject:
         """For JSON; the names that other systems use for the same."""
         created = datetime.fromtimestamp(self.created_ns / 1e9, UTC).isoformat()
         return {**asdict(self), "teamName": self.team, "createdAt": created}
@@ -99,7 +99,7 @@ def delete(directory: int, number: str) -> None:
     own.remove(directory, f"{number}.json")
 
 
-def _packed(path: str, data: bytes) -> Record:
+def _packed(path: str, data: bytes) -> JsonObject:
     try:
         return {"path": path, "text": data.decode()}
     except UnicodeDecodeError:
@@ -132,7 +132,7 @@ def load(directory: int | None, team: str, number: str) -> Snapshot:
     return Snapshot(meta, contents)
 
 
-def _meta(record: Record) -> Meta:
+def _meta(record: JsonObject) -> Meta:
     parts = [Part(**part) for part in record["parts"]]
     return Meta(**{**record, "parts": parts})
 

@@ -15,7 +15,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.control.protocol import Record
+from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import CkptfsError, ControlError, TeamBusy, TeamInvalid, WorkspaceError
 from ckptfs.team import names, own
 from ckptfs.team.files import CONFIG, DataDir
@@ -125,7 +125,7 @@ def _is_mounted(workspace: Workspace) -> bool:
 
 
 def save_all(
-    team: str, found: Sequence[Place], asked: Record, meanwhile: Callable[[], bool]
+    team: str, found: Sequence[Place], asked: JsonObject, meanwhile: Callable[[], bool]
 ) -> list[int]:
     """A checkpoint of every workspace, all of the same moment; their numbers.
 
@@ -149,14 +149,14 @@ def save_all(
     return [numbers[place.workspace.path] for place in found]
 
 
-def _save_plain(workspace: Workspace, asked: Record) -> int:
+def _save_plain(workspace: Workspace, asked: JsonObject) -> int:
     with open_workspace(workspace, patience=PATIENCE_SHORT) as session:
         number: int = session.call("save", asked)["id"]
         return number
 
 
 def _save_mounted(
-    team: str, mounted: Sequence[Place], asked: Record, meanwhile: Callable[[], bool]
+    team: str, mounted: Sequence[Place], asked: JsonObject, meanwhile: Callable[[], bool]
 ) -> list[int]:
     reason = ""
     for seconds in _HOLDS:
@@ -177,7 +177,7 @@ def _save_mounted(
 
 def _save_at_once(
     mounted: Sequence[Place],
-    asked: Record,
+    asked: JsonObject,
     seconds: float,
     meanwhile: Callable[[], bool],
     numbers: list[int | None],
@@ -206,7 +206,7 @@ def _save_at_once(
     return went_well
 
 
-def _everywhere(clients: Sequence[Client], op: str, args: Record) -> None:
+def _everywhere(clients: Sequence[Client], op: str, args: JsonObject) -> None:
     for client in clients:
         client.ask(op, args)
     for client in clients:

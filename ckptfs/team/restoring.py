@@ -22,7 +22,7 @@ from ckptfs.team.files import DataDir
 from ckptfs.team.journal import Journal, Step
 from ckptfs.team.members import Place
 
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class Restoring:
@@ -34,7 +34,7 @@ class Restoring:
 
     # -- before ------------------------------------------------------------------------------------
 
-    def plan(self) -> Record:
+    def plan(self) -> JsonObject:
         """What would change, member by member and file by file."""
         parts = []
         for part, place in zip(self._snapshot.meta.parts, self.places, strict=True):
@@ -57,7 +57,7 @@ class Restoring:
             "state": state._asdict(),
         }
 
-    def require_unchanged(self, plan: Record) -> None:
+    def require_unchanged(self, plan: JsonObject) -> None:
         """Refuse if a workspace moved on since the plan was shown."""
         if [part["token"] for part in self.plan()["members"]] != [
             part["token"] for part in plan["members"]
@@ -145,7 +145,7 @@ def _take_back(note: Journal) -> None:
             _call(workspace, "restore", asked)
 
 
-def _is_reached(log: Sequence[Record], step: Step, command: str) -> bool:
+def _is_reached(log: Sequence[JsonObject], step: Step, command: str) -> bool:
     return any(
         entry["target"] == step.checkpoint and entry["command"] == command for entry in log
     ) and not any(entry["command"] == f"{command}: taken back" for entry in log)
@@ -156,6 +156,6 @@ def _workspace(part: Part) -> Workspace:
     return members.resolve(part.workspace, part.store, part.members)
 
 
-def _call(workspace: Workspace, op: str, args: Record | None = None) -> Record:
+def _call(workspace: Workspace, op: str, args: JsonObject | None = None) -> JsonObject:
     with open_workspace(workspace, patience=PATIENCE_SHORT) as session:
         return session.call(op, args)

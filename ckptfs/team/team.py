@@ -31,7 +31,7 @@ from ckptfs.team.files import DataDir, Reading
 from ckptfs.team.members import Located
 from ckptfs.team.restoring import Restoring
 
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 #: Seconds to wait for another command about the same team.
 _LOCK_PATIENCE = 30.0
@@ -91,8 +91,8 @@ class Team:
         snapshot: str,
         *,
         dry_run: bool = False,
-        confirm: Callable[[Record], None] | None = None,
-    ) -> Record:
+        confirm: Callable[[JsonObject], None] | None = None,
+    ) -> JsonObject:
         """Make every workspace and the team's state what they were: all, or none.
 
         The state before becomes a snapshot first; restoring that undoes it. ``confirm`` is shown
@@ -205,7 +205,7 @@ class Team:
         number = bundles.new_id(now_ns)
         reading = Reading(data_dir, self.name)
         reading.catch_up()  # so that little is left to read while all stand still
-        asked: Record = {
+        asked: JsonObject = {
             "message": f"team {self.name}: {tag}" if tag else f"team {self.name}",
             "metadata": {"team": self.name, "team_snapshot": number},
             "pin": True,

@@ -93,7 +93,7 @@ def test_no_bar_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def passed(**changes: object) -> screen.Record:
+def passed(**changes: object) -> screen.JsonObject:
     plain = {"added": 0, "modified": 0, "deleted": 0, "unchanged": 5, "bytes": 0}
     lists = {"conflicts": [], "skipped": [], "conflict_count": 0, "skipped_count": 0}
     return {**plain, **lists, **changes}

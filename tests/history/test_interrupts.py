@@ -200,7 +200,7 @@ def test_ctrl_c_on_a_store_of_our_own_leaves_what_was_committed(tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="goes on"), open_store(path) as session:
-        session.call("import", {"source": str(source)}, progress=press)
+        session.call("import", {"source": str(source)}, on_progress=press)
     with open_store(path) as session:
         assert session.call("check", {"deep": True})["problems"] == []
         assert session.call("figures")["inodes"] == 1

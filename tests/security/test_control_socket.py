@@ -19,7 +19,7 @@ from ckptfs import config
 from ckptfs.control import runtime, server
 from ckptfs.control.client import Client
 from ckptfs.control.documents import fetch_bytes
-from ckptfs.control.protocol import Record, Request
+from ckptfs.control.protocol import JsonObject, Request
 from ckptfs.errors import ControlError, PeerUntrusted, StateInvalid
 from tests.support.mounting import HAVE_FUSE, Workspace, ckptfs, scratch, succeed, workspace
 from tests.support.peer import NOBODY, STRANGER, peer
@@ -250,7 +250,7 @@ def test_silent_connections_shut_nobody_out(line: bytes) -> None:
 
 
 async def _serve(path: Path) -> None:
-    async def handle(request: Request, connection: server.Connection) -> Record:
+    async def handle(request: Request, connection: server.Connection) -> JsonObject:
         if request.op == "wait":
             await connection.wait_for_anything()
         if request.op == "end":

@@ -13,7 +13,7 @@ from ckptfs.config import Workspace
 from ckptfs.control import events, protocol, server
 from ckptfs.control.client import Client
 from ckptfs.control.events import QUEUE_MAX, Hub
-from ckptfs.control.protocol import Record, Request
+from ckptfs.control.protocol import JsonObject, Request
 from ckptfs.control.server import Connection
 from ckptfs.errors import DaemonGone, NothingToUndo
 
@@ -27,7 +27,7 @@ def converse(workspace: Workspace, talk: Callable[[], object]) -> None:
     """Run ``talk``, which blocks, in a thread, with a server whose operations only make events."""
     hub = Hub(workspace.path)
 
-    async def answer(request: Request, connection: Connection) -> Record | None:
+    async def answer(request: Request, connection: Connection) -> JsonObject | None:
         if request.op == "watch":
             await hub.follow(connection)
             return None

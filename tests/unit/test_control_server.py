@@ -17,7 +17,7 @@ import trio
 from ckptfs.config import Workspace
 from ckptfs.control import places, protocol, server
 from ckptfs.control.client import Client
-from ckptfs.control.protocol import Record, Request
+from ckptfs.control.protocol import JsonObject, Request
 from ckptfs.control.server import Connection
 from ckptfs.errors import CheckpointUnknown, CkptfsError, ControlError, DaemonGone
 
@@ -27,10 +27,12 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(tmp_path / "w", tmp_path)
 
 
-async def echo(request: Request, connection: Connection) -> Record | None:
+async def echo(request: Request, connection: Connection) -> JsonObject | None:
     if request.op == "steps":
         for step in range(request.args["count"]):
-            connection.tell({"files": step, "padding": "x" * request.args.get("padding", 0)})
+            connection.send_progress(
+                {"files": step, "padding": "x" * request.args.get("padding", 0)}
+            )
     elif request.op == "fail":
         raise CheckpointUnknown(12)
     elif request.op == "wait":
@@ -81,10 +83,10 @@ def test_a_call_returns_the_result(workspace: Workspace) -> None:
 
 
 def test_progress_comes_before_the_result(workspace: Workspace) -> None:
-    def talk() -> list[Record]:
-        seen: list[Record] = []
+    def talk() -> list[JsonObject]:
+        seen: list[JsonObject] = []
         with Client(workspace) as client:
-            client.call("steps", {"count": 3}, progress=seen.append)
+            client.call("steps", {"count": 3}, on_progress=seen.append)
         return seen
 
     seen = converse(workspace, talk)
@@ -157,7 +159,7 @@ def test_a_request_of_50_mb_is_told_so(workspace: Workspace) -> None:
 
 
 def test_a_hundred_clients_at_once(workspace: Workspace) -> None:
-    def ask(number: int) -> Record:
+    def ask(number: int) -> JsonObject:
         with Client(workspace) as client:
             return client.call("hello", {"number": number})
 
@@ -353,7 +355,7 @@ def test_no_daemon_is_an_error_at_once(workspace: Workspace) -> None:
 def test_an_adopted_connection_outlives_the_loop(workspace: Workspace) -> None:
     adopted = []
 
-    async def adopt(request: Request, connection: Connection) -> Record | None:
+    async def adopt(request: Request, connection: Connection) -> JsonObject | None:
         adopted.append(connection.adopt())
         done.set()
         return None
@@ -369,7 +371,7 @@ def test_an_adopted_connection_outlives_the_loop(workspace: Workspace) -> None:
         done = trio.Event()
         trio.run(until_adopted, listener)
         (outlet,) = adopted
-        outlet.tell({"files": 1})
+        outlet.send_progress({"files": 1})
         outlet.finish(protocol.encode_result({"done": True}))
         outlet.close()
         lines = everything(client).splitlines()

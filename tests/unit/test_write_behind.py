@@ -164,7 +164,7 @@ def test_only_who_goes_on_is_leased_anything(pending: WriteBehind, guard: Watche
 
 
 def test_nothing_is_leased_while_names_are_judged(fs: Filesystem, pending: WriteBehind) -> None:
-    fs.store.open_aside()
+    fs.store.open_excluded()
     assert pending.lease(PID) is None
 
 
@@ -252,7 +252,7 @@ def test_so_it_is_while_names_are_judged_or_something_is_in_limbo(
     assert not certain(pending, stream)
     fs.limbo.clear()
     assert certain(pending, stream)
-    fs.store.open_aside()
+    fs.store.open_excluded()
     assert not certain(pending, stream)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from ckptfs.hook.reading import Read, Record
+from ckptfs.agents.hook_input import JsonObject, Read
 
 #: How many bytes of a long string are kept.
 KEPT = 4096
@@ -28,7 +28,7 @@ _TO_BRACKET = re.compile(rb'[^"{}\[\]]*+')
 _UNCUT = re.compile(rb"(?:[^\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+", re.DOTALL)
 
 
-def skim(read: Read, begun: bytes = b"") -> Record:
+def skim(read: Read, begun: bytes = b"") -> JsonObject:
     """Read one JSON object to the end of the input; ``begun`` is what was read already. Raises
     ValueError if that is not what it is."""
     source = _Source(read, begun)
@@ -84,9 +84,9 @@ class _Skimmer:
         self._source = source
         self._left = ALL_KEPT
 
-    def members(self, depth: int) -> Record:
+    def members(self, depth: int) -> JsonObject:
         source = self._source
-        record: Record = {}
+        record: JsonObject = {}
         source.take(b"{")
         if source.peek() == b"}":
             source.at += 1
