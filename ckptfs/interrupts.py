@@ -68,7 +68,7 @@ def _part(where: int, left: str) -> Iterator[None]:
 
 def stoppable(left: str = "Nothing was changed.") -> AbstractContextManager[None]:
     """A part of a verb that only reads. ``left`` says in a sentence what is the case if it is left.
-    The caller has settled the file system."""
+    The caller has flushed the file system."""
     return _part(_ANYWHERE, left)
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config
+from ckptfs.agents import settings
+from ckptfs.agents.hook import call
+from ckptfs.agents.table import AGENTS, Agent, files_of, found
 from ckptfs.cli import place, screen
-from ckptfs.cli.hook import call
 from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import AgentSettingsInvalid, NotConfirmed, UsageError, WorkspaceUnknown
-from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 #: Settings above this size are nobody's settings.
 _SIZE_MAX = 16 << 20

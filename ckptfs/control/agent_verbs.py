@@ -183,7 +183,7 @@ def _task_list(service: Service, args: JsonObject, on_progress: OnProgress | Non
     from ckptfs.history import revert, tasks
 
     fs = service.fs
-    fs.settle()
+    fs.flush()
     known = {checkpoint.id: checkpoint for checkpoint in service.checkpoints()}
     found = tasks.tasks(fs.store)
     return {"tasks": [_task(task, revert.changed_by(fs, known, task)) for task in found.values()]}
@@ -208,7 +208,7 @@ def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | N
 
     name, fs = str(args["name"]), service.fs
     if args.get("dry_run"):
-        fs.settle()
+        fs.flush()
         with interrupts.stoppable():
             return {"dry_run": True, **_undoing(revert.plan(fs, name))}
     touched = Touched(set(), set())

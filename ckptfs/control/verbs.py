@@ -78,7 +78,7 @@ def perform(
         with service.acting(cause_of(args)):
             if op not in READING:
                 return verb(service, args, on_progress)
-            service.fs.settle()
+            service.fs.flush()
             with interrupts.stoppable():
                 return verb(service, args, on_progress)
     except KeyError as error:

@@ -83,7 +83,7 @@ class Waker:
     def _paths(self, changed: list[Touched], watched: set[Ino]) -> list[bytes]:
         """What to touch, as paths below the mountpoint."""
         fs = self._service.fs
-        fs.settle()
+        fs.flush()
         side = Side(fs.store, fs.head)
         places = dict.fromkeys(
             place for touched in changed for place in _places(side, touched, watched)

@@ -26,7 +26,7 @@ Arrival = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, byte
 
 #: What became of a directory meanwhile: its number, mode, owner, group and three times as they are
 #: now, how many subdirectories arrived in it, and whether somebody changed more than its entries.
-Dressed = tuple[Ino, int, int, int, int, int, int, int, int]
+Changed = tuple[Ino, int, int, int, int, int, int, int, int]
 
 #: An entity and its record.
 Record = tuple[bytes, bytes]
@@ -55,9 +55,9 @@ def arrive(fs: Filesystem, view: View, arrivals: Iterable[Arrival]) -> None:
     fs.store.blockmap.put_all_unlisted(view, blocks)
 
 
-def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
-    """Give a directory what it has got while things arrived in it."""
-    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, dressed = directory
+def apply_attributes(fs: Filesystem, view: View, directory: Changed) -> None:
+    """Give a directory the attributes that it got while entries arrived in it."""
+    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, is_changed = directory
     inode = inodes.load(fs, view, ino)
     inode = inode._replace(
         mode=mode,
@@ -68,4 +68,4 @@ def dress(fs: Filesystem, view: View, directory: Dressed) -> None:
         mtime_ns=mtime_ns,
         ctime_ns=ctime_ns,
     )
-    (inodes.save if dressed else inodes.keep)(fs, view, inode)
+    (inodes.save if is_changed else inodes.keep)(fs, view, inode)

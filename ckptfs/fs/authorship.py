@@ -73,7 +73,7 @@ class Authorship:
         self._store.facts.put_number(NEXT_AUTHOR, number + 1)
         return number
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Note for the head's epoch what was signed since the last time."""
         self.unsigned.clear()
         epoch = self._store.head.epoch
@@ -102,7 +102,7 @@ class Authorship:
             if author is not None and author in self._described:
                 self._pending.setdefault(author, set()).add(ino)
         self.late.clear()
-        self.settle()
+        self.flush()
         self._noted.clear()
         if len(self._numbers) > _AUTHORS_MAX:
             for known in (self._numbers, self._described, self._pending, self._last):

@@ -6,7 +6,7 @@ directory's own times and a name that might be taken. So it is for directories t
 or found empty, in which it gives no name twice, and whose times it sets itself.
 
 Entries and block maps wait here and go into the transaction together, in the order of their keys.
-Invariant: nobody looks for a name in such a directory or reads such a file without `settle`, and no
+Invariant: nobody looks for a name in such a directory or reads such a file without `flush`, and no
 commit happens before it.
 """
 
@@ -72,7 +72,7 @@ class Bulk:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         fs.store.charge(size)
         subdirs = 1 if is_dir else 0
-        if view.aside is None:
+        if view.excluded is None:
             home = above = view
         else:
             home = home_for(fs, view, parent, name, is_dir=is_dir)
@@ -91,9 +91,9 @@ class Bulk:
         self._entries.setdefault(home, []).append(entry)
         self._waiting += 1
         if self._waiting >= _WAITING_MAX:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put everything that waits into the transaction."""
         if not self._waiting:
             return

@@ -1,6 +1,7 @@
 """The bytes of files: reading, writing, cutting, and what they take.
 
-Owns the block map of a file's content and the small buffers that gather short writes into blocks.
+Owns the block map of a file's content; short writes wait in the partial-block buffer
+(`ckptfs.fs.partial`).
 Names and attributes other than size and times are not known here.
 
 A stored block may be shorter than BLOCK_SIZE; what it lacks reads as zeros. A content that was
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
-from ckptfs.fs.gathering import Gathered
+from ckptfs.fs.partial import PartialBlock
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store import mapping
 from ckptfs.store.blocks import Buffer, CorruptBlock
@@ -36,44 +37,44 @@ if TYPE_CHECKING:
     from ckptfs.store import View
 
 _ZEROS = bytes(BLOCK_SIZE)
-#: What a block that is gathered takes of a nearly full disk, beside the bytes that are written to
+#: What a partial block takes of a nearly full disk, beside the bytes that are written to
 #: it, in records: it is stored anew, whole.
 _BLOCK_RECORDS = 4
 
 
-# -- settling --------------------------------------------------------------------------------------
+# -- flushing --------------------------------------------------------------------------------------
 
 
-def settle(fs: Filesystem, ino: Ino) -> None:
-    """Put the blocks that are being gathered for the file into the transaction."""
-    for block in fs.gathered.of(ino):
-        _settle_block(fs, block)
+def flush(fs: Filesystem, ino: Ino) -> None:
+    """Put the partial blocks of the file into the transaction."""
+    for block in fs.partial.of(ino):
+        _flush_block(fs, block)
 
 
-def settle_all(fs: Filesystem) -> None:
-    while (block := fs.gathered.oldest()) is not None:
-        _settle_block(fs, block)
+def flush_all(fs: Filesystem) -> None:
+    while (block := fs.partial.oldest()) is not None:
+        _flush_block(fs, block)
 
 
-def settle_view(fs: Filesystem, view: View) -> None:
-    """The same for what is written in one view and was not told to the journal."""
-    for block in fs.gathered.untold_in(view):
-        _settle_block(fs, block)
+def flush_view(fs: Filesystem, view: View) -> None:
+    """The same for what is written in one view and was not logged to the journal."""
+    for block in fs.partial.unlogged_in(view):
+        _flush_block(fs, block)
 
 
-def _settle_block(fs: Filesystem, block: Gathered) -> None:
+def _flush_block(fs: Filesystem, block: PartialBlock) -> None:
     if block.is_changed:  # it may have been opened for a write that was refused
         data = block.data
         record = mapping.record_of(fs.store, data, block.edit, block.number)
         # What it takes is counted already (`write`).
         mapping.put(fs.store, block.view, block.inode, block.number, record, len(data))
-    fs.gathered.drop(block)
+    fs.partial.drop(block)
 
 
-def drop_gathered(fs: Filesystem, ino: Ino) -> None:
-    """The file is going: what was gathered for it goes too."""
-    for block in fs.gathered.of(ino):
-        fs.gathered.drop(block)
+def drop_partial(fs: Filesystem, ino: Ino) -> None:
+    """The file is going: its partial blocks go too."""
+    for block in fs.partial.of(ino):
+        fs.partial.drop(block)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def write(
     if offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
     require_size(end)
-    if view.aside is not None:
+    if view.excluded is not None:
         view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     inodes.require_file(inode)
@@ -110,7 +111,7 @@ def write(
         # A write to a part of a block whose rest is damaged is refused before anything changes.
         for place in (offset, end):
             if place % BLOCK_SIZE:
-                _gathering(fs, view, inode, place // BLOCK_SIZE)
+                _partial_block(fs, view, inode, place // BLOCK_SIZE)
     now = fs.clock() if now_ns is None else now_ns
     allocated = inode.allocated
     try:
@@ -145,7 +146,7 @@ def sign_late(fs: Filesystem, ino: Ino) -> None:
 def _scatter(
     fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview
 ) -> Iterator[int]:
-    """Cut the data at block borders: whole blocks are stored, parts are gathered. Gives by how much
+    """Cut the data at block borders: whole blocks are stored, parts are buffered. Gives by how much
     each of them made the file's allocation grow."""
     position = 0
     length = len(data)
@@ -154,43 +155,43 @@ def _scatter(
         size = min(BLOCK_SIZE - start, length - position)
         piece = data[position : position + size]
         if size == BLOCK_SIZE:
-            gathered = fs.gathered.get(inode.ino, number)
-            if gathered is not None:
-                yield -gathered.growth
-                fs.gathered.drop(gathered)
+            partial = fs.partial.get(inode.ino, number)
+            if partial is not None:
+                yield -partial.growth
+                fs.partial.drop(partial)
             slot = fs.store.numbers.slot
             yield put_block(fs, view, inode, number, piece)
             if fs.store.numbers.slot != slot:
                 fs.store.place(BLOCK_SIZE)
         else:
-            yield _gather(fs, view, inode, number, start, piece)
+            yield _write_part(fs, view, inode, number, start, piece)
         position += size
 
 
-def _gather(
+def _write_part(
     fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
 ) -> int:
-    block = _gathering(fs, view, inode, number)
-    grown = fs.gathered.put(block, start, piece)
+    block = _partial_block(fs, view, inode, number)
+    grown = fs.partial.put(block, start, piece)
     # Who fills one block after the other is done with it. Who syncs in between may not be, and then
     # the journal has its pieces.
-    if start + len(piece) == BLOCK_SIZE and not block.told:
-        _settle_block(fs, block)
+    if start + len(piece) == BLOCK_SIZE and not block.logged:
+        _flush_block(fs, block)
     return grown
 
 
-def _gathering(fs: Filesystem, view: View, inode: Inode, number: int) -> Gathered:
+def _partial_block(fs: Filesystem, view: View, inode: Inode, number: int) -> PartialBlock:
     """The block of the file, to be written to. Refused if what there is of it is damaged."""
-    block = fs.gathered.get(inode.ino, number)
+    block = fs.partial.get(inode.ino, number)
     if block is not None:
         return block
-    if fs.gathered.is_full() and (oldest := fs.gathered.oldest()) is not None:
-        _settle_block(fs, oldest)
+    if fs.partial.is_full() and (oldest := fs.partial.oldest()) is not None:
+        _flush_block(fs, oldest)
     found = mapping.find(fs.store, view, inode, number)
     data = bytearray(mapping.bytes_of(fs.store, found)) if found else bytearray()
     fs.store.note(_BLOCK_RECORDS)
-    block = Gathered(view, inode, number, data, found.key if found else b"")
-    fs.gathered.add(block)
+    block = PartialBlock(view, inode, number, data, found.key if found else b"")
+    fs.partial.add(block)
     return block
 
 
@@ -333,20 +334,20 @@ def require_holes(inode: Inode) -> None:
 
 
 def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
-    """What there is of a block, as it is being gathered or as it is stored."""
-    block = fs.gathered.get(inode.ino, number)
+    """What there is of a block, as the partial-block buffer has it or as it is stored."""
+    block = fs.partial.get(inode.ino, number)
     if block is not None:
-        if block.view.epoch == view.epoch or block.view is view.aside:
+        if block.view.epoch == view.epoch or block.view is view.excluded:
             return block.data
         # A checkpoint may have the same file as it was.
-        _settle_block(fs, block)
+        _flush_block(fs, block)
     found = mapping.find(fs.store, view, inode, number)
     return mapping.bytes_of(fs.store, found) if found else b""
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
     """(offset, length) of each stored range of the file, in order."""
-    settle(fs, ino)
+    flush(fs, ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return

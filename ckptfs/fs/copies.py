@@ -146,7 +146,7 @@ def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode
         ctime_ns=fs.clock(),
     )
     if original.content != NO_CONTENT:
-        content.settle(fs, original.ino)
+        content.flush(fs, original.ino)
         copy = copy._replace(content=fs.store.new_content(), content_epoch=view.epoch)
         _share_blocks(fs, source, original, view, copy)
     copy_xattrs(fs, source, original.ino, view, copy.ino)

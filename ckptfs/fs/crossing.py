@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content, copies, inodes
-from ckptfs.fs.exclusion import is_aside
+from ckptfs.fs.exclusion import is_own
 from ckptfs.model import Ino, Inode
 from ckptfs.store.format import dirent_entity, pack_u64, unpack_u64
 
@@ -62,20 +62,20 @@ def cross(fs: Filesystem, view: View, top: Inode, home: View, place: View, tree:
     """Carry an entry with all that is below it to its other home, under the name that it has."""
     for ino in tree:
         _carry(fs, ino, home, place)
-    aside = view.aside
-    if aside is None or is_aside(fs, aside, top.parent):
+    excluded = view.excluded
+    if excluded is None or is_own(fs, excluded, top.parent):
         return
     subdirs = int(top.is_dir)
     directory = inodes.load(fs, view.bare, top.parent)
     now = fs.clock()
-    step = -subdirs if place is aside else subdirs
+    step = -subdirs if place is excluded else subdirs
     directory = directory._replace(nlink=directory.nlink + step, mtime_ns=now, ctime_ns=now)
     inodes.save(fs, view.bare, directory)
     fs.exclusion.touch(top.parent, now, subdirs=-step)
 
 
 def _carry(fs: Filesystem, ino: Ino, home: View, place: View) -> None:
-    content.settle(fs, ino)
+    content.flush(fs, ino)
     fs.signing.add(ino)
     store = fs.store
     inode = inodes.load(fs, home, ino)

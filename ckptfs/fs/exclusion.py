@@ -1,12 +1,12 @@
 """What is kept out of history: which names, and in which epoch an inode's records stand.
 
-A name that matches an exclude pattern, and everything below it, lives in the epoch *aside*: every
-head sees it, no checkpoint does (docs/design/exclude.md). A name is judged when it is made. The
-record of an entry stands in the same epoch as the inode that it leads to; a directory of history
-with such entries is a *border*, and what they do to its times and its link count is kept apart.
+A name that matches an exclude pattern, and everything below it, lives in the *excluded epoch*:
+every head sees it, no checkpoint does (docs/design/exclude.md). A name is judged when it is made.
+The record of an entry stands in the same epoch as the inode that it leads to; a directory of
+history with such entries is a *border*, and what they do to its times and its link count is kept
+apart.
 
-Whoever calls this has seen that ``view.aside`` is not None: a workspace without patterns pays
-nothing.
+Callers have checked that ``view.excluded`` is not None: a workspace without patterns pays nothing.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Exclusion:
         self._changed.add(directory)
         return self.borders.pop(directory, Border())
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         for directory in self._changed:
             border = self.borders.get(directory)
             if border is None:
@@ -154,7 +154,7 @@ def spec_of(patterns: Sequence[str]) -> GitIgnoreSpec | None:
 
 def shown(fs: Filesystem, view: View, inode: Inode) -> Inode:
     """A directory as a user sees it: with what its excluded entries did to it."""
-    border = fs.exclusion.borders.get(inode.ino) if view.aside is not None else None
+    border = fs.exclusion.borders.get(inode.ino) if view.excluded is not None else None
     if border is None or not inode.nlink:
         return inode
     return inode._replace(
@@ -168,39 +168,40 @@ def shown(fs: Filesystem, view: View, inode: Inode) -> Inode:
 
 
 def home_of(fs: Filesystem, view: View, ino: Ino) -> View:
-    """The view in which an inode is written: the one aside, or the one without it."""
-    aside = view.aside
-    if aside is not None and is_aside(fs, aside, ino):
-        return aside
+    """The view in which an inode is written: the excluded epoch's, or the one without it."""
+    excluded = view.excluded
+    if excluded is not None and is_own(fs, excluded, ino):
+        return excluded
     return view.bare
 
 
-def is_aside(fs: Filesystem, aside: View, ino: Ino) -> bool:
-    return ino in aside.unsettled or fs.store.inodes.own(aside, inode_entity(ino)) is not None
+def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
+    """Whether the view's own epoch has a record of the inode."""
+    return ino in view.dirty_inodes or fs.store.inodes.own(view, inode_entity(ino)) is not None
 
 
 def home_for(fs: Filesystem, view: View, parent: Ino, name: bytes, *, is_dir: bool) -> View:
     """The view in which a new name in a directory is to be written."""
-    aside = view.aside
-    if aside is None:
+    excluded = view.excluded
+    if excluded is None:
         return view
-    if is_aside(fs, aside, parent):
-        return aside
+    if is_own(fs, excluded, parent):
+        return excluded
     if not fs.exclusion.matches(fs, view, parent, name, is_dir=is_dir):
         return view.bare
-    return aside
+    return excluded
 
 
 def note_border(fs: Filesystem, view: View, parent: Ino, home: View, *, subdirs: int = 0) -> bool:
     """Note that an entry whose home is ``home`` came or went, and say so, if that concerns a border
     and not the directory's own record."""
-    if home is not view.aside or is_aside(fs, home, parent):
+    if home is not view.excluded or is_own(fs, home, parent):
         return False
     fs.exclusion.touch(parent, fs.clock(), subdirs=subdirs)
     return True
 
 
-def entries_aside(fs: Filesystem, aside: View, directory: Ino) -> Iterator[tuple[bytes, Ino]]:
+def excluded_entries(fs: Filesystem, excluded: View, directory: Ino) -> Iterator[tuple[bytes, Ino]]:
     """(name, inode) of the excluded entries of a directory."""
-    for entity, record in list(fs.store.dirents.walk(aside, pack_u64(directory))):
+    for entity, record in list(fs.store.dirents.walk(excluded, pack_u64(directory))):
         yield dirent_name(entity), Ino(unpack_u64(record))

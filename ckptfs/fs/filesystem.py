@@ -13,8 +13,8 @@ from collections.abc import Callable
 from ckptfs.fs import arrival, content, copies, inodes, names, ranges, renames, xattrs
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.bulk import Bulk
-from ckptfs.fs.exclusion import Exclusion, home_for, is_aside
-from ckptfs.fs.gathering import Gathering
+from ckptfs.fs.exclusion import Exclusion, home_for, is_own
+from ckptfs.fs.partial import PartialBlocks
 from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View
 
@@ -32,10 +32,10 @@ class Filesystem:
         self.authorship = Authorship(store)
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
-        #: The blocks that short writes are filling.
-        self.gathered = Gathering(store.pieces)
+        #: The blocks of which short writes have filled parts.
+        self.partial = PartialBlocks(store.pieces)
         #: Inodes of the head as the journal has them, where the transaction has older ones.
-        self.told: dict[Ino, Inode] = {}
+        self.logged: dict[Ino, Inode] = {}
         #: New entries by the thousand, on their way into the transaction.
         self.bulk = Bulk(self)
         #: How many handles are open on an inode.
@@ -70,7 +70,7 @@ class Filesystem:
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
-        self.settle()
+        self.flush()
         store.before_commit = self._prepare
 
     @property
@@ -82,42 +82,42 @@ class Filesystem:
 
     def is_excluded(self, ino: Ino) -> bool:
         """Whether an inode of the workspace is kept out of history."""
-        aside = self.store.aside
-        return aside is not None and is_aside(self, aside, ino)
+        excluded = self.store.excluded
+        return excluded is not None and is_own(self, excluded, ino)
 
     def excludes(self, ino: Ino, name: bytes = b"", *, is_dir: bool = False) -> bool:
         """Whether a change to an inode, or to a name in it, is none of history's."""
         view = self.head
-        if view.aside is None:
+        if view.excluded is None:
             return False
         if not name:
-            return is_aside(self, view.aside, ino)
+            return is_own(self, view.excluded, ino)
         found = names.find(self, view, ino, name)
         if found is not None:
-            return is_aside(self, view.aside, found)
+            return is_own(self, view.excluded, found)
         try:
-            return home_for(self, view, ino, name, is_dir=is_dir) is view.aside
+            return home_for(self, view, ino, name, is_dir=is_dir) is view.excluded
         except OSError:
-            return False  # the directory is gone; the change itself will be told so
+            return False  # the directory is gone; the change itself will say so
 
     def is_held(self, ino: Ino) -> bool:
         """Whether a handle is open on an inode."""
         return ino in self.held
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put every acknowledged change into the transaction."""
-        content.settle_all(self)
-        self.bulk.settle()
+        content.flush_all(self)
+        self.bulk.flush()
         for view in {self.head, *self.limbo.values()}:
-            inodes.settle(self, view)
-        if self.store.aside is not None:
-            self._settle_aside(self.store.aside)
-        self.authorship.settle()
+            inodes.flush(self, view)
+        if self.store.excluded is not None:
+            self._flush_excluded(self.store.excluded)
+        self.authorship.flush()
 
-    def _settle_aside(self, aside: View) -> None:
-        content.settle_view(self, aside)
-        inodes.settle(self, aside)
-        self.exclusion.settle()
+    def _flush_excluded(self, excluded: View) -> None:
+        content.flush_view(self, excluded)
+        inodes.flush(self, excluded)
+        self.exclusion.flush()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
@@ -126,26 +126,26 @@ class Filesystem:
     def sync(self) -> None:
         """The same, for one who may ask again soon."""
         if self.store.is_journalling and not self.limbo:
-            self._tell()
+            self._log()
         else:
-            self.settle()
+            self.flush()
         inodes.record_orphans(self)
         if not self.store.sync():
             self.commit()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         """Have the journal note what waits for the transaction, so that it can go on waiting. Not
         of files in limbo or kept out of history, which have views of their own."""
-        self.bulk.settle()
-        if self.store.aside is not None:
-            self._settle_aside(self.store.aside)
-        inodes.tell(self)
-        self.authorship.settle()
-        self.gathered.tell()
+        self.bulk.flush()
+        if self.store.excluded is not None:
+            self._flush_excluded(self.store.excluded)
+        inodes.log(self)
+        self.authorship.flush()
+        self.partial.log()
 
     def _prepare(self) -> None:
         """Put all that must be durable into the transaction."""
-        self.settle()
+        self.flush()
         inodes.record_orphans(self)
 
     seek = names.seek
@@ -163,11 +163,12 @@ class Filesystem:
     rmdir = names.rmdir
     rename = renames.rename
     arrive = arrival.arrive
-    dress = arrival.dress
+    apply_attributes = arrival.apply_attributes
 
     getattr = inodes.getattr
     setattr = inodes.setattr
-    is_own = inodes.is_own
+    #: Of the head's own epoch: no checkpoint has the inode as it is.
+    is_own = is_own
     hold = inodes.hold
     drop = inodes.drop
     forget = inodes.forget

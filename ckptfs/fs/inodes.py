@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 #: How many changed inodes wait in memory before they go into the transaction.
-_UNSETTLED_MAX = 4096
+_DIRTY_MAX = 4096
 #: With so many it is no longer worth the while to look which of them the journal has.
-_TOLD_MAX = 64
+_LOGGED_MAX = 64
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
-    inode = view.unsettled.get(ino)
+    inode = view.dirty_inodes.get(ino)
     if inode is not None:
         return inode
-    if view.aside is not None and (inode := view.aside.unsettled.get(ino)) is not None:
+    if view.excluded is not None and (inode := view.excluded.dirty_inodes.get(ino)) is not None:
         return inode
     record = fs.store.inodes.get(view, inode_entity(ino))
     if record is None:
@@ -54,7 +54,7 @@ def require_file(inode: Inode) -> None:
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
     """Keep a changed inode. One file's making is half a dozen changes to its inode and its
     directory's; they meet in memory, and the last one goes into the transaction."""
-    if view is not fs.store.aside:
+    if view is not fs.store.excluded:
         fs.signing.add(inode.ino)
     keep(fs, view, inode)
 
@@ -62,56 +62,51 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
     """`save` of many new ones, which the caller has noted: nobody knows of them yet."""
     fs.signing.update(found)
-    if len(view.unsettled) >= _UNSETTLED_MAX:
-        settle(fs, view)
-    view.unsettled.update(found)
+    if len(view.dirty_inodes) >= _DIRTY_MAX:
+        flush(fs, view)
+    view.dirty_inodes.update(found)
 
 
 def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
     fs.store.note()
-    if len(view.unsettled) >= _UNSETTLED_MAX:
-        settle(fs, view)
+    if len(view.dirty_inodes) >= _DIRTY_MAX:
+        flush(fs, view)
     # Of what a restore parted from the head, or is kept out of history, others know how it looks.
-    if view is fs.store.head and view.aside is None and not fs.limbo:
+    if view is fs.store.head and view.excluded is None and not fs.limbo:
         fs.changed(inode)
     else:
         fs.changing(inode.ino)
-    view.unsettled[inode.ino] = inode
+    view.dirty_inodes[inode.ino] = inode
 
 
-def is_own(fs: Filesystem, view: View, ino: Ino) -> bool:
-    """Whether the view's own epoch changed the inode: no checkpoint has it as it is."""
-    return ino in view.unsettled or fs.store.inodes.own(view, inode_entity(ino)) is not None
-
-
-def settle(fs: Filesystem, view: View) -> None:
+def flush(fs: Filesystem, view: View) -> None:
     """Put every changed inode into the transaction."""
-    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.unsettled.items()]
+    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.dirty_inodes.items()]
     records.sort()
     fs.store.inodes.put_all(view, records)
-    view.unsettled.clear()
-    fs.told.clear()
+    view.dirty_inodes.clear()
+    fs.logged.clear()
 
 
-def tell(fs: Filesystem) -> None:
+def log(fs: Filesystem) -> None:
     """Have the journal note the changed inodes of the head. Where the epoch has no record of one
     yet they are put into the transaction, with all that belongs to that."""
     view = fs.head
-    if len(view.unsettled) > _TOLD_MAX:
-        settle(fs, view)
+    if len(view.dirty_inodes) > _LOGGED_MAX:
+        flush(fs, view)
         return
-    store, told = fs.store, fs.told
-    for ino, inode in view.unsettled.items():
-        before = told.get(ino)
+    store, logged = fs.store, fs.logged
+    for ino, inode in view.dirty_inodes.items():
+        before = logged.get(ino)
         if before is inode:
             continue
         entity = inode_entity(ino)
         if before is None and store.inodes.own(view, entity) is None:
-            settle(fs, view)
+            flush(fs, view)
             return
-        store.inodes.tell(view, entity, pack_inode(inode))
-        told[ino] = inode
+        store.inodes.log(view, entity, pack_inode(inode))
+        logged[ino] = inode
 
 
 def make(
@@ -156,7 +151,7 @@ def make(
 def getattr(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The inode as a user sees it."""
     inode = load(fs, view, ino)
-    return shown(fs, view, inode) if view.aside is not None else inode
+    return shown(fs, view, inode) if view.excluded is not None else inode
 
 
 def setattr(
@@ -168,7 +163,7 @@ def setattr(
     inode = load(fs, home, ino)
     now = fs.clock()
     if wanted.size is not None:
-        content.settle(fs, ino)
+        content.flush(fs, ino)
         require_file(inode)
         mode = inode.mode if keep_set_id else without_set_id(inode.mode)
         inode = content.truncate(fs, home, inode, wanted.size)
@@ -182,7 +177,7 @@ def setattr(
         ctime_ns=now if wanted.ctime_ns is None else storable_ns(wanted.ctime_ns),
     )
     save(fs, home, inode)
-    if view.aside is None:
+    if view.excluded is None:
         return inode
     if wanted.mtime_ns is not None:
         fs.exclusion.clear_times(ino)
@@ -233,8 +228,8 @@ def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
         return False
     # What the epoch holds is found through its inode records when it is removed.
     fs.changing(ino)  # the number may mean another file now
-    content.settle(fs, ino)
-    settle(fs, limbo)
+    content.flush(fs, ino)
+    flush(fs, limbo)
     return True
 
 
@@ -283,7 +278,7 @@ def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
 def erase(fs: Filesystem, view: View, inode: Inode) -> None:
     store = fs.store
     store.note()
-    content.drop_gathered(fs, inode.ino)
+    content.drop_partial(fs, inode.ino)
     if inode.content != NO_CONTENT:
         content.discard(fs, view, inode)
     if store.xattrs_used:
@@ -295,8 +290,8 @@ def erase(fs: Filesystem, view: View, inode: Inode) -> None:
 def remove(fs: Filesystem, view: View, ino: Ino) -> None:
     """Take the inode itself out of the view."""
     fs.changing(ino)
-    fs.told.pop(ino, None)
-    view.unsettled.pop(ino, None)
+    fs.logged.pop(ino, None)
+    view.dirty_inodes.pop(ino, None)
     fs.store.inodes.drop(view, inode_entity(ino))
 
 

@@ -249,7 +249,7 @@ def touch(
 ) -> None:
     """Save the directory with the times, and the link count, of a changed entry, whose home tells
     whether history is to know of it."""
-    if view.aside is not None:
+    if view.excluded is not None:
         if note_border(fs, view, directory.ino, home, subdirs=subdirs):
             return
         view = home_of(fs, view, directory.ino)

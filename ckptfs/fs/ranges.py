@@ -49,11 +49,11 @@ class Spot(NamedTuple):
         return not self.offset % BLOCK_SIZE
 
 
-def _settled_file(fs: Filesystem, view: View, ino: Ino) -> Inode:
+def _flushed_file(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The file, once all of its blocks are in the transaction."""
     inode = inodes.load(fs, view, ino)
     inodes.require_file(inode)
-    content.settle(fs, ino)
+    content.flush(fs, ino)
     return inode
 
 
@@ -110,7 +110,7 @@ def allocate(
     end = _end_of(offset, length)
     content.require_size(end)
     home = home_of(fs, view, ino)
-    inode = _settled_file(fs, home, ino)
+    inode = _flushed_file(fs, home, ino)
     missing = min(length, max(end, inode.size) - min(inode.allocated, inode.size))
     store = fs.store
     if missing > store.free_bytes() - store.dirty_bytes or not store.has_room(_CERTAIN):
@@ -142,7 +142,7 @@ def punch(
     view.require_writable()
     end = _end_of(offset, length)
     home = home_of(fs, view, ino)
-    inode = _settled_file(fs, home, ino)
+    inode = _flushed_file(fs, home, ino)
     if not keep_size:
         content.require_size(end)
     size = inode.size if keep_size else max(inode.size, end)
@@ -209,7 +209,7 @@ def seek_hole(fs: Filesystem, view: View, ino: Ino, offset: int) -> int:
 
 def _file_within(fs: Filesystem, view: View, ino: Ino, offset: int) -> Inode:
     """The file, if it has something at a place."""
-    inode = _settled_file(fs, view, ino)
+    inode = _flushed_file(fs, view, ino)
     if not 0 <= offset < inode.size:
         raise OSError(errno.ENXIO, "behind the end of the file")
     return inode
@@ -227,7 +227,7 @@ def copy_range(
     target.view.require_writable()
     if source.offset < 0 or target.offset < 0:
         raise OSError(errno.EINVAL, "negative offset")
-    length = min(length, _settled_file(fs, source.view, source.ino).size - source.offset)
+    length = min(length, _flushed_file(fs, source.view, source.ino).size - source.offset)
     if length <= 0:
         return 0
     content.require_size(target.offset + length)
@@ -268,8 +268,8 @@ def _share(fs: Filesystem, source: Spot, target: Spot, length: int, most: int) -
     if not source.begins_block or not target.begins_block:
         return 0, 0
     home = home_of(fs, target.view, target.ino)
-    original = _settled_file(fs, source.view, source.ino)
-    inode = _settled_file(fs, home, target.ino)
+    original = _flushed_file(fs, source.view, source.ino)
+    inode = _flushed_file(fs, home, target.ino)
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=home.epoch)
     shared = blocks = 0
@@ -339,7 +339,7 @@ def share_record(fs: Filesystem, view: View, ino: Ino, length: int) -> bytes | N
     """The block-map record of all the bytes of a file, if they are so many and stand in one block:
     it is counted once more, for a file that is to come."""
     inode = inodes.load(fs, view, ino)
-    if inode.size != length or inode.allocated != length or ino in fs.gathered:
+    if inode.size != length or inode.allocated != length or ino in fs.partial:
         return None
     record = fs.store.blockmap.get(view, block_entity(inode.content, 0))
     found = unpack_mapping(record) if record else None

@@ -96,7 +96,7 @@ def _move(
 def _bring_home(fs: Filesystem, view: View, moved: Inode, parent: Ino, name: bytes) -> View:
     """Let what is to be called another cross the border if its new name lies on the other side.
     Returns its home from then on; refused with EXDEV where it would be torn."""
-    if view.aside is None:
+    if view.excluded is None:
         return view
     if moved.is_dir:
         fs.exclusion.forget_paths()

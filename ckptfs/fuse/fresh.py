@@ -11,7 +11,7 @@ from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
-from ckptfs.fs.arrival import Arrival, Dressed
+from ckptfs.fs.arrival import Arrival, Changed
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.history.moments import Loss
 from ckptfs.model import Ino
@@ -27,7 +27,7 @@ _RECORDS = 1 << 20
 #: Where an arrival has its size.
 _SIZE = 6
 #: Where a directory tells whether it was changed itself.
-_DRESSED = 8
+_IS_CHANGED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
 
@@ -45,7 +45,7 @@ class Fresh:
         are kept out of history, since each would have to be judged, nor while something lives on
         that a restore took away, since it would have to be told apart."""
         fs = self._fs
-        if fs.head.aside is not None or fs.limbo or pid in touching:
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
             return None
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
@@ -70,7 +70,7 @@ class Fresh:
     def take(
         self,
         arrivals: list[Arrival],
-        directories: list[Dressed],
+        directories: list[Changed],
         makers: list[int],
         pid: int,
     ) -> None:
@@ -86,15 +86,15 @@ class Fresh:
             fs.arrive(view, arrivals)
             self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
-            fs.dress(view, directory)
-            if directory[_DRESSED]:
+            fs.apply_attributes(view, directory)
+            if directory[_IS_CHANGED]:
                 self._guard.made(directory[0], content=False)
 
     def is_certain(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
         to, and nothing can come of it but that they are there: so it may have its answer first."""
         fs = self._fs
-        if fs.head.aside is not None or fs.limbo or pid in touching:
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
             return False
         if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False

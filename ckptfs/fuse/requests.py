@@ -133,7 +133,7 @@ class Requests:
             fs.commit()
         if node >= LIVE_END:
             return  # it will be refused
-        excluded = fs.head.aside is not None
+        excluded = fs.head.excluded is not None
         if not (excluded and fs.excludes(Ino(node), name, is_dir=is_dir)):
             self.guard(pid, loss, begins=begins)
 
@@ -252,7 +252,7 @@ class Requests:
     ) -> None:
         here = (parent, name)
         lost: LossOf = partial(self._names_lost, parent, name, new_parent, new_name, flags)
-        if self._fs.head.aside is not None:
+        if self._fs.head.excluded is not None:
             if self._fs.excludes(Ino(parent), name):
                 here = (new_parent, new_name)
             elif self._fs.excludes(Ino(new_parent), new_name):

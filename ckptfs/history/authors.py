@@ -95,7 +95,7 @@ def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
 
 def record_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Record:
     """Who changed what in these epochs."""
-    fs.settle()
+    fs.flush()
     found = Record({}, {})
     for epoch in sorted(epochs):
         signed = found.signed[epoch] = set()

@@ -70,7 +70,7 @@ def seal(
     state: dict[str, Any] | None = None,
 ) -> Checkpoint:
     """Make the head a checkpoint and go on in a new epoch below it. The caller commits."""
-    fs.settle()
+    fs.flush()
     fs.authorship.finish()
     store = fs.store
     sealed = store.head

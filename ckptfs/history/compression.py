@@ -84,7 +84,7 @@ def compress(fs: Filesystem) -> None:
 def gather(fs: Filesystem) -> None:
     """Compress, too, the small files that stand in the block map itself, where only history has
     them: what somebody may read next stays where it is found at once. The caller commits."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     packing = _Packing(store)
     with room_permitting():
@@ -104,7 +104,7 @@ def repack(fs: Filesystem) -> None:
     """Put all versions of a file together, and those of its neighbours, into packs that are large:
     of what they have in common nearly nothing is left. Packs that are half full stay as they are.
     The caller commits."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     store.upgrade()
     blocks = store.blocks
@@ -173,7 +173,7 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
 def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[_Stored]:
     """The blocks that checkpoints have of these inodes, newest first."""
     head = store.head.bare
-    open_epochs = {head.suffix, *([store.aside.suffix] if store.aside else [])}
+    open_epochs = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
     for ino in inodes:
         now = _content(store.inodes.get(head, ino))
         records = (record for _, _, record in store.inodes.versions(ino) if record)

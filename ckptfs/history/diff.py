@@ -86,7 +86,7 @@ class Counts(NamedTuple):
 
 def compare(fs: Filesystem, a: View, b: View) -> list[Change]:
     """What became of ``a`` on the way to ``b``, ordered by path."""
-    fs.settle()
+    fs.flush()
     return sorted(
         _Comparison(fs, a.bare, b.bare).changes(),
         key=lambda change: (change.path, change.old is None),

@@ -63,7 +63,7 @@ def between(
     workspace as it is. Raises CheckpointUnknown, and FileNotFoundError for a pattern that names
     nothing at either end.
     """
-    fs.settle()
+    fs.flush()
     return _difference(fs, _older(fs, older), _newer(fs, newer), patterns)
 
 
@@ -71,7 +71,7 @@ def of_checkpoint(
     fs: Filesystem, checkpoint: Checkpoint, patterns: Sequence[bytes] = ()
 ) -> Difference:
     """What a checkpoint changed against the one it came from."""
-    fs.settle()
+    fs.flush()
     origin = before(fs, checkpoint.epoch)
     older = End(origin, of_epoch(fs.store, origin.epoch))
     newer = End(fs.view_of(checkpoint.epoch), checkpoint)
@@ -132,7 +132,7 @@ def contents(
 
     Raises CheckpointUnknown if the epoch can no longer be looked at.
     """
-    fs.settle()
+    fs.flush()
     record = fs.store.epochs.get(epoch)
     if record is None or (record.sealed and not record.info):
         raise CheckpointUnknown(str(epoch), reason="The checkpoint was deleted meanwhile")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ckptfs.fs import Filesystem, copies, crossing, inodes
-from ckptfs.fs.exclusion import entries_aside, home_of, is_aside
+from ckptfs.fs.exclusion import excluded_entries, home_of, is_own
 from ckptfs.history.touched import Touched, entry_in, inode_in
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
 from ckptfs.store import View
@@ -22,19 +22,19 @@ Place = tuple[Ino, bytes]
 _SUFFIX = b".excluded"
 
 
-def stay_aside(fs: Filesystem, old: View, differing: Touched) -> None:
+def keep_excluded(fs: Filesystem, old: View, differing: Touched) -> None:
     """Make what is excluded stand in the new head as it stood in the old one. ``differing`` is what
     the kernel will hear of; it is corrected."""
-    aside = fs.head.aside
-    if aside is not None:
-        _Settling(fs, old, aside, differing).run()
+    excluded = fs.head.excluded
+    if excluded is not None:
+        _Settling(fs, old, excluded, differing).run()
 
 
 class _Settling:
-    def __init__(self, fs: Filesystem, old: View, aside: View, differing: Touched) -> None:
+    def __init__(self, fs: Filesystem, old: View, excluded: View, differing: Touched) -> None:
         self._fs = fs
         self._old = old
-        self._aside = aside
+        self._excluded = excluded
         self._head = fs.head.bare
         self._differing = differing
         #: Directories of the new head that took over what stood in one of the old.
@@ -47,7 +47,7 @@ class _Settling:
         exclusion.forget_paths()
         self._renumber()
         for directory in list(exclusion.borders):
-            if any(entries_aside(self._fs, self._aside, directory)):
+            if any(excluded_entries(self._fs, self._excluded, directory)):
                 exclusion.clear_times(directory)
             else:
                 exclusion.drop(directory)
@@ -64,7 +64,7 @@ class _Settling:
         places = [
             (directory, name)
             for directory in fs.exclusion.borders
-            for name, _ in entries_aside(fs, self._aside, directory)
+            for name, _ in excluded_entries(fs, self._excluded, directory)
         ]
         erased = [place for place in places if _erase_tree(fs, self._head, place)]
         return bool(erased)
@@ -72,7 +72,7 @@ class _Settling:
     def _renumber(self) -> None:
         """What was excluded since the checkpoint is in it under the same number."""
         fs = self._fs
-        mine = {ino for ino in self._differing.inodes if is_aside(fs, self._aside, ino)}
+        mine = {ino for ino in self._differing.inodes if is_own(fs, self._excluded, ino)}
         self._differing.inodes.difference_update(mine)
         for ino in mine:
             inode = inode_in(fs.store, self._head, ino)
@@ -110,11 +110,11 @@ class _Settling:
         self._origins[home] = self._origins.get(directory, directory)
         fs, border = self._fs, self._fs.exclusion.drop(directory)
         fs.exclusion.touch(home, 0, subdirs=border.subdirs)
-        for name, ino in entries_aside(fs, self._aside, directory):
+        for name, ino in excluded_entries(fs, self._excluded, directory):
             free = self._free_name(home, name)
-            fs.store.dirents.drop(self._aside, dirent_entity(directory, name))
-            fs.store.dirents.put(self._aside, dirent_entity(home, free), pack_u64(ino))
-            copies.moved_along(fs, self._aside, ino, (directory, name), (home, free))
+            fs.store.dirents.drop(self._excluded, dirent_entity(directory, name))
+            fs.store.dirents.put(self._excluded, dirent_entity(home, free), pack_u64(ino))
+            copies.moved_along(fs, self._excluded, ino, (directory, name), (home, free))
             self._differing.entries.update(((directory, name), (home, free)))
         return True
 
@@ -168,7 +168,7 @@ class _Settling:
 
     def _is_taken(self, directory: Ino, candidate: bytes, name: bytes) -> bool:
         entity = dirent_entity(directory, candidate)
-        if self._fs.store.dirents.get(self._aside, entity) is not None:
+        if self._fs.store.dirents.get(self._excluded, entity) is not None:
             return True
         made_up = candidate != name or name.endswith(_SUFFIX)
         return made_up and entry_in(self._fs.store, self._head, entity) is not None
@@ -212,7 +212,7 @@ def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
 def sift(fs: Filesystem, touched: Touched) -> None:
     """Exclude what came under names that the patterns match."""
     view = fs.head
-    if view.aside is None or not fs.exclusion.patterns:
+    if view.excluded is None or not fs.exclusion.patterns:
         return
     for directory, name in sorted(touched.entries):
         ino = entry_in(fs.store, view, dirent_entity(directory, name))
@@ -221,7 +221,7 @@ def sift(fs: Filesystem, touched: Touched) -> None:
             continue
         inode = inodes.load(fs, view.bare, ino)
         if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
-            _cross(fs, (directory, name), view.bare, view.aside, touched)
+            _cross(fs, (directory, name), view.bare, view.excluded, touched)
 
 
 def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
@@ -231,21 +231,21 @@ def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
     touched = Touched(set(), set())
     if tuple(patterns) == fs.exclusion.patterns:
         return touched
-    fs.settle()
-    aside = fs.store.open_aside()
+    fs.flush()
+    excluded = fs.store.open_excluded()
     fs.exclusion.set_patterns(patterns)
     view = fs.head
     for directory in list(fs.exclusion.borders):
-        for name, ino in list(entries_aside(fs, aside, directory)):
-            is_dir = inodes.load(fs, aside, ino).is_dir
+        for name, ino in list(excluded_entries(fs, excluded, directory)):
+            is_dir = inodes.load(fs, excluded, ino).is_dir
             if not fs.exclusion.matches(fs, view, directory, name, is_dir=is_dir):
-                _cross(fs, (directory, name), aside, view.bare, touched)
+                _cross(fs, (directory, name), excluded, view.bare, touched)
     pending = [ROOT_INO]
     while pending:
         directory = pending.pop()
         for name, inode in list(fs.entries(view.bare, directory)):
             if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
-                _cross(fs, (directory, name), view.bare, aside, touched)
+                _cross(fs, (directory, name), view.bare, excluded, touched)
             elif inode.is_dir:
                 pending.append(inode.ino)
     return touched
@@ -298,19 +298,19 @@ def needed_by_excluded(fs: Filesystem) -> set[bytes]:
 
 def _tops(fs: Filesystem) -> list[bytes]:
     """The paths of what is excluded, without what is below it."""
-    aside = fs.head.aside
-    if aside is None:
+    excluded = fs.head.excluded
+    if excluded is None:
         return []
     return [
         path_of(fs, (directory, name))
         for directory in fs.exclusion.borders
-        for name, _ in entries_aside(fs, aside, directory)
+        for name, _ in excluded_entries(fs, excluded, directory)
     ]
 
 
 def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | None]:
     """What the head has under some names, with what is excluded; of nothing if nothing is."""
-    if fs.head.aside is None:
+    if fs.head.excluded is None:
         return {}
     dirents = fs.store.dirents
     return {place: dirents.get(fs.head, dirent_entity(*place)) for place in places}
@@ -334,7 +334,7 @@ def is_excluded(fs: Filesystem, path: bytes) -> bool:
         if inode is None or not inode.is_dir or len(name) > NAME_MAX:
             return False
         inode = fs.seek(fs.head, inode.ino, name)
-    return inode is not None and home_of(fs, fs.head, inode.ino) is fs.head.aside is not None
+    return inode is not None and home_of(fs, fs.head, inode.ino) is fs.head.excluded is not None
 
 
 def would_be_excluded(fs: Filesystem, path: bytes, *, is_dir: bool) -> bool:

@@ -52,7 +52,7 @@ class Version:
 
 def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     """Newest first. Raises FileNotFoundError if no checkpoint has the path."""
-    fs.settle()
+    fs.flush()
     known: dict[Epoch, Checkpoint | None] = {fs.head.epoch: None}
     for checkpoint in reversed(checkpoints(fs.store)):
         known[checkpoint.epoch] = checkpoint

@@ -38,7 +38,7 @@ def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> l
 
     What goes comes first because a directory may stand where a file was, and the other way round.
     """
-    fs.settle()
+    fs.flush()
     a, b = a.bare, b.bare
     listed = list(changes)
     pairs = [pair for change in interrupts.checked(listed) for pair in _own(change)]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.fs.content import drop_gathered
+from ckptfs.fs.content import drop_partial
 from ckptfs.history import removal, tally
 from ckptfs.history.selection import select
 from ckptfs.history.touched import Touched
@@ -53,15 +53,15 @@ class Purged(NamedTuple):
 def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
     """The paths that the patterns name in the workspace, excluded files too, or in any checkpoint.
     Raises as `select` does if one of them names nothing."""
-    fs.settle()
+    fs.flush()
     store = fs.store
-    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, aside=True)
+    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, excluded=True)
 
 
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
     """What stands, or stood, under these paths, and all that is below it."""
     with interrupts.unstoppable():
-        fs.settle()
+        fs.flush()
         removal.reap(fs)
     store = fs.store
     inodes: set[Ino] = set()
@@ -84,8 +84,8 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
         doomed = find(fs, paths)
     store = fs.store
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
-    if store.aside is not None:
-        views[store.aside.epoch] = store.aside
+    if store.excluded is not None:
+        views[store.excluded.epoch] = store.excluded
     touched = Touched(set(doomed.inodes), set())
     _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
@@ -180,7 +180,7 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
     parents: set[Ino] = set()
     for epoch, view in views.items():
         seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
-        if view is store.aside:
+        if view is store.excluded:
             view.inodes -= len(seen)
             _count_out_of_borders(fs, view, doomed)
         elif seen:
@@ -196,12 +196,12 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
                 store.inodes.put(view, pack_u64(parent), record)
 
 
-def _count_out_of_borders(fs: Filesystem, aside: View, doomed: set[Ino]) -> None:
-    """Correct the counts of directories of history in which doomed ones stand that are aside."""
+def _count_out_of_borders(fs: Filesystem, excluded: View, doomed: set[Ino]) -> None:
+    """Correct the counts of directories of history in which excluded doomed ones stand."""
     for border in list(fs.exclusion.borders):
         if border in doomed:
             fs.exclusion.drop(border)
-        elif lost := sum(_stands_in(fs.store, aside, ino, border) for ino in doomed):
+        elif lost := sum(_stands_in(fs.store, excluded, ino, border) for ino in doomed):
             fs.exclusion.touch(border, fs.clock(), subdirs=-lost)
 
 
@@ -254,7 +254,7 @@ def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) 
 
 def _let_go(fs: Filesystem, ino: Ino) -> None:
     """Who has it open finds it stale."""
-    drop_gathered(fs, ino)
+    drop_partial(fs, ino)
     fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)

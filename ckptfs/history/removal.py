@@ -88,7 +88,7 @@ class Reaper:
     def step(self, budget_s: float | None = None) -> bool:
         """Work for about so long, or until a commit is due; say whether nothing is left to do.
         What is damaged is left alone, and told when everything else is done."""
-        self._fs.settle()
+        self._fs.flush()
         leave_limbo(self._fs)
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store

@@ -30,7 +30,7 @@ _CHUNK_RECORDS = 4_000
 def lay(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
     """Lay to rest all that the workspace does not see. The caller commits."""
     wake(fs)
-    fs.settle()
+    fs.flush()
     store = fs.store
     parent = store.epochs[store.head.epoch].parent
     # What could not be woken stays as it is: chunks do not overlap.

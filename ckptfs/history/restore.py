@@ -22,7 +22,12 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff import Change, compare
 from ckptfs.history.equalise import Equaliser
-from ckptfs.history.excluded import hidden_by_excluded, needed_by_excluded, seen_under, stay_aside
+from ckptfs.history.excluded import (
+    hidden_by_excluded,
+    keep_excluded,
+    needed_by_excluded,
+    seen_under,
+)
 from ckptfs.history.touched import Touched, inode_in, names_differ, touched
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
@@ -83,7 +88,7 @@ def restore(
     which has dropped what `cached_files` names. An undo or redo says which entry of the log it
     takes back.
     """
-    fs.settle()
+    fs.flush()
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
@@ -96,7 +101,7 @@ def restore(
     for ino in differing.inodes:
         fs.changing(ino)
     differing.entries.update(_let_go(fs, old, differing.inodes))
-    stay_aside(fs, old, differing)
+    keep_excluded(fs, old, differing)
     # In limbo nothing changed for those who have it open.
     differing.inodes.difference_update(fs.limbo)
     differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
@@ -150,7 +155,7 @@ def or_as_it_was(
 
 def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
     """What `restore`, or `restore_paths` when paths are given, would do now."""
-    fs.settle()
+    fs.flush()
     goal = fs.store.view(target.epoch)
     if paths:
         equaliser = Equaliser(fs, goal, apply=False)
@@ -165,13 +170,13 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
 
 def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool:
     """Whether a restore would change anything that can be seen."""
-    fs.settle()
+    fs.flush()
     if paths:
         found = plan(fs, target, paths)
         return bool(found.added or found.modified or found.deleted)
     goal = fs.store.view(target.epoch)
     # Names first, and mostly enough: comparing all that differs takes as long as restoring it.
-    if fs.head.aside is None and names_differ(fs.store, fs.head, goal):
+    if fs.head.excluded is None and names_differ(fs.store, fs.head, goal):
         return True
     return bool(visible_changes(fs, goal))
 
@@ -207,7 +212,7 @@ def sorted_out(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
 def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
     """Changes whenever anything in the workspace does, whether the restore would touch it or not:
     the head's epoch and every inode that it has changed, with its time of change."""
-    fs.settle()
+    fs.flush()
     digest = xxhash.xxh3_64()
     digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
     for entity in fs.store.changes.walk(fs.head.epoch):

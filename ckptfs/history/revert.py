@@ -68,7 +68,7 @@ class Reverted:
 
 def plan(fs: Filesystem, name: str) -> Undoing:
     """What reverting a task would do, and what is in its way."""
-    fs.settle()
+    fs.flush()
     found = tasks.tasks(fs.store)
     task = tasks.find(fs.store, name)
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
@@ -188,7 +188,7 @@ def revert(
     Raises `TaskConflict` if others changed the same paths, unless forced. ``touched_here`` takes
     what the kernel has to hear of, also if it fails: then everything is as it was.
     """
-    fs.settle()
+    fs.flush()
     with interrupts.stoppable():
         undoing = plan(fs, name)
     if undoing.conflicts and not force:

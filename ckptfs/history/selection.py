@@ -16,15 +16,15 @@ _MAGIC = frozenset(b"*?[")
 
 
 def select(
-    fs: Filesystem, views: Sequence[View], patterns: Iterable[bytes], *, aside: bool = False
+    fs: Filesystem, views: Sequence[View], patterns: Iterable[bytes], *, excluded: bool = False
 ) -> list[bytes]:
     """The paths, relative to the root, that the patterns name in any of the views. What is kept out
-    of history is found only with ``aside``.
+    of history is found only with ``excluded``.
 
     A pattern that names nothing raises FileNotFoundError; one that leads out of the workspace
     raises ValueError. What lies below another path that is named is left out: it goes with that.
     """
-    looked = views if aside else [view.bare for view in views]
+    looked = views if excluded else [view.bare for view in views]
     found: dict[bytes, None] = {}
     for pattern in patterns:
         parts = parts_of(pattern)

@@ -70,7 +70,7 @@ class Choice:
 def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) -> Choice:
     """Which changes since the checkpoint, at or below some paths if there are any, are the
     author's. Raises AuthorUnknown if nobody who changed anything goes by that."""
-    fs.settle()
+    fs.flush()
     record = record_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
     mine = matching(record.everybody(), wanted)
     if not mine:

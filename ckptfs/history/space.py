@@ -29,7 +29,7 @@ class Space(NamedTuple):
 
 def measure(fs: Filesystem) -> Space:
     """Reads the whole block map: a second for a million blocks."""
-    fs.settle()
+    fs.flush()
     store = fs.store
     live: dict[bytes, int] = {}
     past: dict[bytes, int] = {}
@@ -57,7 +57,7 @@ def _pieces(store: Store) -> Iterator[tuple[bytes, int, bool, bool]]:
     """(name, bytes, in the workspace, in a checkpoint) of what each block-map record holds. A block
     is named by its key; inline bytes, which are never shared by two files, by where they are."""
     head = store.head
-    live = {head.suffix} if store.aside is None else {head.suffix, store.aside.suffix}
+    live = {head.suffix} if store.excluded is None else {head.suffix, store.excluded.suffix}
     named = _contents(store)
     last = b""
     for entity, suffix, record in store.blockmap.versions(b""):

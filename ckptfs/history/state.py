@@ -117,7 +117,7 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
         size += len(piece)
     if fs.getattr(fs.head.bare, ino).size != size:
         fs.setattr(fs.head.bare, ino, Attributes(size=size))
-    fs.settle()
+    fs.flush()
     for number, before in replaced.items():
         now = _key(fs, ino, number)
         if now and now != before and fs.store.blocks.has(before):
@@ -127,7 +127,7 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
 
 
 def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
-    """The key of a document's block, which is settled; empty if it has none."""
+    """The key of a document's block, which is flushed; empty if it has none."""
     inode = fs.getattr(fs.head.bare, ino)
     found = mapping.find(fs.store, fs.head.bare, inode, number)
     return found.key if found is not None else b""

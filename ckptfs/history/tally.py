@@ -46,7 +46,7 @@ def tallies(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
 def unsaved(fs: Filesystem) -> Counts | None:
     """What changed since the checkpoint that the head stands on; None if that is too much to be
     counted in passing."""
-    fs.settle()
+    fs.flush()
     epoch = fs.store.head.epoch
     written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
     if written > _PASSING_MAX:

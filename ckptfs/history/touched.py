@@ -4,7 +4,7 @@ Owns the way from two epochs to the entities whose visible record differs; what 
 user is `ckptfs.history.diff`'s business. Nothing here walks a tree: the cost is what was written on
 the two ways up to the epochs' common ancestor.
 
-The caller has settled the file system; inodes that still wait in a view are seen all the same.
+The caller has flushed the file system; inodes that still wait in a view are seen all the same.
 What is kept out of history is seen by nothing here.
 """
 
@@ -80,13 +80,13 @@ def entities_between(store: Store, a: View, b: View) -> Entities:
         for key in store.changes.walk(epoch):
             by_kind[key[:1]].add(key[1:])
     for view in (a, b):
-        found.inodes.update(inode_entity(ino) for ino in view.unsettled)
+        found.inodes.update(inode_entity(ino) for ino in view.dirty_inodes)
     return found
 
 
 def inode_in(store: Store, view: View, ino: Ino) -> Inode | None:
     """The inode as the view sees it, nameless or not; None if it is not there."""
-    waiting = view.unsettled.get(ino)
+    waiting = view.dirty_inodes.get(ino)
     if waiting is not None:
         return waiting
     record = store.inodes.get(view.bare, inode_entity(ino))
@@ -132,7 +132,7 @@ def _inodes(
     blocks: dict[ContentId, list[int]],
 ) -> Iterator[Ino]:
     # Every write saves the inode too, so the file of a changed block is among the inodes.
-    waiting = a.unsettled.keys() | b.unsettled.keys()
+    waiting = a.dirty_inodes.keys() | b.dirty_inodes.keys()
     for entity in interrupts.checked(entities):
         ino = Ino(unpack_u64(entity))
         if ino in waiting:

@@ -64,7 +64,7 @@ def _directories_above(path: bytes) -> Iterator[bytes]:
 
 def has_moved_on(fs: Filesystem, entry: LogEntry) -> bool:
     """Whether anything but times changed since a restore was made, or nobody can tell any more."""
-    fs.settle()
+    fs.flush()
     left = numbered(fs.store, entry.target if entry.after is None else entry.after)
     if left is None:
         return True

@@ -60,7 +60,7 @@ def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> S
 def _judge(
     fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
 ) -> Verdicts:
-    fs.settle()
+    fs.flush()
     store = fs.store
     return judge(
         checkpoints(store),
@@ -135,7 +135,7 @@ def room_makers(
     moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
     first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
     that are younger than ``keep_all``."""
-    fs.settle()
+    fs.flush()
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
     verdicts = judge(every, policy, fs.clock(), undo=_steps_back(fs.store))
@@ -155,7 +155,7 @@ def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
 
 def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
     """The checkpoints that alone hold most: (number, bytes that it would free)."""
-    fs.settle()
+    fs.flush()
     found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
     found.sort(reverse=True)
     return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]

@@ -32,7 +32,7 @@ class Figures(NamedTuple):
 
 def figures(service: Service) -> Figures:
     store = service.fs.store
-    inodes = store.head.inodes + (store.aside.inodes if store.aside else 0)
+    inodes = store.head.inodes + (store.excluded.inodes if store.excluded else 0)
     counts = tally.unsaved(service.fs)
     unsaved = None if counts is None else counts._asdict()
     shown, moments = len(history.without_moments(store)), history.count_moments(store)

@@ -52,7 +52,7 @@ def restore(
     is refused if anything changed since.
     """
     target = service.find(checkpoint)
-    service.fs.settle()
+    service.fs.flush()
     with interrupts.stoppable():
         paths = _select(service, target, patterns)
         if token and history.token_of(service.fs, target, paths) != token:
@@ -94,7 +94,7 @@ def restore_selective(
 ) -> tuple[Restored | None, list[Skipped]]:
     """Make what one author changed what it was at a checkpoint, and leave the rest alone."""
     target = service.find(checkpoint)
-    service.fs.settle()
+    service.fs.flush()
     with interrupts.stoppable():
         paths = _select(service, target, patterns)
         if token and selective.token(service.fs, target, paths, wanted) != token:
@@ -128,7 +128,7 @@ def _restore_paths(
 
 def _select(service: Service, target: Checkpoint, wanted: Sequence[bytes] | None) -> list[bytes]:
     patterns = given(wanted, "restore")
-    service.fs.settle()
+    service.fs.flush()
     for pattern in patterns:
         if excluded.is_excluded(service.fs, pattern):
             raise _kept_out(pattern, target)

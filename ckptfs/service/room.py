@@ -81,7 +81,7 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
 
 def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
     reason = "neither the workspace nor any checkpoint has it"
-    service.fs.settle()
+    service.fs.flush()
     with interrupts.stoppable(), paths_known("purge", reason, named=b", ".join(patterns)):
         return purging.meant(service.fs, patterns)
 

@@ -60,7 +60,7 @@ def read_document(service: Service, checkpoint: str, name: str, offset: int, len
 
 def unchanged_since(service: Service) -> Checkpoint | None:
     """The checkpoint that the workspace still equals, if there is one."""
-    service.fs.settle()
+    service.fs.flush()
     if service.has_unsaved():
         return None
     same = history.newest_state(service.fs.store)
@@ -70,6 +70,6 @@ def unchanged_since(service: Service) -> Checkpoint | None:
 def has_unsaved(service: Service) -> bool:
     """Whether anything changed since the checkpoint that the head stands on."""
     store = service.fs.store
-    if store.head.unsettled:
+    if store.head.dirty_inodes:
         return True
     return any(True for _ in store.changes.walk(store.head.epoch))

@@ -53,7 +53,7 @@ def export(
 ) -> SyncResult:
     """Write a checkpoint, or the tree of now, into an absent or empty directory."""
     view = service.view(checkpoint)
-    service.fs.settle()
+    service.fs.flush()
     return sync.export_tree(service.fs, view, dest, progress=progress)
 
 

@@ -19,7 +19,7 @@ def steps_back(service: Service, steps: int) -> Checkpoint:
     """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
     those that the workspace still equals do not count."""
     way = history.lineage(service.fs.store)
-    service.fs.settle()
+    service.fs.flush()
     with interrupts.stoppable():
         while way and not history.would_change(service.fs, way[0], []):
             way = way[1:]
@@ -77,7 +77,7 @@ def _take_back(
     service: Service, kind: str, cause: Cause | None, *, token: str, if_unchanged: bool
 ) -> Restored:
     entry, touched = _to_take_back(service, kind), Touched(set(), set())
-    service.fs.settle()
+    service.fs.flush()
     with interrupts.stoppable():
         if token and token_back(service.fs, entry) != token:
             raise TreeMoved

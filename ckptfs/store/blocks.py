@@ -105,7 +105,7 @@ class Blocks:
             record = b"".join((_HEADERS[seed], data))
             if self._blocks.add(key, record):
                 if edit is not None:
-                    self._tell_by(edit, key, data)
+                    self._log_part(edit, key, data)
                 return key
             # What was stored a moment ago, as by one who copies a tree, is still as it came.
             if self._blocks.get(key) == record or self._holds(key, data):
@@ -121,9 +121,9 @@ class Blocks:
             return key
         return self.add(data)
 
-    def _tell_by(self, edit: Edit, key: bytes, data: Buffer) -> None:
+    def _log_part(self, edit: Edit, key: bytes, data: Buffer) -> None:
         piece = bytes(memoryview(data)[edit.start : edit.stop])
-        self._blocks.tell_by(edit.key, key, BLOCK_HEADER + edit.start, piece)
+        self._blocks.log_part(edit.key, key, BLOCK_HEADER + edit.start, piece)
 
     def _holds(self, key: bytes, data: Buffer) -> bool:
         """Whether these are the bytes of the block; a damaged one holds nothing any more."""

@@ -56,7 +56,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
         problems += _told(_view, store, epoch)
         if progress is not None:
             progress("checkpoints", number + 1, len(shown))
-    problems += _told(_aside, store)
+    problems += _told(_excluded, store)
     return problems
 
 
@@ -177,7 +177,7 @@ def _authors(store: Store) -> Iterator[Problem]:
 def _views(store: Store) -> dict[Epoch, View]:
     """The view of every epoch, that of what is kept out of history among them."""
     found = {epoch: store.view(epoch).bare for epoch in store.epochs}
-    return found if store.aside is None else {**found, store.aside.epoch: store.aside}
+    return found if store.excluded is None else {**found, store.excluded.epoch: store.excluded}
 
 
 def _versions(store: Store) -> Iterator[Problem]:
@@ -407,33 +407,33 @@ def _counted(view: View, inodes: Inodes) -> Iterator[Problem]:
 # -- what is kept out of history -------------------------------------------------------------------
 
 
-def _aside(store: Store) -> Iterator[Problem]:
-    """What stands aside and the head without it make one whole tree, and have nothing in common."""
-    aside = store.aside
-    if aside is None:
+def _excluded(store: Store) -> Iterator[Problem]:
+    """The excluded epoch and the head without it make one tree, and have nothing in common."""
+    excluded = store.excluded
+    if excluded is None:
         return
-    mine, its = _inodes_of(store, aside), _inodes_of(store, store.head.bare)
-    names, others = _names_of(store, aside), _names_of(store, store.head.bare)
+    mine, its = _inodes_of(store, excluded), _inodes_of(store, store.head.bare)
+    names, others = _names_of(store, excluded), _names_of(store, store.head.bare)
     for ino in mine.keys() & its.keys():
-        yield Problem("aside", f"inode {ino} is in history and aside")
+        yield Problem("excluded", f"inode {ino} is in history and excluded")
     places = {place for found in names.values() for place in found}
     for place in places & {place for found in others.values() for place in found}:
-        yield Problem("aside", f"{place[1]!r} in {place[0]} is in history and aside")
+        yield Problem("excluded", f"{place[1]!r} in {place[0]} is in history and excluded")
     for ino in names.keys() - mine.keys():
-        yield Problem("aside", f"{names[ino][0][1]!r} leads to {ino}, which is not aside")
+        yield Problem("excluded", f"{names[ino][0][1]!r} leads to {ino}, which is not excluded")
     borders = {
         Ino(fmt.unpack_u64(key)): fmt.unpack_border(value) for key, value in store.borders.walk()
     }
     for ino in {parent for parent, _ in places if parent not in mine} - borders.keys():
-        yield Problem("aside", f"directory {ino} is not known as a border")
+        yield Problem("excluded", f"directory {ino} is not known as a border")
     for ino in borders.keys() - its.keys():
-        yield Problem("aside", f"the border {ino} is no directory of history")
+        yield Problem("excluded", f"the border {ino} is no directory of history")
     whole = its | mine
     for ino in borders.keys() & its.keys():
         whole[ino] = its[ino]._replace(nlink=its[ino].nlink + borders[ino].subdirs)
     yield from _named(whole, others | names)
     yield from _directories(whole, others | names)
-    yield from _files(store, aside, mine)
-    yield from _other_names(store, aside, mine, names)
-    yield from _xattrs(store, aside, mine)
-    yield from _counted(aside, mine)
+    yield from _files(store, excluded, mine)
+    yield from _other_names(store, excluded, mine, names)
+    yield from _xattrs(store, excluded, mine)
+    yield from _counted(excluded, mine)

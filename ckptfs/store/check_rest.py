@@ -28,7 +28,7 @@ def chunks(store: Store) -> Iterator[Problem]:
             yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
         table = tables.get(kind)
         for key in chunk.keys if table is not None else ():
-            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.ASIDE_EPOCH}:
+            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.EXCLUDED_EPOCH}:
                 yield Problem("rest", f"{kind.decode()}:{key.hex()} rests, and is of an open epoch")
         if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
             yield Problem("rest", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")

@@ -112,7 +112,7 @@ class Store:
         self.orphans = plain[b"orphans"]
         self.borders = plain[b"borders"]
         #: The view of what is kept out of history, once there is such a thing.
-        self.aside: View | None = None
+        self.excluded: View | None = None
         self.pieces = Pieces(plain[b"pieces"])
         self.facts = Facts(plain[b"facts"], self.note)
         self.below = Below(plain[b"below"], self.note)
@@ -154,7 +154,7 @@ class Store:
         self.remove_epoch, self.view = lineage.remove, lineage.view
         self._counters = Counters(self._meta, path)
         #: How many inodes the record of what is kept out of history counts.
-        self._counted_aside = -1
+        self._counted_excluded = -1
         self._begin()
         self.rest.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
@@ -226,8 +226,8 @@ class Store:
         numbers.slot = kept.next_slot()
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
-            if epoch == fmt.ASIDE_EPOCH:
-                self.aside = view_of({epoch: record}, epoch)
+            if epoch == fmt.EXCLUDED_EPOCH:
+                self.excluded = view_of({epoch: record}, epoch)
             else:
                 self.epoch_tree.put(epoch, record)
         self.head = view_of(self.epochs, Epoch(kept.get(counters.HEAD)))
@@ -258,27 +258,27 @@ class Store:
 
     @head.setter
     def head(self, view: View) -> None:
-        if self.aside is not None:
-            view.see_aside(self.aside)
+        if self.excluded is not None:
+            view.see_excluded(self.excluded)
         self._lineage.head = view
         # What descends from the head of that commit differs from it only by what was written since.
         if self._stood not in view.seen:
             self._standing.fall()
 
-    def open_aside(self) -> View:
+    def open_excluded(self) -> View:
         """The epoch of what is kept out of history; from now on the head sees it."""
-        if self.aside is None:
+        if self.excluded is None:
             self._standing.fall()
-            self._put_aside(0)
+            self._put_excluded(0)
             record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=0, info={})
-            self.aside = view_of({fmt.ASIDE_EPOCH: record}, fmt.ASIDE_EPOCH)
-            self.head.see_aside(self.aside)
-        return self.aside
+            self.excluded = view_of({fmt.EXCLUDED_EPOCH: record}, fmt.EXCLUDED_EPOCH)
+            self.head.see_excluded(self.excluded)
+        return self.excluded
 
-    def _put_aside(self, inodes: int) -> None:
+    def _put_excluded(self, inodes: int) -> None:
         self.dirty = True
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
-        self._epochs.put(fmt.pack_u32(fmt.ASIDE_EPOCH), fmt.pack_epoch(record))
+        self._epochs.put(fmt.pack_u32(fmt.EXCLUDED_EPOCH), fmt.pack_epoch(record))
 
     def upgrade(self) -> None:
         """From here on the store may have what the first format does not know."""
@@ -322,12 +322,12 @@ class Store:
             self.before_commit()
             if self._is_unripe():
                 self._budget.mark()
-            if not self._settle():
+            if not self._flush():
                 return
             self._commit()
             if self.heap.is_waiting or self._is_unripe():
                 self._budget.mark()
-                self._settle()
+                self._flush()
                 self._commit()
         self._stand()
 
@@ -370,7 +370,7 @@ class Store:
 
     def _stand(self) -> None:
         """Not where the head sees more than what its own tables have."""
-        if self.aside is not None or (self.rest.used and self.rest.concerns(self.head)):
+        if self.excluded is not None or (self.rest.used and self.rest.concerns(self.head)):
             self._standing.fall()
         else:
             path = os.fsencode(self.files / DATA_FILE)
@@ -387,7 +387,7 @@ class Store:
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
-            if not self._settle():
+            if not self._flush():
                 return True
             self.heap.flush()
             if self._journal.append():
@@ -441,13 +441,13 @@ class Store:
         """The number of the last commit: as long as it stays the same nothing was committed."""
         return int(self._env.info()["last_txnid"])
 
-    def _settle(self) -> bool:
+    def _flush(self) -> bool:
         """Put what waits elsewhere into the transaction; whether there is anything in it."""
         if self.dirty:
             self._save_counters()
             self.rest.flush()
-            self.below.settle()
-            self.heap.settle()
+            self.below.flush()
+            self.heap.flush_freed()
         return self.dirty
 
     def _save_counters(self) -> None:
@@ -455,9 +455,9 @@ class Store:
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
             self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
-        if self.aside is not None and self._counted_aside != self.aside.inodes:
-            self._put_aside(self.aside.inodes)
-            self._counted_aside = self.aside.inodes
+        if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
+            self._put_excluded(self.excluded.inodes)
+            self._counted_excluded = self.excluded.inodes
         for name, number in (
             (counters.NEXT_INO, self.numbers.ino),
             (counters.NEXT_CONTENT, self.numbers.content),

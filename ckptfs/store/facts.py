@@ -97,7 +97,7 @@ class Below:
         self._note()
         self._waiting[fmt.pack_u64(directory) + name] = value
         if len(self._waiting) >= _WAITING_MAX:
-            self.settle()
+            self.flush()
 
     def delete(self, directory: Ino, name: bytes) -> None:
         self._note()
@@ -105,13 +105,13 @@ class Below:
         self._waiting.pop(key, None)
         self._table.delete(key)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Put everything that waits into the transaction."""
         if self._waiting:
             self._table.put_all(sorted(self._waiting.items()))
             self._waiting.clear()
 
     def children(self, directory: Ino) -> Iterator[tuple[bytes, bytes]]:
-        self.settle()
+        self.flush()
         for key, value in self._table.walk(fmt.pack_u64(directory)):
             yield key[8:], value

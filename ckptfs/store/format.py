@@ -31,7 +31,7 @@ _EPOCH_MASK = 0xFFFF_FFFF
 EPOCH_MAX = _EPOCH_MASK - 1
 NO_EPOCH = Epoch(0)
 #: The epoch of what is kept out of history. Its suffix lies in front of every other.
-ASIDE_EPOCH = Epoch(_EPOCH_MASK)
+EXCLUDED_EPOCH = Epoch(_EPOCH_MASK)
 
 _U32_BE = struct.Struct(">I")
 _U64_BE = struct.Struct(">Q")

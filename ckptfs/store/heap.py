@@ -10,7 +10,8 @@ table `blocks`. A slot is given out once and never again: when its block goes, i
 
 Two things hold at any moment. The bytes of a slot are on the disk before a commit, or a batch of
 the journal, that names it (`flush`). And a slot becomes a hole after the commit that follows the
-one that lets go of it: until then it stands in the table `freed` (`free`, `settle`, `committed`).
+one that lets go of it: until then it stands in the table `freed` (`free`, `flush_freed`,
+`committed`).
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class Heap:
                     continue
             yield None
 
-    def settle(self) -> None:
+    def flush_freed(self) -> None:
         """Before a commit: what is a hole by now need not be remembered."""
         for slot in self._punched:
             self._table.delete(pack_u64(slot))

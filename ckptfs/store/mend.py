@@ -76,7 +76,7 @@ def _hide_what_is_broken(store: Store) -> list[Problem]:
 
 def _drop_nonsense(store: Store) -> None:
     """Records that cannot be understood, or that belong to no epoch."""
-    known = {*store.epochs, *([store.aside.epoch] if store.aside else [])}
+    known = {*store.epochs, *([store.excluded.epoch] if store.excluded else [])}
     for table in _versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known

@@ -39,14 +39,14 @@ class Pieces:
     def __init__(self, table: Plain) -> None:
         self._table = table
 
-    def tell(self, inode: Inode, number: int, place: int, start: int, data: bytearray) -> None:
+    def log(self, inode: Inode, number: int, place: int, start: int, data: bytearray) -> None:
         key = _KEY.pack(inode.ino, inode.content, number, place)
-        self._table.tell(key, _START.pack(start) + data)
+        self._table.log(key, _START.pack(start) + data)
 
     def withdraw(self, inode: Inode, number: int, count: int) -> None:
         """The first pieces of a block are wanted no more."""
         for place in range(count):
-            self._table.tell(_KEY.pack(inode.ino, inode.content, number, place), None)
+            self._table.log(_KEY.pack(inode.ino, inode.content, number, place), None)
 
     def left(self) -> list[tuple[bytes, bytes]]:
         """The records that a journal has left here."""

@@ -22,7 +22,7 @@ from errno import EIO
 from typing import Protocol
 
 from ckptfs.store.chunks import Chunk, ChunkError, Record, pack_chunk, unpack_chunk
-from ckptfs.store.format import ASIDE_EPOCH, SUFFIX_SIZE
+from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE
 from ckptfs.store.tables import Plain
 from ckptfs.store.views import View
 
@@ -67,7 +67,7 @@ class Rest:
     def concerns(self, view: View) -> bool:
         """Whether something that the view sees may be at rest: not if it is that of the anchor, or
         descends from it."""
-        return self.anchor not in view.seen and view.epoch != ASIDE_EPOCH
+        return self.anchor not in view.seen and view.epoch != EXCLUDED_EPOCH
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -129,10 +129,10 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
             head = parent + 1
             epochs[Epoch(head)] = fmt.EpochRecord(parent, sealed=False, inodes=0, info={})
         for epoch, record in epochs.items():
-            if epoch != head and not record.sealed and epoch != fmt.ASIDE_EPOCH:
+            if epoch != head and not record.sealed and epoch != fmt.EXCLUDED_EPOCH:
                 record = record._replace(sealed=True)
             txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
-        last_epoch = max(epoch for epoch in epochs if epoch != fmt.ASIDE_EPOCH)
+        last_epoch = max(epoch for epoch in epochs if epoch != fmt.EXCLUDED_EPOCH)
         anchor = _number(txn, dbs, counters.ANCHOR)
         following = {
             counters.HEAD: head,
@@ -261,7 +261,7 @@ def _epochs(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> dict[Epoch, fm
         # Hidden: what it alone has is not shown, but those that come from it see its records.
         found[epoch] = fmt.EpochRecord(before, sealed=True, inodes=0, info={})
     for epoch, record in found.items():
-        if record.parent not in found or record.parent >= epoch or epoch == fmt.ASIDE_EPOCH:
+        if record.parent not in found or record.parent >= epoch or epoch == fmt.EXCLUDED_EPOCH:
             found[epoch] = record._replace(parent=fmt.NO_EPOCH)
     return found
 

@@ -74,12 +74,12 @@ class Plain:
         self._require(self._place, key, key, True)
         return self._txn.put(key, value, overwrite=False, db=self._db)
 
-    def tell(self, key: bytes, value: bytes | None) -> None:
+    def log(self, key: bytes, value: bytes | None) -> None:
         """Have the journal note a record, or that it is gone, and leave the table as it is."""
         if isinstance(self._txn, Recorder):
             self._txn.note(self._db, key, value)
 
-    def tell_by(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
+    def log_part(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
         """The value that was just put under a key has these bytes from ``start`` on, and is
         another's value for the rest: a sync need not write down what is the same. Whether it is so
         is looked at."""
@@ -392,7 +392,7 @@ class Versioned:
         self._require(self._place, key, key, True)
         return self._txn.replace(key, value, db=self._db)
 
-    def tell(self, view: View, entity: bytes, value: bytes) -> None:
+    def log(self, view: View, entity: bytes, value: bytes) -> None:
         """Have the journal note what the view's epoch, which has a record of the entity, is to put
         there later."""
         if isinstance(self._txn, Recorder):

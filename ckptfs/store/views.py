@@ -1,8 +1,8 @@
 """Views: an epoch seen as a file tree.
 
 A view decides which version of an entity it sees: the newest one written by its own epoch or one of
-its ancestors. The head may also see the one epoch that stands *aside*, which no checkpoint sees and
-no restore changes, in front of all that. Knows epochs only; what the records mean is others'
+its ancestors. The head may also see the *excluded epoch*, which no checkpoint sees and no restore
+changes, in front of all that. Knows epochs only; what the records mean is others'
 business.
 """
 
@@ -21,13 +21,13 @@ class View:
     __slots__ = (
         "_bare",
         "_count",
-        "aside",
+        "dirty_inodes",
         "epoch",
+        "excluded",
         "first",
         "inherited",
         "seen",
         "suffix",
-        "unsettled",
         "writable",
     )
 
@@ -45,14 +45,14 @@ class View:
         #: In a list, so that `bare` counts the same inodes.
         self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
-        self.unsettled: dict[Ino, Inode] = {}
-        #: The view of the epoch aside, if this one sees it.
-        self.aside: View | None = None
+        self.dirty_inodes: dict[Ino, Inode] = {}
+        #: The view of the excluded epoch, if this one sees it.
+        self.excluded: View | None = None
         self._bare: View | None = None
 
     @property
     def inodes(self) -> int:
-        """How many inodes the view has, without those aside."""
+        """How many inodes the view has, without the excluded ones."""
         return self._count[0]
 
     @inodes.setter
@@ -61,24 +61,24 @@ class View:
 
     @property
     def bare(self) -> View:
-        """The same view without what stands aside: what a checkpoint of it would show."""
+        """The same view without the excluded epoch: what a checkpoint of it would show."""
         return self._bare or self
 
-    def see_aside(self, aside: View) -> None:
-        """See the epoch aside in front of everything else, from now on."""
+    def see_excluded(self, excluded: View) -> None:
+        """See the excluded epoch in front of everything else, from now on."""
         bare = View(self.epoch, set(), writable=self.writable, inodes=0)
         bare.inherited, bare.seen = self.inherited, self.seen
-        bare._count, bare.unsettled = self._count, self.unsettled
-        self._bare, self.aside = bare, aside
-        self.seen = bare.seen | {aside.suffix}
-        self.first = aside.suffix
+        bare._count, bare.dirty_inodes = self._count, self.dirty_inodes
+        self._bare, self.excluded = bare, excluded
+        self.seen = bare.seen | {excluded.suffix}
+        self.first = excluded.suffix
 
     def seal(self) -> None:
-        """A checkpoint is not written any more, and has nothing aside."""
+        """A checkpoint is not written any more, and does not see the excluded epoch."""
         if self._bare is not None:
             self.seen, self.first = self._bare.seen, self.suffix
             self._bare.writable = False
-            self._bare = self.aside = None
+            self._bare = self.excluded = None
         self.writable = False
 
     def forget(self, ancestor: Epoch) -> None:

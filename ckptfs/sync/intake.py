@@ -53,7 +53,7 @@ class Intake:
     # -- looking ----------------------------------------------------------------------------------
 
     def find(self, parent: Ino, name: bytes) -> Inode | None:
-        self.fs.bulk.settle()
+        self.fs.bulk.flush()
         try:
             return self.fs.lookup(self.view, parent, name)
         except OSError as error:

@@ -56,7 +56,7 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         try:
             _walk(scene)
         finally:
-            fs.bulk.settle()  # also if it failed: others will look for what came in
+            fs.bulk.flush()  # also if it failed: others will look for what came in
         _note_links(scene)
         moves.end(fs)
         fs.commit()
@@ -89,7 +89,7 @@ def _walk(scene: Scene) -> None:
 def _is_nothing_known(scene: Scene) -> bool:
     """Whether neither the store nor the ledger has anything in the root."""
     view = scene.intake.view
-    alone = view.inodes == 1 and view.aside is None and not scene.interrupted
+    alone = view.inodes == 1 and view.excluded is None and not scene.interrupted
     return alone and not scene.ledger.children(ROOT_INO)
 
 

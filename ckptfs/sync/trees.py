@@ -46,7 +46,7 @@ def import_tree(
             _Import(Intake(fs, tally), down, tally).run(into)
     finally:
         os.close(fd)
-        fs.bulk.settle()  # also if it failed: others will look for what came in
+        fs.bulk.flush()  # also if it failed: others will look for what came in
     fs.commit()
     return tally.result()
 
@@ -204,7 +204,7 @@ def export_tree(
     fs: Filesystem, view: View, dest: Path, *, progress: Watcher | None = None
 ) -> ExportResult:
     """Write a whole view into a directory that is absent or empty."""
-    fs.settle()
+    fs.flush()
     fd = _open_destination(dest, fs.getattr(view, ROOT_INO).uid)
     try:
         tally = Tally(progress, view.inodes)

@@ -84,7 +84,7 @@ def _joined(
 def _push(fs: Filesystem, dir_fd: int, progress: Watcher | None) -> tuple[SyncResult, list[bytes]]:
     tally = Tally(progress, fs.head.inodes)
     ledger = Ledger(fs.store)
-    fs.settle()
+    fs.flush()
     next_tick(fs)
     with descend(dir_fd) as down:
         moves.recover(fs, ledger, down.root_fd)

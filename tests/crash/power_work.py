@@ -33,7 +33,7 @@ _LARGE_SIZES = (400_000, 700_000, 1_200_000)
 
 def state(fs: Filesystem) -> str:
     """A digest of the workspace, of every checkpoint, and of the log of restores."""
-    fs.settle()
+    fs.flush()
     whole = hashlib.blake2b()
     _tell(whole, fs, fs.head)
     for checkpoint in history.checkpoints(fs.store):

@@ -228,7 +228,7 @@ def test_a_block_where_no_file_can_reach(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "store")
     fs = Filesystem(store, Ticks())
     put(fs, b"file", b"text")
-    fs.settle()
+    fs.flush()
     content = find(fs, fs.head, b"file").content
     store.blockmap.put(fs.head, block_entity(content, 2**60), pack_inline(b"nonsense"))
     store.close()

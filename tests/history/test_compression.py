@@ -49,7 +49,7 @@ def stored_bytes(work: Edits) -> int:
 def compress(work: Edits) -> None:
     """Compress; whatever can be seen must be as before."""
     fs = work.fs
-    fs.settle()
+    fs.flush()
     views = [fs.view_of(c.epoch) for c in checkpoints(work.store)] + [fs.head]
     before = [shown(fs, view) for view in views]
     compression.compress(fs)

@@ -262,7 +262,7 @@ def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             work.write("f", number * BLOCK_SIZE, b"%d" % number * 5000)
         saved = work.save()
         work.write("f", 100 * BLOCK_SIZE, b"!")
-        work.fs.settle()
+        work.fs.flush()
         read: list[bytes] = []
         original = work.store.blocks.read
 

@@ -14,7 +14,7 @@ from tests.history.edits import edits
 
 def records(fs: Filesystem, view: View) -> tuple[dict[Ino, object], dict[tuple[Ino, bytes], bytes]]:
     """Every inode with its bytes and xattrs, and every entry, of a view."""
-    fs.settle()
+    fs.flush()
     inodes: dict[Ino, object] = {}
     for entity, record in fs.store.inodes.walk(view, b""):
         ino = Ino(unpack_u64(entity))
@@ -51,11 +51,11 @@ def test_one_file_of_many(tmp_path: Path) -> None:
             work.put(f"f{number}", b"x")
         saved = work.save()
         work.write("f7", 0, b"y")
-        work.fs.settle()
+        work.fs.flush()
         assert touched(work.store, saved, work.fs.head) == Touched({work.at("f7").ino}, set())
 
 
-def test_inodes_that_are_not_settled_yet(tmp_path: Path) -> None:
+def test_inodes_that_are_dirty(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("a", b"1")
         saved = work.save()
@@ -70,7 +70,7 @@ def test_bytes_changed_under_the_same_attributes(tmp_path: Path) -> None:
         saved = work.save()
         work.write("a", 0, b"2")
         work.change("a", mtime_ns=before.mtime_ns, ctime_ns=before.ctime_ns)
-        work.fs.settle()
+        work.fs.flush()
         assert touched(work.store, saved, work.fs.head).inodes == {before.ino}
 
 
@@ -91,7 +91,7 @@ def test_branches(tmp_path: Path) -> None:
         work.link("big", "second name")
         work.fs.setxattr(work.fs.head, work.at("d").ino, b"user.k", b"v")
         work.put("d/kept", b"other")
-        work.fs.settle()
+        work.fs.flush()
         views = (first, second, third, work.fs.head)
         for a in views:
             for b in views:

@@ -45,7 +45,7 @@ def checkpoint_paths(work: Edits, checkpoint: history.Checkpoint) -> set[str]:
 
 def changes(work: Edits) -> int:
     """How many records the head's epoch has written."""
-    work.fs.settle()
+    work.fs.flush()
     return sum(1 for _ in work.store.changes.walk(work.fs.head.epoch))
 
 
@@ -112,8 +112,8 @@ def test_freed_at_once(work: Edits) -> None:
     work.remove("cache")
     work.fs.commit()
     assert not any(True for _ in work.store.blocks.keys())
-    assert work.store.aside is not None
-    assert work.store.aside.inodes == 0
+    assert work.store.excluded is not None
+    assert work.store.excluded.inodes == 0
 
 
 def test_restores_leave_it_alone(work: Edits) -> None:
@@ -360,8 +360,8 @@ def test_patterns_that_come_later(work: Edits) -> None:
     assert get(work.fs, b"build/out") == b"2"
     excluded.apply(work.fs, ())
     assert checkpoint_paths(work, save(work)) == {"build", "build/out"}
-    assert work.store.aside is not None
-    assert work.store.aside.inodes == 0
+    assert work.store.excluded is not None
+    assert work.store.excluded.inodes == 0
 
 
 def test_what_comes_back_under_an_excluded_name_is_excluded(work: Edits) -> None:
@@ -414,8 +414,8 @@ def test_open_while_deleted_across_a_restore(work: Edits) -> None:
     history.restore(work.fs, first)
     assert bytes(work.fs.read(work.fs.head, ino, 0, 100)) == b"still there"
     work.fs.drop(ino)
-    assert work.store.aside is not None
-    assert work.store.aside.inodes == 0
+    assert work.store.excluded is not None
+    assert work.store.excluded.inodes == 0
 
 
 def test_deleting_checkpoints_does_not_touch_it(work: Edits) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import history
-from ckptfs.fs.exclusion import entries_aside
+from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import excluded, purge, resting
 from ckptfs.history.removal import delete
@@ -122,7 +122,7 @@ class Life:
             return
         point = self.chance.choice(points)
         self.say("restore", point.id)
-        before = self.aside()
+        before = self.excluded()
         goal = shown(self.work.fs, self.work.fs.view_of(point.epoch)).nodes
         history.restore(self.work.fs, point)
         self.compare(before, goal)
@@ -130,9 +130,9 @@ class Life:
     def undo(self) -> None:
         if history.undoable(self.work.store) is not None:
             self.say("undo")
-            before = sorted(map(repr, self.aside().values()))
+            before = sorted(map(repr, self.excluded().values()))
             Service(self.work.fs).undo()
-            assert set(before) <= set(map(repr, self.aside().values())), self.said
+            assert set(before) <= set(map(repr, self.excluded().values())), self.said
 
     def restore_paths(self) -> None:
         points = history.checkpoints(self.work.store)
@@ -140,12 +140,12 @@ class Life:
             return
         point, path = self.chance.choice(points), self.path().encode()
         self.say("restore", point.id, path)
-        before = self.aside()
+        before = self.excluded()
         touched = history.Touched(set(), set())
         try:
             history.restore_paths(self.work.fs, point, [path], touched_here=touched)
         finally:
-            after = self.aside()
+            after = self.excluded()
             assert {path: after.get(path) for path in before} == before, self.said
 
     def patterns(self) -> None:
@@ -208,7 +208,7 @@ class Life:
     def aside(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
-        fs.settle()
+        fs.flush()
         found = {
             path: node
             for path, node in self.tree().items()
@@ -217,7 +217,7 @@ class Life:
         tops = [
             excluded.path_of(fs, (directory, name))
             for directory in fs.exclusion.borders
-            for name, _ in entries_aside(fs, fs.store.aside, directory)  # type: ignore[arg-type]
+            for name, _ in excluded_entries(fs, fs.store.excluded, directory)  # type: ignore[arg-type]
         ]
         assert {p for p in found if not _above(p, set(found))} == set(tops)
         return found
@@ -225,7 +225,7 @@ class Life:
     def compare(self, before: dict[bytes, Node], goal: dict[bytes, Node]) -> None:
         """After a restore: each excluded file is there, with what it had; of the checkpoint all is
         there that nothing excluded hides."""
-        tree, after = self.tree(), self.aside()
+        tree, after = self.tree(), self.excluded()
         kept = sorted(repr(_timeless(node)) for node in before.values())
         left = [repr(_timeless(node)) for node in after.values()]
         for one in kept:

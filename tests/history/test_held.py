@@ -78,7 +78,7 @@ def test_of_a_file_that_was_changed_in_place_the_blocks_that_were(work: Edits) -
     work.write("file", 2 * BLOCK_SIZE, os.urandom(BLOCK_SIZE))
     found = sealed(work)
     work.write("file", 2 * BLOCK_SIZE, os.urandom(2 * BLOCK_SIZE))
-    work.fs.settle()
+    work.fs.flush()
     told = freed_bytes(work.store, found)
     assert nearly(told, BLOCK_SIZE) and nearly(told, freed_by(work, found))
 

@@ -37,7 +37,7 @@ def save(work: Edits) -> int:
 
 def delete(work: Edits, *ids: int) -> None:
     """Delete checkpoints; those that stay, and the head, must look as before."""
-    work.fs.settle()
+    work.fs.flush()
     kept = [c for c in checkpoints(work.store) if c.id not in ids]
     before = [shown(work.fs, work.fs.view_of(c.epoch)) for c in kept]
     head = shown(work.fs, work.fs.head)

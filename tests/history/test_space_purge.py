@@ -33,7 +33,7 @@ def trees(work: Edits) -> list[dict[bytes, Node]]:
 
 def purged(work: Edits, *paths: bytes, also: tuple[bytes, ...] = ()) -> purge.Purged:
     """Purge; only these paths may go, and no bytes of theirs may stay in the file."""
-    work.fs.settle()
+    work.fs.flush()
     before = trees(work)
     result = purge.purge(work.fs, paths)
     gone = (*paths, *also)

@@ -3,7 +3,7 @@
 Each operation must end alike, with the same errno or the same answer, and leave the same tree:
 types, modes, owners, link counts, sizes, bytes, devices, xattrs, which names are one inode,
 and which times changed. Half of the runs compare after every operation; the others only when told
-to, so that what the file system still gathers in memory meets further operations.
+to, so that partial blocks in memory meet further operations.
 
 Access by permission bits is the kernel's business, so the machine runs best as root.
 """
@@ -396,7 +396,7 @@ class PosixMachine(RuleBasedStateMachine):
         if self.theirs.kind(path) in (0, stat.S_IFREG, stat.S_IFDIR):
             self.both(operation[0], path, *operation[1:])
 
-    # -- open files: no name is looked up, so what is gathered for the file stays gathered --------
+    # -- open files: no name is looked up, so its partial blocks stay in memory ------------
 
     @rule(target=handles, path=FILES)
     def open_file(self, path: bytes) -> Any:
@@ -442,8 +442,8 @@ class PosixMachine(RuleBasedStateMachine):
             self.ours.fs.forget(ino)
 
     @rule()
-    def settle(self) -> None:
-        self.ours.fs.settle()
+    def flush(self) -> None:
+        self.ours.fs.flush()
 
     @rule()
     def commit(self) -> None:

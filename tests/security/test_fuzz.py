@@ -186,7 +186,7 @@ def _spoil_and_mend(data: st.DataObject) -> None:
         history.seal(fs, "manual", "", 0)
         compression.compress(fs)
         put(fs, b"new", b"y" * 3_000)
-        fs.settle()
+        fs.flush()
         for _ in range(data.draw(st.integers(1, 4))):
             table = data.draw(st.sampled_from(TABLES + PLAIN))
             raw = store._dbs[table.encode()]

@@ -167,7 +167,7 @@ def test_more_changed_inodes_than_wait_in_memory(life: Life) -> None:
     inos = [fs.mknod(fs.head, directory, b"%d" % n, 0o644, 0, 0).ino for n in range(5_000)]
     for ino in inos:
         fs.setattr(fs.head, ino, Attributes(mode=0o600))
-    assert len(fs.head.unsettled) <= 4_096
+    assert len(fs.head.dirty_inodes) <= 4_096
     fs = life.reopen()
     assert {inode.mode for _, inode in fs.entries(fs.head, directory)} == {stat.S_IFREG | 0o600}
     assert fs.head.inodes == 5_002

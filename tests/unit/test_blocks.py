@@ -73,7 +73,7 @@ def test_equal_files_share_their_blocks(fs: Filesystem) -> None:
     data = os.urandom(3 * BLOCK_SIZE)
     put(fs, b"a", data)
     put(fs, b"b", data)
-    fs.settle()
+    fs.flush()
     keys = list(fs.store.blocks.keys())
     assert len(keys) == 3 and {fs.store.blocks.uses(key) for key in keys} == {2}
     fs.unlink(fs.head, 1, b"a")
@@ -84,7 +84,7 @@ def test_equal_files_share_their_blocks(fs: Filesystem) -> None:
 
 def test_a_file_of_equal_blocks_takes_one(fs: Filesystem) -> None:
     put(fs, b"a", b"x" * (10 * BLOCK_SIZE))
-    fs.settle()
+    fs.flush()
     (key,) = fs.store.blocks.keys()
     assert fs.store.blocks.uses(key) == 10
     assert find(fs, fs.head, b"a").allocated == 10 * BLOCK_SIZE
@@ -100,7 +100,7 @@ def test_overwriting_frees_at_once(fs: Filesystem) -> None:
 def test_short_content_takes_no_block(fs: Filesystem) -> None:
     put(fs, b"a", b"x" * INLINE_MAX)
     put(fs, b"b", b"x" * (INLINE_MAX + 1))
-    fs.settle()
+    fs.flush()
     assert len(list(fs.store.blocks.keys())) == 1
 
 
@@ -141,7 +141,7 @@ def test_colliding_blocks_are_still_shared_and_freed(colliding: Filesystem) -> N
     wanted = {b"file %d" % n: b"%04d" % (n // 2) * 1_000 for n in range(160)}
     for name, data in wanted.items():
         put(fs, name, data)
-    fs.settle()
+    fs.flush()
     assert len(list(fs.store.blocks.keys())) == 80
     for n in range(0, 160, 3):
         fs.unlink(fs.head, 1, b"file %d" % n)
@@ -174,7 +174,7 @@ def test_a_digest_of_two_bits_holds_four_blocks_and_then_refuses(store: Store) -
 def test_a_write_that_finds_no_key_leaves_the_file_as_it_was(fs: Filesystem) -> None:
     digest = fs.store.blocks.digest
     ino = put(fs, b"a", b"a" * BLOCK_SIZE)
-    fs.settle()
+    fs.flush()
     fs.store.blocks.digest = lambda data, seed: next(iter(fs.store.blocks.keys()))
     with pytest.raises(OSError, match="share one digest"):
         fs.write(fs.head, ino, 0, b"b" * BLOCK_SIZE)

@@ -44,7 +44,7 @@ def test_a_file_has_its_attributes_and_content(fs: Filesystem, file: os.stat_res
     for size in (0, 1, INLINE_MAX, INLINE_MAX + 1, BLOCK_SIZE):
         name, data = b"%d" % size, os.urandom(size)
         made = fs.bulk.place(fs.head, ROOT_INO, name, file, data)
-        fs.bulk.settle()
+        fs.bulk.flush()
         found = fs.lookup(fs.head, ROOT_INO, name)
         assert found == made and found.mode == file.st_mode
         assert (found.size, found.atime_ns, found.mtime_ns, found.nlink) == (size, 11, 22, 1)
@@ -78,10 +78,10 @@ def test_a_commit_takes_what_waits_along(
     assert fs.head.inodes == 2 + MANY
 
 
-def test_what_is_kept_out_of_history_goes_aside(
+def test_what_is_kept_out_of_history_goes_to_the_excluded_epoch(
     fs: Filesystem, file: os.stat_result, directory: os.stat_result
 ) -> None:
-    fs.store.open_aside()
+    fs.store.open_excluded()
     fs.exclusion.set_patterns(["out", "*.o"])
     out = fs.bulk.place_directory(fs.head, ROOT_INO, b"out", directory).ino
     fs.bulk.place(fs.head, out, b"in it", file, b"x")

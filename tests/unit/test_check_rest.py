@@ -81,7 +81,7 @@ def test_a_record_at_rest_and_in_its_table(fs: Filesystem) -> None:
 
 def test_a_record_of_the_head_at_rest(fs: Filesystem) -> None:
     put(fs, b"a", b"new")
-    fs.settle()
+    fs.flush()
     key = fmt.inode_entity(find(fs, fs.head, b"a").ino) + fs.head.suffix
     record = fs.store.inodes.own(fs.head, key[:-4])
     assert record is not None

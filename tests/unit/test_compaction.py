@@ -49,7 +49,7 @@ def test_free_pages_go_back_and_the_bytes_with_them(tmp_path: Path) -> None:
 def test_compact_commits_what_was_written(tmp_path: Path) -> None:
     with new_filesystem(tmp_path / "store") as fs:
         put(fs, b"file", b"1" * 5000)
-        fs.settle()
+        fs.flush()
         fs.store.compact()
         fs.store.close(commit=False)
         fs.store = Store.open(tmp_path / "store")

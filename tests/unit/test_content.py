@@ -1,4 +1,4 @@
-"""The bytes of files: block borders, holes, cutting and growing, and what is still gathered."""
+"""The bytes of files: block borders, holes, cutting and growing, and partial blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.gathering import GATHERED_MAX
+from ckptfs.fs.partial import PARTIAL_MAX
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store import check
 from ckptfs.store.format import INLINE_MAX
@@ -108,7 +108,7 @@ def test_writing_backwards(fs: Filesystem) -> None:
 
 
 def test_two_ends_of_a_file_in_turn(fs: Filesystem) -> None:
-    """Each write is to another block than the one that is being gathered."""
+    """Each write is to another block than the partial one."""
     ino = put(fs, b"file")
     for n in range(20):
         fs.write(fs.head, ino, n, b"a")
@@ -251,7 +251,7 @@ def test_cutting_frees_blocks(fs: Filesystem) -> None:
     assert list(fs.store.blocks.keys()) == []
 
 
-# -- what is gathered ------------------------------------------------------------------------------
+# -- partial blocks --------------------------------------------------------------------------------
 
 Use = Callable[[Filesystem, Ino], object]
 
@@ -270,7 +270,7 @@ USES: dict[str, Use] = {
     "setxattr": lambda fs, ino: fs.setxattr(fs.head, ino, b"user.a", b""),
     "a block elsewhere": lambda fs, ino: fs.write(fs.head, ino, 5 * BLOCK_SIZE, PATTERN[:10]),
     "a whole block": lambda fs, ino: fs.write(fs.head, ino, BLOCK_SIZE, PATTERN[:BLOCK_SIZE]),
-    "settle": lambda fs, ino: fs.settle(),
+    "flush": lambda fs, ino: fs.flush(),
     "commit": lambda fs, ino: fs.commit(),
     "seal": lambda fs, ino: history.seal(fs, "manual", "", 0),
 }
@@ -281,20 +281,20 @@ def use(request: pytest.FixtureRequest) -> Use:
     return USES[request.param]
 
 
-def _gathering(fs: Filesystem, before: bytes) -> Ino:
+def _partial(fs: Filesystem, before: bytes) -> Ino:
     """A file with a short write in memory, on top of what was committed."""
     put(fs, b"other", b"other")
     ino = put(fs, b"file", before)
     fs.commit()
     fs.write(fs.head, ino, 3, b"gathered")
-    assert ino in fs.gathered
+    assert ino in fs.partial
     return ino
 
 
 @pytest.mark.parametrize("before", [b"", b"old" * 100, PATTERN[:BLOCK_SIZE]])
-def test_gathered_bytes_are_never_missed(life: Life, use: Use, before: bytes) -> None:
+def test_bytes_of_a_partial_block_are_never_missed(life: Life, use: Use, before: bytes) -> None:
     fs = life.fs
-    ino = _gathering(fs, before)
+    ino = _partial(fs, before)
     use(fs, ino)
     wanted = before[:3].ljust(3, b"\0") + b"gathered"
     assert whole(fs, ino)[:11] == wanted
@@ -305,8 +305,8 @@ def test_gathered_bytes_are_never_missed(life: Life, use: Use, before: bytes) ->
     assert whole(fs, ino)[11 : len(before)] == before[11:]
 
 
-def test_gathered_bytes_that_are_cut_off(fs: Filesystem) -> None:
-    ino = _gathering(fs, b"")
+def test_bytes_of_a_partial_block_that_are_cut_off(fs: Filesystem) -> None:
+    ino = _partial(fs, b"")
     truncate(fs, ino, 5)
     truncate(fs, ino, 20)
     assert whole(fs, ino) == b"\0\0\0ga" + bytes(15)
@@ -316,8 +316,8 @@ def test_gathered_bytes_that_are_cut_off(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_gathered_bytes_of_a_file_that_goes(fs: Filesystem, held: bool) -> None:
-    ino = _gathering(fs, b"old" * 1_000)
+def test_a_partial_block_goes_with_its_file(fs: Filesystem, held: bool) -> None:
+    ino = _partial(fs, b"old" * 1_000)
     if held:
         fs.hold(ino)
     fs.unlink(fs.head, ROOT_INO, b"file")
@@ -325,37 +325,37 @@ def test_gathered_bytes_of_a_file_that_goes(fs: Filesystem, held: bool) -> None:
         assert whole(fs, ino)[3:11] == b"gathered"
         fs.write(fs.head, ino, 0, b"again")
         fs.drop(ino)
-    assert ino not in fs.gathered
+    assert ino not in fs.partial
     fs.commit()
     assert list(fs.store.blocks.keys()) == []
 
 
-def test_gathered_bytes_of_a_file_that_is_replaced(fs: Filesystem) -> None:
-    ino = _gathering(fs, b"old")
+def test_a_partial_block_goes_with_a_file_that_is_replaced(fs: Filesystem) -> None:
+    ino = _partial(fs, b"old")
     fs.rename(fs.head, ROOT_INO, b"other", ROOT_INO, b"file")
-    assert ino not in fs.gathered
+    assert ino not in fs.partial
     assert get(fs, b"file") == b"other"
 
 
-def test_a_gathered_block_that_is_written_whole(fs: Filesystem) -> None:
-    ino = _gathering(fs, b"")
+def test_a_partial_block_that_is_written_whole(fs: Filesystem) -> None:
+    ino = _partial(fs, b"")
     fs.write(fs.head, ino, 0, PATTERN[:BLOCK_SIZE])
     assert whole(fs, ino) == PATTERN[:BLOCK_SIZE] and allocated(fs, ino) == BLOCK_SIZE
 
 
-def test_more_files_than_may_gather(fs: Filesystem) -> None:
-    many = GATHERED_MAX + 20
+def test_more_partial_blocks_than_the_buffer_holds(fs: Filesystem) -> None:
+    many = PARTIAL_MAX + 20
     inos = [put(fs, b"%d" % n) for n in range(many)]
     for turn in range(3):
         for n, ino in enumerate(inos):
             fs.write(fs.head, ino, turn * 2, b"%02d" % (n % 100))
-        assert len(fs.gathered) <= GATHERED_MAX
+        assert len(fs.partial) <= PARTIAL_MAX
     for n, ino in enumerate(inos):
         assert whole(fs, ino) == b"%02d" % (n % 100) * 3
 
 
 def test_a_checkpoint_does_not_see_what_is_written_after_it(fs: Filesystem) -> None:
-    ino = _gathering(fs, b"")
+    ino = _partial(fs, b"")
     checkpoint = history.seal(fs, "manual", "", 0)
     fs.write(fs.head, ino, 3, b"later on")
     view = fs.view_of(checkpoint.epoch)
@@ -366,7 +366,7 @@ def test_a_checkpoint_does_not_see_what_is_written_after_it(fs: Filesystem) -> N
 
 def test_reading_a_block_that_is_missing_is_an_error_and_no_zeros(fs: Filesystem) -> None:
     ino = put(fs, b"file", PATTERN[:BLOCK_SIZE])
-    fs.settle()
+    fs.flush()
     (key,) = fs.store.blocks.keys()
     record = fs.store.blocks._blocks.get(key)
     fs.store.blocks._blocks.delete(key)

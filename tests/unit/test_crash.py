@@ -60,7 +60,7 @@ def test_what_was_not_committed_never_was(path: Path) -> None:
         fs.setxattr(head, 1, b"user.a", b"value")
         history.seal(fs, "manual", "lost", 0)
         put(fs, b"later", b"data")
-        fs.settle()
+        fs.flush()
 
     in_child(work)
     store = Store.open(path)

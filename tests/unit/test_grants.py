@@ -158,7 +158,7 @@ def test_only_who_goes_on_is_granted_anything(fresh: Fresh, guard: Watched) -> N
 
 
 def test_nothing_is_granted_while_names_are_judged(fs: Filesystem, fresh: Fresh) -> None:
-    fs.store.open_aside()
+    fs.store.open_excluded()
     assert fresh.grant(PID) is None
 
 
@@ -242,7 +242,7 @@ def test_so_it_is_while_names_are_judged_or_something_is_in_limbo(
     assert not certain(fresh, stream)
     fs.limbo.clear()
     assert certain(fresh, stream)
-    fs.store.open_aside()
+    fs.store.open_excluded()
     assert not certain(fresh, stream)
 
 

@@ -647,7 +647,7 @@ def test_few_bytes_that_make_a_whole_block_are_not_counted_out(life: Life) -> No
     ino = put(fs, b"sparse")
     for number in range(SMALL, SMALL + 50):
         fs.write(fs.head, ino, (number + 1) * BLOCK_SIZE - 8, b"%8d" % number)
-    fs.settle()
+    fs.flush()
     assert len(slots(fs.store)) == 50
     assert fs.store.dirty_bytes > 0
 

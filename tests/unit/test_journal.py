@@ -176,7 +176,7 @@ def test_a_sync_after_a_failed_commit_is_refused(memory: Path) -> None:
     fs = Filesystem(Store.create(memory / "store"), Ticks())
     synced(fs, b"a", b"b")
     put(fs, b"c", b"c")
-    fs.settle()
+    fs.flush()
     fs.store.fail()
     with pytest.raises(errors.StoreUnwritten):
         fs.sync()
@@ -280,7 +280,7 @@ def test_a_block_that_others_have_is_told_by_as_well(life: Life) -> None:
 
 
 def key_of_the_only_block(fs: Filesystem) -> bytes:
-    fs.settle()
+    fs.flush()
     (key,) = fs.store.blocks.keys()
     return key
 
@@ -660,7 +660,7 @@ class Work:
 
     def look(self) -> None:
         """Which puts what waits into the transaction, in the middle of everything."""
-        self.fs.settle()
+        self.fs.flush()
 
     def remove(self) -> None:
         if name := self.some():

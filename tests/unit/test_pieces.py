@@ -12,7 +12,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.gathering import GATHERED_MAX
+from ckptfs.fs.partial import PARTIAL_MAX
 from ckptfs.history import excluded
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check, repair
@@ -46,7 +46,7 @@ def test_the_block_is_stored_once_however_often_it_is_synced(life: Life) -> None
     for number in range(50):
         write(fs, ino, 100 * number, b"%03d" % number)
     assert fs.store.blockmap.changed == before
-    fs.settle()
+    fs.flush()
     assert fs.store.blockmap.changed == before + 1
 
 
@@ -69,17 +69,17 @@ def cut_to_nothing(fs: Filesystem, ino: Ino) -> None:
 
 def crowd_out(fs: Filesystem, ino: Ino) -> None:
     other = put(fs, b"other")
-    for number in range(GATHERED_MAX + 5):
+    for number in range(PARTIAL_MAX + 5):
         fs.write(fs.head, other, number * BLOCK_SIZE + 7, b"x")
-    assert ino not in fs.gathered
+    assert ino not in fs.partial
 
 
-def settle(fs: Filesystem, ino: Ino) -> None:
-    fs.settle()
+def flush(fs: Filesystem, ino: Ino) -> None:
+    fs.flush()
 
 
 def go_on(fs: Filesystem, ino: Ino) -> None:
-    fs.settle()
+    fs.flush()
     fs.write(fs.head, ino, 50, b"on top of it")
 
 
@@ -87,7 +87,7 @@ def nothing(fs: Filesystem, ino: Ino) -> None:
     """The pieces are all there is."""
 
 
-USES = [over_it, cut, cut_to_nothing, crowd_out, settle, go_on, nothing]
+USES = [over_it, cut, cut_to_nothing, crowd_out, flush, go_on, nothing]
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 30_000, 3 * BLOCK_SIZE])
@@ -231,7 +231,7 @@ def test_a_crash_while_they_are_put_into_blocks_loses_nothing(life: Life) -> Non
     assert get(life.fs, b"file") == wanted
 
 
-def test_gathered_bytes_are_read_without_being_stored(life: Life) -> None:
+def test_a_partial_block_is_read_without_being_stored(life: Life) -> None:
     fs = life.fs
     ino = journalling(fs)
     data = bytearray(get(fs, b"file"))

@@ -70,7 +70,7 @@ def test_a_hole_behind_the_end_changes_no_size_unless_it_is_to(fs: Filesystem) -
     assert whole(fs, ino) == b"da" + bytes(8)
 
 
-def test_a_hole_in_what_is_still_gathered(fs: Filesystem) -> None:
+def test_a_hole_in_a_partial_block(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"")
     fs.write(fs.head, ino, 10, b"gathered")
     fs.punch(fs.head, ino, 12, 2)
@@ -228,7 +228,7 @@ def test_a_file_that_is_all_hole(fs: Filesystem) -> None:
     assert allocated(fs, target) == 0
 
 
-def test_a_copy_of_what_is_still_gathered_into_what_is(fs: Filesystem) -> None:
+def test_a_copy_of_a_partial_block_into_a_partial_block(fs: Filesystem) -> None:
     source, target = put(fs, b"one", b""), put(fs, b"other", b"")
     fs.write(fs.head, source, 0, b"gathered")
     fs.write(fs.head, target, 3, b"too")

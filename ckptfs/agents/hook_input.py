@@ -1,17 +1,27 @@
-"""What agents call the same things: the fields of their hook input, and whose input it is.
+"""The JSON object that an agent sends to its hook: reading it, its fields, which agent sent it.
 
-One table names every spelling; a dot leads into an object, a number into a list. Whatever comes is
-other people's text: it is cut, and nothing in it can act on a terminal. A hook call imports this,
-so it imports nothing that is not loaded anyway.
+A small input is parsed as usual. A large one, such as a tool's input that holds a whole file, is
+read in bounded memory by `ckptfs.agents.large_input`.
+
+Agents spell the same field differently. One table names every spelling; a dot leads into an object,
+a number into a list. The text is other people's: it is cut, and nothing in it can act on a
+terminal. Every hook call imports this module, so it imports only what is loaded anyway.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 
 JsonObject = dict[str, object]
+Read = Callable[[int], bytes]
 
-#: The agents that a hook is known to be called by (`ckptfs.hook.agents` has their settings).
+#: The largest input, in bytes, that is parsed as a whole.
+WHOLE_MAX = 1 << 20
+_CHUNK = 1 << 18
+
+#: The agents that a hook is known to be called by (`ckptfs.agents.table` has their settings).
 NAMES = frozenset(
     {
         *("claude", "codex", "gemini", "opencode", "cursor", "copilot", "antigravity", "qwen"),
@@ -83,6 +93,39 @@ _FOLDERS = {
 }
 
 FACT_MAX = 1000
+
+
+def read_object(read: Read, *, optional: bool = False) -> JsonObject:
+    """Read one JSON object to the end of the input. Raises ValueError if that is not what it is;
+    no input at all is an empty object if it is ``optional``."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= WHOLE_MAX:
+        part = read(_CHUNK)
+        if not part:
+            return _parsed(b"".join(parts), optional)
+        parts.append(part)
+        size += len(part)
+    from ckptfs.agents import large_input  # late: few inputs are that large
+
+    return large_input.skim(read, b"".join(parts))
+
+
+def _parsed(text: bytes, optional: bool) -> JsonObject:
+    if not text.strip():
+        if optional:
+            return {}
+        raise ValueError("there is nothing on standard input")
+    try:
+        record = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(record, dict):
+        raise ValueError("it is not an object")
+    return record
+
+
+# -- fields ----------------------------------------------------------------------------------------
 
 
 def get(record: object, path: str) -> object:

@@ -1,8 +1,8 @@
-"""The blocks that short writes are filling: they are not in the transaction yet.
+"""The partial-block buffer: blocks of which a part was written, not in the transaction yet.
 
-A program that writes a few bytes here and there writes to the same blocks again and again. Each is
-put together here, and goes into the transaction once. What a sync must make durable until then are
-the pieces that were written (`Gathered.untold`); where they go is others' business.
+A program that writes a few bytes here and there writes to the same blocks again and again. Each
+block is completed here and goes into the transaction once. A sync until then logs the fragments
+that were written (`PartialBlock.unlogged`) to the journal.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from ckptfs.store import View
     from ckptfs.store.pieces import Pieces
 
-#: How many blocks may wait at once.
-GATHERED_MAX = 256
+#: How many blocks the buffer holds at most.
+PARTIAL_MAX = 256
 
 _ZEROS = bytes(BLOCK_SIZE)
 #: What begins behind its end.
 _NOWHERE = BLOCK_SIZE, 0
 
 
-class Gathered:
+class PartialBlock:
     """One block of a file. ``inode`` names the content that it is of, in the view in which it is
     written, and is otherwise as it was."""
 
@@ -36,9 +36,9 @@ class Gathered:
         "_stop",
         "data",
         "inode",
+        "logged",
         "number",
-        "told",
-        "untold",
+        "unlogged",
         "view",
     )
 
@@ -52,9 +52,9 @@ class Gathered:
         self._start, self._stop = _NOWHERE
         self._length = len(data)
         #: Between which places the data are others than at the last sync, and how many pieces
-        #: syncs have told.
-        self.untold = _NOWHERE
-        self.told = 0
+        #: syncs have logged.
+        self.unlogged = _NOWHERE
+        self.logged = 0
 
     @property
     def is_changed(self) -> bool:
@@ -83,23 +83,23 @@ class Gathered:
             self._start = start
         if stop > self._stop:
             self._stop = stop
-        self.untold = min(self.untold[0], start), max(self.untold[1], stop)
+        self.unlogged = min(self.unlogged[0], start), max(self.unlogged[1], stop)
         return len(data) - end
 
 
-class Gathering:
+class PartialBlocks:
     """All that are being filled, by file and number.
 
     Invariant: nobody looks at a file's block map without a look here (`content.read`) or
-    `content.settle`, and no commit happens before `content.settle_all`.
+    `content.flush`, and no commit happens before `content.flush_all`.
     """
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
-        self._files: dict[Ino, dict[int, Gathered]] = {}
+        self._files: dict[Ino, dict[int, PartialBlock]] = {}
         self._count = 0
         #: Those of which the journal does not have everything.
-        self._untold: dict[Gathered, None] = {}
+        self._unlogged: dict[PartialBlock, None] = {}
 
     def __contains__(self, ino: Ino) -> bool:
         return ino in self._files
@@ -108,36 +108,36 @@ class Gathering:
         return self._count
 
     def is_full(self) -> bool:
-        return self._count >= GATHERED_MAX
+        return self._count >= PARTIAL_MAX
 
-    def get(self, ino: Ino, number: int) -> Gathered | None:
+    def get(self, ino: Ino, number: int) -> PartialBlock | None:
         blocks = self._files.get(ino)
         return blocks.get(number) if blocks else None
 
-    def of(self, ino: Ino) -> list[Gathered]:
+    def of(self, ino: Ino) -> list[PartialBlock]:
         """All of a file."""
         return list(self._files.get(ino, {}).values())
 
-    def oldest(self) -> Gathered | None:
+    def oldest(self) -> PartialBlock | None:
         """The first block of the file that has been here for longest."""
         for blocks in self._files.values():
             return next(iter(blocks.values()))
         return None
 
-    def untold_in(self, view: View) -> list[Gathered]:
+    def unlogged_in(self, view: View) -> list[PartialBlock]:
         """Those of a view of which the journal does not have everything."""
-        return [block for block in self._untold if block.view is view]
+        return [block for block in self._unlogged if block.view is view]
 
-    def add(self, block: Gathered) -> None:
+    def add(self, block: PartialBlock) -> None:
         self._files.setdefault(block.inode.ino, {})[block.number] = block
         self._count += 1
 
-    def put(self, block: Gathered, start: int, piece: memoryview) -> int:
+    def put(self, block: PartialBlock, start: int, piece: memoryview) -> int:
         """Write a piece; return by how much the block grew."""
-        self._untold[block] = None
+        self._unlogged[block] = None
         return block.put(start, piece)
 
-    def drop(self, block: Gathered) -> None:
+    def drop(self, block: PartialBlock) -> None:
         """It is in the transaction, or nobody wants it any more."""
         inode = block.inode
         blocks = self._files[inode.ino]
@@ -145,14 +145,14 @@ class Gathering:
         if not blocks:
             del self._files[inode.ino]
         self._count -= 1
-        self._untold.pop(block, None)
-        self._pieces.withdraw(inode, block.number, block.told)
+        self._unlogged.pop(block, None)
+        self._pieces.withdraw(inode, block.number, block.logged)
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Have the journal note what was written since the last time."""
-        for block in self._untold:
-            start, stop = block.untold
-            self._pieces.tell(block.inode, block.number, block.told, start, block.data[start:stop])
-            block.told += 1
-            block.untold = _NOWHERE
-        self._untold.clear()
+        for block in self._unlogged:
+            start, stop = block.unlogged
+            self._pieces.log(block.inode, block.number, block.logged, start, block.data[start:stop])
+            block.logged += 1
+            block.unlogged = _NOWHERE
+        self._unlogged.clear()

@@ -1,7 +1,8 @@
-"""The tools, each a few lines over the API. Whether one changes anything stands in its annotations.
+"""The workspace as tools of the Model Context Protocol. Needs the extra `ckptfs[mcp]`.
 
-Tools run in threads; the API may be called from several at once. Errors of ckptfs become errors of
-the tool, in the same words, for the model to read.
+Each tool is a few lines over the API; its annotations say whether it changes anything. Tools run in
+threads, and several may call the API at once. An error of ckptfs becomes an error of the tool, in
+the same words, for the model to read.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictInt, ValidationError
 
 from ckptfs import __version__
-from ckptfs.api import CheckpointService
-from ckptfs.config import Workspace
-from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
-from ckptfs.mcp import results, tool
-from ckptfs.mcp.results import (
+from ckptfs.agents import mcp_results as results
+from ckptfs.agents.mcp_results import (
     TEXT_MAX,
     CheckpointDetails,
     CheckpointInfo,
@@ -31,6 +31,9 @@ from ckptfs.mcp.results import (
     Restore,
     Status,
 )
+from ckptfs.api import CheckpointService
+from ckptfs.config import Workspace
+from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
 
 _INSTRUCTIONS = """\
 Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
@@ -86,7 +89,7 @@ def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[A
         instructions=_INSTRUCTIONS.format(path=workspace.path),
         log_level="WARNING",
         tools=[
-            tool.make(_telling(function), inspect.cleandoc(function.__doc__ or ""), hints)
+            _make_tool(_telling(function), inspect.cleandoc(function.__doc__ or ""), hints)
             for function, hints in known
             if hints is _LOOKS or not read_only
         ],
@@ -202,3 +205,64 @@ class Tools:
         checkpoint."""
         changed = self._service.diff()
         return results.status(self._service.status(), len(changed.changes))
+
+
+# -- exact arguments -------------------------------------------------------------------------------
+
+#: How much of a wrong value is quoted.
+_SHOWN = 60
+
+
+class ExactTool(Tool):
+    """A tool that refuses arguments it does not name, and says so in plain words.
+
+    The SDK's own tool ignores them. An unknown argument is a mistake of the model's, and acting
+    without it is worse than not acting: a restore of one path without that path is a restore of
+    everything.
+    """
+
+    async def run(
+        self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
+    ) -> Any:
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            raise ToolError(self._refusal(error)) from error
+        return await super().run(arguments, context, convert_result)
+
+    def _refusal(self, error: ValidationError) -> str:
+        names = ", ".join(self.fn_metadata.arg_model.model_fields) or "none"
+        found = dict.fromkeys(_reason(dict(item)) for item in error.errors())
+        return (
+            f"Cannot call {self.name}: {'; '.join(found)}. Nothing was changed. It takes: {names}."
+        )
+
+
+def _make_tool(
+    function: Callable[..., Any], description: str, annotations: ToolAnnotations
+) -> ExactTool:
+    made = ExactTool.from_function(
+        function, description=description, annotations=annotations, structured_output=True
+    )
+    assert isinstance(made, ExactTool)
+    model = made.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    made.parameters = model.model_json_schema(by_alias=True)
+    return made
+
+
+def _reason(item: dict[str, Any]) -> str:
+    """One thing that is wrong; of a union's branches each says its own."""
+    name = str(item["loc"][0]) if item["loc"] else "it"
+    if item["type"] == "extra_forbidden":
+        return f"there is no argument {name!r}"
+    if item["type"] == "missing":
+        return f"the argument {name!r} is missing"
+    words = str(item["msg"]).removeprefix("Value error, ")
+    return f"{name} is {_shown(item['input'])}: {words[:1].lower()}{words[1:]}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

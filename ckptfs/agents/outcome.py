@@ -10,10 +10,10 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from ckptfs.hook import fields
+from ckptfs.agents import hook_input
 
 if TYPE_CHECKING:
-    from ckptfs.hook.events import Event
+    from ckptfs.agents.events import Event
 
 OK, FAILED, INTERRUPTED = "ok", "failed", "interrupted"
 
@@ -43,7 +43,7 @@ _TELL_NOTHING = frozenset({"codex", "windsurf"})
 def results_of(event: Event) -> list[dict[str, str]]:
     """How the tools of an event ended, as the daemon is told; nothing that is not known."""
     if event.kind == "batch":
-        calls = fields.get(event.record, "tool_calls")
+        calls = hook_input.get(event.record, "tool_calls")
         items = (
             [item for item in calls if isinstance(item, dict)] if isinstance(calls, list) else []
         )
@@ -52,14 +52,14 @@ def results_of(event: Event) -> list[dict[str, str]]:
     return [told] if told else []
 
 
-def _told(event: Event, record: fields.JsonObject, result: str) -> dict[str, str] | None:
+def _told(event: Event, record: hook_input.JsonObject, result: str) -> dict[str, str] | None:
     if not result:
         return None
-    tool = fields.clean(event.tool[: fields.FACT_MAX]) if record is event.record else ""
+    tool = hook_input.clean(event.tool[: hook_input.FACT_MAX]) if record is event.record else ""
     return {
-        "session": fields.fact(event.record, "session"),
-        "tool": tool or fields.fact(record, "tool"),
-        "tool_use_id": fields.fact(record, "tool_use_id"),
+        "session": hook_input.fact(event.record, "session"),
+        "tool": tool or hook_input.fact(record, "tool"),
+        "tool_use_id": hook_input.fact(record, "tool_use_id"),
         "result": result,
     }
 
@@ -70,22 +70,22 @@ def result_of(event: Event) -> str:
     if event.kind == "failed":
         if record.get("is_interrupt") is True:
             return INTERRUPTED
-        return _failure(fields.text(record, "error"))
+        return _failure(hook_input.text(record, "error"))
     found = _found(record)
     if found or event.agent in _TELL_NOTHING:
         return found
-    error = fields.text(record, "error")
+    error = hook_input.text(record, "error")
     return _failure(error) if error else OK
 
 
-def _of_call(call: fields.JsonObject) -> str:
+def _of_call(call: hook_input.JsonObject) -> str:
     """Of one in a batch, which says less of each: the answer may be the words of an error."""
     answer = call.get("tool_response")
     failed = _failure(answer) if isinstance(answer, str) else FAILED
     return _in_object(call) or (failed if failed != FAILED else _found(call))
 
 
-def _found(record: fields.JsonObject) -> str:
+def _found(record: hook_input.JsonObject) -> str:
     for name in _ANSWERS:
         if (answer := record.get(name)) is not None and (found := _in(answer)):
             return found
@@ -98,7 +98,7 @@ def _in(answer: object) -> str:
         return _in_object(answer) or (_in_words(words) if isinstance(words, str) else "")
     if isinstance(answer, str):
         return _in_json(answer) if answer.startswith("{") else _in_words(answer)
-    words = fields.get(answer, "0.text")  # content as MCP has it
+    words = hook_input.get(answer, "0.text")  # content as MCP has it
     return _in_words(words) if isinstance(words, str) else ""
 
 
@@ -110,7 +110,7 @@ def _in_json(words: str) -> str:
     return _in_object(answer) if isinstance(answer, dict) else ""
 
 
-def _in_object(answer: fields.JsonObject) -> str:
+def _in_object(answer: hook_input.JsonObject) -> str:
     for name in _CODES:
         code = answer.get(name)
         if isinstance(code, int) and not isinstance(code, bool):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 
-from ckptfs.hook import fields
-from ckptfs.hook.fields import JsonObject, clean, cut, fact, text
+from ckptfs.agents import hook_input
+from ckptfs.agents.hook_input import JsonObject, clean, cut, fact, text
 
 Request = tuple[str, dict[str, object]]
 
@@ -142,7 +142,7 @@ class Event:
         self.record = record
         self.name = text(record, "event") or named
         self.key = key_of(self.name)
-        self.agent = fields.agent_of(record, hint)
+        self.agent = hook_input.agent_of(record, hint)
 
     @property
     def kind(self) -> str:
@@ -172,7 +172,7 @@ def requests_for(event: Event, workspace: str) -> list[Request]:
 
 def _may_write(event: Event) -> bool:
     tool = event.tool.lower()
-    if fields.get(event.record, "tool_info.mcp_server_name") == "ckptfs" or _is_own(tool):
+    if hook_input.get(event.record, "tool_info.mcp_server_name") == "ckptfs" or _is_own(tool):
         return False
     if event.agent == "goose":  # <extension>__<tool>
         tool = tool.rpartition("__")[2]
@@ -197,7 +197,7 @@ def _mark(event: Event, message: str, *, weak: bool, ran: str = "", **more: str)
     metadata = {**_metadata(event), **more}
     return "mark", {
         "kind": "hook",
-        "message": clean(message)[: fields.FACT_MAX],
+        "message": clean(message)[: hook_input.FACT_MAX],
         "ran": ran,
         "metadata": metadata,
         "weak": weak,
@@ -231,8 +231,8 @@ def _session(event: Event, workspace: str) -> list[Request]:
 
 def given(record: JsonObject) -> JsonObject:
     """What the tool is given; the input itself where it stands there."""
-    for path in fields.INPUTS:
-        value = fields.get(record, path)
+    for path in hook_input.INPUTS:
+        value = hook_input.get(record, path)
         if isinstance(value, str) and value.startswith("{"):
             value = _parsed(value)
         if isinstance(value, dict):
@@ -258,11 +258,11 @@ def _subject(given: JsonObject, workspace: str) -> tuple[str, str]:
     """What a tool is about: files, or a command."""
     for key in _FILES:
         if path := given.get(key):
-            return clean(_within(str(path)[: 4 * fields.FACT_MAX], workspace)), ""
+            return clean(_within(str(path)[: 4 * hook_input.FACT_MAX], workspace)), ""
     for key in _COMMANDS:
         if command := given.get(key):
             words = _typed(command)
-            patched = _patched(words[: fields.FACT_MAX * 64]) if "*** " in words else []
+            patched = _patched(words[: hook_input.FACT_MAX * 64]) if "*** " in words else []
             return (clean(", ".join(patched)), "") if patched else ("", words[:_COMMAND_MAX])
     return "", ""
 
@@ -290,10 +290,10 @@ def _metadata(event: Event) -> dict[str, str]:
     record = event.record
     found = {
         "agent": event.agent,
-        "event": clean(event.name[: fields.FACT_MAX]),
+        "event": clean(event.name[: hook_input.FACT_MAX]),
         "session": fact(record, "session"),
         "turn": fact(record, "turn"),
-        "tool": clean(event.tool[: fields.FACT_MAX]),
+        "tool": clean(event.tool[: hook_input.FACT_MAX]),
         "tool_use_id": fact(record, "tool_use_id"),
         "subagent": fact(record, "subagent") if text(record, "subagent_id") else "",
         **_transcript(text(record, "transcript")),
@@ -305,7 +305,7 @@ def _transcript(path: str) -> dict[str, str]:
     """Where the conversation is written down, and how far it had come."""
     if not path:
         return {}
-    shown = clean(path)[: fields.FACT_MAX]
+    shown = clean(path)[: hook_input.FACT_MAX]
     try:
         length = os.stat(os.path.expanduser(path)).st_size
     except (OSError, ValueError):
@@ -317,7 +317,7 @@ def _transcript(path: str) -> dict[str, str]:
 
 
 def _after(event: Event, workspace: str) -> list[Request]:
-    from ckptfs.hook import outcome  # late: a call before a tool does not need it
+    from ckptfs.agents import outcome  # late: a call before a tool does not need it
 
     results = outcome.results_of(event)
     return [("result", {"results": results})] if results else []

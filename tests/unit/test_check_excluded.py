@@ -49,16 +49,16 @@ def _border_miscounted(fs: Filesystem, store: Store) -> None:
 
 
 def _entry_to_history(fs: Filesystem, store: Store) -> None:
-    assert store.aside is not None
+    assert store.excluded is not None
     plain = fs.lookup(fs.head, Ino(1), b"plain").ino
-    store.dirents.put(store.aside, dirent_entity(Ino(1), b"b.log"), pack_u64(plain))
+    store.dirents.put(store.excluded, dirent_entity(Ino(1), b"b.log"), pack_u64(plain))
 
 
 def _inode_on_both_sides(fs: Filesystem, store: Store) -> None:
-    assert store.aside is not None
+    assert store.excluded is not None
     plain = inode_entity(fs.lookup(fs.head, Ino(1), b"plain").ino)
-    store.inodes.put(store.aside, plain, store.inodes.get(fs.head.bare, plain) or b"")
-    store.aside.inodes += 1
+    store.inodes.put(store.excluded, plain, store.inodes.get(fs.head.bare, plain) or b"")
+    store.excluded.inodes += 1
 
 
 def _name_on_both_sides(fs: Filesystem, store: Store) -> None:
@@ -68,8 +68,8 @@ def _name_on_both_sides(fs: Filesystem, store: Store) -> None:
 
 
 def _miscounted(fs: Filesystem, store: Store) -> None:
-    assert store.aside is not None
-    store.aside.inodes += 1
+    assert store.excluded is not None
+    store.excluded.inodes += 1
 
 
 def _author_of_lost_epoch(fs: Filesystem, store: Store) -> None:
@@ -81,12 +81,12 @@ def _author_that_is_nobody(fs: Filesystem, store: Store) -> None:
 
 
 DAMAGE = [
-    (_border_unknown, "aside"),
-    (_border_of_nothing, "aside"),
+    (_border_unknown, "excluded"),
+    (_border_of_nothing, "excluded"),
     (_border_miscounted, "nlink"),
-    (_entry_to_history, "aside"),
-    (_inode_on_both_sides, "aside"),
-    (_name_on_both_sides, "aside"),
+    (_entry_to_history, "excluded"),
+    (_inode_on_both_sides, "excluded"),
+    (_name_on_both_sides, "excluded"),
     (_miscounted, "inodes"),
     (_author_of_lost_epoch, "authors"),
     (_author_that_is_nobody, "authors"),

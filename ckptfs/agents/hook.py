@@ -29,10 +29,10 @@ def call(agent: str = "", event: str = "") -> NoReturn:
     global _nothing
     _thread.start_new_thread(_give_up, (time.monotonic() + DEADLINE,))
     try:
-        from ckptfs.hook import calling
+        from ckptfs.agents import hook_call
 
-        _nothing = calling.nothing(agent, event)
-        _say(*calling.answer(lambda size: os.read(0, size), agent, event))
+        _nothing = hook_call.nothing(agent, event)
+        _say(*hook_call.answer(lambda size: os.read(0, size), agent, event))
     except BaseException as error:  # noqa: BLE001 - an edge: the agent goes on
         _say(_nothing, f"failed: {type(error).__name__}: {error}. No checkpoint was taken.")
     os._exit(0)

@@ -14,7 +14,7 @@ import os
 import time
 
 from ckptfs import locating, unixsocket
-from ckptfs.hook import events, fields, reading
+from ckptfs.agents import events, hook_input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,16 +50,16 @@ def nothing(agent: str, event: str) -> bytes:
     return _NOTHING.get(agent, b"{}")
 
 
-def answer(read: reading.Read, agent: str = "", event: str = "") -> tuple[bytes, str]:
+def answer(read: hook_input.Read, agent: str = "", event: str = "") -> tuple[bytes, str]:
     """Do what one call asks for. Returns what the agent is answered and a warning, or "".
 
     ``agent`` and ``event`` are what the hook's command says, for input that does not. Raises
     nothing that is to be expected: an agent goes on whatever happens.
     """
     try:
-        record = reading.read_object(read, optional=bool(event))
+        record = hook_input.read_object(read, optional=bool(event))
     except (ValueError, OSError) as error:
-        reason = fields.clean(str(error))
+        reason = hook_input.clean(str(error))
         warning = f"cannot read the hook's input: {reason}. No checkpoint was taken."
         return nothing(agent, event), warning
     found = events.Event(record, agent, event)
@@ -72,7 +72,7 @@ def answer(read: reading.Read, agent: str = "", event: str = "") -> tuple[bytes,
 
 def _note_call(agent: str) -> None:
     """Leave a note that this agent called, for `ckptfs hook status`: the time of an empty file."""
-    if agent not in fields.NAMES:
+    if agent not in hook_input.NAMES:
         return
     path = locating.hook_note(agent)
     try:
@@ -102,8 +102,8 @@ def _perform(event: events.Event) -> str:
         path, store = found
         connection = _reach(path, store)
         if connection is None:
-            shown = fields.clean(path)
-            failed = fields.clean(locating.failure_of(store)) if store else ""
+            shown = hook_input.clean(path)
+            failed = hook_input.clean(locating.failure_of(store)) if store else ""
             why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
             mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
             return mount if kind not in events.FAILED or failed else ""
@@ -111,7 +111,7 @@ def _perform(event: events.Event) -> str:
     except events.Unknown as error:
         return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."
     except NoAnswer as error:
-        return f"{deed}: {fields.clean(str(error))}"
+        return f"{deed}: {hook_input.clean(str(error))}"
     except OSError as error:
         reason = (error.strerror or str(error) or "it does not answer").lower()
         return f"{deed}: the daemon cannot be reached ({reason})."
@@ -121,11 +121,11 @@ def _perform(event: events.Event) -> str:
 def _workspace(event: events.Event) -> tuple[str, str] | str:
     """The workspace that the event is about, and its store, which is empty if only the mount is
     seen; or why there is none."""
-    where = fields.directory(event.record)
+    where = hook_input.directory(event.record)
     found = _find(where)
     if found is None and (file := events.file_of(event.record)):
         found = _find(os.path.dirname(file))
-    return found or _mounted(where) or f"{fields.clean(where)} is in no workspace"
+    return found or _mounted(where) or f"{hook_input.clean(where)} is in no workspace"
 
 
 def _mounted(where: str) -> tuple[str, str] | None:

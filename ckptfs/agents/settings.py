@@ -1,20 +1,21 @@
-"""Putting the hook into an agent's settings and taking it out: from one text to another.
+"""The hook in an agent's settings, and the plugin folder: texts made from texts.
 
-What is there already stays, comments included; to install twice is to install once; and to
-uninstall leaves what others put there. Reads and writes no file.
+Installing keeps everything that is there, comments included, and installing twice is installing
+once. Uninstalling leaves what others put there. Reads and writes no settings file.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from ckptfs.agents import jsonc
+from ckptfs.agents.jsonc import Value
+from ckptfs.agents.table import AGENTS, Agent, Item, Keys, caller_of, command_of, commands_in
 from ckptfs.errors import AgentSettingsInvalid
-from ckptfs.hook import jsonc
-from ckptfs.hook.agents import Agent, Item, Keys, caller_of, command_of, commands_in
-from ckptfs.hook.jsonc import Value
 
 _BEGIN = "# >>> ckptfs hook: `ckptfs hook uninstall codex` removes this"
 _END = "# <<< ckptfs hook"
@@ -322,3 +323,75 @@ def _is_own(path: Path, text: str) -> bool:
     if path.suffix != ".json":
         return text.startswith((PLUGIN_MARK, SCRIPT_MARK))
     return bool(_json(path, text).plain.get("name") == "ckptfs")
+
+
+# -- the plugin folder -----------------------------------------------------------------------------
+#
+# Claude Code and Codex both load it, from a folder that is its own marketplace: hooks, the MCP
+# server and a skill.
+
+PLUGIN_NAME = "ckptfs"
+_ABOUT = "Checkpoints of the workspace before each tool that may write, and tools to look back."
+_OWNER = {"name": "the ckptfs authors"}
+
+#: Claude's events; what Codex does not have it passes over. The tools of both.
+_PLUGIN_TOOLS = "^(Bash|PowerShell|Monitor|Edit|MultiEdit|Write|NotebookEdit|apply_patch|mcp__.*)$"
+
+_README = f"""\
+# {PLUGIN_NAME}
+
+{_ABOUT}
+
+It works in a directory that was mounted with `ckptfs mount DIR`; elsewhere it does nothing. The
+hooks take a checkpoint before each tool that may write and note how the tool ended, the MCP server
+gives the model tools to compare and restore, and the skill tells it when to use them. Made by
+`ckptfs hook plugin DIR`: run that again after an upgrade of ckptfs.
+"""
+
+
+def plugin_files(program: list[str], version: str) -> dict[str, str]:
+    """By their names in the folder, what is in the plugin's files. ``program`` calls ckptfs."""
+    manifest = {
+        "name": PLUGIN_NAME,
+        "version": version,
+        "description": _ABOUT,
+        "author": _OWNER,
+        "license": "MIT",
+        "keywords": ["checkpoint", "undo", "history"],
+    }
+    listed = {"name": PLUGIN_NAME, "source": "./", "description": _ABOUT, "version": version}
+    server = {"command": program[0], "args": [*program[1:], "mcp"]}
+    return {
+        ".claude-plugin/plugin.json": _json_text(manifest),
+        ".claude-plugin/marketplace.json": _json_text(
+            {"name": PLUGIN_NAME, "owner": _OWNER, "description": _ABOUT, "plugins": [listed]}
+        ),
+        "hooks/hooks.json": _json_text({"description": _ABOUT, "hooks": _plugin_hooks(program)}),
+        ".mcp.json": _json_text({"mcpServers": {PLUGIN_NAME: server}}),
+        "skills/ckptfs/SKILL.md": Path(__file__).with_name("skill.md").read_text(),
+        "README.md": _README,
+    }
+
+
+def _plugin_hooks(program: list[str]) -> dict[str, Any]:
+    claude = AGENTS["claude"]
+    asked = {
+        event: on._replace(tools=_PLUGIN_TOOLS) if on.tools else on
+        for event, on in claude.events.items()
+    }
+    agent = claude._replace(events=asked)
+    command = shlex.join([*program, "hook"])
+    return {event: [agent.shape.item(agent, event, command)] for event in asked}
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def is_our_plugin(manifest: str) -> bool:
+    """Whether a folder's plugin.json is that of an earlier one of ours."""
+    try:
+        found = json.loads(manifest)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("name") == PLUGIN_NAME

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from ckptfs.hook.reading import JsonObject, Read
+from ckptfs.agents.hook_input import JsonObject, Read
 
 #: How many bytes of a long string are kept.
 KEPT = 4096
