@@ -273,7 +273,7 @@ def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], 
     is for the program that has it open. Empty where the cache is not counted."""
     if not fs.can_ask:
         return {}
-    fs.settle()
+    fs.flush()
     old = fs.store.head.bare
     differing = touched(fs.store, old, fs.store.view(target.epoch))
     named = [inode for inode in _used(fs, old, differing.inodes) if inode.nlink]

@@ -56,7 +56,7 @@ def plan_back(service: Service, kind: str) -> Plan:
 
 def head_back(service: Service, kind: str) -> Checkpoint | None:
     """The checkpoint that `undo` or `redo` makes the head; None if it changes some paths only."""
-    service.fs.settle()
+    service.fs.flush()
     return head_after(service.fs, _to_take_back(service, kind))
 
 
