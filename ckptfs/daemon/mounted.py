@@ -65,7 +65,7 @@ class Farewell:
     def __init__(self) -> None:
         self._outlets: list[Outlet] = []
         self._listening = False
-        #: Whether the directory below shall be brought up to date; a client may decide against.
+        #: Whether the lower directory shall be brought up to date; a client may decide against.
         self.write_back = True
         #: Whether it shall come into sight even if something had to be left out.
         self.force = False
@@ -392,7 +392,7 @@ class Mounted:
     async def _umount(
         self, args: JsonObject, connection: Connection, *, listening: bool
     ) -> JsonObject | None:
-        """Unmount; the answer comes once the directory below is current, from `life`."""
+        """Unmount; the answer comes once the lower directory is current, from `life`."""
         # Adopted first: a mount that ends takes this task with it.
         outlet = connection.adopt()
         self._farewell.add(outlet, listening=listening)
