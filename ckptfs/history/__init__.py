@@ -15,10 +15,10 @@ from ckptfs.history.checkpoints import (
     without_moments,
 )
 from ckptfs.history.restore import (
-    InUse,
     LogEntry,
     Plan,
     Restored,
+    cached_files,
     leave_limbo,
     plan,
     redoable,
@@ -35,11 +35,11 @@ from ckptfs.history.touched import Touched
 __all__ = [
     "Cause",
     "Checkpoint",
-    "InUse",
     "LogEntry",
     "Plan",
     "Restored",
     "Touched",
+    "cached_files",
     "checkpoints",
     "count_moments",
     "describe",

@@ -48,6 +48,7 @@ class Service:
     undo = undoing.undo
     redo = undoing.redo
     plan_back = undoing.plan_back
+    head_back = undoing.head_back
     restores = undoing.restores
 
     delete = keeping.delete
