@@ -280,6 +280,19 @@ def _rewind(service: Service, args: JsonObject, on_progress: OnProgress | None) 
     return _restore(service, {**args, "checkpoint": target}, on_progress)
 
 
+def next_head(service: Service, op: str, args: JsonObject) -> Checkpoint | None:
+    """The checkpoint that an operation is about to make the head; None if it makes none."""
+    if op in ("undo", "redo"):
+        return service.head_back(op)
+    if op not in ("restore", "rewind") or args.get("files") is False:
+        return None
+    if args.get("only") or args.get("paths") is not None:
+        return None
+    if op == "rewind":
+        return service.steps_back(int(args["steps"]))
+    return service.find(str(args["checkpoint"]))
+
+
 class _Condition(TypedDict):
     token: str
     if_unchanged: bool

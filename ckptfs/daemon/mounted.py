@@ -65,7 +65,7 @@ class Farewell:
     def __init__(self) -> None:
         self._outlets: list[Outlet] = []
         self._listening = False
-        #: Whether the directory below shall be brought up to date; a client may decide against.
+        #: Whether the lower directory shall be brought up to date; a client may decide against.
         self.write_back = True
         #: Whether it shall come into sight even if something had to be left out.
         self.force = False
@@ -315,20 +315,21 @@ class Mounted:
     async def _carry_out(
         self, request: Request, connection: Connection, on_progress: OnProgress | None
     ) -> JsonObject:
+        with interrupts.watching(connection.has_gone), interrupts.stoppable():
+            files = self._cached_files(request)
+        if files:
+            await fuse.tell_kernel(files, (), files)
+            await _forgotten(self._service.fs, set(files.values()))
+        with interrupts.watching(connection.has_gone):
+            return verbs.perform(self._service, request.op, request.args, on_progress)
+
+    def _cached_files(self, request: Request) -> dict[tuple[Ino, bytes], Ino]:
+        """What the kernel has to drop before the verb runs: what it still knows then is open."""
         fs = self._service.fs
-        try:
-            with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, on_progress)
-        except history.InUse as known:
-            await fuse.tell_kernel(known.files, (), known.files)
-            await _forgotten(fs, set(known.files.values()))
-        # What is still known now is open, and the next thing that happens is the restore.
-        could_ask, fs.can_ask = fs.can_ask, False
-        try:
-            with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, on_progress)
-        finally:
-            fs.can_ask = could_ask
+        if not fs.can_ask:
+            return {}
+        target = verbs.next_head(self._service, request.op, request.args)
+        return {} if target is None else history.cached_files(fs, target)
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}
@@ -391,7 +392,7 @@ class Mounted:
     async def _umount(
         self, args: JsonObject, connection: Connection, *, listening: bool
     ) -> JsonObject | None:
-        """Unmount; the answer comes once the directory below is current, from `life`."""
+        """Unmount; the answer comes once the lower directory is current, from `life`."""
         # Adopted first: a mount that ends takes this task with it.
         outlet = connection.adopt()
         self._farewell.add(outlet, listening=listening)

@@ -33,7 +33,7 @@ from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.model import Ino
 from ckptfs.store.standing import NOBODY, Standing
-from ckptfs.sync import below
+from ckptfs.sync import lower
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     """Whether it could be done by descriptor: not without /proc, nor by a libfuse that follows no
     link at all. The descriptor stays: what leads to it is the name by which libfuse unmounts."""
     try:
-        pinned = below.by_descriptor(below.open_root(mountpoint))
+        pinned = lower.by_descriptor(lower.open_root(mountpoint))
     except OSError as error:
         raise errors.MountFailed(mountpoint, (error.strerror or str(error)).lower()) from error
     with suppress(RuntimeError):

@@ -17,10 +17,10 @@ from ckptfs.history.checkpoints import (
 from ckptfs.history.diff.changed import Touched
 from ckptfs.history.paths import select
 from ckptfs.history.restore import (
-    InUse,
     LogEntry,
     Plan,
     Restored,
+    cached_files,
     leave_limbo,
     plan,
     redoable,
@@ -35,11 +35,11 @@ from ckptfs.history.restore import log as restore_log
 __all__ = [
     "Cause",
     "Checkpoint",
-    "InUse",
     "LogEntry",
     "Plan",
     "Restored",
     "Touched",
+    "cached_files",
     "checkpoints",
     "count_moments",
     "describe",

@@ -3,7 +3,7 @@
 For a secret that must not have been kept. This is the one thing that changes checkpoints. What
 stood under a path in any view goes, wherever else it stands and under whatever other names; after
 that `compact` leaves nothing of it in the store's file. Other files that hold the same bytes are
-not touched; they are found and named. What stands in the directory below a mount is not looked at.
+not touched; they are found and named. What stands in the lower directory is not looked at.
 """
 
 from __future__ import annotations

@@ -76,15 +76,6 @@ class LogEntry:
     after: int | None = None
 
 
-class InUse(Exception):
-    """Files that differ and that the kernel knows, by their names. It may drop those first: what it
-    then still knows somebody has open."""
-
-    def __init__(self, files: dict[tuple[Ino, bytes], Ino]) -> None:
-        super().__init__(f"{len(files)} names")
-        self.files = files
-
-
 def restore(
     fs: Filesystem,
     target: Checkpoint,
@@ -92,13 +83,10 @@ def restore(
     kind: str = "restore",
     takes_back: LogEntry | None = None,
     cause: Cause | None = None,
-    ask: bool = True,
 ) -> Restored:
-    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel.
-    An undo or redo says which entry of the log it takes back.
-
-    Raises `InUse`, with nothing changed, if the kernel can be asked to forget something first,
-    unless ``ask`` says not to.
+    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel,
+    which has dropped what `cached_files` names. An undo or redo says which entry of the log it
+    takes back.
     """
     fs.flush()
     leave_limbo(fs)
@@ -107,8 +95,6 @@ def restore(
     old, goal = store.head.bare, store.view(target.epoch)
     differing = touched(store, old, goal)
     seen = seen_under(fs, differing.entries)
-    if ask and fs.can_ask:
-        _ask(fs, old, differing.inodes)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
@@ -161,7 +147,7 @@ def or_as_it_was(
     try:
         yield
     except OSError:
-        back = restore(fs, before, cause=cause, ask=False)
+        back = restore(fs, before, cause=cause)
         touched_here.entries.update(back.touched.entries)
         touched_here.inodes.update(back.touched.inodes)
         raise
@@ -281,11 +267,17 @@ def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
     return [inode for inode in found if inode is not None and inode.is_file]
 
 
-def _ask(fs: Filesystem, old: View, differing: set[Ino]) -> None:
-    named = [inode for inode in _used(fs, old, differing) if inode.nlink]
-    files = {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
-    if files:
-        raise InUse(files)
+def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], Ino]:
+    """The files that a `restore` would change and that the kernel caches, by their names. The
+    caller has it drop them first: a file that it still knows after that is open, and stays what it
+    is for the program that has it open. Empty where the cache is not counted."""
+    if not fs.can_ask:
+        return {}
+    fs.flush()
+    old = fs.store.head.bare
+    differing = touched(fs.store, old, fs.store.view(target.epoch))
+    named = [inode for inode in _used(fs, old, differing.inodes) if inode.nlink]
+    return {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
 
 
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:

@@ -118,6 +118,14 @@ def token_back(fs: Filesystem, entry: LogEntry) -> str:
     return token_of(fs, find(fs.store, entry.before), _scope(entry).paths)
 
 
+def head_after(fs: Filesystem, entry: LogEntry) -> Checkpoint | None:
+    """The checkpoint that becomes the head when a restore is taken back; None if only the paths
+    that it was of change, since others changed meanwhile."""
+    if entry.paths and has_moved_on(fs, entry):
+        return None
+    return find(fs.store, entry.before)
+
+
 # -- doing it --------------------------------------------------------------------------------------
 
 
@@ -131,11 +139,9 @@ def take_back(
 ) -> Restored:
     """Undo or redo, as ``kind`` says. The caller commits and tells the kernel of what the result
     says, and of ``touched_here`` also if it fails: then everything is as it was.
-
-    Raises `InUse` as `restore` does, with nothing changed.
     """
     target, scope = find(fs.store, entry.before), _scope(entry)
-    if not entry.paths or not has_moved_on(fs, entry):
+    if head_after(fs, entry) is not None:
         restored = restore(fs, target, kind=kind, takes_back=entry, cause=cause)
     elif entry.whole is None:
         restored = restore_paths(

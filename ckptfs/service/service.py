@@ -48,6 +48,7 @@ class Service:
     undo = undoing.undo
     redo = undoing.redo
     plan_back = undoing.plan_back
+    head_back = undoing.head_back
     restores = undoing.restores
 
     delete = keeping.delete
@@ -81,11 +82,11 @@ class Service:
     export = trees.export
     take_in = trees.take_in
     catch_up = trees.catch_up
-    owes_below = trees.owes_below
-    owe_below = trees.owe_below
+    owes_write_back = trees.owes_write_back
+    owe_write_back = trees.owe_write_back
     settle_in = trees.settle_in
     bring_in = trees.bring_in
     write_back = trees.write_back
     write_back_mounted = trees.write_back_mounted
-    mark_below = trees.mark_below
-    below_is_current = trees.below_is_current
+    mark_lower = trees.mark_lower
+    lower_is_current = trees.lower_is_current

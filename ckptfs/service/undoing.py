@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptfs import history, interrupts
 from ckptfs.errors import CheckpointUnknown, NotConfirmed, NothingToUndo, TreeMoved, UsageError
 from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched
-from ckptfs.history.undo import has_moved_on, take_back, token_back
+from ckptfs.history.undo import has_moved_on, head_after, take_back, token_back
 from ckptfs.history.undo import plan_back as plan_of
 from ckptfs.service.refusals import nothing_in_the_way
 
@@ -52,6 +52,12 @@ def plan_back(service: Service, kind: str) -> Plan:
     """What `undo` or `redo` would do."""
     with nothing_in_the_way():
         return plan_of(service.fs, _to_take_back(service, kind))
+
+
+def head_back(service: Service, kind: str) -> Checkpoint | None:
+    """The checkpoint that `undo` or `redo` makes the head; None if it changes some paths only."""
+    service.fs.flush()
+    return head_after(service.fs, _to_take_back(service, kind))
 
 
 def restores(service: Service) -> list[LogEntry]:

@@ -24,7 +24,7 @@ from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import RESERVE, Budget
 from ckptfs.store.counters import Counters
 from ckptfs.store.directory import DATA_FILE, StoreDirectory
-from ckptfs.store.facts import Below, Facts
+from ckptfs.store.facts import Facts, LedgerTable
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
@@ -115,7 +115,7 @@ class Store:
         self.excluded: View | None = None
         self.pieces = Pieces(plain[b"pieces"])
         self.facts = Facts(plain[b"facts"], self.note)
-        self.below = Below(plain[b"below"], self.note)
+        self.ledger = LedgerTable(plain[b"below"], self.note)
         self._map = residency.Map(path / DATA_FILE)
         self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare, self.upgrade)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
@@ -446,7 +446,7 @@ class Store:
         if self.dirty:
             self._save_counters()
             self.rest.flush()
-            self.below.flush()
+            self.ledger.flush()
             self.heap.flush_freed()
         return self.dirty
 

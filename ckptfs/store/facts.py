@@ -1,5 +1,5 @@
 """Plain tables of the workspace, as opposed to those of its tree: facts, and the ledger of the
-directory below. Knows how they are keyed, not what the values mean."""
+lower directory. Knows how they are keyed, not what the values mean."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Facts:
 _WAITING_MAX = 4096
 
 
-class Below:
-    """The ledger's table: what stood under a name in the directory below, by directory and name.
+class LedgerTable:
+    """The ledger's table: what stood under a name in the lower directory, by directory and name.
 
     A first scan writes a record for every file, so they go into the transaction together, in the
     order of their keys; the store sees to it before a commit."""

@@ -188,7 +188,7 @@ def _following(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes, u
 
 
 def _last_ino(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> int:
-    """The highest inode that is there, or that the ledger of the directory below tells of."""
+    """The highest inode that is there, or that the ledger of the lower directory tells of."""
     return max(_last(txn, dbs[b"inodes"]), _last(txn, dbs[b"below"]), _last(txn, dbs[b"orphans"]))
 
 

@@ -123,7 +123,7 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
     mounted/test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
     mounted/test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
-    mounted/test_ends.py::test_whoever_stands_in_the_directory_below_is_not_in_the_way
+    mounted/test_ends.py::test_whoever_stands_in_the_lower_directory_is_not_in_the_way
     mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
     mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
     mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for

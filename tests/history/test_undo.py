@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Touched, seal, tasks
+from ckptfs.history import Touched, cached_files, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
@@ -197,3 +197,30 @@ def test_what_is_in_the_way_is_said(work: Edits) -> None:
         with pytest.raises(PathUnknown, match="a file is in the way"):
             ask()
     assert files(work)["d"] == "a file"
+
+
+def test_the_kernel_is_asked_for_what_it_caches_before_a_restore_and_the_restore_runs_once(
+    work: Edits,
+) -> None:
+    fs, service = work.fs, Service(work.fs)
+    known = {work.at(path).ino for path in ("f", "d/g", "e")}
+    fs.can_ask, fs.is_used = True, known.__contains__
+    target = service.find("0")
+    assert {name for _, name in cached_files(fs, target)} == {b"f", b"g", b"e"}
+    # Those that are still known are open: the restore goes ahead and parts them from their names.
+    restored = service.restore("0")
+    assert restored is not None
+    assert files(work) == {"f": "old", "d/g": "old"}
+    assert len(service.restores()) == 1
+    fs.can_ask, fs.is_used = False, fs.is_held
+
+
+def test_taking_back_a_restore_makes_its_checkpoint_the_head_unless_others_changed(
+    work: Edits,
+) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"f"])
+    head = service.head_back("undo")
+    assert head is not None and head.id == service.restores()[-1].before
+    work.put("w1", b"work")
+    assert service.head_back("undo") is None

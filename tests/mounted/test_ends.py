@@ -1,6 +1,6 @@
 """However a mount ends: a program meets an error, or a directory that is current, never an old one.
 
-Every workspace here has a file `state` that says "old" in the directory below and "new" since the
+Every workspace here has a file `state` that says "old" in the lower directory and "new" since the
 mount, so whoever reads "old" has fallen through.
 """
 
@@ -379,7 +379,7 @@ def test_a_lazy_umount_uncovers_a_current_directory(place: Failing) -> None:
     assert (place.path / "open").read_text() == "written after that"
 
 
-def test_whoever_stands_in_the_directory_below_is_not_in_the_way(place: Failing) -> None:
+def test_whoever_stands_in_the_lower_directory_is_not_in_the_way(place: Failing) -> None:
     """As a shell does that was there before the mount: by its path it could be in either."""
     with subprocess.Popen(["sleep", "60"], cwd=place.path) as standing:
         begin(place)
@@ -451,7 +451,7 @@ def _is_scanning(place: Failing) -> bool:
 
 
 class OnSmallDisk(Failing):
-    """The directory below is on a disk of 1 MiB."""
+    """The lower directory is on a disk of 1 MiB."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)

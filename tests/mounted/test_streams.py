@@ -140,7 +140,7 @@ def test_a_checkpoint_in_between_has_what_was_answered(own_mount: Workspace) -> 
 
 
 @pytest.mark.needs_mount
-def test_it_is_there_after_a_remount_and_in_the_directory_below(own_mount: Workspace) -> None:
+def test_it_is_there_after_a_remount_and_in_the_lower_directory(own_mount: Workspace) -> None:
     data = noise(12 * MIB + 77)
     stream(own_mount.path / "large", data)
     own_mount.umount()

@@ -1,6 +1,6 @@
-"""The directory below as system calls see it: one entry at a time, relative to a descriptor.
+"""The lower directory as system calls see it: one entry at a time, relative to a descriptor.
 
-Owns every call that reads or changes the directory below. A symbolic link is never followed, not
+Owns every call that reads or changes the lower directory. A symbolic link is never followed, not
 even one that is swapped in while we look: every name is one component, resolved against the
 descriptor of a directory that was itself opened that way. Knows nothing of the store.
 
@@ -256,21 +256,21 @@ def discard(dir_fd: int, name: bytes) -> None:
         unlink(dir_fd, name)
 
 
-def move_directory(source: int, old: bytes, below_ino: int, dest: int, new: bytes) -> None:
+def move_directory(source: int, old: bytes, lower_ino: int, dest: int, new: bytes) -> None:
     """Move the directory of an inode number to another place, and nothing else: not with the
     rights of an owner, since the two places may have two, so what was moved is looked at."""
-    if not _is_directory_at(source, old, below_ino):
+    if not _is_directory_at(source, old, lower_ino):
         raise exchanged()
     os.rename(old, new, src_dir_fd=source, dst_dir_fd=dest)
-    if not _is_directory_at(dest, new, below_ino):
+    if not _is_directory_at(dest, new, lower_ino):
         with contextlib.suppress(OSError):
             os.rename(new, old, src_dir_fd=dest, dst_dir_fd=source)
         raise exchanged()
 
 
-def _is_directory_at(dir_fd: int, name: bytes, below_ino: int) -> bool:
+def _is_directory_at(dir_fd: int, name: bytes, lower_ino: int) -> bool:
     seen = look(dir_fd, name)
-    return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == below_ino
+    return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == lower_ino
 
 
 # -- attributes, by descriptor ---------------------------------------------------------------------
