@@ -10,19 +10,19 @@
  * store is asked, as if it were not known.
  */
 
-#include "../store/_numbers.h"
-#include "_front.h"
+#include "hashset.h"
+#include "server.h"
 
 #define DIRECTORIES_SIZE (1 << 13)
 #define NAMES_SIZE (1 << 16)
 
 static uint64_t directory_places[DIRECTORIES_SIZE], name_places[NAMES_SIZE];
-static Numbers directories = {directory_places, DIRECTORIES_SIZE, 0};
-static Numbers names = {name_places, NAMES_SIZE, 0};
+static HashSet directories = {directory_places, DIRECTORIES_SIZE, 0};
+static HashSet names = {name_places, NAMES_SIZE, 0};
 
-static PyObject *call_moment;
+static PyObject *call_names_version;
 /* When the last turn ended, as the store tells; NULL if nothing was known then. */
-static PyObject *last_moment;
+static PyObject *last_version;
 
 /* Never 0. */
 static uint64_t hash_of(uint64_t parent, const char *name)
@@ -35,51 +35,51 @@ static uint64_t hash_of(uint64_t parent, const char *name)
 
 static void forget(void)
 {
-    numbers_clear(&directories);
-    numbers_clear(&names);
-    Py_CLEAR(last_moment);
+    set_clear(&directories);
+    set_clear(&names);
+    Py_CLEAR(last_version);
 }
 
-static void put(Numbers *numbers, uint64_t number)
+static void put(HashSet *numbers, uint64_t number)
 {
-    if (numbers_put(numbers, number))
+    if (set_add(numbers, number))
         return;
     forget(); /* the rest of this is said in vain, and does no harm */
-    numbers_put(numbers, number);
+    set_add(numbers, number);
 }
 
-void absent_note_directory(uint64_t node)
+void dentries_note_directory(uint64_t node)
 {
     put(&directories, node);
 }
 
-void absent_note_name(uint64_t parent, const char *name)
+void dentries_note_name(uint64_t parent, const char *name)
 {
-    if (numbers_have(&directories, parent))
+    if (set_has(&directories, parent))
         put(&names, hash_of(parent, name));
 }
 
-int absent_is(uint64_t parent, const char *name)
+int dentries_is_negative(uint64_t parent, const char *name)
 {
-    return numbers_have(&directories, parent) && !numbers_have(&names, hash_of(parent, name));
+    return set_has(&directories, parent) && !set_has(&names, hash_of(parent, name));
 }
 
 /* -- turns ------------------------------------------------------------------------------------- */
 
 static PyObject *moment(void)
 {
-    PyObject *found = CALL(call_moment);
+    PyObject *found = CALL(call_names_version);
     if (!found)
         errno_of_failure();
     return found;
 }
 
-void absent_begin_turn(void)
+void dentries_begin_turn(void)
 {
     if (!directories.taken)
         return;
     PyObject *now = moment();
-    int is_same = now && last_moment ? PyObject_RichCompareBool(now, last_moment, Py_EQ) : 0;
+    int is_same = now && last_version ? PyObject_RichCompareBool(now, last_version, Py_EQ) : 0;
     if (is_same < 0)
         errno_of_failure();
     Py_XDECREF(now);
@@ -87,14 +87,14 @@ void absent_begin_turn(void)
         forget();
 }
 
-void absent_end_turn(void)
+void dentries_end_turn(void)
 {
     if (directories.taken)
-        Py_XSETREF(last_moment, moment());
+        Py_XSETREF(last_version, moment());
 }
 
-int absent_bind(PyObject *owner)
+int dentries_bind(PyObject *owner)
 {
     forget();
-    return take_attribute(owner, "moment", &call_moment);
+    return take_attribute(owner, "names_version", &call_names_version);
 }

@@ -1,23 +1,23 @@
-/* The bytes of what is fresh (`_fresh.c`): how they come, by write(2) or from another file, how they are
+/* The bytes of what is fresh (`pending.c`): how they come, by write(2) or from another file, how they are
  * read, and how they go into the store, which may be before the file does. */
 
-#include "_fresh.h"
+#include "pending.h"
 
 static PyObject *call_record, *call_read_pieces, *call_share_record;
 
-int record_bytes(Fresh *item)
+int record_bytes(Pending *item)
 {
     Py_ssize_t size = (Py_ssize_t)item->attributes.size;
     item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
     return item->record != NULL;
 }
 
-int has_bytes(const Fresh *item)
+int has_bytes(const Pending *item)
 {
     return S_ISREG(item->attributes.mode) && item->attributes.size;
 }
 
-PyObject *told_data(Fresh *item)
+PyObject *told_data(Pending *item)
 {
     if (has_bytes(item))
         return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
@@ -25,7 +25,7 @@ PyObject *told_data(Fresh *item)
     return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
 }
 
-int make_space(Fresh *item, size_t size)
+int make_space(Pending *item, size_t size)
 {
     if (size <= item->room)
         return 1;
@@ -39,48 +39,48 @@ int make_space(Fresh *item, size_t size)
 }
 
 /* The fresh file that bytes may be put into, up to ``end``; NULL if there is none. */
-static Fresh *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
+static Pending *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
 {
-    Fresh *item = fresh_of(node);
-    if (!item || item->record || !is_granted(request->head->pid))
+    Pending *item = pending_of(node);
+    if (!item || item->record || !has_lease(request->head->pid))
         return NULL;
-    if (offset > item->attributes.size || end > DATA_MAX || !grant_covers(end - offset) ||
+    if (offset > item->attributes.size || end > DATA_MAX || !lease_covers(end - offset) ||
         !S_ISREG(item->attributes.mode) || !make_space(item, end))
         return NULL;
     return item;
 }
 
 /* Bytes were put into a file up to ``end``. */
-static Outcome answer_written(const Request *request, Fresh *item, uint64_t size, uint64_t end)
+static Outcome reply_written(const Request *request, Pending *item, uint64_t size, uint64_t end)
 {
     struct fuse_attr *attributes = &item->attributes;
     if (end > attributes->size)
         attributes->size = end;
-    grant_spend(size);
+    lease_spend(size);
     attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
     stamp_change(attributes, stamp_ns());
     struct fuse_write_out out = {.size = (uint32_t)size};
-    return answer(request, &out, sizeof out);
+    return reply(request, &out, sizeof out);
 }
 
 Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (run_goes_on(request) && may_change(request->head->pid))
-        return run_write(request);
-    run_settle();
+    if (coalesce_continues(request) && may_change(request->head->pid))
+        return coalesce_write(request);
+    coalesce_flush();
     if (is_stream(request))
         return stream_write(request);
     uint64_t end = in->offset + in->size;
     if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
         return pass_change();
-    Fresh *item = file_for(request, request->head->nodeid, in->offset, end);
+    Pending *item = file_for(request, request->head->nodeid, in->offset, end);
     if (!item)
         return pass_change();
     memcpy(item->data + in->offset, in + 1, in->size);
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
         item->attributes.mode = without_set_id(item->attributes.mode);
-    return answer_written(request, item, in->size, end);
+    return reply_written(request, item, in->size, end);
 }
 
 /* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
@@ -111,7 +111,7 @@ static ssize_t put_pieces(char *place, size_t room, PyObject *list)
  * how many they are, or -1 if they cannot be had. */
 static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
 {
-    Fresh *source = fresh_of(node);
+    Pending *source = pending_of(node);
     if (source && source->is_shared)
         return -1;
     if (source) {
@@ -130,11 +130,11 @@ static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t 
 }
 
 /* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them. */
-static int share_bytes(Fresh *item, const Request *request)
+static int share_bytes(Pending *item, const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t node = request->head->nodeid;
-    if (in->off_in || in->off_out || !in->len || item->attributes.size || fresh_of(node))
+    if (in->off_in || in->off_out || !in->len || item->attributes.size || pending_of(node))
         return 0;
     PyObject *record = CALL(call_share_record, NUMBER(node), NUMBER(in->len));
     if (record && PyBytes_Check(record)) {
@@ -154,7 +154,7 @@ Outcome copy_bytes(const Request *request)
     uint64_t node = request->head->nodeid;
     if (in->nodeid_out == node || in->len > DATA_MAX || in->off_out > DATA_MAX)
         return pass_change();
-    Fresh *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
+    Pending *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
     if (!item)
         return pass_change();
     ssize_t size = (ssize_t)in->len;
@@ -164,30 +164,30 @@ Outcome copy_bytes(const Request *request)
         return pass_change();
     if (!keeps_set_id(request))
         item->attributes.mode = without_set_id(item->attributes.mode);
-    return answer_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
+    return reply_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
 }
 
 Outcome read_bytes(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    Fresh *item = fresh_of(request->head->nodeid);
+    Pending *item = pending_of(request->head->nodeid);
     if (item && item->is_shared) {
-        fresh_settle();
-        return NOT_OURS;
+        pending_flush();
+        return PASSED;
     }
     if (!item)
-        return NOT_OURS;
+        return PASSED;
     uint64_t size = item->attributes.size;
     if (in->offset >= size)
-        return answer(request, NULL, 0);
+        return reply(request, NULL, 0);
     uint64_t left = size - in->offset;
-    return answer(request, item->data + in->offset, left < in->size ? left : in->size);
+    return reply(request, item->data + in->offset, left < in->size ? left : in->size);
 }
 
 Outcome read_link(const Request *request)
 {
-    Fresh *item = fresh_of(request->head->nodeid);
-    return item ? answer(request, item->data, item->attributes.size) : NOT_OURS;
+    Pending *item = pending_of(request->head->nodeid);
+    return item ? reply(request, item->data, item->attributes.size) : PASSED;
 }
 
 int bytes_bind(PyObject *owner)

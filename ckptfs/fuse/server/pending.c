@@ -10,15 +10,15 @@
  * In the same way, writes that go on where the last one ended are put together to a *run*, as long as
  * nothing else is asked for.
  *
- * It is done only under a *grant* from `fuse/fresh.py`: for one process and those that act together
+ * It is done only under a *grant* from `fuse/server/write_behind.py`: for one process and those that act together
  * with it, of which no change needs to be told before it happens, for a time, for numbers that nobody
  * else gives out meanwhile, and for bytes that the disk is known to have. Then nothing can fail any
  * more when they are handed over.
  */
 
-#include "_fresh.h"
+#include "pending.h"
 
-#define FRESH_MAX 128
+#define PENDING_MAX 128
 #define DIRECTORIES_MAX 64
 
 /* A directory in the store whose attributes are known. */
@@ -29,7 +29,7 @@ typedef struct {
     int dressed;                 /* by a program, not only by what was made in it */
 } Directory;
 
-static Fresh items[FRESH_MAX];
+static Pending items[PENDING_MAX];
 static size_t count;
 static Directory directories[DIRECTORIES_MAX];
 static size_t directories_count;
@@ -44,26 +44,26 @@ static int ends_with_move;
 /* A fresh file that has just got a second name, as a program does that writes beside, links into place
  * and removes the first name. It has two only until the next request; none if there is no item. */
 static struct {
-    Fresh *item;
+    Pending *item;
     uint64_t parent;
     char name[NAME_MOST + 1];
     uint32_t pid;
 } second;
 
 /* The name that was looked for last and is not there; none if its directory is 0. */
-static uint64_t absent_parent;
-static char absent_name[NAME_MOST + 1];
+static uint64_t negative_parent;
+static char negative_name[NAME_MOST + 1];
 
-static PyObject *call_take, *call_lose, *call_lookup, *call_getattr, *call_second_name;
+static PyObject *call_flush, *call_fail, *call_lookup, *call_getattr, *call_link;
 
 /* -- what is known ----------------------------------------------------------------------------- */
 
-Fresh *fresh_of(uint64_t node)
+Pending *pending_of(uint64_t node)
 {
-    return count && node >= grant.ino && node - grant.ino < count ? &items[node - grant.ino] : NULL;
+    return count && node >= lease.ino && node - lease.ino < count ? &items[node - lease.ino] : NULL;
 }
 
-static Fresh *fresh_named(uint64_t parent, const char *name)
+static Pending *pending_named(uint64_t parent, const char *name)
 {
     for (size_t i = count; i-- > 0;)
         if (items[i].parent == parent && !strcmp(items[i].name, name))
@@ -80,22 +80,22 @@ static Directory *directory_of(uint64_t node)
 }
 
 /* The name was found absent, and nothing has changed since. */
-static int is_absent(uint64_t parent, const char *name)
+static int is_negative(uint64_t parent, const char *name)
 {
-    return absent_parent == parent && !strcmp(absent_name, name);
+    return negative_parent == parent && !strcmp(negative_name, name);
 }
 
-void fresh_note_absent(const Request *request)
+void pending_note_negative(const Request *request)
 {
     size_t length = strlen(request->body);
-    absent_parent = 0;
+    negative_parent = 0;
     if (request->head->nodeid < LIVE_END && length <= NAME_MOST) {
-        absent_parent = request->head->nodeid;
-        memcpy(absent_name, request->body, length + 1);
+        negative_parent = request->head->nodeid;
+        memcpy(negative_name, request->body, length + 1);
     }
 }
 
-void fresh_note_directory(struct fuse_attr *attributes)
+void pending_note_directory(struct fuse_attr *attributes)
 {
     /* One without a name goes as soon as the kernel forgets it, and that is not waited for here. */
     if (attributes->ino >= LIVE_END || !S_ISDIR(attributes->mode) || !attributes->nlink)
@@ -116,13 +116,13 @@ void fresh_note_directory(struct fuse_attr *attributes)
 static void forget_knowledge(void)
 {
     directories_count = 0;
-    absent_parent = 0;
-    run_forget();
+    negative_parent = 0;
+    coalesce_forget();
 }
 
 /* -- handing over ------------------------------------------------------------------------------ */
 
-static PyObject *told_item(Fresh *item)
+static PyObject *told_item(Pending *item)
 {
     const struct fuse_attr *a = &item->attributes;
     PyObject *data = told_data(item);
@@ -146,13 +146,13 @@ static PyObject *told_directory(const Directory *directory)
                          directory->dressed);
 }
 
-static PyObject *told_maker(Fresh *item)
+static PyObject *told_maker(Pending *item)
 {
     return NUMBER(item->maker);
 }
 
 /* A list with what is told of each item. */
-static PyObject *told_items(PyObject *(*told)(Fresh *))
+static PyObject *told_items(PyObject *(*told)(Pending *))
 {
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; i++) {
@@ -179,16 +179,16 @@ static PyObject *told_directories(void)
     return list;
 }
 
-void lose(void)
+void fail(void)
 {
     errno_of_failure();
-    PyObject *result = CALL(call_lose);
+    PyObject *result = CALL(call_fail);
     if (!result)
         errno_of_failure();
     Py_XDECREF(result);
 }
 
-static int is_settled(void)
+static int is_clean(void)
 {
     for (size_t i = 0; i < directories_count; i++)
         if (directories[i].changed)
@@ -197,15 +197,15 @@ static int is_settled(void)
 }
 
 /* The second name, once the file is in the store. */
-static void settle_link(void)
+static void flush_link(void)
 {
     PyObject *result =
-        CALL(call_second_name, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
+        CALL(call_link, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
              PyBytes_FromString(second.name), NUMBER(second.pid),
              PyLong_FromLongLong(join_time(second.item->attributes.ctime,
                                            second.item->attributes.ctimensec)));
     if (!result)
-        lose();
+        fail();
     Py_XDECREF(result);
     second.item = NULL;
 }
@@ -219,21 +219,21 @@ static void forget_items(void)
     count = 0;
 }
 
-void fresh_settle(void)
+void pending_flush(void)
 {
-    run_settle();
-    grant.held = 0;
-    if (is_settled())
+    coalesce_flush();
+    lease.held = 0;
+    if (is_clean())
         return;
     if (second.item)
         second.item->attributes.nlink = 1;
-    PyObject *result = CALL(call_take, told_items(told_item), told_directories(),
-                            told_items(told_maker), NUMBER(grant.party[0]));
+    PyObject *result = CALL(call_flush, told_items(told_item), told_directories(),
+                            told_items(told_maker), NUMBER(lease.party[0]));
     if (!result)
-        lose();
+        fail();
     Py_XDECREF(result);
     if (second.item)
-        settle_link();
+        flush_link();
     forget_items();
     busy_maker = 0;
     for (size_t i = 0; i < directories_count; i++) {
@@ -242,22 +242,22 @@ void fresh_settle(void)
     }
 }
 
-int fresh_is_midway(void)
+int pending_is_midway(void)
 {
     return busy_maker != 0;
 }
 
-void fresh_end(void)
+void pending_end(void)
 {
-    fresh_settle();
+    pending_flush();
     forget_knowledge();
 }
 
 Outcome pass_change(void)
 {
-    grant_pass();
-    fresh_end();
-    return NOT_OURS;
+    lease_pass();
+    pending_end();
+    return PASSED;
 }
 
 /* -- making ------------------------------------------------------------------------------------ */
@@ -280,15 +280,15 @@ static int get_stored(uint64_t node, struct fuse_attr *attributes)
 /* The attributes of the directory that something is to be made in; NULL if nothing can be. */
 static struct fuse_attr *place_for(uint64_t parent)
 {
-    Fresh *fresh = fresh_of(parent);
-    if (fresh)
-        return S_ISDIR(fresh->attributes.mode) ? &fresh->attributes : NULL;
+    Pending *item = pending_of(parent);
+    if (item)
+        return S_ISDIR(item->attributes.mode) ? &item->attributes : NULL;
     Directory *directory = directory_of(parent);
     if (!directory) {
         struct fuse_attr attributes;
-        if (!get_standing(parent, &attributes) && !get_stored(parent, &attributes))
+        if (!get_committed(parent, &attributes) && !get_stored(parent, &attributes))
             return NULL;
-        fresh_note_directory(&attributes);
+        pending_note_directory(&attributes);
         directory = directory_of(parent);
     }
     return directory && directory->attributes.nlink ? &directory->attributes : NULL;
@@ -296,12 +296,12 @@ static struct fuse_attr *place_for(uint64_t parent)
 
 static int is_free(uint64_t parent, const char *name)
 {
-    if (fresh_named(parent, name))
+    if (pending_named(parent, name))
         return 0;
-    if (is_absent(parent, name) || fresh_of(parent) || absent_is(parent, name))
+    if (is_negative(parent, name) || pending_of(parent) || dentries_is_negative(parent, name))
         return 1;
     struct fuse_attr attributes;
-    Look look = find_standing(parent, name, &attributes);
+    Look look = find_committed(parent, name, &attributes);
     if (look != UNSURE)
         return look == ABSENT;
     PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
@@ -337,8 +337,8 @@ static int may_make(const Request *request, const char *name)
     const struct fuse_in_header *head = request->head;
     if (head->nodeid >= LIVE_END || !can_be_named(head->nodeid, name))
         return 0;
-    if (count == FRESH_MAX)
-        fresh_settle();
+    if (count == PENDING_MAX)
+        pending_flush();
     return may_change(head->pid);
 }
 
@@ -359,11 +359,11 @@ static void record_one_before(size_t index)
 {
     uint32_t maker = items[index].maker;
     while (index-- > 0) {
-        Fresh *item = &items[index];
+        Pending *item = &items[index];
         if (item->maker != maker || !S_ISREG(item->attributes.mode))
             continue;
         if (has_bytes(item) && !item->record && !record_bytes(item))
-            lose();
+            fail();
         return;
     }
 }
@@ -376,8 +376,8 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     if (!may_make(request, name))
         return pass_change();
     struct fuse_attr *place = place_for(parent);
-    Fresh *item = &items[count];
-    if (!place || !is_free(parent, name) || !make_space(item, size) || !grant_covers(size))
+    Pending *item = &items[count];
+    if (!place || !is_free(parent, name) || !make_space(item, size) || !lease_covers(size))
         return pass_change();
     int is_directory = S_ISDIR(mode);
     uint32_t gid = head->gid;
@@ -393,7 +393,7 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     if (size)
         memcpy(item->data, target, size);
     item->attributes = (struct fuse_attr){
-        .ino = grant.ino + count,
+        .ino = lease.ino + count,
         .mode = mode,
         .nlink = is_directory ? 2 : 1,
         .uid = head->uid,
@@ -405,15 +405,15 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     stamp_change(&item->attributes, now_ns);
     count++;
     note_maker(head->pid, S_ISREG(mode));
-    grant_spend(size);
-    absent_parent = 0;
+    lease_spend(size);
+    negative_parent = 0;
     note_entry(parent, place, is_directory, now_ns);
-    absent_note_name(parent, name);
+    dentries_note_name(parent, name);
     if (is_directory)
-        absent_note_directory(item->attributes.ino);
-    answer_new_entry(request, &item->attributes);
+        dentries_note_directory(item->attributes.ino);
+    reply_entry_attr(request, &item->attributes);
     record_one_before(count - 1);
-    return ANSWERED;
+    return REPLIED;
 }
 
 static Outcome make_node(const Request *request)
@@ -468,7 +468,7 @@ static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in
 /* The attributes of something that is fresh, or of a directory; NULL of others. */
 static struct fuse_attr *attributes_to_set(uint64_t node)
 {
-    Fresh *item = fresh_of(node);
+    Pending *item = pending_of(node);
     if (item)
         return &item->attributes;
     struct fuse_attr *attributes = node < LIVE_END ? place_for(node) : NULL;
@@ -489,18 +489,18 @@ static Outcome set_attributes(const Request *request)
         return pass_change();
     set_owner(attributes, in);
     set_times(attributes, in, stamp_ns());
-    return answer_known(request, attributes);
+    return reply_attr(request, attributes);
 }
 
-static void put_under(Fresh *item, uint64_t parent, const char *name, int64_t now_ns)
+static void put_under(Pending *item, uint64_t parent, const char *name, int64_t now_ns)
 {
     item->parent = parent;
     strcpy(item->name, name);
-    absent_note_name(parent, name);
+    dentries_note_name(parent, name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
     ends_with_move = 1;
     busy_maker = 0;
-    absent_parent = 0;
+    negative_parent = 0;
 }
 
 /* A file or link that is fresh gets another name, as when a program writes beside and then moves into
@@ -509,9 +509,9 @@ static Outcome move(const Request *request, uint64_t directory, uint32_t flags, 
 {
     const struct fuse_in_header *head = request->head;
     const char *new_name = name + strlen(name) + 1;
-    Fresh *item = fresh_named(head->nodeid, name);
+    Pending *item = pending_named(head->nodeid, name);
     if (!item || S_ISDIR(item->attributes.mode) || flags & ~RENAME_NOREPLACE ||
-        directory >= LIVE_END || !can_be_named(directory, new_name) || !is_granted(head->pid))
+        directory >= LIVE_END || !can_be_named(directory, new_name) || !has_lease(head->pid))
         return pass_change();
     struct fuse_attr *from = place_for(head->nodeid), *to = place_for(directory);
     if (!from || !to || !is_free(directory, new_name))
@@ -520,7 +520,7 @@ static Outcome move(const Request *request, uint64_t directory, uint32_t flags, 
     put_under(item, directory, new_name, now_ns);
     note_entry(head->nodeid, from, 0, now_ns);
     note_entry(directory, to, 0, now_ns);
-    return answer_error(request, 0);
+    return reply_error(request, 0);
 }
 
 static Outcome rename_name(const Request *request)
@@ -540,9 +540,9 @@ static Outcome link_name(const Request *request)
     const struct fuse_in_header *head = request->head;
     const struct fuse_link_in *in = (const void *)request->body;
     const char *name = (const char *)(in + 1);
-    Fresh *item = fresh_of(in->oldnodeid);
+    Pending *item = pending_of(in->oldnodeid);
     if (!item || !S_ISREG(item->attributes.mode) || head->nodeid >= LIVE_END ||
-        !can_be_named(head->nodeid, name) || !is_granted(head->pid))
+        !can_be_named(head->nodeid, name) || !has_lease(head->pid))
         return pass_change();
     struct fuse_attr *place = place_for(head->nodeid);
     if (!place || !is_free(head->nodeid, name))
@@ -552,21 +552,21 @@ static Outcome link_name(const Request *request)
     second.parent = head->nodeid;
     second.pid = head->pid;
     strcpy(second.name, name);
-    absent_note_name(head->nodeid, name);
+    dentries_note_name(head->nodeid, name);
     item->attributes.nlink = 2;
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
-    absent_parent = 0;
+    negative_parent = 0;
     note_entry(head->nodeid, place, 0, now_ns);
-    return answer_new_entry(request, &item->attributes);
+    return reply_entry_attr(request, &item->attributes);
 }
 
 /* The first of a file's two names goes. Every other removal goes the ordinary way. */
 static Outcome remove_name(const Request *request)
 {
     const struct fuse_in_header *head = request->head;
-    Fresh *item = second.item;
+    Pending *item = second.item;
     if (!item || item->parent != head->nodeid || strcmp(item->name, request->body) ||
-        !is_granted(head->pid))
+        !has_lease(head->pid))
         return pass_change();
     struct fuse_attr *place = place_for(head->nodeid);
     if (!place)
@@ -576,7 +576,7 @@ static Outcome remove_name(const Request *request)
     item->attributes.nlink = 1;
     second.item = NULL;
     note_entry(head->nodeid, place, 0, now_ns);
-    return answer_error(request, 0);
+    return reply_error(request, 0);
 }
 
 /* -- looking ----------------------------------------------------------------------------------- */
@@ -584,34 +584,34 @@ static Outcome remove_name(const Request *request)
 static Outcome look_up(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
-    Fresh *item = fresh_named(parent, request->body);
+    Pending *item = pending_named(parent, request->body);
     if (request->head->pid == busy_maker && !ends_with_move)
         busy_maker = 0; /* it is at the next one */
     if (item)
-        return answer_new_entry(request, &item->attributes);
-    if (!fresh_of(parent) && !absent_is(parent, request->body))
-        return NOT_OURS;
+        return reply_entry_attr(request, &item->attributes);
+    if (!pending_of(parent) && !dentries_is_negative(parent, request->body))
+        return PASSED;
     /* What is in a fresh directory is fresh, too. */
-    return strlen(request->body) > NAME_MOST ? answer_error(request, ENAMETOOLONG)
-                                             : answer_absent(request);
+    return strlen(request->body) > NAME_MOST ? reply_error(request, ENAMETOOLONG)
+                                             : reply_negative(request);
 }
 
 static Outcome get_attributes(const Request *request)
 {
-    Fresh *item = fresh_of(request->head->nodeid);
+    Pending *item = pending_of(request->head->nodeid);
     if (item)
-        return answer_known(request, &item->attributes);
+        return reply_attr(request, &item->attributes);
     Directory *directory = directory_of(request->head->nodeid);
-    return directory ? answer_known(request, &directory->attributes) : NOT_OURS;
+    return directory ? reply_attr(request, &directory->attributes) : PASSED;
 }
 
 /* What is fresh is in directories that are fresh or have changed. */
 static Outcome list_entries(const Request *request)
 {
     Directory *directory = directory_of(request->head->nodeid);
-    if (fresh_of(request->head->nodeid) || (directory && directory->changed))
-        fresh_settle();
-    return NOT_OURS;
+    if (pending_of(request->head->nodeid) || (directory && directory->changed))
+        pending_flush();
+    return PASSED;
 }
 
 /* Whether a request is about names, of which a file must not have two any more. */
@@ -654,14 +654,14 @@ static void note_name(const Request *request)
     default:
         return;
     }
-    absent_note_name(parent, name);
+    dentries_note_name(parent, name);
 }
 
 static Outcome handle(const Request *request)
 {
     if (second.item && is_about_names(request->head->opcode))
-        fresh_settle();
-    run_note(request);
+        pending_flush();
+    coalesce_note(request);
     switch (request->head->opcode) {
     case FUSE_LOOKUP:
         return look_up(request);
@@ -701,39 +701,39 @@ static Outcome handle(const Request *request)
     case FUSE_CREATE:
     case FUSE_FLUSH:
     case FUSE_IOCTL:
-        return NOT_OURS; /* says nothing about what is in the store */
+        return PASSED; /* says nothing about what is in the store */
     case FUSE_READDIR:
     case FUSE_READDIRPLUS:
         return list_entries(request);
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
-        fresh_settle();
-        return NOT_OURS;
+        pending_flush();
+        return PASSED;
     default:
         return pass_change();
     }
 }
 
-Outcome fresh_handle(const Request *request)
+Outcome pending_handle(const Request *request)
 {
     Outcome outcome = handle(request);
-    if (outcome == NOT_OURS)
+    if (outcome == PASSED)
         note_name(request);
     return outcome;
 }
 
 /* -- the beginning ----------------------------------------------------------------------------- */
 
-int fresh_bind(PyObject *owner)
+int pending_bind(PyObject *owner)
 {
     forget_items();
     ends_with_move = 0;
     forget_knowledge();
     second.item = NULL;
-    return grant_bind(owner) && run_bind(owner) && bytes_bind(owner) &&
-           take_attribute(owner, "take", &call_take) &&
-           take_attribute(owner, "lose", &call_lose) &&
+    return lease_bind(owner) && coalesce_bind(owner) && bytes_bind(owner) &&
+           take_attribute(owner, "flush", &call_flush) &&
+           take_attribute(owner, "fail", &call_fail) &&
            take_attribute(owner, "lookup", &call_lookup) &&
            take_attribute(owner, "getattr", &call_getattr) &&
-           take_attribute(owner, "second_name", &call_second_name);
+           take_attribute(owner, "link_flushed", &call_link);
 }

@@ -3,7 +3,7 @@
  * without asking Python is not asked.
  */
 
-#include "_front.h"
+#include "server.h"
 
 /* The methods of `Requests`, and the state that is looked at here without asking it. */
 #define METHODS(X) \
@@ -22,43 +22,43 @@ static int is_connection(uint64_t node)
 /* -- names ------------------------------------------------------------------------------------ */
 
 /* A name that stands as it was committed. */
-static Outcome answer_standing(const Request *request, struct fuse_attr *attributes)
+static Outcome reply_committed(const Request *request, struct fuse_attr *attributes)
 {
     note_attributes(attributes);
-    return answer_new_entry(request, attributes);
+    return reply_entry_attr(request, attributes);
 }
 
-static Outcome answer_no_entry(const Request *request)
+static Outcome reply_no_entry(const Request *request)
 {
-    fresh_note_absent(request);
-    return answer_absent(request);
+    pending_note_negative(request);
+    return reply_negative(request);
 }
 
 static Outcome do_lookup(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
     struct fuse_attr attributes;
-    Look look = find_standing(parent, request->body, &attributes);
+    Look look = find_committed(parent, request->body, &attributes);
     if (look != UNSURE)
-        return look == FOUND ? answer_standing(request, &attributes) : answer_no_entry(request);
+        return look == FOUND ? reply_committed(request, &attributes) : reply_no_entry(request);
     PyObject *inode = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(request->body));
     if (inode != Py_None)
-        return answer_entry(request, inode);
+        return reply_entry(request, inode);
     Py_DECREF(inode);
-    return answer_no_entry(request);
+    return reply_no_entry(request);
 }
 
 static Outcome do_getattr(const Request *request)
 {
-    const struct fuse_attr *known = known_of(request->head->nodeid);
+    const struct fuse_attr *known = attributes_of(request->head->nodeid);
     struct fuse_attr attributes;
     if (known)
-        return answer_known(request, known);
-    if (get_standing(request->head->nodeid, &attributes)) {
+        return reply_attr(request, known);
+    if (get_committed(request->head->nodeid, &attributes)) {
         note_attributes(&attributes);
-        return answer_known(request, &attributes);
+        return reply_attr(request, &attributes);
     }
-    return answer_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
+    return reply_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
 }
 
 static Outcome do_mkdir(const Request *request)
@@ -66,8 +66,8 @@ static Outcome do_mkdir(const Request *request)
     const struct fuse_in_header *head = request->head;
     const struct fuse_mkdir_in *in = (const void *)request->body;
     if (head->nodeid == HISTORY_ROOT)
-        return NOT_OURS;
-    return answer_entry(request, CALL(call_mkdir, NUMBER(head->nodeid),
+        return PASSED;
+    return reply_entry(request, CALL(call_mkdir, NUMBER(head->nodeid),
                                       PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
                                       NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
 }
@@ -82,14 +82,14 @@ static PyObject *make_node(const Request *request, const char *name, uint32_t mo
 static Outcome do_mknod(const Request *request)
 {
     const struct fuse_mknod_in *in = (const void *)request->body;
-    return answer_entry(request, make_node(request, (const char *)(in + 1), in->mode, in->rdev));
+    return reply_entry(request, make_node(request, (const char *)(in + 1), in->mode, in->rdev));
 }
 
 static Outcome do_symlink(const Request *request)
 {
     const struct fuse_in_header *head = request->head;
     const char *target = request->body + strlen(request->body) + 1;
-    return answer_entry(request, CALL(call_symlink, NUMBER(head->nodeid),
+    return reply_entry(request, CALL(call_symlink, NUMBER(head->nodeid),
                                       PyBytes_FromString(request->body),
                                       PyBytes_FromString(target), NUMBER(head->pid),
                                       NUMBER(head->uid), NUMBER(head->gid)));
@@ -98,7 +98,7 @@ static Outcome do_symlink(const Request *request)
 static Outcome do_link(const Request *request)
 {
     const struct fuse_link_in *in = (const void *)request->body;
-    return answer_entry(request, CALL(call_link, NUMBER(in->oldnodeid),
+    return reply_entry(request, CALL(call_link, NUMBER(in->oldnodeid),
                                       NUMBER(request->head->nodeid),
                                       PyBytes_FromString((const char *)(in + 1)),
                                       NUMBER(request->head->pid)));
@@ -106,12 +106,12 @@ static Outcome do_link(const Request *request)
 
 static Outcome do_readlink(const Request *request)
 {
-    return answer_bytes(request, CALL(call_readlink, NUMBER(request->head->nodeid)));
+    return reply_bytes(request, CALL(call_readlink, NUMBER(request->head->nodeid)));
 }
 
 static Outcome remove_name(const Request *request, PyObject *method)
 {
-    return answer_done(request, CALL(method, NUMBER(request->head->nodeid),
+    return reply_done(request, CALL(method, NUMBER(request->head->nodeid),
                                      PyBytes_FromString(request->body),
                                      NUMBER(request->head->pid)));
 }
@@ -123,14 +123,14 @@ static Outcome do_unlink(const Request *request)
 
 static Outcome do_rmdir(const Request *request)
 {
-    return request->head->nodeid == HISTORY_ROOT ? NOT_OURS : remove_name(request, call_rmdir);
+    return request->head->nodeid == HISTORY_ROOT ? PASSED : remove_name(request, call_rmdir);
 }
 
 static Outcome rename_to(const Request *request, uint64_t directory, uint32_t flags,
                          const char *name)
 {
     const char *new_name = name + strlen(name) + 1;
-    return answer_done(request, CALL(call_rename, NUMBER(request->head->nodeid),
+    return reply_done(request, CALL(call_rename, NUMBER(request->head->nodeid),
                                      PyBytes_FromString(name), NUMBER(directory),
                                      PyBytes_FromString(new_name), NUMBER(flags),
                                      NUMBER(request->head->pid)));
@@ -171,7 +171,7 @@ static Outcome do_forget(const Request *request)
 {
     const struct fuse_forget_in *in = (const void *)request->body;
     forget_node(request->head->nodeid, in->nlookup);
-    return ANSWERED;
+    return REPLIED;
 }
 
 static Outcome do_batch_forget(const Request *request)
@@ -181,14 +181,14 @@ static Outcome do_batch_forget(const Request *request)
     size_t there = (request->size - sizeof *in) / sizeof *items;
     for (size_t i = 0; i < in->count && i < there; i++)
         forget_node(items[i].nodeid, items[i].nlookup);
-    return ANSWERED;
+    return REPLIED;
 }
 
 static Outcome do_interrupt(const Request *request)
 {
     /* A request is answered before the next is read: there is nothing left to interrupt. */
     (void)request;
-    return ANSWERED;
+    return REPLIED;
 }
 
 /* -- attributes ------------------------------------------------------------------------------- */
@@ -202,7 +202,7 @@ static Outcome do_setattr(const Request *request)
 {
     const struct fuse_setattr_in *in = (const void *)request->body;
     uint32_t valid = in->valid;
-    return answer_attributes(
+    return reply_attributes(
         request,
         CALL(call_setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
              optional(valid & FATTR_UID, in->uid), optional(valid & FATTR_GID, in->gid),
@@ -219,7 +219,7 @@ static Outcome do_setattr(const Request *request)
 static Outcome do_create(const Request *request)
 {
     /* A file is made, and needs not be opened: ENOSYS tells the kernel to ask for the first only. */
-    return answer_error(request, ENOSYS);
+    return reply_error(request, ENOSYS);
 }
 
 /* A file without a name, which is opened in the same request. */
@@ -238,31 +238,31 @@ static Outcome do_tmpfile(const Request *request)
     if (!filled)
         return FAILED;
     out.open.open_flags = FOPEN_KEEP_CACHE;
-    if (send_answer(request, 0, &out, sizeof out))
+    if (send_reply(request, 0, &out, sizeof out))
         lookups_add(out.entry.nodeid);
-    return ANSWERED;
+    return REPLIED;
 }
 
 static Outcome do_open(const Request *request)
 {
     /* ENOSYS tells the kernel that neither files nor directories need to be opened, and to keep
      * what it read of them until they change. It does not ask again, nor does it tell of a close. */
-    return answer_error(request, ENOSYS);
+    return reply_error(request, ENOSYS);
 }
 
 static Outcome do_release(const Request *request)
 {
-    return answer_error(request, 0);
+    return reply_error(request, 0);
 }
 
 static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
     if (is_connection(request->head->nodeid))
-        return answer_bytes(request, CALL(call_control_read, NUMBER(request->head->nodeid),
+        return reply_bytes(request, CALL(call_control_read, NUMBER(request->head->nodeid),
                                           NUMBER(in->offset), NUMBER(in->size),
                                           NUMBER(request->head->uid)));
-    return answer_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
+    return reply_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
                                        NUMBER(in->offset), NUMBER(in->size)));
 }
 
@@ -280,12 +280,12 @@ static Outcome do_write(const Request *request)
     const struct fuse_write_in *in = (const void *)request->body;
     struct fuse_write_out out = {.size = in->size};
     if (in->size > request->size - sizeof *in)
-        return answer_error(request, EIO);
+        return reply_error(request, EIO);
     /* Pages of a mapping are written by whoever makes room. */
     int is_mapped = in->write_flags & FUSE_WRITE_CACHE;
     uint32_t pid = is_mapped ? 0 : request->head->pid;
     if (is_mapped && request->head->nodeid >= HISTORY)
-        return answer_error(request, EROFS); /* a page is no message to a control file */
+        return reply_error(request, EROFS); /* a page is no message to a control file */
     PyObject *result =
         is_connection(request->head->nodeid)
             ? CALL(call_control_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
@@ -296,14 +296,14 @@ static Outcome do_write(const Request *request)
         return FAILED;
     Py_DECREF(result);
     if (pid && request->head->nodeid < LIVE_END) /* a message to a control file is never gone on with */
-        fresh_note_write(request);
-    return answer(request, &out, sizeof out);
+        pending_note_write(request);
+    return reply(request, &out, sizeof out);
 }
 
 static Outcome do_fallocate(const Request *request)
 {
     const struct fuse_fallocate_in *in = (const void *)request->body;
-    return answer_done(request, CALL(call_allocate, NUMBER(request->head->nodeid),
+    return reply_done(request, CALL(call_allocate, NUMBER(request->head->nodeid),
                                      NUMBER(in->offset), NUMBER(in->length), NUMBER(in->mode),
                                      NUMBER(request->head->pid),
                                      PyBool_FromLong(keeps_set_id(request))));
@@ -325,7 +325,7 @@ static Outcome do_lseek(const Request *request)
     struct fuse_lseek_out out;
     PyObject *place = CALL(call_seek, NUMBER(request->head->nodeid), NUMBER(in->offset),
                            NUMBER(in->whence));
-    return take_number(place, &out.offset) ? answer(request, &out, sizeof out) : FAILED;
+    return take_number(place, &out.offset) ? reply(request, &out, sizeof out) : FAILED;
 }
 
 static Outcome do_copy(const Request *request)
@@ -338,24 +338,24 @@ static Outcome do_copy(const Request *request)
     if (!take_number(result, &copied))
         return FAILED;
     struct fuse_write_out out = {.size = (uint32_t)copied};
-    return answer(request, &out, sizeof out);
+    return reply(request, &out, sizeof out);
 }
 
 static Outcome do_fsync(const Request *request)
 {
-    return answer_done(request, CALL(call_sync));
+    return reply_done(request, CALL(call_sync));
 }
 
 static Outcome do_ioctl(const Request *request)
 {
     /* Programs ask every file whether it is a terminal. */
-    return answer_error(request, ENOTTY);
+    return reply_error(request, ENOTTY);
 }
 
 static Outcome do_flush(const Request *request)
 {
     /* Nothing waits for close(2); ENOSYS tells the kernel not to ask again. */
-    return answer_error(request, ENOSYS);
+    return reply_error(request, ENOSYS);
 }
 
 /* -- which is for what -------------------------------------------------------------------------- */
@@ -396,12 +396,12 @@ static const Handler HANDLERS[] = {
 };
 #define HANDLERS_COUNT (sizeof HANDLERS / sizeof *HANDLERS)
 
-const Handler *ordinary_of(uint32_t opcode)
+const Handler *handler_of(uint32_t opcode)
 {
     return opcode < HANDLERS_COUNT && HANDLERS[opcode].handle ? &HANDLERS[opcode] : NULL;
 }
 
-int ordinary_bind(PyObject *owner)
+int dispatch_bind(PyObject *owner)
 {
 #define TAKE(name) \
     if (!take_attribute(owner, #name, &call_##name)) \

@@ -1,17 +1,17 @@
-/* What the parts of the compiled front share. A request is read in `_front.c`, the loop, and goes to
- * `_fresh.c`, which answers before anything is put into the store; what it leaves goes the ordinary way
- * (`_ordinary.c`, `_listing.c`). `_answers.c` is how the kernel is told. What need not be asked for:
- * `_absent.c` has names that are not there, `_known.c` attributes, `_lookups.c` what the kernel knows. */
+/* What the parts of the compiled server share. A request is read in `server.c`, the loop, and goes to
+ * `pending.c`, which answers before anything is put into the store; what it leaves goes the ordinary way
+ * (`dispatch.c`, `readdir.c`). `reply.c` is how the kernel is told. What need not be asked for:
+ * `dentries.c` has names that are not there, `attributes.c` attributes, `lookups.c` what the kernel knows. */
 
-#ifndef CKPTFS_FRONT_H
-#define CKPTFS_FRONT_H
+#ifndef CKPTFS_SERVER_H
+#define CKPTFS_SERVER_H
 
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
 #include <Python.h>
 
-#include "../store/_standing.h"
-#include "_protocol.h"
+#include "snapshot.h"
+#include "protocol.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 enum { LEFT, TURN };
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the answer. */
-typedef enum { ANSWERED, NOT_OURS, FAILED } Outcome;
+typedef enum { REPLIED, PASSED, FAILED } Outcome;
 
 typedef struct {
     const struct fuse_in_header *head;
@@ -73,41 +73,41 @@ static inline uint32_t without_set_id(uint32_t mode)
 
 #pragma GCC visibility push(hidden)
 
-/* -- answers (_answers.c) ---------------------------------------------------------------------- */
+/* -- answers (reply.c) ---------------------------------------------------------------------- */
 
-/* As `fresh_bind`. */
-int answers_bind(PyObject *owner);
+/* As `pending_bind`. */
+int reply_bind(PyObject *owner);
 
 /* The FUSE descriptor. */
 extern int device;
 
 /* Whether the one who asked took the answer. */
-int send_answer(const Request *request, int error, const void *body, size_t size);
-Outcome answer(const Request *request, const void *body, size_t size);
-Outcome answer_error(const Request *request, int error);
+int send_reply(const Request *request, int error, const void *body, size_t size);
+Outcome reply(const Request *request, const void *body, size_t size);
+Outcome reply_error(const Request *request, int error);
 
 /* For how long the kernel may believe attributes. */
 uint64_t validity_of(const struct fuse_attr *attributes);
 
 /* What stands under a name, and that nothing does. */
-Outcome answer_new_entry(const Request *request, const struct fuse_attr *attributes);
-Outcome answer_absent(const Request *request);
+Outcome reply_entry_attr(const Request *request, const struct fuse_attr *attributes);
+Outcome reply_negative(const Request *request);
 /* The attributes of a node. */
-Outcome answer_known(const Request *request, const struct fuse_attr *attributes);
+Outcome reply_attr(const Request *request, const struct fuse_attr *attributes);
 
 /* What Python returned, which is let go of: nothing, an inode under a name, the attributes of one,
  * bytes, a list of such, which are not copied. FAILED if it is NULL. */
-Outcome answer_done(const Request *request, PyObject *result);
-Outcome answer_entry(const Request *request, PyObject *inode);
-Outcome answer_attributes(const Request *request, PyObject *inode);
-Outcome answer_bytes(const Request *request, PyObject *result);
-Outcome answer_pieces(const Request *request, PyObject *list);
+Outcome reply_done(const Request *request, PyObject *result);
+Outcome reply_entry(const Request *request, PyObject *inode);
+Outcome reply_attributes(const Request *request, PyObject *inode);
+Outcome reply_bytes(const Request *request, PyObject *result);
+Outcome reply_pieces(const Request *request, PyObject *list);
 
 /* What stands under a name, or has a number, in the live tree, as far as that is known without asking
  * the store. */
-Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes);
-int get_standing(uint64_t node, struct fuse_attr *attributes);
-void show_standing(struct fuse_attr *attributes, const Standing *standing);
+Look find_committed(uint64_t parent, const char *name, struct fuse_attr *attributes);
+int get_committed(uint64_t node, struct fuse_attr *attributes);
+void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record);
 
 /* Whether a number means what it means in the store: a restore may have parted the two. */
 int is_plain(uint64_t node);
@@ -146,7 +146,7 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments);
 int take_attribute(PyObject *owner, const char *name, PyObject **place);
 int take_state(PyObject *owner, const char *name, PyTypeObject *type, PyObject **place);
 
-/* -- the ordinary way (_ordinary.c, _listing.c) --------------------------------------------------- */
+/* -- the ordinary way (dispatch.c, readdir.c) --------------------------------------------------- */
 
 /* What answers a request, and how many bytes it must have behind its head. Names come after those,
  * and end with a zero in any case. */
@@ -156,7 +156,7 @@ typedef struct {
 } Handler;
 
 /* NULL for what is left to libfuse. */
-const Handler *ordinary_of(uint32_t opcode);
+const Handler *handler_of(uint32_t opcode);
 
 Outcome do_readdir(const Request *request);
 Outcome do_readdirplus(const Request *request);
@@ -164,11 +164,11 @@ Outcome do_readdirplus(const Request *request);
 /* Whether a listing may give no more than the number of a live inode. */
 int is_familiar(uint64_t ino);
 
-/* As `fresh_bind`. */
-int ordinary_bind(PyObject *owner);
-int listing_bind(PyObject *owner);
+/* As `pending_bind`. */
+int dispatch_bind(PyObject *owner);
+int readdir_bind(PyObject *owner);
 
-/* -- what the kernel knows (_lookups.c) ----------------------------------------------------------- */
+/* -- what the kernel knows (lookups.c) ----------------------------------------------------------- */
 
 /* Told of a node that was answered together with its name, and that the kernel forgets such answers.
  * Of the second: whether that was all it knew of the node. */
@@ -181,70 +181,70 @@ int lookups_has(uint64_t node);
 /* Another workspace. */
 void lookups_forget_all(void);
 
-/* -- what is fresh (_fresh.c) ------------------------------------------------------------------ */
+/* -- what is fresh (pending.c) ------------------------------------------------------------------ */
 
 /* Whose methods to call. Returns 0 with an exception set if one is missing. */
-int fresh_bind(PyObject *owner);
+int pending_bind(PyObject *owner);
 
 /* Answers the request if that can be done without the store, which then hears of it later. Else
  * sees to it that the store knows all that the request may depend on. */
-Outcome fresh_handle(const Request *request);
+Outcome pending_handle(const Request *request);
 
 /* Told of a name that is not there, right after that was answered. */
-void fresh_note_absent(const Request *request);
+void pending_note_negative(const Request *request);
 
 /* Told of attributes that are about to be answered; puts in what the store has not heard of yet. */
-void fresh_note_directory(struct fuse_attr *attributes);
+void pending_note_directory(struct fuse_attr *attributes);
 
 /* Told of a write(2) that the store has taken. */
-void fresh_note_write(const Request *request);
+void pending_note_write(const Request *request);
 
 /* Hands everything over to the store. */
-void fresh_settle(void);
+void pending_flush(void);
 
 /* Whether somebody seems to be in the middle of making a file. */
-int fresh_is_midway(void);
+int pending_is_midway(void);
 
 /* The same, and forgets all that is known: somebody else may change anything from here on. */
-void fresh_end(void);
+void pending_end(void);
 
-/* -- what is known to be absent (_absent.c) ------------------------------------------------------ */
+/* -- what is known to be absent (dentries.c) ------------------------------------------------------ */
 
-/* As `fresh_bind`. */
-int absent_bind(PyObject *owner);
+/* As `pending_bind`. */
+int dentries_bind(PyObject *owner);
 
 /* Told of a directory that was just made and has nothing in it. */
-void absent_note_directory(uint64_t node);
+void dentries_note_directory(uint64_t node);
 
 /* Told of every name that something was put under, or may have been. */
-void absent_note_name(uint64_t parent, const char *name);
+void dentries_note_name(uint64_t parent, const char *name);
 
 /* Whether it is known that a directory has nothing of that name. */
-int absent_is(uint64_t parent, const char *name);
+int dentries_is_negative(uint64_t parent, const char *name);
 
 /* Between two turns others may put names into directories. */
-void absent_begin_turn(void);
-void absent_end_turn(void);
+void dentries_begin_turn(void);
+void dentries_end_turn(void);
 
-/* -- what is known of inodes (_known.c) ----------------------------------------------------------- */
+/* -- what is known of inodes (attributes.c) ----------------------------------------------------------- */
 
 /* Another workspace. */
-void known_forget_all(void);
+void attributes_forget_all(void);
 
 /* Told of attributes that are about to be answered. */
-void known_note(const struct fuse_attr *attributes);
+void attributes_note(const struct fuse_attr *attributes);
 
 /* Whether anything is known of a node. */
-int known_has(uint64_t node);
+int attributes_has(uint64_t node);
 
 /* The attributes of a file or directory as the store has them, if they are known; else NULL. */
-const struct fuse_attr *known_of(uint64_t node);
+const struct fuse_attr *attributes_of(uint64_t node);
 
 /* The bits of a node's mode that say what it is; 0 if that is not known. */
-uint32_t known_type_of(uint64_t node);
+uint32_t attributes_type(uint64_t node);
 
 /* Told of an inode that changes. */
-void known_forget(uint64_t node);
+void attributes_forget(uint64_t node);
 
 #pragma GCC visibility pop
 

@@ -1,4 +1,4 @@
-"""The compiled front with a socket in place of the kernel: requests that no kernel sends, and what
+"""The compiled server with a socket in place of the kernel: requests that no kernel sends, and what
 goes wrong in one."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ckptfs.fuse import front
 from ckptfs.fuse.nodes import CONTROL, CONTROL_STEP, HISTORY_ROOT
+from ckptfs.fuse.server import binding
 from tests.support.kernel import (
     BATCH_FORGET,
     FORGET,
@@ -29,9 +29,9 @@ from tests.support.kernel import (
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    compiled = front.load()
+    compiled = binding.load()
     if compiled is None:
-        pytest.skip("the front was not built")
+        pytest.skip("the server was not built")
     found = Kernel(compiled)
     yield found
     found.close()
@@ -88,20 +88,20 @@ def test_what_the_kernel_knows_is_counted(kernel: Kernel) -> None:
         kernel.ask(LOOKUP, b"1000\0")
         assert kernel.error() == 0
     kernel.ask(FORGET, struct.pack("=Q", 1), node=1000)
-    assert kernel.front.knows(1000)
+    assert kernel.server.knows(1000)
     assert forgotten(kernel) == []
     kernel.ask(FORGET, struct.pack("=Q", 1), node=1000)
-    assert not kernel.front.knows(1000)
+    assert not kernel.server.knows(1000)
     assert forgotten(kernel) == [1000]
 
 
 def test_without_a_request_others_are_told_of_what_they_wait_for(kernel: Kernel) -> None:
-    serve, soon = kernel.front.serve, time.monotonic_ns() + 30_000_000_000
+    serve, soon = kernel.server.serve, time.monotonic_ns() + 30_000_000_000
     read, write = os.pipe()
     os.write(write, b"x")
-    assert serve(kernel.theirs, 1, soon, read) == kernel.front.TURN
+    assert serve(kernel.theirs, 1, soon, read) == kernel.server.TURN
     os.read(read, 1)
-    assert serve(kernel.theirs, 0, soon, read) == kernel.front.TURN, "none is waited for"
+    assert serve(kernel.theirs, 0, soon, read) == kernel.server.TURN, "none is waited for"
     assert time.monotonic_ns() < soon
     os.close(read)
     os.close(write)
@@ -111,8 +111,8 @@ def test_an_answer_that_nobody_takes_is_not_counted(kernel: Kernel) -> None:
     size = HEAD.size + 5
     kernel.ours.send(HEAD.pack(size, LOOKUP, 7, 1, 0, 0, 42, 0, 0) + b"1000\0")
     kernel.ours.shutdown(socket.SHUT_RD)
-    kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
-    assert not kernel.front.knows(1000)
+    kernel.server.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
+    assert not kernel.server.knows(1000)
 
 
 def test_a_forget_that_fails_is_told_and_does_not_keep_the_next(kernel: Kernel) -> None:
@@ -133,7 +133,7 @@ def test_what_raises_is_answered_with_an_errno(kernel: Kernel) -> None:
 
 
 def test_what_it_does_not_know_is_left(kernel: Kernel) -> None:
-    assert kernel.ask(STATFS, b"") == kernel.front.LEFT
+    assert kernel.ask(STATFS, b"") == kernel.server.LEFT
     assert kernel.is_silent()
 
 

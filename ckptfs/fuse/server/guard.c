@@ -1,8 +1,8 @@
 /* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must be
- * what was committed. What that was is known by `_pages.c`; who asks is `store/tables.py`. */
+ * what was committed. What that was is known by `pages.c`; who asks is `store/tables.py`. */
 
-#include "_guard.h"
-#include "_pages.h"
+#include "guard.h"
+#include "pages.h"
 
 #include <limits.h>
 

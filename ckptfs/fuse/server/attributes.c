@@ -11,7 +11,7 @@
  * what the kernel knows already.
  */
 
-#include "_front.h"
+#include "server.h"
 
 #define PLACES (1 << 14)
 
@@ -21,7 +21,7 @@ static struct {
     int are_whole; /* or the type alone is still right */
 } places[PLACES];
 
-void known_note(const struct fuse_attr *attributes)
+void attributes_note(const struct fuse_attr *attributes)
 {
     size_t place = attributes->ino % PLACES;
     if (attributes->ino >= LIVE_END)
@@ -30,12 +30,12 @@ void known_note(const struct fuse_attr *attributes)
     places[place].are_whole = S_ISREG(attributes->mode) || S_ISDIR(attributes->mode);
 }
 
-int known_has(uint64_t node)
+int attributes_has(uint64_t node)
 {
     return places[node % PLACES].attributes.ino == node;
 }
 
-const struct fuse_attr *known_of(uint64_t node)
+const struct fuse_attr *attributes_of(uint64_t node)
 {
     size_t place = node % PLACES;
     return places[place].are_whole && places[place].attributes.ino == node
@@ -43,19 +43,19 @@ const struct fuse_attr *known_of(uint64_t node)
                : NULL;
 }
 
-uint32_t known_type_of(uint64_t node)
+uint32_t attributes_type(uint64_t node)
 {
     size_t place = node % PLACES;
     return places[place].attributes.ino == node ? places[place].attributes.mode & S_IFMT : 0;
 }
 
-void known_forget(uint64_t node)
+void attributes_forget(uint64_t node)
 {
     if (places[node % PLACES].attributes.ino == node)
         places[node % PLACES].are_whole = 0;
 }
 
-void known_forget_all(void)
+void attributes_forget_all(void)
 {
     memset(places, 0, sizeof places);
 }

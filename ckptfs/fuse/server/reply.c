@@ -1,6 +1,6 @@
 /* Answers: what Python or the store said, as the kernel is told it. And how Python is called. */
 
-#include "_front.h"
+#include "server.h"
 
 /* How many blocks the bytes of one answer may be from. */
 #define PIECES_MAX (WRITE_MAX / IO_SIZE + 2)
@@ -9,7 +9,7 @@ int device = -1;
 PyObject *limbo;
 static PyObject *generations, *call_errno_of;
 
-int send_answer(const Request *request, int error, const void *body, size_t size)
+int send_reply(const Request *request, int error, const void *body, size_t size)
 {
     struct fuse_out_header head = {
         .len = sizeof head + size,
@@ -20,25 +20,25 @@ int send_answer(const Request *request, int error, const void *body, size_t size
     return writev(device, parts, size ? 2 : 1) > 0;
 }
 
-Outcome answer(const Request *request, const void *body, size_t size)
+Outcome reply(const Request *request, const void *body, size_t size)
 {
-    send_answer(request, 0, body, size);
-    return ANSWERED;
+    send_reply(request, 0, body, size);
+    return REPLIED;
 }
 
-Outcome answer_error(const Request *request, int error)
+Outcome reply_error(const Request *request, int error)
 {
-    send_answer(request, error, NULL, 0);
-    return ANSWERED;
+    send_reply(request, error, NULL, 0);
+    return REPLIED;
 }
 
 /* The result of a call that says only whether it worked. */
-Outcome answer_done(const Request *request, PyObject *result)
+Outcome reply_done(const Request *request, PyObject *result)
 {
     if (!result)
         return FAILED;
     Py_DECREF(result);
-    return answer_error(request, 0);
+    return reply_error(request, 0);
 }
 
 uint64_t base_of(uint64_t node)
@@ -87,22 +87,22 @@ int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base
     return !PyErr_Occurred();
 }
 
-void show_standing(struct fuse_attr *attributes, const Standing *standing)
+void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record)
 {
     *attributes = (struct fuse_attr){
-        .ino = standing->ino,
-        .size = standing->size,
-        .blocks = (standing->allocated + STAT_BLOCK - 1) / STAT_BLOCK,
-        .mode = standing->mode,
-        .nlink = standing->nlink,
-        .uid = standing->uid,
-        .gid = standing->gid,
-        .rdev = (uint32_t)standing->rdev,
+        .ino = record->ino,
+        .size = record->size,
+        .blocks = (record->allocated + STAT_BLOCK - 1) / STAT_BLOCK,
+        .mode = record->mode,
+        .nlink = record->nlink,
+        .uid = record->uid,
+        .gid = record->gid,
+        .rdev = (uint32_t)record->rdev,
         .blksize = IO_SIZE,
     };
-    set_time(&attributes->atime, &attributes->atimensec, standing->atime_ns);
-    set_time(&attributes->mtime, &attributes->mtimensec, standing->mtime_ns);
-    set_time(&attributes->ctime, &attributes->ctimensec, standing->ctime_ns);
+    set_time(&attributes->atime, &attributes->atimensec, record->atime_ns);
+    set_time(&attributes->mtime, &attributes->mtimensec, record->mtime_ns);
+    set_time(&attributes->ctime, &attributes->ctimensec, record->ctime_ns);
 }
 
 static int has_number(PyObject *numbers, uint64_t node)
@@ -121,25 +121,25 @@ int is_plain(uint64_t node)
     return node < LIVE_END && !has_number(limbo, node) && !has_number(generations, node);
 }
 
-Look find_standing(uint64_t parent, const char *name, struct fuse_attr *attributes)
+Look find_committed(uint64_t parent, const char *name, struct fuse_attr *attributes)
 {
-    Standing standing;
+    InodeRecord record;
     if (!is_plain(parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
         return UNSURE;
-    Look look = standing_look_up(parent, name, &standing);
-    if (look == FOUND && !is_plain(standing.ino))
+    Look look = snapshot_lookup(parent, name, &record);
+    if (look == FOUND && !is_plain(record.ino))
         return UNSURE;
     if (look == FOUND)
-        show_standing(attributes, &standing);
+        fill_from_record(attributes, &record);
     return look;
 }
 
-int get_standing(uint64_t node, struct fuse_attr *attributes)
+int get_committed(uint64_t node, struct fuse_attr *attributes)
 {
-    Standing standing;
-    if (!is_plain(node) || standing_get(node, &standing) != FOUND)
+    InodeRecord record;
+    if (!is_plain(node) || snapshot_getattr(node, &record) != FOUND)
         return 0;
-    show_standing(attributes, &standing);
+    fill_from_record(attributes, &record);
     return 1;
 }
 
@@ -153,8 +153,8 @@ static uint64_t generation_of(PyObject *inode, uint64_t node)
 
 void note_attributes(struct fuse_attr *attributes)
 {
-    known_note(attributes);
-    fresh_note_directory(attributes);
+    attributes_note(attributes);
+    pending_note_directory(attributes);
 }
 
 /* The node of an inode. Those of the control files which can be read are others with every lookup, and so
@@ -189,7 +189,7 @@ int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
     return 1;
 }
 
-Outcome answer_entry(const Request *request, PyObject *inode)
+Outcome reply_entry(const Request *request, PyObject *inode)
 {
     struct fuse_entry_out entry;
     if (!inode)
@@ -198,12 +198,12 @@ Outcome answer_entry(const Request *request, PyObject *inode)
     Py_DECREF(inode);
     if (!filled)
         return FAILED;
-    if (send_answer(request, 0, &entry, sizeof entry))
+    if (send_reply(request, 0, &entry, sizeof entry))
         lookups_add(entry.nodeid);
-    return ANSWERED;
+    return REPLIED;
 }
 
-Outcome answer_new_entry(const Request *request, const struct fuse_attr *attributes)
+Outcome reply_entry_attr(const Request *request, const struct fuse_attr *attributes)
 {
     struct fuse_entry_out entry = {
         .nodeid = attributes->ino,
@@ -211,26 +211,26 @@ Outcome answer_new_entry(const Request *request, const struct fuse_attr *attribu
         .attr_valid = validity_of(attributes),
         .entry_valid = FOREVER,
     };
-    if (send_answer(request, 0, &entry, sizeof entry))
+    if (send_reply(request, 0, &entry, sizeof entry))
         lookups_add(entry.nodeid);
-    return ANSWERED;
+    return REPLIED;
 }
 
-Outcome answer_absent(const Request *request)
+Outcome reply_negative(const Request *request)
 {
     /* Node 0 and a time: the kernel remembers that the name is not there. */
     uint64_t valid = request->head->nodeid < HISTORY ? FOREVER : 0;
     struct fuse_entry_out absent = {.entry_valid = valid};
-    return answer(request, &absent, sizeof absent);
+    return reply(request, &absent, sizeof absent);
 }
 
-Outcome answer_known(const Request *request, const struct fuse_attr *attributes)
+Outcome reply_attr(const Request *request, const struct fuse_attr *attributes)
 {
     struct fuse_attr_out out = {.attr = *attributes, .attr_valid = validity_of(attributes)};
-    return answer(request, &out, sizeof out);
+    return reply(request, &out, sizeof out);
 }
 
-Outcome answer_attributes(const Request *request, PyObject *inode)
+Outcome reply_attributes(const Request *request, PyObject *inode)
 {
     struct fuse_attr_out out = {0};
     if (!inode)
@@ -241,26 +241,26 @@ Outcome answer_attributes(const Request *request, PyObject *inode)
         return FAILED;
     note_attributes(&out.attr);
     out.attr_valid = validity_of(&out.attr);
-    return answer(request, &out, sizeof out);
+    return reply(request, &out, sizeof out);
 }
 
 /* The bytes of an object, whatever it is, without a copy. */
-Outcome answer_bytes(const Request *request, PyObject *result)
+Outcome reply_bytes(const Request *request, PyObject *result)
 {
     Py_buffer data;
     if (!result)
         return FAILED;
     int got = !PyObject_GetBuffer(result, &data, PyBUF_SIMPLE);
     if (got) {
-        answer(request, data.buf, (size_t)data.len);
+        reply(request, data.buf, (size_t)data.len);
         PyBuffer_Release(&data);
     }
     Py_DECREF(result);
-    return got ? ANSWERED : FAILED;
+    return got ? REPLIED : FAILED;
 }
 
 /* The bytes of the objects in a list, one behind the other, without a copy. */
-Outcome answer_pieces(const Request *request, PyObject *list)
+Outcome reply_pieces(const Request *request, PyObject *list)
 {
     if (!list)
         return FAILED;
@@ -282,7 +282,7 @@ Outcome answer_pieces(const Request *request, PyObject *list)
     for (Py_ssize_t i = 0; i < got; i++)
         PyBuffer_Release(&buffers[i]);
     Py_DECREF(list);
-    return got == wanted ? ANSWERED : FAILED;
+    return got == wanted ? REPLIED : FAILED;
 }
 
 int errno_of_failure(void)
@@ -338,7 +338,7 @@ int take_state(PyObject *owner, const char *name, PyTypeObject *type, PyObject *
     return 1;
 }
 
-int answers_bind(PyObject *owner)
+int reply_bind(PyObject *owner)
 {
     device = -1;
     return take_attribute(owner, "errno_of", &call_errno_of) &&

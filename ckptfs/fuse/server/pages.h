@@ -1,4 +1,4 @@
-/* Pages of LMDB's last commit, read from its file with doubt. See `_pages.c`.
+/* Pages of LMDB's last commit, read from its file with doubt. See `pages.c`.
  *
  * Layouts are those of LMDB 0.9 (as `store/pages.py` has them). */
 

@@ -13,7 +13,7 @@ from ckptfs import history
 from ckptfs.errors import StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
-from ckptfs.fuse.fresh import BYTES, Fresh
+from ckptfs.fuse.server.write_behind import BYTES, WriteBehind
 from ckptfs.history.auto import Loss
 from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino
 from tests.direct import get, new_filesystem, put
@@ -75,27 +75,29 @@ def guard() -> Watched:
 
 
 @pytest.fixture
-def fresh(fs: Filesystem, guard: Watched) -> Fresh:
-    return Fresh(fs, guard)
+def pending(fs: Filesystem, guard: Watched) -> WriteBehind:
+    return WriteBehind(fs, guard)
 
 
-def granted(fresh: Fresh) -> Ino:
-    grant = fresh.grant(PID)
-    assert grant is not None and grant[2] == BYTES
-    return Ino(grant[0])
+def leased(pending: WriteBehind) -> Ino:
+    lease = pending.lease(PID)
+    assert lease is not None and lease[2] == BYTES
+    return Ino(lease[0])
 
 
-def test_what_is_made_under_a_grant_is_there(fs: Filesystem, fresh: Fresh, guard: Watched) -> None:
-    first = granted(fresh)
+def test_what_is_made_under_a_lease_is_there(
+    fs: Filesystem, pending: WriteBehind, guard: Watched
+) -> None:
+    first = leased(pending)
     second, third, fourth = Ino(first + 1), Ino(first + 2), Ino(first + 3)
     arrivals = [
         (first, DIRECTORY, 2, 5, 6, 0, 0, *TIMES, ROOT_INO, b"dir", b""),
-        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", fresh.record(b"abc")),
-        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", fresh.record(b"x" * 5_000)),
+        (second, FILE, 1, 5, 6, 0, 3, *TIMES, first, b"small", pending.record(b"abc")),
+        (third, FILE, 1, 5, 6, 0, 5_000, *TIMES, first, b"large", pending.record(b"x" * 5_000)),
         (fourth, LINK, 1, 5, 6, 0, 5, *TIMES, ROOT_INO, b"link", b"dir/s"),
     ]
     root = (ROOT_INO, DIRECTORY, 7, 8, 9, 10, 11, 1, 0)
-    fresh.take(arrivals, [root], [PID, 43, PID, PID], PID)
+    pending.flush(arrivals, [root], [PID, 43, PID, PID], PID)
     inode = fs.lookup(fs.head, first, b"small")
     assert (inode.ino, inode.mode, inode.uid, inode.gid) == (second, FILE, 5, 6)
     assert (inode.atime_ns, inode.mtime_ns, inode.ctime_ns, inode.btime_ns) == TIMES
@@ -108,9 +110,9 @@ def test_what_is_made_under_a_grant_is_there(fs: Filesystem, fresh: Fresh, guard
     assert fs.mkdir(fs.head, ROOT_INO, b"next", 0o755, 0, 0).ino == fourth + 1
 
 
-def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> None:
+def test_a_run_is_no_beginning(fs: Filesystem, pending: WriteBehind, guard: Watched) -> None:
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
-    fresh.go_on(ino, 0, b"more", PID, TIME_NS, True)
+    pending.write_acknowledged(ino, 0, b"more", PID, TIME_NS, True)
     assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
     inode = fs.getattr(fs.head, ino)
     assert (inode.mtime_ns, inode.ctime_ns) == (TIME_NS, TIME_NS)
@@ -118,83 +120,89 @@ def test_a_run_is_no_beginning(fs: Filesystem, fresh: Fresh, guard: Watched) -> 
 
 
 def test_a_run_in_the_middle_of_a_file_tells_what_it_destroys(
-    fs: Filesystem, fresh: Fresh, guard: Watched
+    fs: Filesystem, pending: WriteBehind, guard: Watched
 ) -> None:
     ino = put(fs, b"file", b"0123456789")
-    fresh.go_on(ino, 4, b"xx", PID, TIME_NS, True)
+    pending.write_acknowledged(ino, 4, b"xx", PID, TIME_NS, True)
     assert guard.lost == [Loss(ino, in_place=10)]
     assert get(fs, b"file") == b"0123xx6789"
 
 
-def test_the_moment_passes_when_a_name_may_have_come(fs: Filesystem, fresh: Fresh) -> None:
-    moments = [fresh.moment()]
+def test_the_version_of_names_passes_when_a_name_may_have_come(
+    fs: Filesystem, pending: WriteBehind
+) -> None:
+    versions = [pending.names_version()]
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
-    moments.append(fresh.moment())
+    versions.append(pending.names_version())
     fs.link(fs.head, ino, ROOT_INO, b"link")
-    moments.append(fresh.moment())
+    versions.append(pending.names_version())
     fs.rename(fs.head, ROOT_INO, b"link", ROOT_INO, b"moved", 0)
-    moments.append(fresh.moment())
+    versions.append(pending.names_version())
     saved = history.seal(fs, "manual", "", fs.clock())
-    moments.append(fresh.moment())
+    versions.append(pending.names_version())
     history.restore(fs, saved)
-    moments.append(fresh.moment())
-    assert len(set(moments)) == len(moments)
+    versions.append(pending.names_version())
+    assert len(set(versions)) == len(versions)
 
 
-def test_the_moment_lasts_while_no_name_comes(fs: Filesystem, fresh: Fresh) -> None:
+def test_the_version_of_names_lasts_while_no_name_comes(
+    fs: Filesystem, pending: WriteBehind
+) -> None:
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
-    moment = fresh.moment()
+    version = pending.names_version()
     fs.write(fs.head, ino, 0, b"bytes")
     assert fs.lookup(fs.head, ROOT_INO, b"file").size == 5
     fs.commit()
-    assert fresh.moment() == moment
+    assert pending.names_version() == version
 
 
-def test_only_who_goes_on_is_granted_anything(fresh: Fresh, guard: Watched) -> None:
-    assert fresh.grant(43) is None
-    assert (fresh.joins(PID), fresh.joins(43)) == (True, False)
+def test_only_who_goes_on_is_leased_anything(pending: WriteBehind, guard: Watched) -> None:
+    assert pending.lease(43) is None
+    assert (pending.joins(PID), pending.joins(43)) == (True, False)
     guard.until_ns = 1
-    assert fresh.grant(PID) is None
+    assert pending.lease(PID) is None
 
 
-def test_nothing_is_granted_while_names_are_judged(fs: Filesystem, fresh: Fresh) -> None:
+def test_nothing_is_leased_while_names_are_judged(fs: Filesystem, pending: WriteBehind) -> None:
     fs.store.open_excluded()
-    assert fresh.grant(PID) is None
+    assert pending.lease(PID) is None
 
 
-def test_nothing_is_granted_while_something_is_in_limbo(fs: Filesystem, fresh: Fresh) -> None:
+def test_nothing_is_leased_while_something_is_in_limbo(
+    fs: Filesystem, pending: WriteBehind
+) -> None:
     fs.limbo[Ino(99)] = fs.head
-    assert fresh.grant(PID) is None
+    assert pending.lease(PID) is None
     fs.limbo.clear()
 
 
-def test_our_own_threads_are_granted_nothing(fresh: Fresh) -> None:
+def test_our_own_threads_are_leased_nothing(pending: WriteBehind) -> None:
     hooks.touching.add(PID)
     try:
-        assert fresh.grant(PID) is None
-        assert not fresh.joins(PID)
+        assert pending.lease(PID) is None
+        assert not pending.joins(PID)
     finally:
         hooks.touching.discard(PID)
 
 
-def test_nothing_is_granted_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
+def test_nothing_is_leased_where_there_is_no_room(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "small", map_size=18 << 20) as fs:
-        fresh = Fresh(fs, guard)
-        assert fresh.grant(PID) is None
+        pending = WriteBehind(fs, guard)
+        assert pending.lease(PID) is None
 
 
 def test_after_a_loss_nothing_is_taken(tmp_path: Path, guard: Watched) -> None:
     with new_filesystem(tmp_path / "lost") as fs:
-        fresh = Fresh(fs, guard)
+        pending = WriteBehind(fs, guard)
         fs.commit()
-        fresh.lose()
+        pending.fail()
         with fails(errno.EIO):
             fs.mkdir(fs.head, ROOT_INO, b"dir", 0o755, 0, 0)
         with fails(errno.EIO):
-            fresh.take(
+            pending.flush(
                 [(Ino(2), FILE, 1, 5, 6, 0, 0, *TIMES, ROOT_INO, b"new", b"")], [], [PID], PID
             )
-        assert fresh.grant(PID) is None
+        assert pending.lease(PID) is None
         with pytest.raises(StoreUnwritten):
             fs.commit()
         fs.store._budget.failure = None  # so that the end of the test can look at it
@@ -211,43 +219,45 @@ def stream(fs: Filesystem, guard: Watched) -> Ino:
     return ino
 
 
-def certain(fresh: Fresh, ino: Ino, offset: int = BLOCK_SIZE, pid: int = PID) -> bool:
-    return fresh.is_certain(ino, offset, 2 * BLOCK_SIZE, pid)
+def certain(pending: WriteBehind, ino: Ino, offset: int = BLOCK_SIZE, pid: int = PID) -> bool:
+    return pending.may_acknowledge(ino, offset, 2 * BLOCK_SIZE, pid)
 
 
 def test_who_goes_on_at_the_end_of_a_file_has_its_answer_first(
-    fs: Filesystem, fresh: Fresh, guard: Watched, stream: Ino
+    fs: Filesystem, pending: WriteBehind, guard: Watched, stream: Ino
 ) -> None:
-    assert certain(fresh, stream)
-    fresh.go_on(stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID, TIME_NS, True)
+    assert certain(pending, stream)
+    pending.write_acknowledged(
+        stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID, TIME_NS, True
+    )
     assert guard.told == [(PID, False)] and guard.lost == [None]
     assert get(fs, b"stream") == bytes(BLOCK_SIZE) + b"x" * 2 * BLOCK_SIZE
     assert guard.wrote == [(stream, PID)] * 2  # it is still at it
-    assert not certain(fresh, stream)
-    assert certain(fresh, stream, 3 * BLOCK_SIZE)
+    assert not certain(pending, stream)
+    assert certain(pending, stream, 3 * BLOCK_SIZE)
 
 
-def test_others_have_to_wait(fs: Filesystem, fresh: Fresh, stream: Ino) -> None:
-    assert not certain(fresh, stream, 0)
-    assert not certain(fresh, stream, 2 * BLOCK_SIZE)
-    assert not certain(fresh, stream, pid=PID + 1)
+def test_others_have_to_wait(fs: Filesystem, pending: WriteBehind, stream: Ino) -> None:
+    assert not certain(pending, stream, 0)
+    assert not certain(pending, stream, 2 * BLOCK_SIZE)
+    assert not certain(pending, stream, pid=PID + 1)
     directory = fs.mkdir(fs.head, 1, b"dir", 0o755, 0, 0).ino
-    assert not certain(fresh, directory, 0)
+    assert not certain(pending, directory, 0)
 
 
 def test_so_it_is_while_names_are_judged_or_something_is_in_limbo(
-    fs: Filesystem, fresh: Fresh, stream: Ino
+    fs: Filesystem, pending: WriteBehind, stream: Ino
 ) -> None:
     fs.limbo[Ino(99)] = fs.head
-    assert not certain(fresh, stream)
+    assert not certain(pending, stream)
     fs.limbo.clear()
-    assert certain(fresh, stream)
+    assert certain(pending, stream)
     fs.store.open_excluded()
-    assert not certain(fresh, stream)
+    assert not certain(pending, stream)
 
 
 def test_so_it_is_where_there_is_no_room(
-    fs: Filesystem, fresh: Fresh, stream: Ino, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, pending: WriteBehind, stream: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fs.store, "has_room", lambda size: False)
-    assert not certain(fresh, stream)
+    assert not certain(pending, stream)

@@ -1,7 +1,7 @@
-"""The compiled front, where it was built: `_front.c` says what it does.
+"""The compiled server, where it was built: `server.c` says what it does.
 
 It has to be loaded before pyfuse3, with its symbols visible to it. Where it is missing, or pyfuse3
-does not come to it, every request goes through pyfuse3. CKPTFS_FRONT=off leaves it out, to compare.
+does not call it, every request takes the portable path. CKPTFS_SERVER=off leaves it out.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MTIME_NOW = 1 << 8
 
 
 def load() -> ModuleType | None:
-    """The front, or None if there is none."""
-    if os.environ.get("CKPTFS_FRONT") == "off":
+    """The server, or None if there is none."""
+    if os.environ.get("CKPTFS_SERVER") == "off":
         return None
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_GLOBAL)
     try:
-        return import_module("ckptfs.fuse._front")
+        return import_module("ckptfs.fuse.server._server")
     except ImportError:
         return None
     finally:
@@ -36,7 +36,7 @@ def load() -> ModuleType | None:
 
 
 class Bound:
-    """What the front calls and looks at: the requests as they are, but for what only it needs."""
+    """What the server calls and looks at: the requests as they are, but for what only it needs."""
 
     def __init__(self, requests: Requests, fs: Filesystem) -> None:
         self._requests = requests
@@ -46,11 +46,13 @@ class Bound:
         self.generations = fs.generations
         self.sync = fs.sync
         self.errno_of = errno_of
-        fresh = requests.fresh()
-        self.grant, self.joins, self.moment = fresh.grant, fresh.joins, fresh.moment
-        self.record, self.take = fresh.record, fresh.take
-        self.is_certain, self.go_on, self.lose = fresh.is_certain, fresh.go_on, fresh.lose
-        self.second_name = fresh.second_name
+        pending = requests.write_behind()
+        self.lease, self.joins = pending.lease, pending.joins
+        self.names_version = pending.names_version
+        self.record, self.flush = pending.record, pending.flush
+        self.may_acknowledge = pending.may_acknowledge
+        self.write_acknowledged, self.fail = pending.write_acknowledged, pending.fail
+        self.link_flushed = pending.link_flushed
         connections = requests.connections
         self.control_read, self.control_write = connections.read, connections.write
         self.control_forget = connections.hang_up

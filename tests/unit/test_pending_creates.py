@@ -1,5 +1,5 @@
-"""What is fresh, with a socket in place of the kernel: several requests are read in one turn of the
-loop, and `take` tells what was handed over, and when."""
+"""Pending creates, with a socket in place of the kernel: several requests are read in one turn of
+the loop, and `flush` tells what was written to the store, and when."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ckptfs.fuse import front
 from ckptfs.fuse.nodes import CONTROL
+from ckptfs.fuse.server import binding
 from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
     FSYNC,
@@ -39,7 +39,7 @@ KILL_SET_ID = 4
 
 
 class Giver(Owner):
-    """Gives grants, and says of every name that it is absent."""
+    """Gives leases, and says of every name that it is absent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Giver(Owner):
         self.nlink = 2
         self.refusing = False
         self.refusing_links = False
-        #: To give a grant takes until then.
+        #: To give a lease takes until then.
         self.turn_ns = 0
         self.now = 0
         #: Whether streams are answered first, and what happens when their bytes come.
@@ -58,16 +58,16 @@ class Giver(Owner):
         self.stamps: list[tuple[int, bool]] = []
         self.storing: Callable[[], None] = lambda: None
 
-    def is_certain(self, *values: int) -> bool:
-        self.calls.append(("is_certain", *values))
+    def may_acknowledge(self, *values: int) -> bool:
+        self.calls.append(("may_acknowledge", *values))
         return self.certain
 
-    def go_on(
+    def write_acknowledged(
         self, node: int, offset: int, data: bytes | memoryview, pid: int, time_ns: int, keep: bool
     ) -> None:
         self.storing()
         self.stamps.append((time_ns, keep))
-        self.calls.append(("go_on", node, offset, bytes(data), pid))
+        self.calls.append(("write_acknowledged", node, offset, bytes(data), pid))
 
     def write(self, node: int, offset: int, *values: object) -> None:
         self.storing()
@@ -86,36 +86,36 @@ class Giver(Owner):
     def _inode(self, node: int, mode: int) -> Inode:
         return Inode(node, mode, self.nlink, 0, 9, *[0] * 9, 1, b"", b"")  # type: ignore[arg-type, call-arg]
 
-    def grant(self, pid: int) -> tuple[int, int, int] | None:
-        self.calls.append(("grant", pid))
+    def lease(self, pid: int) -> tuple[int, int, int] | None:
+        self.calls.append(("lease", pid))
         if self.refusing:
             return None
         while time.monotonic_ns() <= self.turn_ns:
             pass
         return FIRST, time.monotonic_ns() + self.seconds * 10**9, self.bytes
 
-    def moment(self) -> int:
+    def names_version(self) -> int:
         return self.now
 
     def record(self, data: memoryview) -> bytes:
         self.calls.append(("record", bytes(data)))
         return bytes(data)
 
-    def take(
+    def flush(
         self,
         arrivals: list[tuple[object, ...]],
         directories: object,
         makers: list[int],
         pid: int,
     ) -> None:
-        self.calls.append(("take", arrivals, directories, makers, pid))
+        self.calls.append(("flush", arrivals, directories, makers, pid))
 
     def link(self, *values: object) -> Inode:
         self.calls.append(("link", *values))
         return self._inode(FIRST, stat.S_IFREG | 0o600)
 
-    def second_name(self, *values: object) -> None:
-        self.calls.append(("second_name", *values))
+    def link_flushed(self, *values: object) -> None:
+        self.calls.append(("link_flushed", *values))
         if self.refusing_links:
             raise OSError(errno.EIO, "damaged")
 
@@ -125,9 +125,9 @@ class Giver(Owner):
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    compiled = front.load()
+    compiled = binding.load()
     if compiled is None:
-        pytest.skip("the front was not built")
+        pytest.skip("the server was not built")
     found = Kernel(compiled, Giver())
     for number in range(3):  # a process that goes on
         make(found, b"before%d" % number)
@@ -175,8 +175,8 @@ def test_a_file_is_handed_over_once_with_all_it_has(kernel: Kernel) -> None:
     set_attributes(kernel, FIRST, MTIME, mtime=17)
     kernel.serve()
     assert [kernel.error() for _ in range(5)] == [0] * 5
-    (taken,) = giver(kernel).named("take")
-    ((ino, mode, nlink, uid, gid, _, size, _, mtime, *_, parent, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    ((ino, mode, nlink, uid, gid, _, size, _, mtime, *_, parent, name, data),) = flushed[1]  # type: ignore[misc, attr-defined]
     assert (ino, mode, nlink, uid, gid) == (FIRST, stat.S_IFREG | 0o644, 1, 5, 0)
     assert (size, mtime, parent, name, data) == (11, 17 * 10**9, DIRECTORY, b"file", b"hello world")
     assert giver(kernel).named("mknod") == []
@@ -190,7 +190,7 @@ def test_bytes_are_stored_when_their_process_goes_on_to_the_next_file(kernel: Ke
     kernel.send(READ, struct.pack("=QQIIQII", 0, 0, 100, 0, 0, 0, 0), FIRST)
     kernel.serve()
     told = [call[0] for call in giver(kernel).calls if call[0] != "lookup"]
-    assert told == ["grant", "record", "take"]
+    assert told == ["lease", "record", "flush"]
     assert giver(kernel).named("record") == [("record", b"content")]
     for _ in range(4):
         assert kernel.error() == 0
@@ -201,7 +201,7 @@ def test_bytes_of_a_file_that_another_is_at_are_not_stored_early(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel.owner, "joins", lambda pid: True, raising=False)
-    kernel.front.bind(kernel.owner)
+    kernel.server.bind(kernel.owner)
     make(kernel, b"first")
     write(kernel, FIRST, 0, b"half ")
     make(kernel, b"second", pid=43)
@@ -216,7 +216,7 @@ def test_a_file_that_is_written_on_after_all_is_left_to_the_store(kernel: Kernel
     make(kernel, b"second")
     write(kernel, FIRST, 5, b"and half")
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-3:] == ["record", "take", "write"]
+    assert [call[0] for call in giver(kernel).calls][-3:] == ["record", "flush", "write"]
     assert giver(kernel).named("record") == [("record", b"half ")]
 
 
@@ -227,16 +227,16 @@ def test_bytes_that_cannot_be_stored_are_told(
         raise OSError(errno.EIO, "no more")
 
     monkeypatch.setattr(kernel.owner, "record", record, raising=False)
-    kernel.front.bind(kernel.owner)
+    kernel.server.bind(kernel.owner)
     make(kernel, b"first")
     write(kernel, FIRST, 0, b"content")
     make(kernel, b"second")
     kernel.serve()
     assert ("failed", "[Errno 5] no more") in kernel.owner.calls
-    assert ("lose",) in kernel.owner.calls
+    assert ("fail",) in kernel.owner.calls
 
 
-def test_what_is_fresh_is_found_and_read(kernel: Kernel) -> None:
+def test_a_pending_file_is_found_and_read(kernel: Kernel) -> None:
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"content")
     kernel.send(LOOKUP, b"file\0", DIRECTORY)
@@ -249,10 +249,10 @@ def test_what_is_fresh_is_found_and_read(kernel: Kernel) -> None:
     assert kernel.answer()[1] == b"tent"
     (ino, size) = struct.unpack_from("=QQ", kernel.answer()[1], 16)
     assert (ino, size) == (FIRST, 7)
-    assert kernel.front.knows(FIRST)
+    assert kernel.server.knows(FIRST)
 
 
-def test_a_fresh_directory_is_known_to_be_empty(kernel: Kernel) -> None:
+def test_a_pending_directory_is_known_to_be_empty(kernel: Kernel) -> None:
     make_directory(kernel, b"dir")
     kernel.send(LOOKUP, b"absent\0", FIRST)
     make(kernel, b"inner", FIRST)
@@ -262,8 +262,8 @@ def test_a_fresh_directory_is_known_to_be_empty(kernel: Kernel) -> None:
     assert (error, struct.unpack_from("=Q", entry)[0]) == (0, 0)
     assert kernel.error() == 0
     assert giver(kernel).named("lookup") == [("lookup", DIRECTORY, b"dir")]
-    (taken,) = giver(kernel).named("take")
-    assert [arrival[-3:-1] for arrival in taken[1]] == [(DIRECTORY, b"dir"), (FIRST, b"inner")]  # type: ignore[attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    assert [arrival[-3:-1] for arrival in flushed[1]] == [(DIRECTORY, b"dir"), (FIRST, b"inner")]  # type: ignore[attr-defined]
 
 
 def test_directories_hear_of_their_entries(kernel: Kernel) -> None:
@@ -274,8 +274,8 @@ def test_directories_hear_of_their_entries(kernel: Kernel) -> None:
     assert kernel.error() == kernel.error() == 0
     nlink = struct.unpack_from("=I", kernel.answer()[1], 16 + 64)[0]
     assert nlink == 3
-    (taken,) = giver(kernel).named("take")
-    ((ino, *_, subdirectories, dressed),) = taken[2]  # type: ignore[misc, attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    ((ino, *_, subdirectories, dressed),) = flushed[2]  # type: ignore[misc, attr-defined]
     assert (ino, subdirectories, dressed) == (DIRECTORY, 1, 0)
 
 
@@ -285,9 +285,9 @@ def test_a_directory_that_is_dressed_is_handed_over_with_the_rest(kernel: Kernel
     make(kernel, b"another", 60)
     kernel.serve()
     assert [kernel.error() for _ in range(3)] == [0] * 3
-    (taken,) = giver(kernel).named("take")
-    assert [arrival[-2] for arrival in taken[1]] == [b"file", b"another"]  # type: ignore[attr-defined]
-    (_, (ino, mode, _, _, _, mtime, _, _, dressed)) = taken[2]  # type: ignore[misc, attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    assert [arrival[-2] for arrival in flushed[1]] == [b"file", b"another"]  # type: ignore[attr-defined]
+    (_, (ino, mode, _, _, _, mtime, _, _, dressed)) = flushed[2]  # type: ignore[misc, attr-defined]
     assert (ino, stat.S_IMODE(mode), mtime, dressed) == (DIRECTORY, 0o700, 17 * 10**9, 1)
 
 
@@ -304,13 +304,13 @@ def _is_made_in_a_turn_that_is_over(kernel: Kernel) -> bool:
     kernel.send(LOOKUP, b"next\0", DIRECTORY)
     make(kernel, b"next")
     giver(kernel).turn_ns = time.monotonic_ns() + 200_000
-    kernel.front.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
-    taken = [arrival[-2:] for take in giver(kernel).named("take") for arrival in take[1]]  # type: ignore[attr-defined]
+    kernel.server.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
+    flushed = [arrival[-2:] for flushed in giver(kernel).named("flush") for arrival in flushed[1]]  # type: ignore[attr-defined]
     giver(kernel).turn_ns = 0
     kernel.serve()
     for _ in range(4):
         kernel.answer()
-    return taken == [(b"file", b"hello")]
+    return flushed == [(b"file", b"hello")]
 
 
 def test_a_name_is_taken_once(kernel: Kernel) -> None:
@@ -319,14 +319,14 @@ def test_a_name_is_taken_once(kernel: Kernel) -> None:
     kernel.serve()
     assert kernel.error() == kernel.error() == 0
     # The second one asks the store, which knows of the first by then.
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "mknod"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "mknod"]
 
 
 @pytest.mark.parametrize("name", [b".checkpoints", b"x" * 256, b".", b""])
 def test_names_that_mean_something_go_the_ordinary_way(kernel: Kernel, name: bytes) -> None:
     make(kernel, name, node=1)
     kernel.serve()
-    assert giver(kernel).named("take") == []
+    assert giver(kernel).named("flush") == []
     assert len(giver(kernel).named("mknod")) == 1
 
 
@@ -334,28 +334,28 @@ def test_another_process_comes_after_all_that_was_made(kernel: Kernel) -> None:
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"theirs", pid=43)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "write"]
 
 
 def test_what_acts_together_is_one(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel.owner, "joins", lambda pid: pid == 43, raising=False)
-    kernel.front.bind(kernel.owner)
+    kernel.server.bind(kernel.owner)
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"theirs", pid=43)
     write(kernel, FIRST, 6, b"not", pid=44)
     kernel.serve()
     called = [call[0] for call in giver(kernel).calls]
-    assert called == ["grant", "lookup", "record", "take", "write"]
-    (taken,) = giver(kernel).named("take")
-    assert taken[1][0][-1] == b"theirs"  # type: ignore[index]
+    assert called == ["lease", "lookup", "record", "flush", "write"]
+    (flushed,) = giver(kernel).named("flush")
+    assert flushed[1][0][-1] == b"theirs"  # type: ignore[index]
 
 
-def test_where_none_is_given_a_grant_is_seldom_asked_for(kernel: Kernel) -> None:
+def test_where_none_is_given_a_lease_is_seldom_asked_for(kernel: Kernel) -> None:
     giver(kernel).refusing = True
     for number in range(8):
         make(kernel, b"file%d" % number)
     kernel.serve()
-    assert len(giver(kernel).named("grant")) == 2
+    assert len(giver(kernel).named("lease")) == 2
     assert len(giver(kernel).named("mknod")) == 8
 
 
@@ -363,30 +363,30 @@ def test_a_removal_comes_after_all_that_was_made(kernel: Kernel) -> None:
     make(kernel, b"file")
     kernel.send(UNLINK, b"file\0", DIRECTORY)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "unlink"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "unlink"]
 
 
-def test_without_a_grant_everything_goes_the_ordinary_way(kernel: Kernel) -> None:
+def test_without_a_lease_everything_goes_to_the_store(kernel: Kernel) -> None:
     giver(kernel).refusing = True
     make(kernel, b"file")
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls] == ["grant", "mknod"]
+    assert [call[0] for call in giver(kernel).calls] == ["lease", "mknod"]
 
 
-def test_a_grant_ends_with_its_time(kernel: Kernel) -> None:
+def test_a_lease_ends_with_its_time(kernel: Kernel) -> None:
     giver(kernel).seconds = 0
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"data")
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "write"]
 
 
-def test_a_grant_ends_with_its_bytes(kernel: Kernel) -> None:
+def test_a_lease_ends_with_its_bytes(kernel: Kernel) -> None:
     giver(kernel).bytes = 3
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"data")
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "write"]
 
 
 @pytest.mark.parametrize("offset, size", [(1, 1), (0, 65_537), (65_000, 1_000)])
@@ -396,7 +396,7 @@ def test_holes_and_large_files_are_left_to_the_store(
     make(kernel, b"file")
     write(kernel, FIRST, offset, b"x" * size)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "write"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "write"]
 
 
 def test_writes_that_go_on_are_put_together(kernel: Kernel) -> None:
@@ -406,8 +406,10 @@ def test_writes_that_go_on_are_put_together(kernel: Kernel) -> None:
     kernel.serve()
     assert [kernel.error() for _ in range(6)] == [0] * 6
     named = [call[0] for call in giver(kernel).calls]
-    assert named == ["write", "grant", "go_on"]
-    assert giver(kernel).named("go_on") == [("go_on", 77, 3, b"abc" * 4, 42)]
+    assert named == ["write", "lease", "write_acknowledged"]
+    assert giver(kernel).named("write_acknowledged") == [
+        ("write_acknowledged", 77, 3, b"abc" * 4, 42)
+    ]
 
 
 def test_writes_of_one_who_may_not_keep_set_id_bits_are_put_together_too(kernel: Kernel) -> None:
@@ -417,8 +419,8 @@ def test_writes_of_one_who_may_not_keep_set_id_bits_are_put_together_too(kernel:
         write(kernel, 77, number * 3, b"abc", flags=KILL_SET_ID)
     write(kernel, 77, 9, b"abc")
     kernel.serve()
-    written = [call[:3] for call in giver(kernel).calls if call[0] != "grant"]
-    assert written == [("write", 77, 0), ("go_on", 77, 3), ("write", 77, 9)]
+    written = [call[:3] for call in giver(kernel).calls if call[0] != "lease"]
+    assert written == [("write", 77, 0), ("write_acknowledged", 77, 3), ("write", 77, 9)]
     [(time_ns, keep)] = giver(kernel).stamps
     assert began_ns < time_ns < time.time_ns() and not keep
 
@@ -429,14 +431,14 @@ def test_writes_that_do_not_go_on_are_not(kernel: Kernel, node: int, offset: int
         write(kernel, 77, number * 3, b"abc")
     write(kernel, node, offset, b"abc", pid)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["go_on", "write"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["write_acknowledged", "write"]
 
 
 def test_messages_to_a_control_file_are_never_put_together(kernel: Kernel) -> None:
     for number in range(4):
         write(kernel, CONTROL, 3 * number, b"abc")
     kernel.serve()
-    told = [call[:3] for call in giver(kernel).calls if call[0] in ("write", "go_on")]
+    told = [call[:3] for call in giver(kernel).calls if call[0] in ("write", "write_acknowledged")]
     assert told == [("write", CONTROL, 3 * number) for number in range(4)]
 
 
@@ -446,20 +448,20 @@ def test_a_sync_comes_after_what_was_written_and_does_not_end_a_run(kernel: Kern
     kernel.send(FSYNC, bytes(16), 77)
     write(kernel, 77, 6, b"abc")
     kernel.serve()
-    named = [call[0] for call in giver(kernel).calls if call[0] != "grant"]
-    assert named == ["write", "go_on", "sync", "go_on"]
+    named = [call[0] for call in giver(kernel).calls if call[0] != "lease"]
+    assert named == ["write", "write_acknowledged", "sync", "write_acknowledged"]
 
 
 def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
     for offset in (65_530, 65_533, 65_536, 65_539):
         write(kernel, 77, offset, b"abc")
     kernel.serve()
-    calls = [call for call in giver(kernel).calls if call[0] != "grant"]
+    calls = [call for call in giver(kernel).calls if call[0] != "lease"]
     assert [call[:3] for call in calls] == [
         ("write", 77, 65_530),
-        ("go_on", 77, 65_533),
+        ("write_acknowledged", 77, 65_533),
         ("write", 77, 65_536),
-        ("go_on", 77, 65_539),
+        ("write_acknowledged", 77, 65_539),
     ]
 
 
@@ -474,10 +476,10 @@ def test_a_stream_is_answered_before_it_is_stored(kernel: Kernel, certain: bool)
     kernel.serve()
     answered.append(_answers(kernel))
     assert answered == ([2, 0] if certain else [1, 1])
-    named = [call[0] for call in giver(kernel).calls if call[0] not in ("grant", "lookup")]
-    assert named == ["take", "is_certain", "go_on" if certain else "write"]
-    asked = giver(kernel).named("is_certain")
-    assert asked == [("is_certain", 77, 1 << 20, 2 * 65_536, 42)]
+    named = [call[0] for call in giver(kernel).calls if call[0] not in ("lease", "lookup")]
+    assert named == ["flush", "may_acknowledge", "write_acknowledged" if certain else "write"]
+    asked = giver(kernel).named("may_acknowledge")
+    assert asked == [("may_acknowledge", 77, 1 << 20, 2 * 65_536, 42)]
 
 
 @pytest.mark.parametrize(
@@ -498,7 +500,7 @@ def test_a_stream_that_cannot_be_stored_after_all_ends_everything(kernel: Kernel
     write(kernel, 77, 0, b"s" * 2 * 65_536)
     kernel.serve()
     assert kernel.error() == 0
-    assert len(giver(kernel).named("lose")) == 1
+    assert len(giver(kernel).named("fail")) == 1
 
 
 def _answers(kernel: Kernel) -> int:
@@ -517,17 +519,17 @@ def test_many_are_handed_over_in_portions(kernel: Kernel) -> None:
     for number in range(130):
         make(kernel, b"file%d" % number)
         if number % 20 == 19:
-            kernel.front.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
+            kernel.server.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
     kernel.serve()
-    taken = giver(kernel).named("take")
-    assert sum(len(call[1]) for call in taken) == 130  # type: ignore[arg-type]
+    flushed = giver(kernel).named("flush")
+    assert sum(len(call[1]) for call in flushed) == 130  # type: ignore[arg-type]
 
 
 def test_a_link_is_made_with_its_target(kernel: Kernel) -> None:
     kernel.send(SYMLINK, b"link\0target\0", DIRECTORY)
     kernel.serve()
-    (taken,) = giver(kernel).named("take")
-    ((_, mode, *_, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    ((_, mode, *_, name, data),) = flushed[1]  # type: ignore[misc, attr-defined]
     assert (stat.S_ISLNK(mode), name, data) == (True, b"link", b"target")
 
 
@@ -536,8 +538,8 @@ def test_a_set_gid_directory_hands_its_group_down(kernel: Kernel) -> None:
     make(kernel, b"file")
     make_directory(kernel, b"dir")
     kernel.serve()
-    (taken,) = giver(kernel).named("take")
-    file, directory = taken[1]  # type: ignore[misc]
+    (flushed,) = giver(kernel).named("flush")
+    file, directory = flushed[1]  # type: ignore[misc]
     assert (file[4], directory[4]) == (9, 9)  # type: ignore[index]
     assert directory[1] & stat.S_ISGID  # type: ignore[index]
 
@@ -545,16 +547,16 @@ def test_a_set_gid_directory_hands_its_group_down(kernel: Kernel) -> None:
 def test_what_cannot_be_handed_over_is_told(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def take(*_: object) -> None:
+    def flush(*_: object) -> None:
         raise OSError(errno.EIO, "no more")
 
-    monkeypatch.setattr(kernel.owner, "take", take, raising=False)
-    kernel.front.bind(kernel.owner)
+    monkeypatch.setattr(kernel.owner, "flush", flush, raising=False)
+    kernel.server.bind(kernel.owner)
     for number in range(4):
         make(kernel, b"file%d" % number)
     kernel.serve()
     assert ("failed", "[Errno 5] no more") in kernel.owner.calls
-    assert ("lose",) in kernel.owner.calls
+    assert ("fail",) in kernel.owner.calls
 
 
 def test_a_directory_without_a_name_is_left_to_the_store(kernel: Kernel) -> None:
@@ -562,11 +564,11 @@ def test_a_directory_without_a_name_is_left_to_the_store(kernel: Kernel) -> None
     kernel.send(GETATTR, bytes(16), DIRECTORY)
     set_attributes(kernel, DIRECTORY, MODE, mode=0o700)
     kernel.serve()
-    assert giver(kernel).named("take") == []
+    assert giver(kernel).named("flush") == []
     assert len(giver(kernel).named("setattr")) == 1
 
 
-def test_a_name_that_is_too_long_is_in_no_fresh_directory(kernel: Kernel) -> None:
+def test_a_name_that_is_too_long_is_in_no_pending_directory(kernel: Kernel) -> None:
     make_directory(kernel, b"dir")
     kernel.send(LOOKUP, b"n" * 256 + b"\0", FIRST)
     kernel.serve()
@@ -577,7 +579,12 @@ def test_a_run_ends_where_files_do(kernel: Kernel) -> None:
     for offset in (300, 200, 99):
         write(kernel, 77, FILE_SIZE_MAX - offset, b"x" * 100)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls] == ["write", "grant", "go_on", "write"]
+    assert [call[0] for call in giver(kernel).calls] == [
+        "write",
+        "lease",
+        "write_acknowledged",
+        "write",
+    ]
 
 
 def rename(kernel: Kernel, old: bytes, new: bytes, directory: int = DIRECTORY) -> None:
@@ -594,8 +601,8 @@ def test_a_file_is_moved_into_place(kernel: Kernel) -> None:
     assert [kernel.error() for _ in range(4)] == [0] * 4
     (node,) = struct.unpack_from("=Q", kernel.answer()[1])
     assert node == FIRST + 1
-    (taken,) = giver(kernel).named("take")
-    assert taken[1][1][-3:] == (FIRST, b"file", b"content")  # type: ignore[index]
+    (flushed,) = giver(kernel).named("flush")
+    assert flushed[1][1][-3:] == (FIRST, b"file", b"content")  # type: ignore[index]
     assert giver(kernel).named("rename") == []
 
 
@@ -608,7 +615,7 @@ def test_over_others_directories_and_what_is_old_are_moved_by_the_store(
     make(kernel, b"other")
     rename(kernel, old, new)
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "rename"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "rename"]
 
 
 def link(kernel: Kernel, node: int, directory: int, name: bytes, pid: int = 42) -> None:
@@ -641,11 +648,11 @@ def test_a_file_is_linked_into_place(kernel: Kernel) -> None:
     assert struct.unpack_from("=I", kernel.answer()[1], 16 + 64)[0] == 2
     assert kernel.error() == kernel.error() == 0
     assert struct.unpack_from("=Q", kernel.answer()[1])[0] == FIRST
-    (taken,) = giver(kernel).named("take")
-    ((_, _, nlink, *_, parent, name, data),) = taken[1]  # type: ignore[misc, attr-defined]
+    (flushed,) = giver(kernel).named("flush")
+    ((_, _, nlink, *_, parent, name, data),) = flushed[1]  # type: ignore[misc, attr-defined]
     assert (nlink, parent, name, data) == (1, 60, b"name", b"content")
-    assert sorted(directory[0] for directory in taken[2]) == [DIRECTORY, 60]  # type: ignore[attr-defined]
-    assert giver(kernel).named("second_name") == giver(kernel).named("unlink") == []
+    assert sorted(directory[0] for directory in flushed[2]) == [DIRECTORY, 60]  # type: ignore[attr-defined]
+    assert giver(kernel).named("link_flushed") == giver(kernel).named("unlink") == []
 
 
 @pytest.mark.parametrize(
@@ -668,18 +675,18 @@ def test_a_file_with_two_names_is_in_the_store_before_anything_else(
     assert kernel.error() == 0
     error, linked = kernel.answer()
     assert error == 0
-    told = [call for call in giver(kernel).calls if call[0] not in ("lookup", "grant")]
-    assert [call[0] for call in told][:2] == ["take", "second_name"]
+    told = [call for call in giver(kernel).calls if call[0] not in ("lookup", "lease")]
+    assert [call[0] for call in told][:2] == ["flush", "link_flushed"]
     ((_, _, nlink, *_, parent, name, _),) = told[0][1]  # type: ignore[misc, attr-defined]
     assert (nlink, parent, name) == (1, DIRECTORY, b"first")
-    assert told[1] == ("second_name", FIRST, 60, b"name", 42, change_time(linked))
+    assert told[1] == ("link_flushed", FIRST, 60, b"name", 42, change_time(linked))
 
 
 def test_two_names_are_handed_over_at_the_end_of_a_turn(kernel: Kernel) -> None:
     make(kernel, b"first")
     link(kernel, FIRST, DIRECTORY, b"second")
     kernel.serve()
-    assert [call[0] for call in giver(kernel).calls][-2:] == ["take", "second_name"]
+    assert [call[0] for call in giver(kernel).calls][-2:] == ["flush", "link_flushed"]
 
 
 def test_a_second_name_that_cannot_be_given_is_told(kernel: Kernel) -> None:
@@ -687,7 +694,7 @@ def test_a_second_name_that_cannot_be_given_is_told(kernel: Kernel) -> None:
     giver(kernel).refusing_links = True
     link(kernel, FIRST, DIRECTORY, b"second")
     kernel.serve()
-    assert giver(kernel).named("lose") == [("lose",)]
+    assert giver(kernel).named("fail") == [("fail",)]
 
 
 def test_a_turn_does_not_end_before_a_file_is_moved_into_place(kernel: Kernel) -> None:
@@ -706,13 +713,13 @@ def _is_moved_in_a_turn_that_is_over(kernel: Kernel) -> bool:
     kernel.send(LOOKUP, b"name\0", DIRECTORY)
     rename(kernel, b"temporary", b"name")
     giver(kernel).turn_ns = time.monotonic_ns() + 200_000
-    kernel.front.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
-    taken = [arrival[-2] for take in giver(kernel).named("take") for arrival in take[1]]  # type: ignore[attr-defined]
+    kernel.server.serve(kernel.theirs, 0, giver(kernel).turn_ns, -1)
+    flushed = [arrival[-2] for flushed in giver(kernel).named("flush") for arrival in flushed[1]]  # type: ignore[attr-defined]
     giver(kernel).turn_ns = 0
     kernel.serve()
     for _ in range(7):
         kernel.answer()
-    return taken == [b"name"]
+    return flushed == [b"name"]
 
 
 def look_up(kernel: Kernel, name: bytes, node: int) -> int:
@@ -732,7 +739,7 @@ def new_directory(kernel: Kernel) -> None:
     make(kernel, b"there", FIRST)
     kernel.serve()
     assert kernel.error() == kernel.error() == 0
-    assert len(giver(kernel).named("take")) == 1
+    assert len(giver(kernel).named("flush")) == 1
     giver(kernel).calls.clear()
 
 
@@ -770,7 +777,7 @@ def test_a_name_that_came_another_way_is_looked_for(kernel: Kernel) -> None:
     assert len(giver(kernel).named("lookup")) == len(names)
 
 
-def test_a_name_that_is_fresh_or_was_is_looked_for(kernel: Kernel) -> None:
+def test_a_name_that_is_pending_or_was_is_looked_up(kernel: Kernel) -> None:
     new_directory(kernel)
     make(kernel, b"file", FIRST)
     make(kernel, b"temporary", FIRST)

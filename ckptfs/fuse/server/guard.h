@@ -1,4 +1,4 @@
-/* The guard of LMDB's pages. See `_guard.c`. */
+/* The guard of LMDB's pages. See `guard.c`. */
 
 #ifndef CKPTFS_GUARD_H
 #define CKPTFS_GUARD_H
@@ -8,7 +8,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* For Python: `store/standing.py` says what they are for. */
+/* For Python: `store/snapshot.py` says what they are for. */
 #define GUARD_METHODS \
     {"guard", guard_guard, METH_VARARGS, guard_guard_doc}, \
     {"committed", guard_committed, METH_O, "A commit was made into the data file at this path."}, \

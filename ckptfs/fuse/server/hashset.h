@@ -1,7 +1,7 @@
-/* Sets of numbers other than 0, of a fixed size, for the parts of the compiled front. */
+/* Sets of numbers other than 0, of a fixed size, for the parts of the compiled server. */
 
-#ifndef CKPTFS_NUMBERS_H
-#define CKPTFS_NUMBERS_H
+#ifndef CKPTFS_HASHSET_H
+#define CKPTFS_HASHSET_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ typedef struct {
     uint64_t *places;
     size_t size;
     size_t taken;
-} Numbers;
+} HashSet;
 
 static inline uint64_t mixed(uint64_t value)
 {
@@ -21,7 +21,7 @@ static inline uint64_t mixed(uint64_t value)
 }
 
 /* Where a number stands, or is to stand. */
-static inline uint64_t *numbers_place(const Numbers *numbers, uint64_t number)
+static inline uint64_t *set_slot(const HashSet *numbers, uint64_t number)
 {
     size_t index = mixed(number) % numbers->size;
     while (numbers->places[index] && numbers->places[index] != number)
@@ -29,12 +29,12 @@ static inline uint64_t *numbers_place(const Numbers *numbers, uint64_t number)
     return &numbers->places[index];
 }
 
-static inline int numbers_have(const Numbers *numbers, uint64_t number)
+static inline int set_has(const HashSet *numbers, uint64_t number)
 {
-    return numbers->taken && *numbers_place(numbers, number) == number;
+    return numbers->taken && *set_slot(numbers, number) == number;
 }
 
-static inline void numbers_clear(Numbers *numbers)
+static inline void set_clear(HashSet *numbers)
 {
     if (numbers->taken)
         memset(numbers->places, 0, numbers->size * sizeof *numbers->places);
@@ -42,9 +42,9 @@ static inline void numbers_clear(Numbers *numbers)
 }
 
 /* Returns 0 if there is no room for it. */
-static inline int numbers_put(Numbers *numbers, uint64_t number)
+static inline int set_add(HashSet *numbers, uint64_t number)
 {
-    uint64_t *place = numbers_place(numbers, number);
+    uint64_t *place = set_slot(numbers, number);
     if (*place)
         return 1;
     if (numbers->taken == numbers->size / 2)

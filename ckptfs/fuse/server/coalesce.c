@@ -2,7 +2,7 @@
  * the store, as long as nothing else is asked for. Of a *stream*, whole blocks at the end of a file, each
  * is answered before it is stored: its writer gets the next one ready meanwhile. */
 
-#include "_fresh.h"
+#include "pending.h"
 
 /* As in `model`. */
 #define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
@@ -19,10 +19,10 @@ static struct {
 } last_write;
 
 /* What was written behind that and is not in the store yet: the last bytes before its end. */
-static char run[DATA_MAX];
-static size_t run_size;
+static char coalesced[DATA_MAX];
+static size_t coalesced_size;
 
-static PyObject *call_go_on, *call_is_certain;
+static PyObject *call_write_acknowledged, *call_may_acknowledge;
 
 /* Whether a write may be acknowledged ahead of the store: one by write(2), whoever writes. */
 static int is_ordinary(uint32_t flags)
@@ -35,23 +35,23 @@ static void hand_over(uint64_t node, uint64_t offset, PyObject *bytes)
 {
     int keep_set_id = !(last_write.flags & FUSE_WRITE_KILL_SUIDGID);
     PyObject *result =
-        CALL(call_go_on, NUMBER(node), NUMBER(offset), bytes, NUMBER(last_write.pid),
+        CALL(call_write_acknowledged, NUMBER(node), NUMBER(offset), bytes, NUMBER(last_write.pid),
              PyLong_FromLongLong(last_write.time_ns), PyBool_FromLong(keep_set_id));
     if (!result)
-        lose();
+        fail();
     Py_XDECREF(result);
 }
 
-void run_settle(void)
+void coalesce_flush(void)
 {
-    if (!run_size)
+    if (!coalesced_size)
         return;
-    hand_over(last_write.node, last_write.end - run_size,
-              PyBytes_FromStringAndSize(run, (Py_ssize_t)run_size));
-    run_size = 0;
+    hand_over(last_write.node, last_write.end - coalesced_size,
+              PyBytes_FromStringAndSize(coalesced, (Py_ssize_t)coalesced_size));
+    coalesced_size = 0;
 }
 
-void fresh_note_write(const Request *request)
+void pending_note_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     last_write.node = request->head->nodeid;
@@ -62,7 +62,7 @@ void fresh_note_write(const Request *request)
 
 /* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
  * store has seen then that the block can be written to. */
-int run_goes_on(const Request *request)
+int coalesce_continues(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
     uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
@@ -73,18 +73,18 @@ int run_goes_on(const Request *request)
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
-Outcome run_write(const Request *request)
+Outcome coalesce_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (!is_granted(request->head->pid) || !grant_covers(in->size))
+    if (!has_lease(request->head->pid) || !lease_covers(in->size))
         return pass_change();
-    memcpy(run + run_size, in + 1, in->size);
-    run_size += in->size;
+    memcpy(coalesced + coalesced_size, in + 1, in->size);
+    coalesced_size += in->size;
     last_write.end += in->size;
     last_write.time_ns = stamp_ns();
-    grant_spend(in->size);
+    lease_spend(in->size);
     struct fuse_write_out out = {.size = in->size};
-    return answer(request, &out, sizeof out);
+    return reply(request, &out, sizeof out);
 }
 
 int is_stream(const Request *request)
@@ -95,10 +95,10 @@ int is_stream(const Request *request)
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
-static int is_certain(const Request *request)
+static int may_acknowledge(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    PyObject *certain = CALL(call_is_certain, NUMBER(request->head->nodeid), NUMBER(in->offset),
+    PyObject *certain = CALL(call_may_acknowledge, NUMBER(request->head->nodeid), NUMBER(in->offset),
                              NUMBER(in->size), NUMBER(request->head->pid));
     int is = certain == Py_True;
     if (!certain)
@@ -110,39 +110,39 @@ static int is_certain(const Request *request)
 Outcome stream_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    fresh_settle();
-    if (!is_certain(request))
+    pending_flush();
+    if (!may_acknowledge(request))
         return pass_change();
     struct fuse_write_out out = {.size = in->size};
-    fresh_note_write(request);
+    pending_note_write(request);
     last_write.time_ns = stamp_ns();
-    answer(request, &out, sizeof out);
+    reply(request, &out, sizeof out);
     /* Looked at where they were read: nothing else is read before this is done. */
     hand_over(request->head->nodeid, in->offset,
               PyMemoryView_FromMemory((char *)(in + 1), (Py_ssize_t)in->size, PyBUF_READ));
-    fresh_end();
-    fresh_note_write(request);
-    return ANSWERED;
+    pending_end();
+    pending_note_write(request);
+    return REPLIED;
 }
 
-void run_note(const Request *request)
+void coalesce_note(const Request *request)
 {
     if (request->head->opcode == FUSE_WRITE || !last_write.node)
         return;
-    run_settle();
+    coalesce_flush();
     if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
         last_write.node = 0;
 }
 
-void run_forget(void)
+void coalesce_forget(void)
 {
     last_write.node = 0;
 }
 
-int run_bind(PyObject *owner)
+int coalesce_bind(PyObject *owner)
 {
-    run_size = 0;
-    run_forget();
-    return take_attribute(owner, "go_on", &call_go_on) &&
-           take_attribute(owner, "is_certain", &call_is_certain);
+    coalesced_size = 0;
+    coalesce_forget();
+    return take_attribute(owner, "write_acknowledged", &call_write_acknowledged) &&
+           take_attribute(owner, "may_acknowledge", &call_may_acknowledge);
 }

@@ -24,16 +24,16 @@ _SHOWN = 11
 
 
 @pytest.fixture
-def standing(life: Life, compiled: ModuleType) -> Iterator[Life]:
-    stand(life.fs, compiled)
+def snapshot(life: Life, compiled: ModuleType) -> Iterator[Life]:
+    attach(life.fs, compiled)
     yield life
-    compiled.leave()
+    compiled.detach()
 
 
-def stand(fs: Filesystem, compiled: ModuleType) -> None:
+def attach(fs: Filesystem, compiled: ModuleType) -> None:
     fs.changing, fs.changed = compiled.changing, compiled.changed
     fs.commit()
-    fs.store.stand_by(compiled)  # type: ignore[arg-type]
+    fs.store.attach_reader(compiled)  # type: ignore[arg-type]
 
 
 def mkdir(fs: Filesystem, parent: Ino, name: bytes) -> Ino:
@@ -154,8 +154,8 @@ class Actor:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_it_says_what_the_store_says(standing: Life, compiled: ModuleType, seed: int) -> None:
-    fs = standing.fs
+def test_it_says_what_the_store_says(snapshot: Life, compiled: ModuleType, seed: int) -> None:
+    fs = snapshot.fs
     actor = Actor(fs, seed)
     known = 0
     for _ in range(150):
@@ -168,9 +168,9 @@ def test_it_says_what_the_store_says(standing: Life, compiled: ModuleType, seed:
     assert looks
 
 
-def test_trees_of_several_levels(standing: Life, compiled: ModuleType) -> None:
+def test_trees_of_several_levels(snapshot: Life, compiled: ModuleType) -> None:
     """Of pages; and versions of one name that lie on several of them."""
-    fs = standing.fs
+    fs = snapshot.fs
     wide = mkdir(fs, ROOT_INO, b"wide")
     for number in range(3_000):
         mknod(fs, wide, b"%05d" % number)
@@ -189,8 +189,8 @@ def test_trees_of_several_levels(standing: Life, compiled: ModuleType) -> None:
     assert len(compiled.names_in(wide)) == 2_999
 
 
-def test_what_was_written_since_is_not_known(standing: Life, compiled: ModuleType) -> None:
-    fs = standing.fs
+def test_what_was_written_since_is_not_known(snapshot: Life, compiled: ModuleType) -> None:
+    fs = snapshot.fs
     directory = mkdir(fs, ROOT_INO, b"dir")
     put(fs, b"file", b"x")
     fs.commit()
@@ -206,15 +206,15 @@ def test_what_was_written_since_is_not_known(standing: Life, compiled: ModuleTyp
 
 
 def test_in_a_directory_that_came_since_nothing_is_known_to_be_absent(
-    standing: Life, compiled: ModuleType
+    snapshot: Life, compiled: ModuleType
 ) -> None:
-    directory = mkdir(standing.fs, ROOT_INO, b"dir")
+    directory = mkdir(snapshot.fs, ROOT_INO, b"dir")
     assert compiled.look_up(directory, b"absent") is None
     assert compiled.look_up(999_999, b"absent") is None
 
 
-def test_a_restore_ends_it_and_a_save_does_not(standing: Life, compiled: ModuleType) -> None:
-    fs = standing.fs
+def test_a_restore_ends_it_and_a_save_does_not(snapshot: Life, compiled: ModuleType) -> None:
+    fs = snapshot.fs
     put(fs, b"file", b"x")
     first = seal(fs)
     put(fs, b"other", b"y")
@@ -228,8 +228,8 @@ def test_a_restore_ends_it_and_a_save_does_not(standing: Life, compiled: ModuleT
     assert compiled.look_up(ROOT_INO, b"file")
 
 
-def test_what_is_damaged_is_left_to_the_store(standing: Life, compiled: ModuleType) -> None:
-    fs = standing.fs
+def test_what_is_damaged_is_left_to_the_store(snapshot: Life, compiled: ModuleType) -> None:
+    fs = snapshot.fs
     ino = put(fs, b"file", b"x")
     fs.commit()
     key = inode_entity(ino) + fs.head.suffix
@@ -253,10 +253,10 @@ _PAGE, _HEAD = 4096, (*range(8), 10, 11)
 
 
 def test_a_page_that_is_not_as_it_should_be_is_left_to_the_store(
-    standing: Life, compiled: ModuleType
+    snapshot: Life, compiled: ModuleType
 ) -> None:
     """Each bit in the heads of all pages flips, one after the other."""
-    fs = standing.fs
+    fs = snapshot.fs
     directories = [mkdir(fs, ROOT_INO, b"%d" % number) for number in range(20)]
     places = [(directory, b"%03d" % name) for directory in directories for name in range(40)]
     for directory, name in places:
@@ -283,17 +283,17 @@ def test_a_page_that_is_not_as_it_should_be_is_left_to_the_store(
 
 
 def test_where_names_are_kept_out_of_history_nothing_is_known(
-    standing: Life, compiled: ModuleType
+    snapshot: Life, compiled: ModuleType
 ) -> None:
-    fs = standing.fs
+    fs = snapshot.fs
     put(fs, b"file", b"x")
     excluded.apply(fs, ("*.log",))
     fs.commit()
     assert compiled.look_up(ROOT_INO, b"file") is None
 
 
-def test_after_compacting_it_is_the_new_file(standing: Life, compiled: ModuleType) -> None:
-    fs = standing.fs
+def test_after_compacting_it_is_the_new_file(snapshot: Life, compiled: ModuleType) -> None:
+    fs = snapshot.fs
     for number in range(500):
         put(fs, b"%d" % number, bytes(3_000))
     fs.commit()
@@ -309,9 +309,9 @@ def test_after_compacting_it_is_the_new_file(standing: Life, compiled: ModuleTyp
 
 
 def test_so_much_was_written_since_that_nothing_is_known(
-    standing: Life, compiled: ModuleType
+    snapshot: Life, compiled: ModuleType
 ) -> None:
-    fs = standing.fs
+    fs = snapshot.fs
     put(fs, b"file", b"x")
     fs.commit()
     for number in range(20_000):
@@ -324,11 +324,11 @@ def test_so_much_was_written_since_that_nothing_is_known(
 
 def test_another_store_is_another_file(life: Life, compiled: ModuleType, memory: Path) -> None:
     put(life.fs, b"file", b"x")
-    stand(life.fs, compiled)
+    attach(life.fs, compiled)
     other = Life(memory / "other")
     put(other.fs, b"else", b"x")
-    stand(other.fs, compiled)
+    attach(other.fs, compiled)
     assert compiled.look_up(ROOT_INO, b"file") is False
     assert compiled.look_up(ROOT_INO, b"else")
     other.end()
-    compiled.leave()
+    compiled.detach()

@@ -1,9 +1,9 @@
-"""What stands: whoever reads the last commit without the store is told what it needs to know.
+"""What the store tells a reader of the committed snapshot.
 
-A commit of LMDB stays as it is until the next, so its pages can be read without a transaction, by
-code that is compiled (`_standing.c`). That one has to know which epochs the head saw, and what has
-changed since. It also knows the digest of every page of the last commit, and is asked before LMDB
-is led to one (`_guard.c`).
+LMDB never changes a page of its last commit until the next one, so the compiled server reads those
+pages without a transaction (`fuse/server/snapshot.c`). It has to know which epochs the head saw,
+and what has changed since. It also knows the digest of every page of the last commit, and the store
+asks it before LMDB walks to one (`fuse/server/guard.c`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Standing(Protocol):
-    def stand(self, path: bytes, seen: set[bytes], first: bytes) -> object:
+class SnapshotReader(Protocol):
+    def refresh(self, path: bytes, seen: set[bytes], first: bytes) -> object:
         """Everything is committed into this data file, and the head sees these suffixes now;
         ``first`` is its own."""
 
@@ -49,13 +49,13 @@ class Standing(Protocol):
     def touch(self, entity: bytes) -> object:
         """A record is written since; the first eight bytes say of which inode, or directory."""
 
-    def fall(self) -> object:
+    def invalidate(self) -> object:
         """The head shows something else: nothing is known until the next commit."""
 
     def release(self) -> object:
         """Let go of the memory that the pages take."""
 
-    def leave(self) -> object:
+    def detach(self) -> object:
         """The data file is another from here on."""
 
 
@@ -79,7 +79,7 @@ def _all_unguarded(table: int, records: list[tuple[bytes, bytes]]) -> None:
     """The same for many."""
 
 
-class _Nobody:
+class _NoReader:
     """Where nobody reads it."""
 
     touch = staticmethod(untouched)
@@ -99,17 +99,17 @@ class _Nobody:
     def free_is_whole(self) -> bool:
         return True
 
-    def stand(self, path: bytes, seen: set[bytes], first: bytes) -> None:
+    def refresh(self, path: bytes, seen: set[bytes], first: bytes) -> None:
         pass
 
-    def fall(self) -> None:
+    def invalidate(self) -> None:
         pass
 
     def release(self) -> None:
         pass
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         pass
 
 
-NOBODY: Standing = _Nobody()
+NO_READER: SnapshotReader = _NoReader()

@@ -1,4 +1,4 @@
-"""The two doors to the kernel: the compiled front, and pyfuse3 alone where there is no front."""
+"""The two paths from the kernel: the compiled server, and pyfuse3 alone where there is none."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def work(
     make_workspace: Callable[..., Workspace],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Workspace:
-    monkeypatch.setenv("CKPTFS_FRONT", request.param)
+    monkeypatch.setenv("CKPTFS_SERVER", request.param)
     space = make_workspace("--auto", "off")
     said = Path(space.status()["log"]).read_text()
-    assert ("requests: compiled front" in said) == (request.param == "on")
+    assert ("requests: compiled server" in said) == (request.param == "on")
     assert ("requests: pyfuse3 alone" in said) == (request.param == "off")
     return space
 
@@ -322,7 +322,7 @@ def test_a_checkpoint_that_expires_is_gone_for_the_kernel_too(work: Workspace) -
 def test_a_restore_of_paths_leaves_nothing_behind_that_nobody_uses(
     make_workspace: Callable[..., Workspace],
 ) -> None:
-    """With the front: without it nobody counts what the kernel knows, and it may know them all."""
+    """With the server: without it nobody counts what the kernel knows, and it may know them all."""
     work = make_workspace("--auto", "off")
     (work.path / "dir").mkdir()
     saved, used = save(work), work.status()["inodes"]
@@ -366,7 +366,7 @@ def without_times(root: Path) -> dict[str, object]:
 def test_a_tree_that_was_committed_looks_as_it_does_on_disk(
     work: Workspace, tmp_path: Path
 ) -> None:
-    """The kernel knows nothing of it yet, and the front answers what the last commit has."""
+    """The kernel knows nothing of it yet, and the server answers what the last commit has."""
     for root in (work.path, tmp_path):
         grow(root)
         root.chmod(0o755)

@@ -3,8 +3,8 @@
  * Nothing is opened, so this is how it is seen that somebody may be using a file.
  */
 
-#include "../store/_numbers.h"
-#include "_front.h"
+#include "hashset.h"
+#include "server.h"
 
 /* How often each live inode was looked up and not forgotten, in pages that come and go: numbers
  * are given out in order, so most of a page is in use if any of it is. A page is small, since of a

@@ -1,4 +1,4 @@
-/* The compiled front: it reads requests from the FUSE descriptor, answers the frequent ones, and
+/* The compiled server: it reads requests from the FUSE descriptor, answers the frequent ones, and
  * leaves the rest to libfuse and pyfuse3.
  *
  * pyfuse3 reads a request, makes a coroutine, a context and an attribute object for it, and visits
@@ -17,8 +17,8 @@
  * Everything runs with the interpreter's lock held, but for the wait for the next request.
  */
 
-#include "_front.h"
-#include "../store/_guard.h"
+#include "server.h"
+#include "guard.h"
 
 #include <limits.h>
 
@@ -36,11 +36,11 @@ static Outcome do_init(const Request *request)
     const struct fuse_init_in *in = (const void *)request->body;
     if (!is_able(in)) {
         hooked = 0;
-        return NOT_OURS;
+        return PASSED;
     }
     struct fuse_init_out out = agreement_with(in);
-    answer(request, &out, sizeof out);
-    return NOT_OURS;
+    reply(request, &out, sizeof out);
+    return PASSED;
 }
 
 /* -- the loop --------------------------------------------------------------------------------- */
@@ -51,19 +51,19 @@ static Outcome handle_request(size_t size)
 {
     const struct fuse_in_header *head = (const void *)buffer;
     if (size < sizeof *head)
-        return NOT_OURS;
+        return PASSED;
     Request request = {head, buffer + sizeof *head, size - sizeof *head};
-    const Handler *ordinary = head->opcode == FUSE_INIT ? &BEGINNING : ordinary_of(head->opcode);
-    if (!ordinary)
-        return NOT_OURS;
-    if (request.size < ordinary->least)
-        return answer_error(&request, EIO);
+    const Handler *handler = head->opcode == FUSE_INIT ? &BEGINNING : handler_of(head->opcode);
+    if (!handler)
+        return PASSED;
+    if (request.size < handler->least)
+        return reply_error(&request, EIO);
     memset(buffer + size, 0, NAMES_MAX);
-    Outcome outcome = fresh_handle(&request);
-    if (outcome == NOT_OURS)
-        outcome = ordinary->handle(&request);
+    Outcome outcome = pending_handle(&request);
+    if (outcome == PASSED)
+        outcome = handler->handle(&request);
     if (outcome == FAILED)
-        answer_error(&request, errno_of_failure());
+        reply_error(&request, errno_of_failure());
     return outcome;
 }
 
@@ -119,16 +119,16 @@ PyDoc_STRVAR(serve_doc,
              "for.");
 
 /* Answers what comes; returns what `serve` does. */
-static int answer_requests(int64_t spin_ns, int64_t turn_ns, int others)
+static int serve_requests(int64_t spin_ns, int64_t turn_ns, int others)
 {
     for (;;) {
         int64_t now = monotonic_ns();
-        if (now > turn_ns && (!fresh_is_midway() || now > turn_ns + MIDWAY_NS))
+        if (now > turn_ns && (!pending_is_midway() || now > turn_ns + MIDWAY_NS))
             return TURN;
         ssize_t size = look_for_request(now + spin_ns);
         if (size < 0 && errno == EAGAIN) {
-            if (!fresh_is_midway())
-                fresh_settle(); /* while there is time */
+            if (!pending_is_midway())
+                pending_flush(); /* while there is time */
             if (!spin_ns || wait_for_request(turn_ns, others))
                 return TURN;
             continue;
@@ -138,7 +138,7 @@ static int answer_requests(int64_t spin_ns, int64_t turn_ns, int others)
         requests++;
         if (size < 0)
             return LEFT; /* the end of the mount: libfuse meets it, too */
-        if (handle_request((size_t)size) == NOT_OURS) {
+        if (handle_request((size_t)size) == PASSED) {
             waiting = (size_t)size;
             return LEFT;
         }
@@ -152,16 +152,16 @@ static PyObject *serve(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iLLi", &descriptor, &spin_ns, &turn_ns, &others))
         return NULL;
     watch(descriptor);
-    absent_begin_turn();
-    int outcome = answer_requests(spin_ns, turn_ns, others);
-    fresh_end();
-    absent_end_turn();
+    dentries_begin_turn();
+    int outcome = serve_requests(spin_ns, turn_ns, others);
+    pending_end();
+    dentries_end_turn();
     return PyLong_FromLong(outcome);
 }
 
 /* -- between pyfuse3 and libfuse -------------------------------------------------------------- */
 
-/* As libfuse has it; fields behind these are not touched. */
+/* As libfuse has it; fields behind these are not dirty. */
 struct fuse_session;
 struct fuse_buf {
     size_t size;
@@ -217,9 +217,9 @@ static PyObject *bind(PyObject *module, PyObject *owner)
     waiting = 0;
     hooked = 0;
     lookups_forget_all();
-    known_forget_all();
-    if (!answers_bind(owner) || !ordinary_bind(owner) || !listing_bind(owner) ||
-        !fresh_bind(owner) || !absent_bind(owner))
+    attributes_forget_all();
+    if (!reply_bind(owner) || !dispatch_bind(owner) || !readdir_bind(owner) ||
+        !pending_bind(owner) || !dentries_bind(owner))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -246,8 +246,8 @@ static PyObject *changing(PyObject *module, PyObject *node)
     unsigned long long number = PyLong_AsUnsignedLongLong(node);
     if (PyErr_Occurred())
         return NULL;
-    known_forget(number);
-    standing_touch(number);
+    attributes_forget(number);
+    snapshot_touch(number);
     Py_RETURN_NONE;
 }
 
@@ -256,9 +256,9 @@ static PyObject *changed(PyObject *module, PyObject *inode)
     struct fuse_attr attributes;
     if (!fill_attributes(&attributes, inode, 0))
         return NULL;
-    if (known_has(attributes.ino))
-        known_note(&attributes);
-    standing_touch(attributes.ino);
+    if (attributes_has(attributes.ino))
+        attributes_note(&attributes);
+    snapshot_touch(attributes.ino);
     Py_RETURN_NONE;
 }
 
@@ -292,15 +292,15 @@ static PyMethodDef functions[] = {
     {"changing", changing, METH_O, "Told of a live inode that is about to change or go."},
     {"changed", changed, METH_O, "Told what a live inode has become."},
     {"count", count, METH_NOARGS, "How many requests were read here."},
-    STANDING_METHODS,
+    SNAPSHOT_METHODS,
     GUARD_METHODS,
     {0},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_front", "The compiled front of the mount.", -1, functions};
+    PyModuleDef_HEAD_INIT, "_server", "The compiled server of the mount.", -1, functions};
 
-PyMODINIT_FUNC PyInit__front(void)
+PyMODINIT_FUNC PyInit__server(void)
 {
     PyObject *module = PyModule_Create(&definition);
     buffer = malloc(REQUEST_MAX + NAMES_MAX);

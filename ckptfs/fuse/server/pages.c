@@ -4,7 +4,7 @@
  * names, show an older version of a file, or end the process. But LMDB never changes a page of its last
  * commit: it writes new ones, and lists those that it gave up. So the digest of every page of its trees
  * is kept in memory from the moment of the commit on (`follow`), and a page whose digest is another is
- * damaged: an error for whoever needs it, before LMDB meets it (`_guard.c`).
+ * damaged: an error for whoever needs it, before LMDB meets it (`guard.c`).
  *
  * States: a page of the current trees has a digest in `seals`; one that a commit gave up loses it with
  * that commit, since the commit after the next may write something else there. Pages with nothing but
@@ -13,8 +13,8 @@
  * A page whose digest was right a moment ago (TICK) is not looked at again.
  */
 
-#include "_pages.h"
-#include "_numbers.h"
+#include "pages.h"
+#include "hashset.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,29 +1,29 @@
-/* The grant under which something is answered before it is in the store (`_fresh.c`): who has it, for
+/* The grant under which something is answered before it is in the store (`pending.c`): who has it, for
  * how long, and for how much. */
 
-#include "_fresh.h"
+#include "pending.h"
 
 /* Where no grant was given, so many changes go the ordinary way before it is asked for again. */
 #define PATIENCE 6
 
-struct Grant grant;
+struct Lease lease;
 static unsigned patience;
-static PyObject *call_grant, *call_joins;
+static PyObject *call_lease, *call_joins;
 
-static int ask_for_grant(uint32_t pid)
+static int ask_for_lease(uint32_t pid)
 {
     unsigned long long ino, bytes;
     long long until_ns;
-    PyObject *granted = CALL(call_grant, NUMBER(pid));
+    PyObject *granted = CALL(call_lease, NUMBER(pid));
     int given = granted && granted != Py_None &&
                 PyArg_ParseTuple(granted, "KLK", &ino, &until_ns, &bytes);
     if (given) {
-        grant.held = 1;
-        grant.party[0] = pid;
-        grant.party_size = 1;
-        grant.ino = ino;
-        grant.until_ns = until_ns;
-        grant.bytes = bytes;
+        lease.held = 1;
+        lease.party[0] = pid;
+        lease.party_size = 1;
+        lease.ino = ino;
+        lease.until_ns = until_ns;
+        lease.bytes = bytes;
     } else if (PyErr_Occurred()) {
         errno_of_failure();
     }
@@ -34,10 +34,10 @@ static int ask_for_grant(uint32_t pid)
 /* Whether a process acts together with the one that the grant was given to. */
 static int is_of_party(uint32_t pid)
 {
-    for (size_t i = 0; i < grant.party_size; i++)
-        if (grant.party[i] == pid)
+    for (size_t i = 0; i < lease.party_size; i++)
+        if (lease.party[i] == pid)
             return 1;
-    if (grant.party_size == PARTY_MAX)
+    if (lease.party_size == PARTY_MAX)
         return 0;
     PyObject *joins = CALL(call_joins, NUMBER(pid));
     if (!joins)
@@ -45,24 +45,24 @@ static int is_of_party(uint32_t pid)
     int does = joins == Py_True;
     Py_XDECREF(joins);
     if (does)
-        grant.party[grant.party_size++] = pid;
+        lease.party[lease.party_size++] = pid;
     return does;
 }
 
-int is_granted(uint32_t pid)
+int has_lease(uint32_t pid)
 {
-    return grant.held && monotonic_ns() < grant.until_ns && is_of_party(pid);
+    return lease.held && monotonic_ns() < lease.until_ns && is_of_party(pid);
 }
 
 /* Whether this process may change something without asking. */
 int may_change(uint32_t pid)
 {
-    if (is_granted(pid))
+    if (has_lease(pid))
         return 1;
     if (patience)
         return 0;
-    fresh_settle();
-    int given = ask_for_grant(pid);
+    pending_flush();
+    int given = ask_for_lease(pid);
     patience = given ? 0 : PATIENCE;
     return given;
 }
@@ -74,25 +74,25 @@ int64_t stamp_ns(void)
     return now.tv_sec * NS + now.tv_nsec;
 }
 
-int grant_covers(uint64_t size)
+int lease_covers(uint64_t size)
 {
-    return size <= grant.bytes;
+    return size <= lease.bytes;
 }
 
-void grant_spend(uint64_t size)
+void lease_spend(uint64_t size)
 {
-    grant.bytes -= size;
+    lease.bytes -= size;
 }
 
-void grant_pass(void)
+void lease_pass(void)
 {
     patience -= patience > 0;
 }
 
-int grant_bind(PyObject *owner)
+int lease_bind(PyObject *owner)
 {
-    grant.held = 0;
+    lease.held = 0;
     patience = 0;
-    return take_attribute(owner, "grant", &call_grant) &&
+    return take_attribute(owner, "lease", &call_lease) &&
            take_attribute(owner, "joins", &call_joins);
 }

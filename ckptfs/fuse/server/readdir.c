@@ -1,6 +1,6 @@
 /* Listings of directories, with the attributes of what is in them. */
 
-#include "_front.h"
+#include "server.h"
 
 static PyObject *call_entries, *call_adopt;
 
@@ -59,13 +59,13 @@ static int put_entry(Listing *listing, const char *name, size_t name_size,
 static struct fuse_entry_out named_entry(const char *name, size_t name_size, uint64_t ino)
 {
     struct fuse_entry_out entry = {.attr.ino = ino};
-    entry.attr.mode = is_dot(name, name_size) ? S_IFDIR : known_type_of(ino);
+    entry.attr.mode = is_dot(name, name_size) ? S_IFDIR : attributes_type(ino);
     return entry;
 }
 
 int is_familiar(uint64_t ino)
 {
-    return lookups_has(ino) && known_type_of(ino);
+    return lookups_has(ino) && attributes_type(ino);
 }
 
 /* Adds (name, inode or the number of one that is familiar, cookie). Returns 1 if it fitted, 0 if not,
@@ -152,15 +152,15 @@ static int hand_over_stream(uint64_t node, uint64_t stream)
     return result != NULL;
 }
 
-static int add_standing(void *context, const char *name, size_t name_size, uint64_t ino,
-                        const Standing *inode)
+static int add_committed(void *context, const char *name, size_t name_size, uint64_t ino,
+                        const InodeRecord *inode)
 {
     Listing *listing = context;
     struct fuse_entry_out entry = named_entry(name, name_size, ino);
     if (inode && !is_plain(ino))
         return 0;
     if (inode) {
-        show_standing(&entry.attr, inode);
+        fill_from_record(&entry.attr, inode);
         note_attributes(&entry.attr);
         entry.nodeid = ino;
         entry.attr_valid = validity_of(&entry.attr);
@@ -170,7 +170,7 @@ static int add_standing(void *context, const char *name, size_t name_size, uint6
 }
 
 /* All that is in a directory, if it stands as it was committed, and fits. */
-static int list_standing(Listing *listing)
+static int list_committed(Listing *listing)
 {
     uint64_t above;
     last_stream = last_stream + 1 < STREAM_END ? last_stream + 1 : STREAM_FIRST;
@@ -178,11 +178,11 @@ static int list_standing(Listing *listing)
     /* In the root `.checkpoints` may have to be shown. */
     if (!is_plain(listing->node) || listing->node == FUSE_ROOT_ID)
         return 0;
-    if (!standing_parent(listing->node, &above) || !above ||
-        !add_standing(listing, ".", 1, listing->node, NULL) ||
-        !add_standing(listing, "..", 2, above, NULL))
+    if (!snapshot_parent(listing->node, &above) || !above ||
+        !add_committed(listing, ".", 1, listing->node, NULL) ||
+        !add_committed(listing, "..", 2, above, NULL))
         return 0;
-    return standing_list(listing->node, is_familiar, add_standing, listing);
+    return snapshot_readdir(listing->node, is_familiar, add_committed, listing);
 }
 
 /* What Python gives. Returns 1 if that was all, 0 if it did not fit, -1 for an exception. */
@@ -220,7 +220,7 @@ static int fill_listing(Listing *listing, uint64_t offset)
     }
     if (offset && offset == ended_at && listing->node == ended_node)
         return 1;
-    if (!offset && list_standing(listing))
+    if (!offset && list_committed(listing))
         return 1;
     listing->used = 0;
     listing->last = offset;
@@ -236,13 +236,13 @@ static Outcome list(const Request *request, int plus)
     int ends = fill_listing(&listing, in->offset);
     ended_node = listing.node;
     ended_at = ends > 0 ? (listing.used ? listing.last : in->offset) : 0;
-    if (ends >= 0 && send_answer(request, 0, listing.out, listing.used) && plus)
+    if (ends >= 0 && send_reply(request, 0, listing.out, listing.used) && plus)
         remember_listed(&listing);
     if (ends > 0 && !in->offset && listing.last >> POSITION_BITS >= STREAM_FIRST)
         keep_stream(listing.last >> POSITION_BITS, &listing);
     else
         free(listing.out);
-    return ends < 0 ? FAILED : ANSWERED;
+    return ends < 0 ? FAILED : REPLIED;
 }
 
 Outcome do_readdir(const Request *request)
@@ -255,7 +255,7 @@ Outcome do_readdirplus(const Request *request)
     return list(request, 1);
 }
 
-int listing_bind(PyObject *owner)
+int readdir_bind(PyObject *owner)
 {
     forget_streams();
     ended_node = ended_at = 0;

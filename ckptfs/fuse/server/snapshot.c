@@ -3,7 +3,7 @@
  * To look a name up through the store takes some twenty calls in the interpreter, and whoever looks at
  * a tree for the first time looks for thousands. But most of a tree is as it was committed, and LMDB
  * never changes a page of its last commit: the pages can be read as they are in the file, until the
- * next one (`_pages.c`). So its trees are searched here.
+ * next one (`pages.c`). So its trees are searched here.
  *
  * What was changed since is not in them. Every key that is written tells which inode, or the names of
  * which directory, that is (`touch`), and of those nothing is said here; nor of anything that is not as
@@ -12,9 +12,9 @@
  * Layouts are those of docs/FORMAT.md.
  */
 
-#include "_standing.h"
-#include "_numbers.h"
-#include "_pages.h"
+#include "snapshot.h"
+#include "hashset.h"
+#include "pages.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -66,25 +66,25 @@ static Look newest(const Tree *tree, unsigned char *key, size_t size, Bytes *rec
 
 /* -- what was changed since ---------------------------------------------------------------------- */
 
-#define TOUCHED_SIZE (1 << 14)
+#define DIRTY_SIZE (1 << 14)
 
-static uint64_t touched_places[TOUCHED_SIZE];
-static Numbers touched = {touched_places, TOUCHED_SIZE, 0};
+static uint64_t dirty_slots[DIRTY_SIZE];
+static HashSet dirty = {dirty_slots, DIRTY_SIZE, 0};
 
-static void fall(void)
+static void invalidate(void)
 {
     Py_CLEAR(seen);
 }
 
-void standing_touch(uint64_t ino)
+void snapshot_touch(uint64_t ino)
 {
-    if (seen && !numbers_put(&touched, ino))
-        fall();
+    if (seen && !set_add(&dirty, ino))
+        invalidate();
 }
 
-static int stands(uint64_t ino)
+static int is_clean(uint64_t ino)
 {
-    return seen && !numbers_have(&touched, ino);
+    return seen && !set_has(&dirty, ino);
 }
 
 /* -- records ------------------------------------------------------------------------------------- */
@@ -170,9 +170,9 @@ static int is_whole(Bytes record)
                u32_at(record.at + record.size - SUM);
 }
 
-static Standing unpacked(uint64_t ino, const unsigned char *at)
+static InodeRecord unpacked(uint64_t ino, const unsigned char *at)
 {
-    return (Standing){
+    return (InodeRecord){
         .ino = ino,
         .mode = u32_at(at + MODE_AT) ^ SUMMED,
         .nlink = u32_at(at + NLINK_AT),
@@ -192,10 +192,10 @@ static int inode_record(uint64_t ino, Bytes *record)
 {
     unsigned char key[8 + SUFFIX];
     put_big(key, ino);
-    return stands(ino) && newest(&inodes, key, 8, record) == FOUND && is_whole(*record);
+    return is_clean(ino) && newest(&inodes, key, 8, record) == FOUND && is_whole(*record);
 }
 
-Look standing_get(uint64_t ino, Standing *found)
+Look snapshot_getattr(uint64_t ino, InodeRecord *found)
 {
     Bytes record;
     if (!inode_record(ino, &record))
@@ -212,7 +212,7 @@ static int is_named(Bytes record, uint64_t parent, const char *name, size_t size
 }
 
 /* The inode that an entry leads to. Returns 0 if that is not sure. */
-static int follow(uint64_t ino, uint64_t parent, const char *name, size_t size, Standing *found)
+static int follow(uint64_t ino, uint64_t parent, const char *name, size_t size, InodeRecord *found)
 {
     Bytes record;
     if (!inode_record(ino, &record) || !is_named(record, parent, name, size))
@@ -221,19 +221,19 @@ static int follow(uint64_t ino, uint64_t parent, const char *name, size_t size, 
     return 1;
 }
 
-Look standing_look_up(uint64_t parent, const char *name, Standing *found)
+Look snapshot_lookup(uint64_t parent, const char *name, InodeRecord *found)
 {
     unsigned char key[KEY_MAX];
     size_t size = strlen(name);
     uint64_t above;
     Bytes entry;
-    if (!stands(parent) || size > UINT8_MAX)
+    if (!is_clean(parent) || size > UINT8_MAX)
         return UNSURE;
     put_big(key, parent);
     memcpy(key + 8, name, size + 1);
     Look look = newest(&dirents, key, 8 + size + 1, &entry);
     if (look == ABSENT) /* unless the directory came later */
-        return standing_parent(parent, &above) ? ABSENT : UNSURE;
+        return snapshot_parent(parent, &above) ? ABSENT : UNSURE;
     if (look == UNSURE || entry.size != 8)
         return UNSURE;
     return follow(__builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND : UNSURE;
@@ -254,7 +254,7 @@ static int give(const Way *way, const Node *node, uint64_t directory,
 {
     const char *name;
     Bytes entry;
-    Standing inode;
+    InodeRecord inode;
     size_t size = name_in(node, &name);
     if (!size || !record_of(way->pages[way->depth - 1], node, &entry))
         return 0;
@@ -274,7 +274,7 @@ static int is_version_of(const Node *node, const Node *other)
            !memcmp(node->data, other->data, node->key_size - SUFFIX);
 }
 
-int standing_parent(uint64_t directory, uint64_t *above)
+int snapshot_parent(uint64_t directory, uint64_t *above)
 {
     Bytes record;
     if (!inode_record(directory, &record) || !S_ISDIR(u32_at(record.at)))
@@ -283,14 +283,14 @@ int standing_parent(uint64_t directory, uint64_t *above)
     return 1;
 }
 
-int standing_list(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, void *context)
+int snapshot_readdir(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, void *context)
 {
     unsigned char prefix[8];
     Way way;
     int sure = 1;
     const Node *last = NULL; /* the one whose name was given, or is gone */
     put_big(prefix, directory);
-    if (!stands(directory) || is_empty(&dirents) ||
+    if (!is_clean(directory) || is_empty(&dirents) ||
         !find_way(&way, &dirents, (Bytes){prefix, sizeof prefix}))
         return 0;
     for (const Node *node; (node = node_on(&way, &sure)); way.indexes[way.depth - 1]++) {
@@ -311,12 +311,12 @@ int standing_list(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, 
 
 /* -- for Python ---------------------------------------------------------------------------------- */
 
-const char standing_stand_doc[] =
-    "stand(path, seen, first)\n\n"
+const char snapshot_refresh_doc[] =
+    "refresh(path, seen, first)\n\n"
     "A commit was made. ``path`` is the data file, ``seen`` a set of the suffixes that the head\n"
     "sees now, and ``first`` its own.";
 
-PyObject *standing_stand(PyObject *module, PyObject *args)
+PyObject *snapshot_refresh(PyObject *module, PyObject *args)
 {
     const char *path, *own;
     Py_ssize_t own_size;
@@ -324,11 +324,11 @@ PyObject *standing_stand(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "yO!y#", &path, &PySet_Type, &suffixes, &own, &own_size))
         return NULL;
     if (own_size != SUFFIX) {
-        PyErr_SetString(PyExc_ValueError, "stand: a suffix was expected");
+        PyErr_SetString(PyExc_ValueError, "refresh: a suffix was expected");
         return NULL;
     }
-    fall();
-    numbers_clear(&touched);
+    invalidate();
+    set_clear(&dirty);
     if (pages_follow(path) && pages_tree("inodes", &inodes) && pages_tree("dirents", &dirents)) {
         memcpy(first, own, SUFFIX);
         seen = PySet_New(suffixes);
@@ -338,42 +338,42 @@ PyObject *standing_stand(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyObject *standing_fall(PyObject *module, PyObject *none)
+PyObject *snapshot_invalidate(PyObject *module, PyObject *none)
 {
-    fall();
+    invalidate();
     Py_RETURN_NONE;
 }
 
-PyObject *standing_leave(PyObject *module, PyObject *none)
+PyObject *snapshot_detach(PyObject *module, PyObject *none)
 {
-    fall();
+    invalidate();
     pages_leave();
     Py_RETURN_NONE;
 }
 
-PyObject *standing_touch_entity(PyObject *module, PyObject *entity)
+PyObject *snapshot_touch_entity(PyObject *module, PyObject *entity)
 {
     if (!PyBytes_Check(entity) || PyBytes_GET_SIZE(entity) < 8) {
         PyErr_SetString(PyExc_TypeError, "touch: a key of the store was expected");
         return NULL;
     }
-    standing_touch(__builtin_bswap64(u64_at((const unsigned char *)PyBytes_AS_STRING(entity))));
+    snapshot_touch(__builtin_bswap64(u64_at((const unsigned char *)PyBytes_AS_STRING(entity))));
     Py_RETURN_NONE;
 }
 
-const char standing_look_doc[] =
+const char snapshot_look_doc[] =
     "look_up(parent, name)\n\n"
     "What is known of a name without asking the store: None if it is not sure, False if it is not\n"
     "there, else (number, mode, links, owner, group, device, size, allocated, three times).";
 
-PyObject *standing_look(PyObject *module, PyObject *args)
+PyObject *snapshot_look(PyObject *module, PyObject *args)
 {
     unsigned long long parent;
     const char *name;
-    Standing found;
+    InodeRecord found;
     if (!PyArg_ParseTuple(args, "Ky", &parent, &name))
         return NULL;
-    switch (standing_look_up(parent, name, &found)) {
+    switch (snapshot_lookup(parent, name, &found)) {
     case ABSENT:
         Py_RETURN_FALSE;
     case FOUND:
@@ -392,7 +392,7 @@ static int is_wanted(uint64_t ino)
     return 0;
 }
 
-static int append_name(void *list, const char *name, size_t size, uint64_t ino, const Standing *inode)
+static int append_name(void *list, const char *name, size_t size, uint64_t ino, const InodeRecord *inode)
 {
     PyObject *item = Py_BuildValue("(y#K)", name, (Py_ssize_t)size, (unsigned long long)ino);
     int added = item && !PyList_Append(list, item);
@@ -400,19 +400,19 @@ static int append_name(void *list, const char *name, size_t size, uint64_t ino, 
     return added;
 }
 
-const char standing_names_doc[] =
+const char snapshot_names_doc[] =
     "names_in(directory)\n\n"
     "The names in a directory, and the numbers that they lead to; None if the store has to be asked.";
 
-PyObject *standing_names(PyObject *module, PyObject *directory)
+PyObject *snapshot_names(PyObject *module, PyObject *directory)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(directory);
     uint64_t above;
     if (PyErr_Occurred())
         return NULL;
     PyObject *list = PyList_New(0);
-    if (!list || (standing_parent(number, &above) &&
-                  standing_list(number, is_wanted, append_name, list)) || PyErr_Occurred())
+    if (!list || (snapshot_parent(number, &above) &&
+                  snapshot_readdir(number, is_wanted, append_name, list)) || PyErr_Occurred())
         return PyErr_Occurred() ? (Py_XDECREF(list), NULL) : list;
     Py_DECREF(list);
     Py_RETURN_NONE;
