@@ -27,7 +27,7 @@ from ckptfs.fuse.listings import Item, Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
-from ckptfs.history.moments import Loss
+from ckptfs.history.auto import Loss
 from ckptfs.history.references import safe_tag
 from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer

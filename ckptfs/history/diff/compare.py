@@ -7,22 +7,56 @@ not known here.
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.history import pairs
-from ckptfs.history.checkpoints import Checkpoint, nearest, of_epoch
-from ckptfs.history.diff import ROOT_PATH, Change, before, compare, nothing
+from ckptfs.history.checkpoints import (
+    Checkpoint,
+    empty_view,
+    nearest,
+    of_epoch,
+    origin,
+    view_before,
+)
+from ckptfs.history.diff import patch
+from ckptfs.history.diff.patch import Pair
+from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views
 from ckptfs.history.excluded import hidden_by_excluded
-from ckptfs.history.log import seek
-from ckptfs.history.pairs import Pair
+from ckptfs.history.paths import ROOT_PATH, is_below, seek, select
 from ckptfs.history.references import resolve
-from ckptfs.history.selection import select
 from ckptfs.model import Epoch
-from ckptfs.store import View
+from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH
+
+
+class Counts(NamedTuple):
+    """How many paths, directories among them, were added, changed in any way, and deleted."""
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+
+def count_changes(changes: Iterable[Change]) -> Counts:
+    """A change of nothing but times is not counted."""
+    added = modified = deleted = 0
+    for change in changes:
+        if ADDED in change.kinds:
+            added += 1
+        elif DELETED in change.kinds:
+            deleted += 1
+        elif not change.only_times:
+            modified += 1
+    return Counts(added, modified, deleted)
+
+
+def count_checkpoint(fs: Filesystem, epoch: Epoch) -> Counts:
+    """What a checkpoint changed against the one it came from."""
+    return count_changes(compare_views(fs, view_before(fs, epoch), fs.view_of(epoch)))
 
 
 class End(NamedTuple):
@@ -47,7 +81,7 @@ class Difference(NamedTuple):
     def file_pairs(self, fs: Filesystem) -> list[Pair]:
         """The files to show, one by one."""
         a, b = self.older.view, self.newer.view
-        found = pairs.file_pairs(fs, a, b, self.changes)
+        found = patch.file_pairs(fs, a, b, self.changes)
         return [pair for pair in found if not self.paths or self._wants(pair)]
 
     def _wants(self, pair: Pair) -> bool:
@@ -72,7 +106,7 @@ def of_checkpoint(
 ) -> Difference:
     """What a checkpoint changed against the one it came from."""
     fs.flush()
-    origin = before(fs, checkpoint.epoch)
+    origin = view_before(fs, checkpoint.epoch)
     older = End(origin, of_epoch(fs.store, origin.epoch))
     newer = End(fs.view_of(checkpoint.epoch), checkpoint)
     return _difference(fs, older, newer, patterns)
@@ -82,7 +116,7 @@ def _older(fs: Filesystem, text: str) -> End:
     if text:
         return _newer(fs, text)
     found = nearest(fs.store)
-    return End(fs.view_of(found.epoch), found) if found else End(nothing(), None)
+    return End(fs.view_of(found.epoch), found) if found else End(empty_view(), None)
 
 
 def _newer(fs: Filesystem, text: str) -> End:
@@ -94,7 +128,7 @@ def _newer(fs: Filesystem, text: str) -> End:
 
 def _difference(fs: Filesystem, older: End, newer: End, patterns: Sequence[bytes]) -> Difference:
     paths = _selected(fs, (older.view, newer.view), patterns)
-    changes = compare(fs, older.view, newer.view)
+    changes = compare_views(fs, older.view, newer.view)
     if fs.head.epoch in (older.view.epoch, newer.view.epoch):
         # What was excluded since has left history, not the workspace.
         hidden = hidden_by_excluded(fs)
@@ -118,11 +152,6 @@ def _concerns(change: Change, paths: list[bytes]) -> bool:
         return True
     moved = change.source not in (None, change.path)
     return moved and any(is_below(path, own) for path in paths)
-
-
-def is_below(path: bytes, tops: Iterable[bytes]) -> bool:
-    """Whether a path is one of ``tops`` or below one."""
-    return any(path == top or path.startswith(top + b"/") for top in tops)
 
 
 def contents(
@@ -150,3 +179,67 @@ def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | Non
     if inode is None or not inode.is_file or inode.size > limit:
         return None
     return bytes(fs.read(view, inode.ino, 0, inode.size))
+
+
+#: A fact of the store: JSON, by epoch what it was counted against and its counts.
+_COUNTS = b"counts"
+#: So many records are compared for whoever asks only how things are: some hundredths of a second.
+_PASSING_MAX = 5_000
+
+
+def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
+    """What each checkpoint changed against the one it came from. The caller commits."""
+    known = _load_counts(fs.store)
+    found = []
+    fresh = False
+    for checkpoint in wanted:
+        came_from = origin(fs.store, checkpoint.epoch)
+        against, *figures = known.get(checkpoint.epoch, [-1])
+        if against != came_from:
+            figures = list(_count_epoch(fs, checkpoint.epoch, came_from))
+            known[checkpoint.epoch] = [came_from, *figures]
+            fresh = True
+        found.append(Counts(*figures))
+    if fresh:
+        _save_counts(fs.store, known)
+    return found
+
+
+def unsaved_counts(fs: Filesystem) -> Counts | None:
+    """What changed since the checkpoint that the head stands on; None if that is too much to be
+    counted in passing."""
+    fs.flush()
+    epoch = fs.store.head.epoch
+    written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
+    if written > _PASSING_MAX:
+        return None
+    hidden = hidden_by_excluded(fs)  # it has left history, not the workspace
+    changes = compare_views(fs, view_before(fs, epoch), fs.head)
+    return count_changes(change for change in changes if not hidden(change.path))
+
+
+def _load_counts(store: Store) -> dict[Epoch, list[int]]:
+    record = store.facts.get(_COUNTS)
+    if record is None:
+        return {}
+    return {Epoch(int(epoch)): figures for epoch, figures in json.loads(record).items()}
+
+
+def _save_counts(store: Store, known: dict[Epoch, list[int]]) -> None:
+    kept = {epoch: figures for epoch, figures in known.items() if epoch in store.epochs}
+    store.note()
+    store.facts.put(_COUNTS, json.dumps(kept, separators=(",", ":")).encode())
+
+
+def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
+    store = fs.store
+    if came_from == NO_EPOCH and store.epochs[epoch].parent == NO_EPOCH:
+        # Everything is new, and each name is one entry: the first import may have a million.
+        return Counts(added=sum(1 for _ in store.changes.walk(epoch, store.dirents.kind)))
+    return count_checkpoint(fs, epoch)
+
+
+def forget_counts(store: Store) -> None:
+    """Forget all counts, since history itself was changed."""
+    store.note()
+    store.facts.delete(_COUNTS)

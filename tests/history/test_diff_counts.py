@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.history import diff, removal, tally
+from ckptfs.history import removal
 from ckptfs.history.checkpoints import checkpoints
-from ckptfs.history.diff import Counts
+from ckptfs.history.diff import compare
+from ckptfs.history.diff.compare import Counts, count_checkpoint
 from tests.history.edits import Edits, edits
 
 
 def counted(work: Edits) -> list[Counts]:
-    return tally.tallies(work.fs, checkpoints(work.store))
+    return compare.counts_of(work.fs, checkpoints(work.store))
 
 
 def plant(work: Edits) -> None:
@@ -33,8 +34,8 @@ def test_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plant(work)
         expected = [Counts(3, 0, 0), Counts(0, 2, 0), Counts(1, 0, 1)]
         assert counted(work) == expected
-        assert expected == [diff.counts(work.fs, c.epoch) for c in checkpoints(work.store)]
-        monkeypatch.setattr(tally, "_count", None)
+        assert expected == [count_checkpoint(work.fs, c.epoch) for c in checkpoints(work.store)]
+        monkeypatch.setattr(compare, "_count_epoch", None)
         assert counted(work) == expected
 
 
@@ -44,13 +45,13 @@ def test_again_when_the_one_before_was_deleted(tmp_path: Path) -> None:
         counted(work)
         removal.delete(work.fs, checkpoints(work.store)[:2])
         assert counted(work) == [Counts(3, 0, 0)]
-        assert len(tally._load(work.store)) == 1
+        assert len(compare._load_counts(work.store)) == 1
 
 
 def test_forgotten(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         plant(work)
         counted(work)
-        tally.forget(work.store)
-        assert tally._load(work.store) == {}
+        compare.forget_counts(work.store)
+        assert compare._load_counts(work.store) == {}
         assert len(counted(work)) == 3

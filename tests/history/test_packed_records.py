@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ckptfs.fs import Filesystem
-from ckptfs.history import checkpoints, purge, removal, resting, restore, seal
+from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
 from ckptfs.store import Store, check
 from ckptfs.store.format import GONE, pack_u64
 from tests.direct import Node, crashed, get, reopened, shown
@@ -43,13 +43,13 @@ def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
     save(work)
     before = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     head = shown(work.fs, work.fs.head)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     assert standing(work) == 3  # the root, the file, and its name
     assert resting_records(work) > 80
     assert shown(work.fs, work.fs.head) == head
     after = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     assert after == before
-    assert resting.wake(work.fs)
+    assert compression.unpack_records(work.fs)
     assert not work.store.rest.used
 
 
@@ -58,7 +58,7 @@ def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None
     save(work)
     work.put("a", b"2")
     save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     for _, _, chunk in work.store.rest.chunks():
         chunk.keys.clear()
         chunk.values.clear()
@@ -77,7 +77,7 @@ def test_a_name_that_was_gone_and_comes_back(work: Edits) -> None:
     save(work)
     work.remove("a")
     gone = save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     work.put("a", b"2")
     work.remove("a")
     save(work)
@@ -93,13 +93,13 @@ def test_the_newest_checkpoint_is_deleted(work: Edits) -> None:
     save(work)
     work.put("a", b"2")
     newest = save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     removal.delete(work.fs, [c for c in checkpoints(work.store) if c.id == newest])
     assert get(work.fs, b"a") == b"2"
     work.remove("a")
     assert work.store.dirents.own(work.fs.head, pack_u64(1) + b"a\0") == GONE
     save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     assert b"a" not in shown(work.fs, work.fs.view_of(checkpoints(work.store)[-1].epoch)).nodes
 
 
@@ -109,17 +109,17 @@ def test_back_to_what_rests(work: Edits) -> None:
     work.put("a", b"2")
     work.put("b", b"2")
     save(work)
-    resting.lay(work.fs)
-    assert not resting.is_in_the_way(work.fs)
+    compression.pack_records(work.fs)
+    assert not compression.head_reads_packed(work.fs)
     restore(work.fs, next(c for c in checkpoints(work.store) if c.id == first))
-    assert resting.is_in_the_way(work.fs)
+    assert compression.head_reads_packed(work.fs)
     assert get(work.fs, b"a") == b"1"
     work.put("b", b"3")
     work.remove("a")
     save(work)
     assert {*shown(work.fs, work.fs.head).nodes} == {b"", b"b"}
-    resting.lay(work.fs)
-    assert not resting.is_in_the_way(work.fs)
+    compression.pack_records(work.fs)
+    assert not compression.head_reads_packed(work.fs)
     assert {*shown(work.fs, work.fs.head).nodes} == {b"", b"b"}
 
 
@@ -127,15 +127,15 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
         save(work)
-    resting.lay(work.fs, chunk_bytes=1)
+    compression.pack_records(work.fs, chunk_bytes=1)
     work.fs.commit()
     records = resting_records(work)
-    assert not resting.wake(work.fs, 0)
+    assert not compression.unpack_records(work.fs, 0)
     work.fs = crashed(work.fs)
     work.store = work.fs.store
     assert work.store.anchor == work.fs.head.epoch
     assert resting_records(work) == records
-    while not resting.wake(work.fs, 0):
+    while not compression.unpack_records(work.fs, 0):
         work.fs.commit()
     work.fs = reopened(work.fs)
     work.store = work.fs.store
@@ -148,15 +148,15 @@ def test_where_there_is_no_room_everything_stays_as_it_is(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
         save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     work.fs.commit()
     records = resting_records(work)
     path, size = work.store.path, work.store.size_bytes()
     work.store.close()
     work.store = Store.open(path, map_size=size + (16 << 20))
     work.fs = Filesystem(work.store, work.fs.clock)
-    assert resting.wake(work.fs)
-    resting.lay(work.fs)
+    assert compression.unpack_records(work.fs)
+    compression.pack_records(work.fs)
     assert resting_records(work) == records
     # To delete takes no room that is asked for.
     removal.delete(work.fs, checkpoints(work.store)[:2])
@@ -174,9 +174,9 @@ def test_purged_names_do_not_rest(work: Edits) -> None:
     work.remove("secret-name")
     work.put("other", b"2")
     save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     purge.purge(work.fs, [b"secret-name"])
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     for _, _, chunk in work.store.rest.chunks():
         assert not any(b"secret" in part for part in (*chunk.keys, *chunk.values))
     first = work.fs.view_of(checkpoints(work.store)[0].epoch)
@@ -190,7 +190,7 @@ def test_purging_a_directory_changes_what_rests_of_the_one_above(work: Edits) ->
     save(work)
     work.change("d", mode=0o700)
     save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     purge.purge(work.fs, [b"d/e"])
     first = work.fs.view_of(checkpoints(work.store)[0].epoch)
     assert work.at("d", first).nlink == 2
@@ -200,13 +200,13 @@ def test_the_anchor_goes_on_to_who_takes_its_place(work: Edits) -> None:
     for version in range(3):
         work.put("a", b"%d" % version)
         save(work)
-    resting.lay(work.fs)
+    compression.pack_records(work.fs)
     save(work)
     anchor = checkpoints(work.store)[-1]
     assert anchor.epoch == work.store.anchor
     removal.delete(work.fs, [anchor])
     assert work.store.anchor == work.fs.head.epoch
-    assert not resting.is_in_the_way(work.fs)
+    assert not compression.head_reads_packed(work.fs)
 
 
 class Life:
@@ -251,10 +251,10 @@ class Life:
         self.taken[number] = shown(self.work.fs, self.work.fs.head).nodes
 
     def lay(self) -> None:
-        resting.lay(self.work.fs, self.chance.choice([1, 300, 100_000]))
+        compression.pack_records(self.work.fs, self.chance.choice([1, 300, 100_000]))
 
     def wake(self) -> None:
-        resting.wake(self.work.fs, 0)
+        compression.unpack_records(self.work.fs, 0)
 
     def _some(self) -> list[removal.Checkpoint]:
         known = checkpoints(self.work.store)

@@ -9,8 +9,13 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.model import NAME_MAX, ROOT_INO, Ino
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
 from ckptfs.store import View
+from ckptfs.store.format import NO_EPOCH
+
+#: The path that stands for the root itself.
+ROOT_PATH = b"."
+
 
 _MAGIC = frozenset(b"*?[")
 
@@ -84,3 +89,47 @@ def _children(
         for name, inode in list(fs.entries(view, directory)):
             if fnmatch.fnmatchcase(name, part):
                 yield name, inode.ino, inode.is_dir
+
+
+def _inodes_along(fs: Filesystem, view: View, path: bytes) -> list[Inode]:
+    """The inodes on the way to a path, the root's first, as far as the view has them."""
+    if view.epoch == NO_EPOCH:
+        return []
+    view = view.bare
+    found = [fs.getattr(view, ROOT_INO)]
+    for name in path.split(b"/") if path else ():
+        child = fs.seek(view, found[-1].ino, name) if found[-1].is_dir else None
+        if child is None:
+            break
+        found.append(child)
+    return found
+
+
+def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
+    """What stands at a path, or None. Links are not followed; the root is the empty path."""
+    found = _inodes_along(fs, view, path)
+    levels = path.count(b"/") + 1 if path else 0
+    return found[-1] if len(found) == levels + 1 else None
+
+
+def is_below(path: bytes, tops: Iterable[bytes]) -> bool:
+    """Whether a path is one of ``tops`` or below one."""
+    return any(path == top or path.startswith(top + b"/") for top in tops)
+
+
+def lies_below(path: bytes, tops: set[bytes]) -> bool:
+    """Whether a path lies below one of ``tops``."""
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        if path in tops:
+            return True
+    return False
+
+
+def at(fs: Filesystem, view: View, path: bytes) -> Inode | None:
+    """What stands at a path of a view, not following links."""
+    view = view.bare
+    here: Inode | None = fs.getattr(view, ROOT_INO)
+    for part in path.split(b"/") if path != ROOT_PATH else ():
+        here = fs.seek(view, here.ino, part) if here is not None and here.is_dir else None
+    return here

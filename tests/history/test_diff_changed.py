@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import Touched, touched
+from ckptfs.history.diff.changed import Touched, touched
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.store import View
 from ckptfs.store.format import unpack_u64

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ckptfs import history
 from ckptfs.history import Checkpoint, compression, removal
-from ckptfs.history.held import freed_bytes
+from ckptfs.history.space import freed_bytes
 from ckptfs.model import BLOCK_SIZE, Epoch
 from tests.history.edits import Edits, edits
 

@@ -18,8 +18,7 @@ from ckptfs.history.checkpoints import (
     find,
     numbered,
 )
-from ckptfs.history.held import freed_bytes, held_bytes, holds_more
-from ckptfs.history.marks import MARK
+from ckptfs.history.hook_checkpoints import MARK
 from ckptfs.history.restore import redoable, undoable
 from ckptfs.history.retention import (
     LIGHT_BYTES,
@@ -31,6 +30,7 @@ from ckptfs.history.retention import (
     Verdicts,
     judge,
 )
+from ckptfs.history.space import freed_bytes, held_bytes, holds_more
 from ckptfs.store import Store
 
 #: Of what came after a checkpoint so many names are looked at.

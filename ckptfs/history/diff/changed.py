@@ -16,13 +16,7 @@ from typing import NamedTuple
 from ckptfs import interrupts
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import (
-    block_number,
-    dirent_name,
-    inode_entity,
-    unpack_inode,
-    unpack_u64,
-)
+from ckptfs.store.format import block_number, dirent_name, inode_entity, unpack_inode, unpack_u64
 
 
 class Entities(NamedTuple):

@@ -1,54 +1,125 @@
-"""What differs between two views, path by path.
+"""The two trees of a comparison, and which directory of one is which of the other.
 
-By the `changes` index: the cost is what was written between the two, never the size of the tree.
-What a path was before is decided in this order: a directory is itself wherever it was moved; a
-file is what stood in the same place; what only lost its place and what only gained one are the
-same if inode or bytes are. docs/design/diff.md gives the reasons.
+A comparison looks things up in both views again and again; a `Tree` remembers what it saw. Nothing
+here decides what is reported: `ckptfs.history.diff` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history import sameness
-from ckptfs.history.checkpoints import of_epoch
-from ckptfs.history.sides import Partners, Place, Side
-from ckptfs.history.touched import (
-    Entities,
-    Touched,
+from ckptfs.history.diff import aspects
+from ckptfs.history.diff.changed import (
     differing_blocks,
     entities_between,
-    touched,
+    entry_in,
+    inode_in,
     touched_of,
 )
-from ckptfs.model import ROOT_INO, Epoch, Inode
+from ckptfs.history.paths import ROOT_PATH
+from ckptfs.model import ROOT_INO, Ino, Inode, Place
 from ckptfs.store import Store, View
-from ckptfs.store.format import NO_EPOCH
+from ckptfs.store.format import dirent_entity, link_place, pack_u64
 
-__all__ = [
-    "Change",
-    "Counts",
-    "Entities",
-    "Touched",
-    "before",
-    "compare",
-    "count",
-    "counts",
-    "entities_between",
-    "nothing",
-    "touched",
-]
+#: What the parent of the root is called in its inode.
+_NOWHERE = Ino(0)
+
+
+class Tree:
+    """One view, as far as it was looked at. An inode without a name counts as absent."""
+
+    def __init__(self, store: Store, view: View) -> None:
+        self._store = store
+        self.view = view.bare
+        self._inodes: dict[Ino, Inode | None] = {}
+        self._paths: dict[Ino, bytes] = {ROOT_INO: b""}
+
+    def inode(self, ino: Ino | None) -> Inode | None:
+        if ino is None:
+            return None
+        if ino not in self._inodes:
+            found = inode_in(self._store, self.view, ino)
+            self._inodes[ino] = found if found is not None and found.nlink else None
+        return self._inodes[ino]
+
+    def entry(self, place: Place) -> Ino | None:
+        return entry_in(self._store, self.view, dirent_entity(*place))
+
+    def places(self, inode: Inode) -> list[Place]:
+        """Every name of an inode."""
+        places = [(inode.parent, inode.name)]
+        if not inode.is_dir and inode.nlink > 1:
+            further = self._store.links.walk(self.view, pack_u64(inode.ino))
+            places += [link_place(entity) for entity, _ in further]
+        return places
+
+    def path(self, place: Place) -> bytes:
+        """The path of a place, relative to the root."""
+        directory, name = place
+        above = self._directory_path(directory)
+        return above + b"/" + name if above else name
+
+    def _directory_path(self, ino: Ino) -> bytes:
+        below = []
+        while ino not in self._paths:
+            inode = self._inodes.get(ino) or inode_in(self._store, self.view, ino)
+            if inode is None:
+                raise LookupError(f"epoch {self.view.epoch} has no directory {ino}")
+            below.append((ino, inode.name))
+            ino = inode.parent
+        path = self._paths[ino]
+        for directory, name in reversed(below):
+            path = path + b"/" + name if path else name
+            self._paths[directory] = path
+        return path
+
+
+class Partners:
+    """Which directory over there is a directory of here.
+
+    The same inode, if it is there too: then it was moved at most. Else what stands in the same
+    place, if that in turn is not here: a directory that was removed and made again is still the
+    same to whoever looks at paths.
+    """
+
+    def __init__(self, here: Tree, there: Tree) -> None:
+        self._here = here
+        self._there = there
+        self._known: dict[Ino, Ino | None] = {_NOWHERE: None}
+
+    def of(self, ino: Ino) -> Ino | None:
+        """The partner of a directory that is here, or None."""
+        # Up to one that is known, then down again: trees are deeper than the stack.
+        chain: list[Inode] = []
+        while ino not in self._known:
+            if self._there.inode(ino) is not None:
+                self._known[ino] = ino
+                break
+            inode = self._here.inode(ino)
+            if inode is None:
+                raise LookupError(f"epoch {self._here.view.epoch} has no directory {ino}")
+            chain.append(inode)
+            ino = inode.parent
+        partner = self._known[ino]
+        for inode in reversed(chain):
+            partner = None if partner is None else self._in_place((partner, inode.name))
+            self._known[inode.ino] = partner
+        return partner
+
+    def _in_place(self, place: Place) -> Ino | None:
+        found = self._there.inode(self._there.entry(place))
+        if found is None or not found.is_dir or self._here.inode(found.ino) is not None:
+            return None
+        return found.ino
+
 
 ADDED = "added"
 DELETED = "deleted"
 RENAMED = "renamed"
-
-#: The path that stands for the root itself.
-ROOT_PATH = b"."
 
 
 @dataclass(frozen=True)
@@ -73,77 +144,16 @@ class Change:
 
     @property
     def only_times(self) -> bool:
-        return self.kinds == {sameness.TIMES}
+        return self.kinds == {aspects.TIMES}
 
 
-class Counts(NamedTuple):
-    """How many paths, directories among them, were added, changed in any way, and deleted."""
-
-    added: int = 0
-    modified: int = 0
-    deleted: int = 0
-
-
-def compare(fs: Filesystem, a: View, b: View) -> list[Change]:
+def compare_views(fs: Filesystem, a: View, b: View) -> list[Change]:
     """What became of ``a`` on the way to ``b``, ordered by path."""
     fs.flush()
     return sorted(
         _Comparison(fs, a.bare, b.bare).changes(),
         key=lambda change: (change.path, change.old is None),
     )
-
-
-def count(changes: Iterable[Change]) -> Counts:
-    """A change of nothing but times is not counted."""
-    added = modified = deleted = 0
-    for change in changes:
-        if ADDED in change.kinds:
-            added += 1
-        elif DELETED in change.kinds:
-            deleted += 1
-        elif not change.only_times:
-            modified += 1
-    return Counts(added, modified, deleted)
-
-
-def nothing() -> View:
-    """The view before the first epoch: it has no file at all."""
-    return View(NO_EPOCH, set(), writable=False, inodes=0)
-
-
-def state_before(store: Store, epoch: Epoch) -> Epoch:
-    """The epoch of the checkpoint or moment that one came from, or none. One that was deleted is
-    passed over: nobody can look at it any more."""
-    parent = store.epochs[epoch].parent
-    while parent != NO_EPOCH and not store.epochs[parent].info:
-        parent = store.epochs[parent].parent
-    return parent
-
-
-def origin(store: Store, epoch: Epoch) -> Epoch:
-    """The epoch of the checkpoint that one came from, or none: that of a moment may be another
-    moment, a step is told as a whole."""
-    found = state_before(store, epoch)
-    own = of_epoch(store, epoch)
-    if own is not None and own.is_moment:
-        return found
-    while (state := of_epoch(store, found)) is not None and state.is_moment:
-        found = state_before(store, found)
-    return found
-
-
-def before(fs: Filesystem, epoch: Epoch) -> View:
-    """The view of the checkpoint that an epoch came from, or nothing."""
-    return view_or_nothing(fs, origin(fs.store, epoch))
-
-
-def view_or_nothing(fs: Filesystem, epoch: Epoch) -> View:
-    return nothing() if epoch == NO_EPOCH else fs.view_of(epoch)
-
-
-def counts(fs: Filesystem, epoch: Epoch) -> Counts:
-    """What a checkpoint changed against the one it came from."""
-    return count(compare(fs, before(fs, epoch), fs.view_of(epoch)))
 
 
 class _Slot(NamedTuple):
@@ -166,8 +176,8 @@ class _Comparison:
         written = entities_between(fs.store, a, b)
         self._blocks = differing_blocks(fs.store, a, b, written.blocks)
         self._touched = touched_of(fs.store, a, b, written, self._blocks)
-        self._old = Side(fs.store, a)
-        self._new = Side(fs.store, b)
+        self._old = Tree(fs.store, a)
+        self._new = Tree(fs.store, b)
         self._lost: list[_Named] = []
         self._gained: list[_Named] = []
 
@@ -197,9 +207,7 @@ class _Comparison:
             yield Change(path, old_path, kinds, old, new)
 
     def _differences(self, old: Inode, new: Inode) -> frozenset[str]:
-        return sameness.differences(
-            self._fs, self._old.view, old, self._new.view, new, self._blocks
-        )
+        return aspects.differences(self._fs, self._old.view, old, self._new.view, new, self._blocks)
 
     # -- where names changed ----------------------------------------------------------------------
 
@@ -291,7 +299,7 @@ class _Comparison:
         self._lost = [named for named in self._lost if named.place not in taken]
 
 
-def _named_at(side: Side, place: Place | None) -> _Named | None:
+def _named_at(side: Tree, place: Place | None) -> _Named | None:
     inode = None if place is None else side.inode(side.entry(place))
     return None if inode is None or place is None else _Named(place, inode)
 
@@ -315,7 +323,7 @@ class _Fingerprints:
         inode = named.inode
         if not inode.is_file or inode.size not in self._sizes:
             return None
-        blocks = sameness.block_records(self._fs, view, inode)
+        blocks = aspects.block_records(self._fs, view, inode)
         return inode.size, tuple(sorted(blocks.items()))
 
     def with_name(self, named: _Named, view: View) -> Hashable:

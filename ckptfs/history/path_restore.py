@@ -9,19 +9,24 @@ it stands in.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import trampoline
-from ckptfs.history.sameness import differences
-from ckptfs.history.touched import Touched, touched
+from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.diff.aspects import differences
+from ckptfs.history.diff.changed import Touched, touched
+from ckptfs.history.diff.tree import RENAMED, Change
+from ckptfs.history.paths import ROOT_PATH, at, lies_below
 from ckptfs.history.trampoline import Call
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import View
 
 
 @dataclass
-class Equaliser:
+class PathRestorer:
     """Goes down the paths it is given, in both views. Without ``apply`` it only looks."""
 
     fs: Filesystem
@@ -223,3 +228,100 @@ class Equaliser:
 
     def _attributes(self, view: View, inode: Inode) -> tuple[int, int, int, dict[bytes, bytes]]:
         return inode.mode, inode.uid, inode.gid, self._xattrs(view, inode.ino)
+
+
+class Claim(NamedTuple):
+    """A path that somebody changed. A renamed directory takes all below it along."""
+
+    path: bytes
+    whole: bool
+
+
+@dataclass
+class Undoing:
+    """What it takes to revert a task: each path with the checkpoint it goes back to, and the paths
+    that others changed meanwhile, with who did it as far as a task did."""
+
+    name: str
+    goals: dict[Claim, Checkpoint] = field(default_factory=dict)
+    conflicts: dict[bytes, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[bytes]:
+        return sorted({claim.path for claim in self.goals})
+
+    @property
+    def whole(self) -> list[bytes]:
+        return sorted({claim.path for claim in self.goals if claim.whole})
+
+
+def claims_of(change: Change) -> Iterator[Claim]:
+    """The paths that a change is about."""
+    inode = change.new or change.old
+    whole = RENAMED in change.kinds and inode is not None and inode.is_dir
+    yield Claim(change.path, whole)
+    if change.source not in (None, change.path):
+        yield Claim(change.source or b"", whole)
+
+
+def put_back(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
+    """Make each path what it was, and leave what others put into a directory alone.
+
+    The last stretch of work is taken back first: what a later one moved must stand where an earlier
+    one had put it before that can go.
+    """
+    views: dict[int, View] = {}
+    groups: dict[int, dict[bytes, bool]] = {}
+    for claim, goal in undoing.goals.items():
+        views[goal.id] = fs.view_of(goal.epoch)
+        group = groups.setdefault(goal.id, {})
+        group[claim.path] = claim.whole or group.get(claim.path, False)
+    for number in sorted(groups, reverse=True):
+        _put_back_to(fs, views[number], groups[number], touched_here)
+
+
+def _put_back_to(
+    fs: Filesystem, view: View, paths: dict[bytes, bool], touched_here: Touched
+) -> None:
+    """The same for the paths that go to one checkpoint; True for those that are taken whole."""
+    equaliser = PathRestorer(fs, view, touched=touched_here)
+    left: list[bytes] = []
+    done: set[bytes] = set()
+    for path, whole in sorted(paths.items()):
+        if lies_below(path, done):
+            continue  # it went with the directory that it is in
+        here, there = at(fs, fs.head, path), at(fs, view, path)
+        if here is not None and here.is_dir and not whole:
+            if there is None:
+                left.append(path)  # others may have put something into it
+                continue
+            if there.is_dir:
+                _dress(fs, here, view, there, touched_here)
+                continue
+        equaliser.path(path)
+        if (here is not None and here.is_dir) or (there is not None and there.is_dir):
+            done.add(path)
+    for path in sorted(left, key=lambda path: -path.count(b"/")):
+        _remove_if_empty(fs, path, touched_here)
+
+
+def _remove_if_empty(fs: Filesystem, path: bytes, touched_here: Touched) -> None:
+    above, _, name = path.rpartition(b"/")
+    parent, here = at(fs, fs.head, above or ROOT_PATH), at(fs, fs.head, path)
+    if parent is None or here is None or any(True for _ in fs.entries(fs.head, here.ino)):
+        return
+    fs.rmdir(fs.head, parent.ino, name)
+    touched_here.entries.add((parent.ino, name))
+    touched_here.inodes.update((parent.ino, here.ino))
+
+
+def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, touched_here: Touched) -> None:
+    """Give a directory the mode, owner and attributes it had; what is in it is not touched."""
+    if fs.store.xattrs_used:
+        for name in fs.listxattr(fs.head, here.ino):
+            fs.removexattr(fs.head, here.ino, name)
+        for name in fs.listxattr(view, there.ino):
+            fs.setxattr(fs.head, here.ino, name, fs.getxattr(view, there.ino, name))
+    wanted = Attributes(mode=there.mode, uid=there.uid, gid=there.gid)
+    fs.setattr(fs.head, here.ino, wanted)
+    touched_here.inodes.add(here.ino)
