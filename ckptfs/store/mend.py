@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import check
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ckptfs.store.environment import Store
     from ckptfs.store.tables import Versioned
     from ckptfs.store.views import View
-
-Place = tuple[Ino, bytes]
 
 #: A file with more blocks than this is not searched for gaps.
 _GAPS_MAX = 1 << 20
