@@ -24,8 +24,6 @@ from ckptfs.history.checkpoints import checkpoints
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import PACKED_MAX
-from ckptfs.store.chunks import Record
-from ckptfs.store.facts import COMPRESSED
 from ckptfs.store.format import (
     NO_EPOCH,
     PACK_MAX,
@@ -40,6 +38,8 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
+from ckptfs.store.metadata import COMPRESSED
+from ckptfs.store.packed import Record
 from ckptfs.store.tables import ByEpoch, Versioned
 
 #: What was written anew is committed after so many bytes: until then its old pages are not free.

@@ -19,7 +19,7 @@ from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.mend import mend
+from ckptfs.store.repair.consistency import mend
 from tests.direct import Ticks, find, get, mkdir, put
 from tests.support.errnos import fails
 

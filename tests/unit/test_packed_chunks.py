@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.store.chunks import Chunk, ChunkError, pack_chunk, unpack_chunk
+from ckptfs.store.packed import Chunk, ChunkError, pack_chunk, unpack_chunk
 
 RECORDS = st.dictionaries(
     st.binary(min_size=1, max_size=300) | st.builds(lambda b: b"k" * 270 + b, st.binary()),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.store import room
-from ckptfs.store.room import AHEAD, Room
+from ckptfs.store import disk_space
+from ckptfs.store.disk_space import AHEAD, Room
 from tests.support.errnos import fails
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ class Quota(Room):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_000.0]
-    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(disk_space.time, "monotonic", lambda: now[0])
     return now
 
 

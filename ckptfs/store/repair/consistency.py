@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import check
-from ckptfs.store.problem import Problem
-from ckptfs.store.salvage import ino_of
+from ckptfs.store.check import Problem, check
+from ckptfs.store.repair.salvage import ino_of
 
 if TYPE_CHECKING:
     from ckptfs.store.environment import Store
+    from ckptfs.store.epochs import View
     from ckptfs.store.tables import Versioned
-    from ckptfs.store.views import View
 
 #: A file with more blocks than this is not searched for gaps.
 _GAPS_MAX = 1 << 20

@@ -12,7 +12,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import compression
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
-from ckptfs.store.chunks import Record, pack_chunk
+from ckptfs.store.packed import Record, pack_chunk
 from tests.direct import Ticks, find, put
 
 

@@ -23,17 +23,13 @@ from xxhash import xxh3_64_intdigest
 from ckptfs.store import format as fmt
 
 if TYPE_CHECKING:
-    from ckptfs.store.plain_lmdb import Database, Records
+    from ckptfs.store.transaction import Database, Records
 
 log = logging.getLogger(__name__)
 
 FILE = "journal"
 #: What a disk writes at once; batches begin at multiples of it.
 STEP = 4096
-
-#: Where the key stands, in the table of counters.
-KEY = b"journal"
-_KEY_TABLE = b"meta"
 
 _MAGIC = b"ckptfs-j"
 #: Magic, the commit that it follows, its place among those of that commit, length of what follows.
@@ -216,7 +212,7 @@ def replay(
     follows = int(env.info()["last_txnid"]) if follows is None else follows
     with env.begin(write=True) as txn:
         tables = [env.open_db(name, txn=txn) for name in names]
-        record = txn.get(KEY, db=tables[names.index(_KEY_TABLE)])
+        record = txn.get(fmt.META_JOURNAL, db=tables[names.index(fmt.META)])
         if record is None:
             return ""
         try:

@@ -2,7 +2,7 @@
 
 Goes by the pages, without LMDB, which a damaged file could end (`ckptfs.store.pages`). What must be
 there for a store to open (its version, its counters, its epochs) is made up from the records where
-it is lost. Whether the records fit each other is the business of `ckptfs.store.mend`.
+it is lost. Whether the records fit each other is the business of `ckptfs.store.repair.consistency`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino
-from ckptfs.store import batches, counters, facts, heap
 from ckptfs.store import format as fmt
-from ckptfs.store.chunks import ChunkError, unpack_chunk
-from ckptfs.store.opening import FORMAT, META
+from ckptfs.store import heap, journal_format, metadata
+from ckptfs.store.packed import ChunkError, unpack_chunk
 from ckptfs.store.pages import Meta, Pages
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
-            lost = _mend_names(env, dbs[META])
+            lost = _mend_names(env, dbs[fmt.META])
             lost += filter(None, [_replay(damaged.parent, env, tables, meta)])
             lost += _wake(env, dbs)
             _complete(env, dbs)
@@ -74,9 +73,9 @@ def _readable_state(pages: Pages) -> Meta | None:
 def _replay(store: Path, env: lmdb.Environment, tables: tuple[bytes, ...], meta: Meta) -> str:
     """Take what the journal has, and what is wrong with it. The new file has nothing to do with it
     any more: without its key nobody takes it for a part of the store."""
-    fault = batches.replay(store, env, tables, follows=meta.transaction, partly=True)
+    fault = journal_format.replay(store, env, tables, follows=meta.transaction, partly=True)
     with env.begin(write=True) as txn:
-        txn.delete(batches.KEY, db=env.open_db(META, txn=txn))
+        txn.delete(fmt.META_JOURNAL, db=env.open_db(fmt.META, txn=txn))
     return fault
 
 
@@ -118,10 +117,10 @@ def _wake(env: lmdb.Environment, dbs: dict[bytes, Database]) -> Iterator[str]:
 
 
 def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
-    """Make up what is lost of the epochs and the counters."""
+    """Make up what is lost of the epochs and the fmt."""
     with env.begin(write=True) as txn:
         epochs = _epochs(txn, dbs)
-        head = _number(txn, dbs, counters.HEAD)
+        head = _number(txn, dbs, fmt.HEAD)
         if head not in epochs or epochs[Epoch(head)].sealed:
             head = max((e for e, record in epochs.items() if not record.sealed), default=0)
         if not head:
@@ -133,19 +132,17 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
                 record = record._replace(sealed=True)
             txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
         last_epoch = max(epoch for epoch in epochs if epoch != fmt.EXCLUDED_EPOCH)
-        anchor = _number(txn, dbs, counters.ANCHOR)
+        anchor = _number(txn, dbs, fmt.ANCHOR)
         following = {
-            counters.HEAD: head,
-            counters.ANCHOR: anchor if anchor in epochs else fmt.NO_EPOCH,
-            counters.NEXT_EPOCH: _following(txn, dbs, counters.NEXT_EPOCH, last_epoch),
-            counters.NEXT_INO: _following(txn, dbs, counters.NEXT_INO, _last_ino(txn, dbs)),
-            counters.NEXT_CONTENT: _following(
-                txn, dbs, counters.NEXT_CONTENT, _last(txn, dbs[b"blockmap"])
-            ),
+            fmt.HEAD: head,
+            fmt.ANCHOR: anchor if anchor in epochs else fmt.NO_EPOCH,
+            fmt.NEXT_EPOCH: _following(txn, dbs, fmt.NEXT_EPOCH, last_epoch),
+            fmt.NEXT_INO: _following(txn, dbs, fmt.NEXT_INO, _last_ino(txn, dbs)),
+            fmt.NEXT_CONTENT: _following(txn, dbs, fmt.NEXT_CONTENT, _last(txn, dbs[b"blockmap"])),
         }
         for name, number in following.items():
-            txn.put(name, fmt.pack_counter(number), db=dbs[META])
-        txn.put(FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[META])
+            txn.put(name, fmt.pack_counter(number), db=dbs[fmt.META])
+        txn.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[fmt.META])
 
 
 def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Path) -> None:
@@ -159,16 +156,16 @@ def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Pat
         with contextlib.suppress(FileNotFoundError):
             slots.append(-(-(store / heap.FILE).stat().st_size // BLOCK_SIZE) - 1)
         with contextlib.suppress(fmt.CorruptRecord):
-            kept = bytes(txn.get(counters.NEXT_SLOT, db=dbs[META]) or b"")
+            kept = bytes(txn.get(fmt.NEXT_SLOT, db=dbs[fmt.META]) or b"")
             slots.append(fmt.unpack_slot(kept) - 1)
         following = max(slots, default=-1) + 1
-        txn.put(counters.NEXT_SLOT, fmt.pack_slot(following), db=dbs[META])
+        txn.put(fmt.NEXT_SLOT, fmt.pack_slot(following), db=dbs[fmt.META])
         txn.drop(dbs[b"freed"], delete=False)
 
 
 def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
     """A counter, also if one bit of it flipped; 0 if it is lost."""
-    value = bytes(txn.get(name, db=dbs[META]) or b"")
+    value = bytes(txn.get(name, db=dbs[fmt.META]) or b"")
     if not fmt.is_bare_counter(value):
         value = fmt.mended(value) or bytes(8)
     try:
@@ -181,8 +178,8 @@ def _following(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes, u
     """What a counter is to be: as it was if that can be told, else what the records say. The
     numbers of what came and went since are lost with it, so some are left out."""
     kept = _number(txn, dbs, name)
-    is_bare = fmt.is_bare_counter(bytes(txn.get(name, db=dbs[META]) or b""))
-    if used < kept and not (is_bare and kept > used + counters.AHEAD_MAX):
+    is_bare = fmt.is_bare_counter(bytes(txn.get(name, db=dbs[fmt.META]) or b""))
+    if used < kept and not (is_bare and kept > used + metadata.AHEAD_MAX):
         return kept
     return used + 1 + _LEFT_OUT
 
@@ -197,9 +194,9 @@ def _mend_names(env: lmdb.Environment, meta: Database) -> list[str]:
     told = []
     with env.begin(write=True) as txn:
         names = {bytes(name) for name in txn.cursor(meta).iternext(values=False)}
-        for name in names - counters.NAMES:
+        for name in names - fmt.META_NAMES:
             value = bytes(txn.pop(name, db=meta) or b"")
-            before = [known for known in counters.NAMES - names if _differ_by_a_bit(known, name)]
+            before = [known for known in fmt.META_NAMES - names if _differ_by_a_bit(known, name)]
             told += [] if before else [f"the record {name!r} of the table meta makes no sense"]
             for known in before:
                 txn.put(known, value, db=meta)
@@ -214,7 +211,7 @@ def _differ_by_a_bit(one: bytes, other: bytes) -> bool:
 def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
     """Put counters right that are facts of the workspace."""
     with env.begin(write=True) as txn:
-        for name in facts.COUNTERS:
+        for name in metadata.COUNTERS:
             value = bytes(txn.get(name, db=dbs[b"facts"]) or b"")
             number = _fact(value)
             if value and number is None:
@@ -225,17 +222,17 @@ def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
 
 def _fact(value: bytes) -> int | None:
     try:
-        return facts.unpack_number(value)
+        return metadata.unpack_number(value)
     except fmt.CorruptRecord:
         whole = fmt.healed(value)
-        return None if whole is None else facts.unpack_number(whole)
+        return None if whole is None else metadata.unpack_number(whole)
 
 
 def _used(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
     """What a counter among the facts is at least."""
-    if name == facts.NEXT_CHECKPOINT:
+    if name == metadata.NEXT_CHECKPOINT:
         return 1 + max((int(r.info.get("id", -1)) for r in _epochs(txn, dbs).values()), default=-1)
-    if name == facts.NEXT_AUTHOR:
+    if name == metadata.NEXT_AUTHOR:
         numbers = (fmt.author_number(bytes(key)) for key, _ in txn.cursor(dbs[b"authors"]))
         return 1 + max((max(pair) for pair in numbers), default=0)
     return 0

@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import errors
-from ckptfs.store import batches, compaction, heap, opening
-from ckptfs.store.directory import DATA_FILE, LOCK_FILE, StoreDirectory
+from ckptfs.store import compaction, heap, journal_format
+from ckptfs.store.check import Problem
+from ckptfs.store.directory import (
+    DATA_FILE,
+    LOCK_FILE,
+    StoreDirectory,
+    lock_directory,
+    open_directory,
+)
 from ckptfs.store.environment import TABLES, Store
-from ckptfs.store.mend import mend
 from ckptfs.store.pages import Pages
-from ckptfs.store.problem import Problem
-from ckptfs.store.salvage import salvage
+from ckptfs.store.repair.consistency import mend
+from ckptfs.store.repair.salvage import salvage
 
 #: The new store while it is made, inside the old one's directory.
 _WORKSHOP = "ckptfs.repair"
@@ -42,7 +48,7 @@ def faults(path: Path) -> list[str]:
     at all is told by opening it; it is not touched here."""
     if not os.path.isfile(path / LOCK_FILE) or not os.path.isfile(path / DATA_FILE):
         return []
-    with closing(opening.existing(path)) as directory:
+    with closing(open_directory(path)) as directory:
         try:
             directory.require_closed()
             directory.lock(make=False)
@@ -54,7 +60,7 @@ def faults(path: Path) -> list[str]:
 
 def repair(path: Path) -> Repaired:
     """Save all that is whole. The store must not be open."""
-    with closing(opening.existing(path)) as directory:
+    with closing(open_directory(path)) as directory:
         if not directory.has(DATA_FILE):
             raise errors.NotAStore(path)
         directory.require_closed()
@@ -70,7 +76,7 @@ def _repair(directory: StoreDirectory) -> Repaired:
         unreadable = salvage(files / DATA_FILE, workshop, TABLES)
         if not workshop.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
-        opening.lock(directory)
+        lock_directory(directory)
         with suppress(FileNotFoundError):
             os.link(files / heap.FILE, workshop / heap.FILE)
         left = _mended(workshop)
@@ -101,8 +107,8 @@ def _adopt(path: Path, workshop: Path) -> Path:
     compaction.sync(workshop / DATA_FILE)
     os.link(path / DATA_FILE, kept_as)
     os.replace(workshop / DATA_FILE, path / DATA_FILE)
-    if (path / batches.FILE).exists():
-        os.replace(path / batches.FILE, kept_as.with_suffix(".journal"))
+    if (path / journal_format.FILE).exists():
+        os.replace(path / journal_format.FILE, kept_as.with_suffix(".journal"))
     compaction.sync(path)
     return kept_as
 
