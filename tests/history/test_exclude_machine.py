@@ -205,7 +205,7 @@ class Life:
         fs = self.work.fs
         return shown(fs, fs.head.bare if history_only else fs.head).nodes
 
-    def aside(self) -> dict[bytes, Node]:
+    def excluded(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
         fs.flush()
