@@ -207,17 +207,17 @@ def _task(task: Task, paths: list[bytes] | None) -> JsonObject:
 
 
 def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
-    from ckptfs.history import Touched, tasks
+    from ckptfs.history import Changed, tasks
 
     name, fs = str(args["name"]), service.fs
     if args.get("dry_run"):
         fs.flush()
         with interrupts.stoppable():
             return {"dry_run": True, **_undoing(tasks.plan_revert(fs, name))}
-    touched = Touched(set(), set())
-    service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+    changed = Changed(set(), set())
+    service.unannounced.append(changed)  # first: also if it fails, the kernel has to hear of it
     done = tasks.revert(
-        fs, name, force=bool(args.get("force")), touched_here=touched, cause=_cause(args)
+        fs, name, force=bool(args.get("force")), changed=changed, cause=_cause(args)
     )
     fs.commit()
     return {

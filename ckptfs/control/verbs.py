@@ -116,8 +116,8 @@ def restored_record(restored: Restored) -> JsonObject:
         "checkpoint": restored.target,
         "changed": True,
         "before": restored.before.id,
-        "entries": len(restored.touched.entries),
-        "inodes": len(restored.touched.inodes),
+        "entries": len(restored.changed.entries),
+        "inodes": len(restored.changed.inodes),
     }
 
 

@@ -16,7 +16,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import signatures
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff.aspects import TIMES, differences
-from ckptfs.history.diff.changed import Touched, epochs_between
+from ckptfs.history.diff.changed import Changed, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, compare_views
 from ckptfs.history.path_restore import Undoing, claims_of, put_back
 from ckptfs.history.paths import at, is_below, lies_below
@@ -285,11 +285,11 @@ def token(fs: Filesystem, target: Checkpoint, paths: list[bytes], wanted: str) -
 
 
 def restore_choice(
-    fs: Filesystem, choice: Choice, *, touched_here: Touched, cause: Cause | None = None
+    fs: Filesystem, choice: Choice, *, changed: Changed, cause: Cause | None = None
 ) -> Restored:
     """Put back what was chosen, as one step that `undo` takes back. The caller commits.
 
-    ``touched_here`` takes what the kernel has to hear of, also if it fails: then everything is as
+    ``changed`` takes what the kernel has to hear of, also if it fails: then everything is as
     it was.
     """
     target, cause = choice.target, cause or Cause()
@@ -298,8 +298,8 @@ def restore_choice(
         undoing.goals.update(dict.fromkeys(claims_of(change), target))
     message = f"before restore of what {choice.wanted} changed to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause):
-        put_back(fs, undoing, touched_here)
+    with or_as_it_was(fs, before, changed, cause):
+        put_back(fs, undoing, changed)
     paths, whole = undoing.paths, undoing.whole
-    note(fs, "restore", target, before, touched_here, cause, paths=paths, whole=whole)
-    return Restored(before, target.id, touched_here)
+    note(fs, "restore", target, before, changed, cause, paths=paths, whole=whole)
+    return Restored(before, target.id, changed)

@@ -17,7 +17,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import trampoline
 from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.diff.aspects import differences
-from ckptfs.history.diff.changed import Touched, touched
+from ckptfs.history.diff.changed import Changed, changed_between
 from ckptfs.history.diff.tree import RENAMED, Change
 from ckptfs.history.paths import ROOT_PATH, at, lies_below
 from ckptfs.history.trampoline import Call
@@ -36,7 +36,7 @@ class PathRestorer:
     added: list[bytes] = field(default_factory=list)
     modified: list[bytes] = field(default_factory=list)
     deleted: list[bytes] = field(default_factory=list)
-    touched: Touched = field(default_factory=lambda: Touched(set(), set()))
+    changed: Changed = field(default_factory=lambda: Changed(set(), set()))
     #: Inodes that differ between the two, though their records may look alike: times can be set.
     _differing: set[Ino] = field(init=False)
     #: Files cloned so far, by their number in the goal: hard links among them stay links.
@@ -45,7 +45,7 @@ class PathRestorer:
     _made: set[Ino] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._differing = touched(self.fs.store, self.fs.head, self.goal).inodes
+        self._differing = changed_between(self.fs.store, self.fs.head, self.goal).inodes
 
     @property
     def changes(self) -> int:
@@ -146,7 +146,7 @@ class PathRestorer:
         self.modified.append(path)
         if self.apply:
             self.fs.unlink(self.fs.head, parent, name)
-            self.touched.inodes.add(here.ino)
+            self.changed.inodes.add(here.ino)
             self._clone(parent, name, like)
 
     def _remove(self, parent: Ino, name: bytes, here: Inode, path: bytes) -> Call[bool]:
@@ -205,7 +205,7 @@ class PathRestorer:
         )
         self._dress_xattrs(ino, self._xattrs(self.goal, like.ino))
         self.fs.setattr(self.fs.head, ino, wanted)
-        self.touched.inodes.add(ino)
+        self.changed.inodes.add(ino)
 
     def _dress_xattrs(self, ino: Ino, wanted: dict[bytes, bytes]) -> None:
         fs = self.fs
@@ -223,8 +223,8 @@ class PathRestorer:
         return {name: fs.getxattr(view, ino, name) for name in fs.listxattr(view, ino)}
 
     def _touch(self, parent: Ino, name: bytes, *inodes: Ino) -> None:
-        self.touched.entries.add((parent, name))
-        self.touched.inodes.update((parent, *inodes))
+        self.changed.entries.add((parent, name))
+        self.changed.inodes.update((parent, *inodes))
 
     def _attributes(self, view: View, inode: Inode) -> tuple[int, int, int, dict[bytes, bytes]]:
         return inode.mode, inode.uid, inode.gid, self._xattrs(view, inode.ino)
@@ -264,7 +264,7 @@ def claims_of(change: Change) -> Iterator[Claim]:
         yield Claim(change.source or b"", whole)
 
 
-def put_back(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
+def put_back(fs: Filesystem, undoing: Undoing, changed: Changed) -> None:
     """Make each path what it was, and leave what others put into a directory alone.
 
     The last stretch of work is taken back first: what a later one moved must stand where an earlier
@@ -277,14 +277,12 @@ def put_back(fs: Filesystem, undoing: Undoing, touched_here: Touched) -> None:
         group = groups.setdefault(goal.id, {})
         group[claim.path] = claim.whole or group.get(claim.path, False)
     for number in sorted(groups, reverse=True):
-        _put_back_to(fs, views[number], groups[number], touched_here)
+        _put_back_to(fs, views[number], groups[number], changed)
 
 
-def _put_back_to(
-    fs: Filesystem, view: View, paths: dict[bytes, bool], touched_here: Touched
-) -> None:
+def _put_back_to(fs: Filesystem, view: View, paths: dict[bytes, bool], changed: Changed) -> None:
     """The same for the paths that go to one checkpoint; True for those that are taken whole."""
-    equaliser = PathRestorer(fs, view, touched=touched_here)
+    equaliser = PathRestorer(fs, view, changed=changed)
     left: list[bytes] = []
     done: set[bytes] = set()
     for path, whole in sorted(paths.items()):
@@ -296,26 +294,26 @@ def _put_back_to(
                 left.append(path)  # others may have put something into it
                 continue
             if there.is_dir:
-                _dress(fs, here, view, there, touched_here)
+                _dress(fs, here, view, there, changed)
                 continue
         equaliser.path(path)
         if (here is not None and here.is_dir) or (there is not None and there.is_dir):
             done.add(path)
     for path in sorted(left, key=lambda path: -path.count(b"/")):
-        _remove_if_empty(fs, path, touched_here)
+        _remove_if_empty(fs, path, changed)
 
 
-def _remove_if_empty(fs: Filesystem, path: bytes, touched_here: Touched) -> None:
+def _remove_if_empty(fs: Filesystem, path: bytes, changed: Changed) -> None:
     above, _, name = path.rpartition(b"/")
     parent, here = at(fs, fs.head, above or ROOT_PATH), at(fs, fs.head, path)
     if parent is None or here is None or any(True for _ in fs.entries(fs.head, here.ino)):
         return
     fs.rmdir(fs.head, parent.ino, name)
-    touched_here.entries.add((parent.ino, name))
-    touched_here.inodes.update((parent.ino, here.ino))
+    changed.entries.add((parent.ino, name))
+    changed.inodes.update((parent.ino, here.ino))
 
 
-def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, touched_here: Touched) -> None:
+def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, changed: Changed) -> None:
     """Give a directory the mode, owner and attributes it had; what is in it is not touched."""
     if fs.store.xattrs_used:
         for name in fs.listxattr(fs.head, here.ino):
@@ -324,4 +322,4 @@ def _dress(fs: Filesystem, here: Inode, view: View, there: Inode, touched_here: 
             fs.setxattr(fs.head, here.ino, name, fs.getxattr(view, there.ino, name))
     wanted = Attributes(mode=there.mode, uid=there.uid, gid=there.gid)
     fs.setattr(fs.head, here.ino, wanted)
-    touched_here.inodes.add(here.ino)
+    changed.inodes.add(here.ino)

@@ -22,7 +22,7 @@ from ckptfs import interrupts
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import CURRENT_TASK, Cause, Checkpoint, checkpoints, seal
-from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.changed import Changed
 from ckptfs.history.diff.tree import compare_views
 from ckptfs.history.path_restore import Claim, Undoing, claims_of, put_back
 from ckptfs.history.paths import at, lies_below
@@ -378,12 +378,12 @@ def revert(
     name: str,
     *,
     force: bool = False,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Reverted:
     """Take back what a task changed, and end it. The caller commits.
 
-    Raises `TaskConflict` if others changed the same paths, unless forced. ``touched_here`` takes
+    Raises `TaskConflict` if others changed the same paths, unless forced. ``changed`` takes
     what the kernel has to hear of, also if it fails: then everything is as it was.
     """
     fs.flush()
@@ -392,8 +392,8 @@ def revert(
     if undoing.conflicts and not force:
         raise TaskConflict(name, list(_told(undoing.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause or Cause()):
-        put_back(fs, undoing, touched_here)
+    with or_as_it_was(fs, before, changed, cause or Cause()):
+        put_back(fs, undoing, changed)
     after = seal(
         fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
     )
@@ -403,7 +403,7 @@ def revert(
         "restore",
         target,
         before,
-        touched_here,
+        changed,
         cause or Cause(),
         paths=undoing.paths,
         whole=undoing.whole,

@@ -183,9 +183,9 @@ def record_command(service: Service) -> str:
 def exclude(service: Service) -> tuple[str, ...]:
     """Let the exclude patterns of the settings hold, for what is there already, too."""
     patterns = service.settings().exclude
-    touched = excluded.apply(service.fs, patterns)
+    changed = excluded.apply(service.fs, patterns)
     service.fs.commit()
-    service.unannounced.append(touched)
+    service.unannounced.append(changed)
     return patterns
 
 

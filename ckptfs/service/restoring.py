@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs import history, interrupts
 from ckptfs.errors import PathUnknown, TreeMoved
-from ckptfs.history import Cause, Checkpoint, Plan, Restored, Touched, authors, excluded
+from ckptfs.history import Cause, Changed, Checkpoint, Plan, Restored, authors, excluded
 from ckptfs.history.authors import Skipped
 from ckptfs.history.paths import seek
 from ckptfs.service.refusals import given, nothing_in_the_way, paths_known
@@ -57,7 +57,7 @@ def restore(
     else:
         restored = history.restore(service.fs, target, cause=cause)
         service.fs.sync()
-        service.unannounced.append(restored.touched)
+        service.unannounced.append(restored.changed)
     if not backup:
         service.delete([restored.before])
     return restored
@@ -93,9 +93,9 @@ def restore_selective(
         choice = authors.choose(service.fs, target, wanted, paths)
     if not choice.mine:
         return None, choice.skipped
-    touched = Touched(set(), set())
-    service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
-    restored = authors.restore_choice(service.fs, choice, touched_here=touched, cause=cause)
+    changed = Changed(set(), set())
+    service.unannounced.append(changed)  # first: also if it fails, the kernel has to hear of it
+    restored = authors.restore_choice(service.fs, choice, changed=changed, cause=cause)
     service.fs.sync()
     if not backup:
         service.delete([restored.before])
@@ -110,9 +110,9 @@ def acting(service: Service, cause: Cause) -> AbstractContextManager[None]:
 def _restore_paths(
     service: Service, target: Checkpoint, paths: list[bytes], cause: Cause | None
 ) -> Restored:
-    touched = Touched(set(), set())
-    service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
-    restored = history.restore_paths(service.fs, target, paths, touched_here=touched, cause=cause)
+    changed = Changed(set(), set())
+    service.unannounced.append(changed)  # first: also if it fails, the kernel has to hear of it
+    restored = history.restore_paths(service.fs, target, paths, changed=changed, cause=cause)
     service.fs.sync()
     return restored
 

@@ -18,7 +18,7 @@ from ckptfs.service.refusals import paths_known
 from ckptfs.store import Problem
 from ckptfs.store import check as problems_of
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import Progress as CheckProgress
+from ckptfs.store.check import OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Service
@@ -76,7 +76,7 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
     if purged.doomed.inodes:
         compare.forget_counts(service.fs.store)
         service.compact()
-        service.unannounced.append(purged.touched)
+        service.unannounced.append(purged.changed)
     return purged
 
 
@@ -88,7 +88,7 @@ def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
 
 
 def check(
-    service: Service, *, deep: bool = True, progress: CheckProgress | None = None
+    service: Service, *, deep: bool = True, progress: OnProgress | None = None
 ) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
     bytes of all blocks."""

@@ -34,7 +34,7 @@ _STRIDE = 256
 
 
 #: Hears how far a check is: what it looks at, how many of them are done, and how many there are.
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
 class Problem(NamedTuple):
@@ -54,7 +54,7 @@ def show(table: Versioned, entity: bytes) -> str:
     return f"record {table.kind.decode()}:{entity.hex()}"
 
 
-def check(store: Store, *, deep: bool = True, progress: Progress | None = None) -> list[Problem]:
+def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is.
 
     Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
@@ -259,7 +259,7 @@ def _block_uses(store: Store) -> Iterator[Problem]:
             yield Problem("block uses", f"block {key.hex()} has a needless count")
 
 
-def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
+def _blocks(store: Store, progress: OnProgress | None) -> Iterator[Problem]:
     """Every block is named by the digest of its bytes and not longer than a block, or than a pack
     if it is one, and block-map records say how long it is."""
     blocks = store.blocks

@@ -24,7 +24,7 @@ import lmdb
 
 from ckptfs.store.aio import open_direct
 from ckptfs.store.compaction import sync
-from ckptfs.store.journal_format import FILE, RECORD, STEP, Change, Part, new_key, pack
+from ckptfs.store.journal_format import FILE, RECORD, STEP, JournalEntry, Part, new_key, pack
 
 if TYPE_CHECKING:
     from ckptfs.store.transaction import Cursor, Database, Records
@@ -104,13 +104,13 @@ class Recorder:
             self.note(db, key, None)
         return found
 
-    def take(self) -> list[Change] | None:
+    def take(self) -> list[JournalEntry] | None:
         """What changed since this was last asked, or None if that was too much to note."""
         if self._left < 0:
             return None
         places = self._places
-        parts: list[Change] = []
-        others: list[Change] = []
+        parts: list[JournalEntry] = []
+        others: list[JournalEntry] = []
         for (db, key), value in self._changed.items():
             (parts if isinstance(value, Part) else others).append((places[db], key, value))
         self._changed.clear()
@@ -185,7 +185,7 @@ class Journal:
         log.warning("%s: %s; every sync is a commit from here on", FILE, error)
         self._failed, self.wanted = True, False
 
-    def _add(self, changes: Iterable[Change]) -> bool:
+    def _add(self, changes: Iterable[JournalEntry]) -> bool:
         if self._fd < 0:
             self._open()
         length = pack(self._buffer, self.key, self._base, self._count, changes)

@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
 #: A table's place among all, a key, and its value or None where the record is gone. Those with a
 #: part come first in a batch.
-Change = tuple[int, bytes, bytes | Part | None]
+JournalEntry = tuple[int, bytes, bytes | Part | None]
 
 _NO_SENSE = "its journal has records that make no sense"
 
@@ -90,7 +90,9 @@ def new_key() -> bytes:
     return os.urandom(fmt.JOURNAL_KEY)
 
 
-def pack(buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[Change]) -> int:
+def pack(
+    buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[JournalEntry]
+) -> int:
     """Write a batch to the beginning of a buffer; return how long it is, in whole steps."""
     told: list[bytes] = []
     for table, name, value in changes:
@@ -152,7 +154,7 @@ def _batches(data: memoryview, key: bytes, follows: int) -> tuple[list[Batch], s
     return found, ""
 
 
-def _changes(body: memoryview, tables: int) -> Iterator[Change]:
+def _changes(body: memoryview, tables: int) -> Iterator[JournalEntry]:
     at = 0
     while at < len(body):
         table, kind, name_length, length = RECORD.unpack_from(body, at)
@@ -174,10 +176,12 @@ def _value(kind: int, told: bytes) -> bytes | Part | None:
     return told if kind == _THERE else None
 
 
-def _read(data: memoryview, key: bytes, follows: int, tables: int) -> tuple[list[Change], str]:
+def _read(
+    data: memoryview, key: bytes, follows: int, tables: int
+) -> tuple[list[JournalEntry], str]:
     """The changes of all batches that follow a commit, and what is wrong behind them."""
     batches, fault = _batches(data, key, follows)
-    changes: list[Change] = []
+    changes: list[JournalEntry] = []
     try:
         for batch in batches:
             changes += list(_changes(batch.body, tables))

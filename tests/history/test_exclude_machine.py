@@ -141,9 +141,9 @@ class Life:
         point, path = self.chance.choice(points), self.path().encode()
         self.say("restore", point.id, path)
         before = self.excluded()
-        touched = history.Touched(set(), set())
+        changed = history.Changed(set(), set())
         try:
-            history.restore_paths(self.work.fs, point, [path], touched_here=touched)
+            history.restore_paths(self.work.fs, point, [path], changed=changed)
         finally:
             after = self.excluded()
             assert {path: after.get(path) for path in before} == before, self.said
@@ -205,7 +205,7 @@ class Life:
         fs = self.work.fs
         return shown(fs, fs.head.bare if history_only else fs.head).nodes
 
-    def aside(self) -> dict[bytes, Node]:
+    def excluded(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
         fs.flush()

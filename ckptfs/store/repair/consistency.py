@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import Problem, check
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ckptfs.store.environment import Store
     from ckptfs.store.epochs import View
     from ckptfs.store.tables import Versioned
-
-Place = tuple[Ino, bytes]
 
 #: A file with more blocks than this is not searched for gaps.
 _GAPS_MAX = 1 << 20
