@@ -35,7 +35,7 @@ Names = tuple[bytes, ...]
 def temp_prefix(fs: Filesystem) -> bytes | None:
     """How the names of this store's unfinished files begin; None if it never made any. The store's
     own id is in them, so that nothing is ever removed that another store or the user put there."""
-    identity = fs.store.facts.get(_ID_FACT)
+    identity = fs.store.metadata.get(_ID_FACT)
     return None if identity is None else TEMP_PREFIX + identity + b"-"
 
 
@@ -44,7 +44,7 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
     prefix = temp_prefix(fs)
     if prefix is None:
         identity = os.urandom(6).hex().encode()
-        fs.store.facts.put(_ID_FACT, identity)
+        fs.store.metadata.put(_ID_FACT, identity)
         fs.commit()
         prefix = TEMP_PREFIX + identity + b"-"
     return prefix
@@ -55,19 +55,19 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
 
 def begin(fs: Filesystem) -> None:
     """Make durable that the lower directory is about to be changed by us."""
-    if fs.store.facts.get(_WRITING_FACT) is None:
-        fs.store.facts.put(_WRITING_FACT, b"1")
+    if fs.store.metadata.get(_WRITING_FACT) is None:
+        fs.store.metadata.put(_WRITING_FACT, b"1")
         fs.commit()
 
 
 def was_interrupted(fs: Filesystem) -> bool:
     """Whether a write-back began and did not end: then the times of directories below, which every
     change in them moves, may be our own doing."""
-    return fs.store.facts.get(_WRITING_FACT) is not None
+    return fs.store.metadata.get(_WRITING_FACT) is not None
 
 
 def end(fs: Filesystem) -> None:
-    fs.store.facts.delete(_WRITING_FACT)
+    fs.store.metadata.delete(_WRITING_FACT)
 
 
 # -- where directories stand -----------------------------------------------------------------------
@@ -131,22 +131,22 @@ def _unpack(data: bytes) -> list[Move]:
 
 def announce(fs: Filesystem, move: Move) -> None:
     """Make durable that a move is about to happen."""
-    facts = fs.store.facts
+    facts = fs.store.metadata
     data = (facts.get(_MOVES_FACT) or b"") + _pack(move)
     facts.put(_MOVES_FACT, data)
-    fs.store.note_room(len(data), 1)  # of the reserve: a full disk must not keep anyone mounted
+    fs.store.note_space(len(data), 1)  # of the reserve: a full disk must not keep anyone mounted
     fs.commit()
 
 
 def conclude(fs: Filesystem) -> None:
     """Every announced move is on the disk, and so is, with the next commit, the ledger."""
-    fs.store.facts.delete(_MOVES_FACT)
+    fs.store.metadata.delete(_MOVES_FACT)
 
 
 def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:
     """Let the ledger say where each directory stands that was being moved when something ended
     the write-back. The last move is looked at first: if it was done, all before it were."""
-    data = fs.store.facts.get(_MOVES_FACT)
+    data = fs.store.metadata.get(_MOVES_FACT)
     if not data:
         return
     for move in reversed(_unpack(data)):
