@@ -15,7 +15,7 @@ import struct
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.sync import lower
 from ckptfs.sync.ledger import Ledger, ino_of, is_directory
 from ckptfs.sync.lower import directory_at
@@ -30,7 +30,6 @@ _WRITING_FACT = b"sync/writing"
 # ino, inode number of the lower directory; parent and length of path of the source and the target
 _MOVE = struct.Struct("<QQQIQI")
 
-Place = tuple[Ino, bytes]
 Names = tuple[bytes, ...]
 
 

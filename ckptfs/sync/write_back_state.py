@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.model import ROOT_INO, Ino, Inode, Place
 from ckptfs.sync import content, intent_log, lower
-from ckptfs.sync.intent_log import Move, Names, Place
+from ckptfs.sync.intent_log import Move, Names
 from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
 from ckptfs.sync.lower import Descent, descend, directory_at
 from ckptfs.sync.materialise import FirstLink, Identity
