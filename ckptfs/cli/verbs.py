@@ -140,7 +140,7 @@ def _mount(mount: VerbParser) -> None:
         "--no-write-back",
         dest="write_back",
         action="store_false",
-        help="leave the directory below alone when unmounting",
+        help="leave the lower directory (under the mount) alone when unmounting",
     )
 
 
@@ -163,7 +163,7 @@ def _umount(umount: VerbParser) -> None:
         "--no-write-back",
         dest="write_back",
         action="store_false",
-        help="leave the directory below alone",
+        help="leave the lower directory alone",
     )
 
 
@@ -436,7 +436,7 @@ def _no_words(parser: VerbParser) -> None:
 
 VERBS = {
     "mount": Verb("take a directory over in place and give it a history", "mount.mount", _mount),
-    "umount": Verb("unmount and bring the directory below up to date", "mount.umount", _umount),
+    "umount": Verb("unmount and bring the lower directory up to date", "mount.umount", _umount),
     "status": Verb(
         "say where a workspace lives and how it is", "status.status", _status, reads=True
     ),
