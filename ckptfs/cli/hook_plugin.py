@@ -9,7 +9,7 @@ from pathlib import Path
 from ckptfs import __version__, config
 from ckptfs.agents.settings import is_our_plugin, plugin_files
 from ckptfs.cli import screen
-from ckptfs.cli.hook_settings import Change, program, read, write
+from ckptfs.cli.hook_settings import SettingsEdit, program, read, write
 from ckptfs.errors import AgentSettingsInvalid, UsageError
 
 
@@ -19,7 +19,9 @@ def plugin(args: Namespace) -> int:
     folder = config.resolve(args.subject)
     _require_own(folder)
     wanted = plugin_files(program(), __version__)
-    changes = [Change(folder / name, read(folder / name), text) for name, text in wanted.items()]
+    changes = [
+        SettingsEdit(folder / name, read(folder / name), text) for name, text in wanted.items()
+    ]
     record = {
         "path": str(folder),
         "files": list(wanted),

@@ -37,7 +37,7 @@ from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadO
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
-from ckptfs.history import tags
+from ckptfs.history import references
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
@@ -105,7 +105,7 @@ class Door:
         self._hub = hub
 
     async def save(self, name: str) -> int:
-        tags.require_plain(name)
+        references.require_plain_tag(name)
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
         saved = self._service.save(name, tag=name)
         self._hub.happened("save", verbs.checkpoint_record(saved))
@@ -351,15 +351,15 @@ class Mounted:
         ``before`` is the head as it was, ``nameless`` what was open in it without a name.
         ``everywhere`` is in the checkpoints too, which never change but by a purge.
         """
-        changed, self._service.unannounced = self._service.unannounced, []
+        pending, self._service.unannounced = self._service.unannounced, []
         numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
-        for touched in changed:
-            heard = known(self._service.fs, before, nameless, touched)
+        for changed in pending:
+            heard = known(self._service.fs, before, nameless, changed)
             gone = vanished(self._service.fs, before, heard)
             await fuse.tell_kernel(heard.entries, heard.inodes, gone)
-            self._waker.changed(heard)
+            self._waker.add(heard)
             for number in numbers:
-                await fuse.tell_kernel(*in_checkpoint(number, touched.entries, touched.inodes))
+                await fuse.tell_kernel(*in_checkpoint(number, changed.entries, changed.inodes))
 
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""

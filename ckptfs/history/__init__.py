@@ -14,6 +14,8 @@ from ckptfs.history.checkpoints import (
     seal,
     without_moments,
 )
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.paths import select
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -29,16 +31,14 @@ from ckptfs.history.restore import (
     would_change,
 )
 from ckptfs.history.restore import log as restore_log
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
 
 __all__ = [
     "Cause",
+    "Changed",
     "Checkpoint",
     "LogEntry",
     "Plan",
     "Restored",
-    "Touched",
     "cached_files",
     "checkpoints",
     "count_moments",

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_partial
-from ckptfs.history import removal, tally
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
-from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.history import removal
+from ckptfs.history.diff import compare
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.paths import select
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
     GONE,
@@ -30,8 +31,6 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
-
-Place = tuple[Ino, bytes]
 
 
 class Doomed(NamedTuple):
@@ -47,7 +46,7 @@ class Purged(NamedTuple):
 
     doomed: Doomed
     elsewhere: list[bytes]
-    touched: Touched
+    changed: Changed
 
 
 def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
@@ -86,7 +85,7 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
     if store.excluded is not None:
         views[store.excluded.epoch] = store.excluded
-    touched = Touched(set(doomed.inodes), set())
+    changed = Changed(set(doomed.inodes), set())
     _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
     packs: set[bytes] = set()
@@ -102,12 +101,12 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
                 table.forget(views[epoch_of(suffix)], entity)
         for place in places:
             _drop_entry(store, views, place, ino)
-        touched.entries.update(places)
+        changed.entries.update(places)
         _let_go(fs, ino)
     # What is kept as a difference from a purged block, or together with one, must not keep it.
     store.blocks.detach(pieces | packs)
-    tally.forget(store)
-    return Purged(doomed, _elsewhere(store, views, pieces), touched)
+    compare.forget_counts(store)
+    return Purged(doomed, _elsewhere(store, views, pieces), changed)
 
 
 # -- finding ---------------------------------------------------------------------------------------

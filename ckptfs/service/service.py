@@ -9,7 +9,7 @@ modules beside this one, by what they are about; here is the state that they sha
 from __future__ import annotations
 
 from ckptfs.fs import Filesystem
-from ckptfs.history import Touched
+from ckptfs.history import Changed
 from ckptfs.service import keeping, looking, restoring, room, saving, trees, undoing
 
 
@@ -19,7 +19,7 @@ class Service:
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
         #: What changed without the kernel asking for it; whoever serves the mount tells it.
-        self.unannounced: list[Touched] = []
+        self.unannounced: list[Changed] = []
 
     save = saving.save
     documents = saving.documents

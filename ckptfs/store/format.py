@@ -109,6 +109,23 @@ VERSIONED = {
     b"b": b"blockmap",
     b"x": b"xattrs",
 }
+META = b"meta"
+EPOCHS = b"epochs"
+
+#: Names in `meta`: the version of the format, the key of the journal, and the counters.
+META_FORMAT = b"format"
+META_JOURNAL = b"journal"
+NEXT_INO = b"next_ino"
+NEXT_CONTENT = b"next_content"
+NEXT_EPOCH = b"next_epoch"
+NEXT_SLOT = b"next_slot"
+HEAD = b"head"
+ANCHOR = b"anchor"
+#: Everything that `meta` has: another name was one of these once.
+META_NAMES = frozenset(
+    {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR}
+)
+
 #: All tables whose records may be at rest.
 MAY_REST = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
 

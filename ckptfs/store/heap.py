@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE
+from ckptfs.store.aio import Reader, Writer, open_direct
 from ckptfs.store.compaction import sync
-from ckptfs.store.disk import KEEP_SIZE, PUNCH_HOLE, fallocate, open_past_cache
+from ckptfs.store.disk_space import KEEP_SIZE, PUNCH_HOLE, fallocate
 from ckptfs.store.format import CorruptRecord, pack_slot, pack_u64, unpack_slot
-from ckptfs.store.reading import Reader
-from ckptfs.store.writing import Writer
 
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
-    from ckptfs.store.numbers import Numbers
+    from ckptfs.store.metadata import Numbers
     from ckptfs.store.tables import Plain
 
 log = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ class Heap:
             self._cut()
 
     def _open(self, flags: int) -> None:
-        self._fd = open_past_cache(self._path, flags)
+        self._fd = open_direct(self._path, flags)
         self._reserved = os.fstat(self._fd).st_size
 
     def _cut(self) -> None:

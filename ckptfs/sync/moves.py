@@ -16,7 +16,7 @@ import struct
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.sync import lower
 from ckptfs.sync.descent import directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
@@ -29,7 +29,6 @@ _WRITING_FACT = b"sync/writing"
 # inode, inode number below, directory and length of path it comes from, the same where it goes to
 _MOVE = struct.Struct("<QQQIQI")
 
-Place = tuple[Ino, bytes]
 Names = tuple[bytes, ...]
 
 

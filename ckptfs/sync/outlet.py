@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino, Inode
+from ckptfs.model import ROOT_INO, Ino, Inode, Place
 from ckptfs.sync import lay, lower, moves
 from ckptfs.sync.content import digest_of_xattrs, digest_stored
 from ckptfs.sync.descent import Descent, descend, directory_at
 from ckptfs.sync.leaf import special_digest
 from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
-from ckptfs.sync.moves import Move, Names, Place
+from ckptfs.sync.moves import Move, Names
 from ckptfs.sync.results import Tally
 
 #: The ledger is brought up to date after this many entries, or this much content.

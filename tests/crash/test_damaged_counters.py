@@ -18,13 +18,13 @@ from ckptfs.history import compression
 from ckptfs.model import INO_MAX
 from ckptfs.store import Store, check, repair
 from ckptfs.store import format as fmt
-from ckptfs.store.counters import AHEAD_MAX, NAMES
-from ckptfs.store.facts import COUNTERS
+from ckptfs.store.format import META_NAMES
+from ckptfs.store.metadata import AHEAD_MAX, COUNTERS
 from tests.direct import Ticks, get, put
 from tests.support.mounting import HAVE_FUSE, Workspace, scratch
 
 #: Every counter, and the table that it is in.
-_ALL = [(b"meta", name) for name in sorted(NAMES - {b"format", b"journal"})]
+_ALL = [(b"meta", name) for name in sorted(META_NAMES - {b"format", b"journal"})]
 _ALL += [(b"facts", name) for name in COUNTERS]
 
 
@@ -110,7 +110,7 @@ def test_a_repair_counts_anew_what_cannot_be_told(path: Path, table: bytes, name
         store.close()
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(META_NAMES))
 def test_a_bit_of_a_name_is_noticed_and_put_right(path: Path, name: bytes) -> None:
     _put(path, b"meta", b"journal", fmt.pack_journal_key(bytes(range(16))))
     before = _records(path, b"meta")
@@ -142,7 +142,7 @@ def test_a_counter_without_a_digest_that_cannot_be_right(path: Path) -> None:
 
 def test_a_counter_without_a_digest_gets_one_with_the_next_commit(path: Path) -> None:
     before = _records(path, b"meta")
-    for name in NAMES - {b"format", b"journal", b"next_slot"}:
+    for name in META_NAMES - {b"format", b"journal", b"next_slot"}:
         _put(path, b"meta", name, before[name][:8])
     store = Store.open(path)
     put(Filesystem(store, Ticks()), b"new", b"new")

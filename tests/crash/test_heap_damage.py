@@ -20,7 +20,7 @@ import pytest
 from ckptfs import errors, history
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.store import Store, View, check, heap, mapping
+from ckptfs.store import Store, View, blockmap, check, heap
 from ckptfs.store.format import BLOCK_HEADER, CODEC_HEAP, block_header, pack_slot, pack_u64
 from ckptfs.store.heap import Heap
 from ckptfs.store.repair import repair
@@ -81,7 +81,7 @@ def _users(fs: Filesystem, views: dict[int, View]) -> dict[int, set[tuple[int, b
     for where, view in views.items():
         for name, inode in fs.entries(view, 1):
             for number in range(-(-inode.size // BLOCK_SIZE)):
-                record = mapping.find(fs.store, view, inode, number)
+                record = blockmap.find(fs.store, view, inode, number)
                 slot = slots.get(record.key) if record else None
                 if slot is not None:
                     found.setdefault(slot, set()).add((where, name))

@@ -11,7 +11,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino, Inode
-from ckptfs.store import Store, check, pieces
+from ckptfs.store import Store, blockmap, check
 from ckptfs.store import format as fmt
 from tests.direct import Ticks, find, mkdir, put
 
@@ -355,5 +355,5 @@ def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None
 
 def test_a_piece_that_is_in_no_block(fs: Filesystem) -> None:
     ino = find(fs, fs.head, b"small")
-    fs.store.pieces._table.put(pieces._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
+    fs.store.pieces._table.put(blockmap._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
     assert found(fs) == {"pieces"}

@@ -19,7 +19,7 @@ from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.mend import mend
+from ckptfs.store.repair.consistency import mend
 from tests.direct import Ticks, find, get, mkdir, put
 from tests.support.errnos import fails
 
@@ -223,13 +223,13 @@ def test_a_directory_gets_its_attributes_back(memory: Path) -> None:
     checkpoint = history.seal(fs, "manual", "", 0)
     fs.removexattr(fs.head, ino, b"user.kept")
     fs.setxattr(fs.head, ino, b"user.new", b"2")
-    touched = history.Touched(set(), set())
-    history.restore_paths(fs, checkpoint, [b"dir"], touched_here=touched)
+    changed = history.Changed(set(), set())
+    history.restore_paths(fs, checkpoint, [b"dir"], changed=changed)
     ino = find(fs, fs.head, b"dir").ino
     assert fs.listxattr(fs.head, ino) == [b"user.kept"]
     fs.unlink(fs.head, ino, b"file")
     fs.rmdir(fs.head, 1, b"dir")
-    history.restore_paths(fs, checkpoint, [b"dir"], touched_here=touched)
+    history.restore_paths(fs, checkpoint, [b"dir"], changed=changed)
     assert fs.listxattr(fs.head, find(fs, fs.head, b"dir").ino) == [b"user.kept"]
     fs.commit()
     assert check(store) == []

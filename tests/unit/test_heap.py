@@ -17,11 +17,11 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, compression, removal
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.service import Service
-from ckptfs.store import Store, check, environment, heap, orders, writing
+from ckptfs.store import Store, aio, check, environment, heap
 from ckptfs.store import format as fmt
 from ckptfs.store import repair as repairing
+from ckptfs.store.check import Problem
 from ckptfs.store.pages import Pages
-from ckptfs.store.problem import Problem
 from ckptfs.store.repair import repair
 from tests.direct import Life, Ticks, find, get, put
 from tests.support.errnos import fails
@@ -43,12 +43,12 @@ def life(tmp_path: Path) -> Iterator[Life]:
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's own asynchronous I/O, and as where there is none."""
     if request.param == "without":
-        monkeypatch.setattr(orders, "_CALLS", {})
-        monkeypatch.setattr(orders, "_idle", [])
+        monkeypatch.setattr(aio, "_CALLS", {})
+        monkeypatch.setattr(aio, "_idle", [])
     else:
-        queue = orders.queue_of_own()
+        queue = aio.acquire_queue()
         assert queue is not None
-        orders.give_back(queue)
+        aio.release_queue(queue)
 
 
 def noise(blocks: float, seed: int = 0) -> bytes:
@@ -157,7 +157,7 @@ def test_readers_in_a_row_and_anywhere(life: Life) -> None:
 
 def test_more_than_can_be_under_way_at_once(life: Life) -> None:
     data = noise(40 * 16)
-    assert len(data) > 2 * writing.PIECE * orders.DEPTH
+    assert len(data) > 2 * aio.SEGMENT * aio.DEPTH
     put(life.fs, b"large", data)
     append(life.fs, b"large", noise(3, 5))
     assert get(life.fs, b"large") == data + noise(3, 5)

@@ -14,7 +14,7 @@ from ckptfs.errors import StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import hooks
 from ckptfs.fuse.server.write_behind import BYTES, WriteBehind
-from ckptfs.history.moments import Loss
+from ckptfs.history.auto import Loss
 from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino
 from tests.direct import get, new_filesystem, put
 from tests.support.errnos import fails

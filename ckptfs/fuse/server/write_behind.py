@@ -13,7 +13,7 @@ from time import monotonic_ns
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Changed
 from ckptfs.fuse.hooks import Guard, touching
-from ckptfs.history.moments import Loss
+from ckptfs.history.auto import Loss
 from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
 
