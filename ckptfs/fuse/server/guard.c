@@ -118,6 +118,8 @@ PyObject *guard_method(PyObject *self, PyObject *args)
 PyObject *guard_committed_method(PyObject *self, PyObject *path)
 {
     const char *name = PyBytes_AsString(path);
+    if (name && ((Server *)self)->is_closed)
+        Py_RETURN_TRUE;
     return name ? PyBool_FromLong(pages_follow_last(pages_of(self), name) >= 0) : NULL;
 }
 

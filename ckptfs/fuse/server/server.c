@@ -278,7 +278,7 @@ static void unlist(Server *server)
         }
 }
 
-/* Pyfuse3 may still come for a request that was passed on, so the session is let go of first. */
+/* A store that still asks hears that nothing is known, and that every page is whole. */
 static PyObject *close_server(PyObject *self, PyObject *none)
 {
     Server *server = (Server *)self;
@@ -287,7 +287,7 @@ static PyObject *close_server(PyObject *self, PyObject *none)
     server->session = NULL;
     server->waiting = 0;
     server_clear(self);
-    pages_forget_tables(&server->snapshot.pages);
+    snapshot_detach(server);
     Py_RETURN_NONE;
 }
 
@@ -489,12 +489,12 @@ static PyObject *make_constants(void)
 
 PyMODINIT_FUNC PyInit__server(void)
 {
-    if (PyType_Ready(&ServerType) < 0 || !lent_ready())
+    if (PyType_Ready(&ServerType) < 0 || !lent_ready() ||
+        !add_number(ServerType.tp_dict, "LEFT", LEFT) || !add_number(ServerType.tp_dict, "TURN", TURN))
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyObject *constants = make_constants();
-    int is_made = module && constants && !PyModule_AddIntConstant(module, "LEFT", LEFT) &&
-                  !PyModule_AddIntConstant(module, "TURN", TURN) &&
+    int is_made = module && constants &&
                   !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
                   !PyModule_AddStringConstant(module, "HISTORY_NAME", HISTORY_NAME) &&
                   !PyModule_AddObjectRef(module, "Server", (PyObject *)&ServerType);

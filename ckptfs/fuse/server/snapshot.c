@@ -325,7 +325,7 @@ PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
     invalidate(server);
     inodes_clear_dirty(&server->inodes);
     Pages *pages = &snapshot->pages;
-    if (pages_follow(pages, path) && pages_tree(pages, "inodes", &snapshot->inodes) &&
+    if (!server->is_closed && pages_follow(pages, path) && pages_tree(pages, "inodes", &snapshot->inodes) &&
         pages_tree(pages, "dirents", &snapshot->dirents)) {
         memcpy(snapshot->first, own, SUFFIX_SIZE);
         snapshot->seen = PySet_New(suffixes);
