@@ -328,7 +328,10 @@ def _check(service: Service, args: JsonObject, on_progress: OnProgress | None) -
         deep=bool(args.get("deep", True)), progress=watch if on_progress else None
     )
     return {
-        "problems": [problem._asdict() for problem in problems],
+        "problems": [
+            {"invariant": item.invariant, "message": item.message, "block": item.block}
+            for item in problems
+        ],
         "affected": [_affected(item) for item in service.affected(problems)] if problems else [],
         "lost": [] if problems else [_affected(item) for item in service.affected()],
     }

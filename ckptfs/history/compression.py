@@ -128,7 +128,6 @@ def repack(fs: Filesystem) -> None:
     The caller commits."""
     fs.flush()
     store = fs.store
-    store.upgrade()
     blocks = store.blocks
     full = blocks.full_packs(PACK_MAX // 2)
     packing = _Packing(store, PACK_MAX)
@@ -312,7 +311,6 @@ def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
     # What could not be woken stays as it is: chunks do not overlap.
     if parent == NO_EPOCH or store.rest.used:
         return
-    store.upgrade()
     store.anchor = store.head.epoch
     with room_permitting():
         _pack_all(fs, _Sight(store, parent), chunk_bytes)

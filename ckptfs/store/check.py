@@ -42,6 +42,8 @@ class Problem(NamedTuple):
     message: str
     #: The key, in hexadecimal, of a block that cannot be read.
     block: str = ""
+    #: The epoch whose view it is in; `NO_EPOCH` where it is not of one view.
+    epoch: Epoch = fmt.NO_EPOCH
 
 
 def versioned(store: Store) -> tuple[Versioned, ...]:
@@ -66,7 +68,7 @@ def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None
     # A hidden epoch may be half removed.
     shown = [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
     for number, epoch in enumerate(shown):
-        problems += _told(_view, store, epoch)
+        problems += [item._replace(epoch=epoch) for item in _told(_view, store, epoch)]
         if progress is not None:
             progress("checkpoints", number + 1, len(shown))
     problems += _told(_excluded, store)
@@ -349,7 +351,7 @@ def _view(store: Store, epoch: Epoch) -> list[Problem]:
         *_xattrs(store, view, inodes),
         *_counted(view, inodes),
     ]
-    return [Problem(p.invariant, f"epoch {view.epoch}: {p.message}") for p in found]
+    return [item._replace(message=f"epoch {epoch}: {item.message}") for item in found]
 
 
 def _inodes_of(store: Store, view: View) -> Inodes:

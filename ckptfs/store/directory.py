@@ -410,8 +410,8 @@ def data_file_identity(path: Path) -> tuple[int, int] | None:
 def commit_error(path: Path, error: lmdb.Error | OSError) -> errors.StoreError:
     """Why nothing more can be written. Damage only where LMDB says so: most often it is the disk
     that failed, and what was committed before is whole."""
-    full = _is_full(path) or os.strerror(errno.EDQUOT) in str(error)
-    if full or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
+    quota = errno.EDQUOT in (getattr(error, "code", 0), getattr(error, "errno", 0))
+    if quota or _is_full(path) or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
         return errors.StoreFull(path, str(error))
     if isinstance(error, _DAMAGE):
         return errors.StoreCorrupt(path, str(error))

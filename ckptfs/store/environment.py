@@ -127,7 +127,7 @@ class Store:
         self.facts = Facts(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
         self._map = memory_map.Map(path / DATA_FILE)
-        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare, self.upgrade)
+        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -189,7 +189,7 @@ class Store:
         directory = open_directory(path)
         try:
             version = read_version(directory)
-            if version not in fmt.FORMATS_READ:
+            if version != fmt.FORMAT_VERSION:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             lock_directory(directory)
             if doubt:
@@ -233,7 +233,7 @@ class Store:
         numbers.ino = kept.get(fmt.NEXT_INO)
         numbers.content = kept.get(fmt.NEXT_CONTENT)
         numbers.epoch = kept.get(fmt.NEXT_EPOCH)
-        numbers.slot = kept.next_slot()
+        numbers.slot = kept.get(fmt.NEXT_SLOT)
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.EXCLUDED_EPOCH:
@@ -241,7 +241,7 @@ class Store:
             else:
                 self.epoch_tree.put(epoch, record)
         self.head = view_of(self.epochs, Epoch(kept.get(fmt.HEAD)))
-        anchor = Epoch(kept.anchor())
+        anchor = Epoch(kept.get(fmt.ANCHOR))
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
         self.facts.require_counters(self.path)
@@ -289,11 +289,6 @@ class Store:
         self.dirty = True
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
         self._epochs.put(fmt.pack_u32(fmt.EXCLUDED_EPOCH), fmt.pack_epoch(record))
-
-    def upgrade(self) -> None:
-        """From here on the store may have what the first format does not know."""
-        self.dirty = True
-        self._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
 
     @property
     def anchor(self) -> Epoch:

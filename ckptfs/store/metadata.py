@@ -60,19 +60,14 @@ class Numbers:
 
 # -- the table `meta` ------------------------------------------------------------------------------
 
-#: How far a counter may be ahead of all numbers in use. Asked of those without a digest only: the
-#: inodes in between were made and removed again, which nothing bounds.
-AHEAD_MAX = 1 << 32
-
-_FORMAT_NOW = fmt.pack_u32(fmt.FORMAT_VERSION)
-_WITHOUT_HEAP = frozenset({fmt.pack_u32(1), fmt.pack_u32(2)})
-
 
 class Counters:
+    """The counters of `meta`. One that was damaged on disk is refused by name."""
+
     def __init__(self, table: Plain, path: Path) -> None:
         self._table = table
         self._path = path
-        #: As they are in the table, with their digests.
+        #: As they are in the table.
         self._saved: dict[bytes, int] = {}
 
     def get(self, name: bytes) -> int:
@@ -80,23 +75,9 @@ class Counters:
         if value is None:
             raise self._refusal(f"its {name.decode()} record is missing")
         try:
-            return fmt.unpack_counter(value)
+            return fmt.unpack_number(value)
         except fmt.CorruptRecord as error:
             raise self._refusal(f"its {name.decode()} record is damaged") from error
-
-    def anchor(self) -> int:
-        """0 where there is none."""
-        return 0 if self._table.get(fmt.ANCHOR) is None else self.get(fmt.ANCHOR)
-
-    def next_slot(self) -> int:
-        """Everything behind it is cut off, so it must be right. Earlier formats have none."""
-        value = self._table.get(fmt.NEXT_SLOT)
-        if value is None and self._table.get(fmt.META_FORMAT) in _WITHOUT_HEAP:
-            return 0
-        try:
-            return fmt.unpack_slot(value or b"")
-        except fmt.CorruptRecord as error:
-            raise self._refusal("its next_slot record is damaged") from error
 
     def require_known_names(self) -> None:
         """A name in which a bit flipped hides a counter, or the key of the journal."""
@@ -105,22 +86,17 @@ class Counters:
                 raise self._refusal(f"its meta table has the unknown record {name!r}")
 
     def require_above(self, name: bytes, used: int) -> None:
-        """Refuse a counter whose number was given out already, or cannot have been reached."""
+        """Refuse a counter whose number was given out already."""
         following = self.get(name)
         if following <= used:
             raise self._refusal(
                 f"its numbers make no sense: {name.decode()} is {following}, and {used} is in use"
             )
-        if fmt.is_bare_counter(self._table.get(name) or b"") and following > used + AHEAD_MAX:
-            raise self._refusal(f"its numbers make no sense: {name.decode()} is {following}")
 
     def put(self, name: bytes, number: int) -> None:
-        """Nothing is written for a counter that stands there already. With the first digest the
-        store is of this format: an earlier release would take it for damaged."""
+        """Nothing is written for a counter that stands there already."""
         if self._saved.get(name) != number:
-            if not self._saved and (self._table.get(fmt.META_FORMAT) or b"") < _FORMAT_NOW:
-                self._table.put(fmt.META_FORMAT, _FORMAT_NOW)
-            self._table.put(name, fmt.pack_counter(number))
+            self._table.put(name, fmt.pack_number(number))
             self._saved[name] = number
 
     def _refusal(self, reason: str) -> errors.StoreCorrupt:
@@ -135,16 +111,6 @@ NEXT_CHECKPOINT = b"next_checkpoint"
 NEXT_AUTHOR = b"next_author"
 COMPRESSED = b"compressed"
 COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED)
-#: Early stores have them as decimal digits, which are fewer than a number and its digest take.
-_DIGITS_MAX = 10
-
-
-def unpack_number(value: bytes) -> int:
-    if value.isdigit() and len(value) <= _DIGITS_MAX:
-        return int(value)
-    if fmt.is_bare_counter(value):
-        raise fmt.CorruptRecord("a counter is damaged")
-    return fmt.unpack_counter(value)
 
 
 class Facts:
@@ -168,10 +134,10 @@ class Facts:
     def number(self, name: bytes, default: int) -> int:
         """A counter; `CorruptRecord` if it was damaged on disk."""
         value = self._table.get(name)
-        return default if value is None else unpack_number(value)
+        return default if value is None else fmt.unpack_number(value)
 
     def put_number(self, name: bytes, number: int) -> None:
-        self.put(name, fmt.pack_counter(number))
+        self.put(name, fmt.pack_number(number))
 
     def require_counters(self, store: Path) -> None:
         for name in COUNTERS:

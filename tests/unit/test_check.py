@@ -301,6 +301,15 @@ def test_a_checkpoint_is_checked_too(fs: Filesystem) -> None:
 # -- what is left over -----------------------------------------------------------------------------
 
 
+def test_a_problem_says_which_epochs_view_it_is_in(fs: Filesystem) -> None:
+    """Also where a record makes so little sense that the check of the view cannot go on."""
+    (checkpoint,) = history.checkpoints(fs.store)
+    fs.store.recount_epoch(checkpoint.epoch, 77)
+    assert {problem.epoch for problem in check(fs.store)} == {checkpoint.epoch}
+    fs.store.inodes.rewrite(fmt.inode_entity(Ino(99)) + fs.head.suffix, b"nonsense")
+    assert fs.head.epoch in {problem.epoch for problem in check(fs.store)}
+
+
 def _xattr_of_nobody(fs: Filesystem) -> None:
     fs.store.xattrs.put(fs.head, fmt.xattr_entity(Ino(999), b"user.a"), fmt.PRESENT)
 

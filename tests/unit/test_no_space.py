@@ -244,8 +244,10 @@ def test_removing_very_many_small_files_from_a_full_disk(
 
 def test_a_quota_is_told_as_a_full_disk(memory: Path) -> None:
     """It is not known beforehand: the commit that meets it says so."""
-    failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EDQUOT)}")
+    failed = lmdb.Error("mdb_txn_commit: whatever it says")
+    failed.code = errno.EDQUOT
     assert isinstance(commit_error(memory, failed), StoreFull)
+    assert isinstance(commit_error(memory, OSError(errno.EDQUOT, "of the heap")), StoreFull)
 
 
 def test_a_disk_that_fails_is_not_told_as_damage(memory: Path) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ckptfs import errors
 from ckptfs.store import compaction, heap, journal_format
+from ckptfs.store import format as fmt
 from ckptfs.store.check import Problem
 from ckptfs.store.directory import (
     DATA_FILE,
@@ -28,7 +29,7 @@ from ckptfs.store.directory import (
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.pages import Pages
 from ckptfs.store.repair.consistency import mend
-from ckptfs.store.repair.salvage import salvage
+from ckptfs.store.repair.salvage import salvage, version_of
 
 #: The new store while it is made, inside the old one's directory.
 _WORKSHOP = "ckptfs.repair"
@@ -72,6 +73,9 @@ def _repair(directory: StoreDirectory) -> Repaired:
     path, files = directory.path, directory.files
     workshop = files / _WORKSHOP
     try:
+        version = version_of(files / DATA_FILE)
+        if version in fmt.UNRELEASED_FORMATS:  # not one bit away from a released one
+            raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
         shutil.rmtree(workshop, ignore_errors=True)
         unreadable = salvage(files / DATA_FILE, workshop, TABLES)
         if not workshop.exists():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 import struct
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
@@ -28,7 +29,7 @@ _GAPS_MAX = 1 << 20
 
 #: No store has given out such numbers.
 _NUMBER_MAX = 1 << 62
-_KINDS = (fmt.INLINE, fmt.INLINE_BARE, fmt.REFERENCE)
+_KINDS = (fmt.INLINE, fmt.REFERENCE)
 #: Tables whose entities end in a name and a NUL.
 _NAMED = (b"d", b"l", b"x")
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
@@ -46,7 +47,9 @@ def mend(store: Store) -> list[Problem]:
     _mend_numbers(store)
     _recount_blocks(store)
     _list_changes(store)
-    return _hide_what_is_broken(store)
+    problems = check(store)
+    hide_broken(store, problems)
+    return check(store) if problems else []
 
 
 def _shown(store: Store) -> list[Epoch]:
@@ -57,15 +60,11 @@ def _versioned(store: Store) -> tuple[Versioned, ...]:
     return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
 
 
-def _hide_what_is_broken(store: Store) -> list[Problem]:
-    problems = check(store)
-    for problem in problems:
-        words = problem.message.split()
-        if words[0] == "epoch" and words[1].endswith(":"):
-            epoch = Epoch(int(words[1][:-1]))
-            if store.epochs[epoch].sealed:
-                store.describe_epoch(epoch, {})
-    return check(store) if problems else []
+def hide_broken(store: Store, problems: Iterable[Problem]) -> None:
+    """Hide the checkpoints that still have a problem."""
+    for epoch in {problem.epoch for problem in problems} - {fmt.NO_EPOCH}:
+        if store.epochs[epoch].sealed:
+            store.describe_epoch(epoch, {})
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -242,9 +241,8 @@ class _View:
     def _mend_root(self) -> None:
         root = self._inodes.get(ROOT_INO)
         if root is None:
-            numbers = struct.pack("<4I3Q4qQIQB", stat.S_IFDIR | 0o755, *([0] * 14))
-            blank = fmt.unpack_inode(ROOT_INO, numbers)
-            self._save(blank)
+            numbers = [0] * (len(Inode._fields) - 4)
+            self._save(Inode._make((ROOT_INO, stat.S_IFDIR | 0o755, *numbers, b"", b"")))
         elif not root.is_dir or root.name or root.parent:
             mode = stat.S_IFDIR | stat.S_IMODE(root.mode)
             self._save(root._replace(mode=mode, parent=Ino(0), name=b"", target=b""))

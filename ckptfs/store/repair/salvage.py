@@ -61,6 +61,16 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
         return [*pages.broken, *lost]
 
 
+def version_of(damaged: Path) -> int:
+    """The version of a file's format; 0 if it cannot be read."""
+    with contextlib.closing(Pages(damaged)) as pages, contextlib.suppress(fmt.CorruptRecord):
+        meta = _readable_state(pages)
+        for name, records in pages.tables(meta) if meta is not None else ():
+            if name == fmt.META:
+                return fmt.unpack_u32(dict(records).get(fmt.META_FORMAT, b""))
+    return 0
+
+
 def _readable_state(pages: Pages) -> Meta | None:
     """The newest of the two states in the file whose tables can be found."""
     for meta in pages.metas:
@@ -141,7 +151,7 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
             fmt.NEXT_CONTENT: _following(txn, dbs, fmt.NEXT_CONTENT, _last(txn, dbs[b"blockmap"])),
         }
         for name, number in following.items():
-            txn.put(name, fmt.pack_counter(number), db=dbs[fmt.META])
+            txn.put(name, fmt.pack_number(number), db=dbs[fmt.META])
         txn.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[fmt.META])
 
 
@@ -152,24 +162,22 @@ def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Pat
         for _, record in txn.cursor(dbs[b"blocks"]):
             if record[:1] == bytes((fmt.CODEC_HEAP,)):
                 with contextlib.suppress(fmt.CorruptRecord):
-                    slots.append(fmt.unpack_slot(bytes(record[fmt.BLOCK_HEADER :])))
+                    slots.append(fmt.unpack_number(bytes(record[fmt.BLOCK_HEADER :])))
         with contextlib.suppress(FileNotFoundError):
             slots.append(-(-(store / heap.FILE).stat().st_size // BLOCK_SIZE) - 1)
         with contextlib.suppress(fmt.CorruptRecord):
             kept = bytes(txn.get(fmt.NEXT_SLOT, db=dbs[fmt.META]) or b"")
-            slots.append(fmt.unpack_slot(kept) - 1)
+            slots.append(fmt.unpack_number(kept) - 1)
         following = max(slots, default=-1) + 1
-        txn.put(fmt.NEXT_SLOT, fmt.pack_slot(following), db=dbs[fmt.META])
+        txn.put(fmt.NEXT_SLOT, fmt.pack_number(following), db=dbs[fmt.META])
         txn.drop(dbs[b"freed"], delete=False)
 
 
 def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
     """A counter, also if one bit of it flipped; 0 if it is lost."""
     value = bytes(txn.get(name, db=dbs[fmt.META]) or b"")
-    if not fmt.is_bare_counter(value):
-        value = fmt.mended(value) or bytes(8)
     try:
-        return fmt.unpack_counter(value)
+        return fmt.unpack_number(fmt.mended(value) or b"")
     except fmt.CorruptRecord:
         return 0
 
@@ -178,10 +186,7 @@ def _following(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes, u
     """What a counter is to be: as it was if that can be told, else what the records say. The
     numbers of what came and went since are lost with it, so some are left out."""
     kept = _number(txn, dbs, name)
-    is_bare = fmt.is_bare_counter(bytes(txn.get(name, db=dbs[fmt.META]) or b""))
-    if used < kept and not (is_bare and kept > used + metadata.AHEAD_MAX):
-        return kept
-    return used + 1 + _LEFT_OUT
+    return kept if used < kept else used + 1 + _LEFT_OUT
 
 
 def _last_ino(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> int:
@@ -217,15 +222,15 @@ def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
             if value and number is None:
                 number = _used(txn, dbs, name)
             if number is not None:
-                txn.put(name, fmt.pack_counter(number), db=dbs[b"facts"])
+                txn.put(name, fmt.pack_number(number), db=dbs[b"facts"])
 
 
 def _fact(value: bytes) -> int | None:
     try:
-        return metadata.unpack_number(value)
+        return fmt.unpack_number(value)
     except fmt.CorruptRecord:
         whole = fmt.healed(value)
-        return None if whole is None else metadata.unpack_number(whole)
+        return None if whole is None else fmt.unpack_number(whole)
 
 
 def _used(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckptfs import config
-from ckptfs.cli import screen
+from ckptfs.cli import output
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.protocol import JsonObject
@@ -22,9 +22,9 @@ _COMMAND_MAX = 16 << 10
 _FROM_STORE = frozenset({"list", "show", "log"})
 
 
-def workspace(args: Namespace) -> Workspace:
+def find_workspace(args: Namespace) -> Workspace:
     """The workspace of ``-w``, else of the current directory, each looked for upward."""
-    path = here() if args.workspace is None else config.resolve(args.workspace)
+    path = current_directory() if args.workspace is None else config.resolve(args.workspace)
     try:
         found = config.find(path)
     except WorkspaceUnknown:
@@ -40,7 +40,7 @@ def _say_if_failed(found: Workspace) -> None:
     """What needs only the store works after a failure, but nobody should think that all is well."""
     note = runtime.left_behind(found)
     if note is not None and note.get("state") == runtime.FAILED:
-        screen.note(screen.safe(f"{found.path} is not served: {runtime.why_gone(found)}."))
+        output.note(output.safe(f"{found.path} is not served: {runtime.why_gone(found)}."))
 
 
 def _explained(error: StoreMissing, path: Path) -> StoreMissing:
@@ -54,7 +54,7 @@ def _explained(error: StoreMissing, path: Path) -> StoreMissing:
 
 
 @contextmanager
-def minding_paths(words: Sequence[str], how: str) -> Iterator[None]:
+def hinting_at_paths(words: Sequence[str], how: str) -> Iterator[None]:
     """Where a checkpoint is looked for in vain, the word for it may be a path: then ``how``, behind
     which the path is put, says where paths stand."""
     try:
@@ -69,20 +69,20 @@ def minding_paths(words: Sequence[str], how: str) -> Iterator[None]:
 def workspace_to_save(args: Namespace) -> Workspace:
     """The same; with ``--no-mount``, a directory that is not known yet becomes one as it stands."""
     try:
-        return workspace(args)
+        return find_workspace(args)
     except WorkspaceUnknown:
         if not args.no_mount:
             raise
     from ckptfs.api.place import prepare_plain
 
-    return prepare_plain(args.workspace or here(), keep_first=False)
+    return prepare_plain(args.workspace or current_directory(), keep_first=False)
 
 
 def workspace_or_store(args: Namespace) -> Workspace:
     """What ``--store`` names, else the workspace. A store alone stands for its own workspace,
     unless a daemon has it and says which one."""
     if args.store is None:
-        return workspace(args)
+        return find_workspace(args)
     store = config.resolve(args.store)
     alone = Workspace(store, store)
     daemon = runtime.living(alone)
@@ -91,9 +91,9 @@ def workspace_or_store(args: Namespace) -> Workspace:
 
 def exact_workspace(args: Namespace) -> Workspace:
     """The workspace that a positional DIR or ``-w`` names itself, not one further up."""
-    path = directory(args)
+    path = named_directory(args)
     if path is None:
-        return config.find(here())
+        return config.find(current_directory())
     resolved = config.resolve(path)
     found = config.lookup(resolved)
     if found is None:
@@ -136,7 +136,7 @@ def _hint_if_moved(path: Path) -> str | None:
     return None
 
 
-def directory(args: Namespace) -> str | None:
+def named_directory(args: Namespace) -> str | None:
     """DIR as it was typed, after the verb or with ``-w``."""
     named: str | None = args.directory
     other: str | None = args.workspace
@@ -145,7 +145,7 @@ def directory(args: Namespace) -> str | None:
     return other if named is None else named
 
 
-def here() -> Path:
+def current_directory() -> Path:
     """The current directory. The kernel's own answer: asking each part of it could hang."""
     try:
         return Path(os.getcwd())
@@ -156,7 +156,7 @@ def here() -> Path:
         ) from error
 
 
-def inside(path: str, workspace: Workspace, verb: str) -> str:
+def path_inside(path: str, workspace: Workspace, verb: str) -> str:
     """A path as typed, relative to the workspace's root; the root itself is empty. It need not
     exist any more.
 
@@ -184,9 +184,9 @@ def _hint_from_here(path: str, where: str, root: str) -> str:
     return f"Paths are relative to where you are, also with -w DIR: {way}"
 
 
-def below_root(path: str, workspace: Workspace, verb: str) -> str:
+def path_below_root(path: str, workspace: Workspace, verb: str) -> str:
     """The same for verbs that take parts of a workspace, never all of it."""
-    found = inside(path, workspace, verb)
+    found = path_inside(path, workspace, verb)
     if not found:
         hint = (
             f"To {verb} all of it, leave the path out." if verb == "restore" else "Name its parts."
@@ -196,7 +196,7 @@ def below_root(path: str, workspace: Workspace, verb: str) -> str:
     return found
 
 
-def caller() -> JsonObject:
+def calling_process() -> JsonObject:
     """Who runs this command: its parent process, by number and command line. NUL stays behind each
     word: what is recorded is for the settings to say."""
     pid = os.getppid()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from ckptfs import errors
-from ckptfs.cli.place import workspace
+from ckptfs.cli.workspace import find_workspace
 from tests.cli.conftest import Place
 from tests.support.mounting import HAVE_FUSE, succeed
 from tests.support.peer import NOBODY, peer
@@ -62,7 +62,7 @@ def test_a_mount_tells_its_owner_which_workspace_it_is(proj: Place) -> None:
 
 def _words_of_error(path: str) -> str:
     try:
-        workspace(Namespace(workspace=path))
+        find_workspace(Namespace(workspace=path))
     except errors.WorkspaceUnknown as error:
         return f"{error}\n{error.hint}"
     return ""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ckptfs import config
-from ckptfs.cli import place, screen
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import exact_workspace, named_directory, workspace_or_store
 from ckptfs.config import Workspace
 from ckptfs.connect import LocalSession, open_store, remove_store
 from ckptfs.control import runtime
 from ckptfs.errors import (
     DaemonGone,
     NotAStore,
-    NotConfirmed,
     StoreError,
     StoreInUse,
     StoreMissing,
@@ -34,9 +33,9 @@ def workspaces(args: Namespace) -> int:
         _record(Workspace(store, store), None) for store in _stores() if store not in stores
     ]
     human = "\n".join(map(_line, records))
-    screen.result({"workspaces": records}, human, as_json=args.json)
+    output.result({"workspaces": records}, human, as_json=args.json)
     if not records:
-        screen.note("There is no workspace yet; `ckptfs mount DIR` makes one.")
+        output.note("There is no workspace yet; `ckptfs mount DIR` makes one.")
     return 0
 
 
@@ -80,12 +79,12 @@ def _bytes(store: Path) -> int | None:
 
 
 def _line(record: JsonObject) -> str:
-    size = "-" if record["store_bytes"] is None else screen.bytes_text(record["store_bytes"])
+    size = "-" if record["store_bytes"] is None else output.bytes_text(record["store_bytes"])
     state = "mounted" if record["mounted"] else record["state"]
-    path = "(no workspace)" if record["workspace"] is None else screen.safe(record["workspace"])
+    path = "(no workspace)" if record["workspace"] is None else output.safe(record["workspace"])
     if record["workspace"] is not None and not record["directory_exists"]:
         path += " (gone)"
-    return f"{state:<13} {size:>10}  {path}  {screen.safe(record['store'])}"
+    return f"{state:<13} {size:>10}  {path}  {output.safe(record['store'])}"
 
 
 def forget(args: Namespace) -> int:
@@ -101,32 +100,33 @@ def forget(args: Namespace) -> int:
         "forgotten": not args.dry_run,
     }
     if args.dry_run:
-        screen.result(record, _what(record), as_json=args.json)
+        output.result(record, _what(record), as_json=args.json)
         return 0
     if not args.force:
-        _confirm(record)
+        question = "Its history cannot be brought back. Go ahead?"
+        output.confirm(_what(record), question, "forgotten")
     there = (target.store / "data.mdb").exists()
     left = remove_store(target.store) if there else []
     for known in list(config.known()):
         if known.store == target.store:
             config.forget(known.path)
-    store, path = screen.safe(target.store), screen.safe(target.path)
+    store, path = output.safe(target.store), output.safe(target.path)
     human = f"Deleted {store}." if there else f"Forgot {path}; its store, {store}, was gone."
-    screen.result(record, human, as_json=args.json)
+    output.result(record, human, as_json=args.json)
     if left:
-        screen.note(f"Left there, since it is not of the store: {screen.safe(', '.join(left))}")
+        output.note(f"Left there, since it is not of the store: {output.safe(', '.join(left))}")
     return 0
 
 
 def _target(args: Namespace) -> Workspace:
     """Named by its directory or its store: one that is merely around us is not given up."""
     if args.store is not None:
-        if place.directory(args) is not None:
+        if named_directory(args) is not None:
             raise UsageError("Cannot tell what to forget: name DIR or --store STORE, not both.")
-        return place.workspace_or_store(args)
-    if place.directory(args) is None:
+        return workspace_or_store(args)
+    if named_directory(args) is None:
         raise UsageError("Cannot forget: name the workspace, or its store with --store.")
-    return place.exact_workspace(args)
+    return exact_workspace(args)
 
 
 def _require_idle(target: Workspace) -> None:
@@ -157,20 +157,12 @@ def _figures(target: Workspace, *, named: bool) -> JsonObject:
 def _what(record: JsonObject) -> str:
     count = record["checkpoints"]
     holds = "a store that cannot be read" if count is None else _holdings(record)
-    lines = [f"To delete: {screen.safe(record['store'])}, {holds}."]
+    lines = [f"To delete: {output.safe(record['store'])}, {holds}."]
     if record["directory_current"] is False:
         lines.append("It has changes that were never written back to the directory.")
     return "\n".join(lines)
 
 
 def _holdings(record: JsonObject) -> str:
-    count = screen.count_text(record["checkpoints"], "checkpoint", "checkpoints")
-    return f"{count}, {screen.bytes_text(record['store_bytes'] or 0)}"
-
-
-def _confirm(record: JsonObject) -> None:
-    if not sys.stdin.isatty():
-        raise NotConfirmed("there is no terminal to ask at", "forgotten")
-    screen.note(_what(record))
-    if not screen.confirmed("Its history cannot be brought back. Go ahead?"):
-        raise NotConfirmed("it was not confirmed", "forgotten")
+    count = output.count_text(record["checkpoints"], "checkpoint", "checkpoints")
+    return f"{count}, {output.bytes_text(record['store_bytes'] or 0)}"
