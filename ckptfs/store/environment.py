@@ -56,24 +56,6 @@ if TYPE_CHECKING:
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
 
-_PLAIN = (
-    b"meta",
-    b"epochs",
-    b"changes",
-    b"blocks",
-    b"refs",
-    b"orphans",
-    b"facts",
-    b"below",
-    b"borders",
-    b"authors",
-    b"rest",
-    b"pieces",
-    b"freed",
-)
-#: New ones come at the end: the journal names them by their places.
-TABLES = (*fmt.VERSIONED.values(), *_PLAIN)
-
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 #: With less than this there are commits alone, and no journal.
@@ -107,8 +89,8 @@ class Store:
         self.place = budget.place
         self.ids = IdAllocator()
         self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
-        dbs = {name: env.open_db(name) for name in TABLES}
-        plain = {name: Plain(dbs[name]) for name in _PLAIN}
+        dbs = {name: env.open_db(name) for name in fmt.TABLES}
+        plain = {name: Plain(dbs[name]) for name in fmt.UNVERSIONED}
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
         self.packed = PackedRecords(plain[b"rest"], self.note)
@@ -218,9 +200,9 @@ class Store:
             undo.callback(directory.close)
             try:
                 compaction.remove_leftover(files / DATA_FILE)
-                env = open_environment(files, map_size, len(TABLES))
+                env = open_environment(files, map_size, len(fmt.TABLES))
                 undo.callback(env.close)
-                journal_format.replay(files, env, TABLES)
+                journal_format.replay(files, env, fmt.TABLES)
                 store = cls(directory, env)
             except (journal_format.JournalDamaged, lmdb.Error, OSError) as error:
                 raise attach_error(directory.path, error) from error
@@ -355,7 +337,7 @@ class Store:
         self._reader.detach()
         self._reader = reader
         self.dirents.touch = self.inodes.touch = reader.touch
-        reader.guard(TABLES, fmt.CorruptRecord, self._refuse_changes)
+        reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
         for place, table in enumerate(self._tables):
             table.guard(place, reader)
         self._follow()
@@ -546,7 +528,7 @@ class Store:
         try:
             compaction.adopt_copy(self.files / DATA_FILE)
         finally:
-            self._env = open_environment(self.files, map_size, len(TABLES))
+            self._env = open_environment(self.files, map_size, len(fmt.TABLES))
             self._identity = data_file_identity(self.path)
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}

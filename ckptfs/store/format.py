@@ -98,18 +98,133 @@ def epoch_of(suffix: bytes) -> Epoch:
     return Epoch(unpack_u32(suffix) ^ _EPOCH_MASK)
 
 
+# -- tables ----------------------------------------------------------------------------------------
+#
+# Numbers in keys are big-endian, in records little-endian where nothing else is said; times are
+# signed nanoseconds since 1970. A digest is the xxh32 of all before it, big-endian. The names of
+# tables, and their order, are part of the format: the journal names a table by its place. New ones
+# come at the end. docs/FORMAT.md says the same for other implementations.
+#
+# The first five are versioned: their keys are an entity and a suffix. An empty record (GONE) is a
+# tombstone: the entity is absent from its epoch on. A tombstone is written only where a view of the
+# epoch would see an older record. Every record is listed in `changes`, but for block-map records of
+# a content that the same epoch allocated.
+
 #: The versioned tables by the letters that stand for them in keys.
 VERSIONED = {
+    # inodes: an inode as an epoch changed it.
+    #   key      ino u64 (from 1, the root; never reused), suffix
+    #   record   mode u32 (bit 31 is always set: there is a digest), nlink u32, uid u32, gid u32,
+    #            rdev u64, size u64, allocated u64 (bytes in blocks; size where there are no holes),
+    #            atime, mtime, ctime, btime i64, content u64 (0: none), content epoch u32 (the epoch
+    #            that allocated the content; it may be removed by now), parent u64, length of the
+    #            name u8, name (where the inode stands; of a file with several names one of them; 0
+    #            and empty for the root and for an orphan), target of a symbolic link, digest
+    #   nlink    number of names; of a directory 2 and its subdirectories. 0 with an empty name: an
+    #            orphan, listed in `orphans`. 0 with a name: a state document, in no directory
     b"i": b"inodes",
+    # dirents: an entry of a directory.
+    #   key      parent ino u64, name, NUL, suffix
+    #   record   ino u64, big-endian
     b"d": b"dirents",
+    # links: a name of a file besides the one in its inode.
+    #   key      ino u64, parent ino u64, name, NUL, suffix
+    #   record   01
     b"l": b"links",
+    # blockmap: what a block of a content holds.
+    #   key      content u64 (from 1; of one inode for ever; never reused), block number u64, suffix
+    #   record   "J", xxh3_64 of the bytes, up to INLINE_MAX bytes; or "B", length u32, key of a
+    #            block (all zeros, LOST: the bytes were lost, and reading them is an error). GONE is
+    #            a hole. What a block lacks up to the file's size reads as zeros
     b"b": b"blockmap",
+    # xattrs: an extended attribute.
+    #   key      ino u64, name, NUL, suffix
+    #   record   01, value
     b"x": b"xattrs",
 }
+
+# meta: what must be right before anything else can be read. A name that is not in META_NAMES is
+# damage.
+#   key      name
+#   record   `format`: version u32, big-endian, without a digest. `journal`: key of the journal, 16
+#            random bytes, digest. The others are counters: number u64, big-endian, digest
 META = b"meta"
+# epochs: the tree of epochs.
+#   key      epoch u32 (from 1; never reused; EXCLUDED_EPOCH is what is kept out of history)
+#   record   parent u32 (0: none; else sealed, and a smaller number), flags u8 (bit 0: sealed; bit 7
+#            is always set: there is a digest), inodes in the view u64 (of the head as of the last
+#            commit), JSON about the checkpoint, digest
+#   JSON     empty: a head, or, sealed, a hidden epoch: its checkpoint was deleted, its records are
+#            on their way to its only child or out of the store, and its view may be half removed
 EPOCHS = b"epochs"
 
-#: Names in `meta`: the version of the format, the key of the journal, and the counters.
+#: The others, which have no versions.
+UNVERSIONED = (
+    META,
+    EPOCHS,
+    # changes: which entities an epoch wrote; what a removal and a diff walk over.
+    #   key      epoch u32, kind (a letter of VERSIONED), entity
+    #   record   empty
+    b"changes",
+    # blocks: bytes of files, stored once.
+    #   key      xxh3_128 of the bytes with the seed
+    #   record   codec u8, seed u8, then by codec: 0 the bytes; 1 a zstd frame; 2 key of a base,
+    #            zstd frame with the base's bytes as raw dictionary; 3 key of a pack, offset u32,
+    #            length u32; 4 slot of the heap u64, big-endian, digest
+    #   rule     bases form no ring. A block has up to BLOCK_SIZE bytes, a pack PACK_MAX; block maps
+    #            do not name packs
+    b"blocks",
+    # refs: how often a block is named, by block maps and by blocks of codec 2 and 3.
+    #   key      key of a block
+    #   record   count u32, big-endian, above 1. No record: once
+    b"refs",
+    # orphans: inodes of the head that lost their last name while in use. The next start erases
+    # them.
+    #   key      ino u64
+    #   record   empty
+    b"orphans",
+    # facts: metadata of the workspace by name. What the layers above keep, and three counters:
+    # `next_checkpoint`, `next_author`, and `compressed`, the last epoch that was compressed.
+    #   key      name
+    #   record   of a counter: number u64, big-endian, digest; else its owner's
+    b"facts",
+    # below: the ledger, what stood under a name in the lower directory (`ckptfs.sync.ledger`).
+    #   key      directory ino u64, name
+    #   record   its owner's
+    b"below",
+    # borders: what a directory of history shows because of its excluded entries.
+    #   key      directory ino u64; every directory of the head that has such entries, and no other
+    #   record   excluded subdirectories u32, mtime i64, ctime i64 (shown if later than its own)
+    b"borders",
+    # authors: who changed what in an epoch.
+    #   key      epoch u32, author u32 (from 1; never reused), number u32
+    #   record   number 0: JSON about the author, without which there are no others; else inodes
+    #            that it changed, u64 each, little-endian
+    b"authors",
+    # rest: packed records of sealed epochs (`ckptfs.store.packed`).
+    #   key      kind (a letter of PACKABLE), the first key in the chunk, or one before it
+    #   record   01, zstd frame with a checksum: count u32; of each record shared u8, more u16,
+    #            length u32; the further bytes of all keys; all values
+    #   rule     chunks do not overlap; all packed versions of an entity are in one; a packed record
+    #            is not in its table; what the view of the anchor sees is not packed
+    b"rest",
+    # pieces: journal fragments, bytes that were synced and are in no block yet. Only the journal
+    # has them; the table is empty but between a replay and the commit that follows.
+    #   key      ino u64, content u64, block number u64, place u32 (their order in a block)
+    #   record   start in the block u32, bytes
+    b"pieces",
+    # freed: slots of the heap that become holes after the next commit.
+    #   key      slot u64
+    #   record   slot u64, big-endian, digest; no block names it
+    b"freed",
+)
+#: All tables, by their places.
+TABLES = (*VERSIONED.values(), *UNVERSIONED)
+#: The tables whose records may be packed, by their letters.
+PACKABLE = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
+
+#: Names in `meta`: the version of the format, the key of the journal, and the counters. `head` and
+#: `anchor` are epochs (no anchor: 0); the others are the next number that was never given out.
 META_FORMAT = b"format"
 META_JOURNAL = b"journal"
 NEXT_INO = b"next_ino"
@@ -118,14 +233,12 @@ NEXT_EPOCH = b"next_epoch"
 NEXT_SLOT = b"next_slot"
 HEAD = b"head"
 ANCHOR = b"anchor"
-#: Everything that `meta` has: another name was one of these once.
 META_NAMES = frozenset(
     {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR}
 )
 
-#: All tables whose records may be packed.
-PACKABLE = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
 
+# -- keys ------------------------------------------------------------------------------------------
 
 # A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.
 
@@ -168,6 +281,8 @@ def block_entity(content: ContentId, number: int) -> bytes:
 def block_number(entity: bytes) -> int:
     return unpack_u64(entity[8:16])
 
+
+# -- records ---------------------------------------------------------------------------------------
 
 # mode, nlink, uid, gid | rdev, size, allocated | atime, mtime, ctime, btime |
 # content, content_epoch, parent: the fields of `Inode` between its number and its name, in order.

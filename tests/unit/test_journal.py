@@ -23,8 +23,7 @@ from ckptfs.model import BLOCK_SIZE, Attributes
 from ckptfs.service import Service
 from ckptfs.store import Store, blocks, check, compaction, journal, journal_format, repair
 from ckptfs.store.blocks import Buffer
-from ckptfs.store.environment import TABLES
-from ckptfs.store.format import dirent_entity
+from ckptfs.store.format import TABLES, dirent_entity
 from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
 
 _STEP = journal_format.STEP

@@ -26,7 +26,7 @@ from ckptfs.store.directory import (
     lock_directory,
     open_directory,
 )
-from ckptfs.store.environment import TABLES, Store
+from ckptfs.store.environment import Store
 from ckptfs.store.pages import Pages
 from ckptfs.store.repair.consistency import make_consistent
 from ckptfs.store.repair.salvage import salvage, version_of
@@ -77,7 +77,7 @@ def _repair(directory: StoreDirectory) -> Repaired:
         if version in fmt.UNRELEASED_FORMATS:  # not one bit away from a released one
             raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
         shutil.rmtree(workshop, ignore_errors=True)
-        unreadable = salvage(files / DATA_FILE, workshop, TABLES)
+        unreadable = salvage(files / DATA_FILE, workshop, fmt.TABLES)
         if not workshop.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
         lock_directory(directory)
