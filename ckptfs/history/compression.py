@@ -334,7 +334,7 @@ def unpack_records(fs: Filesystem, budget_s: float | None = None) -> bool:
 
 
 def head_reads_packed(fs: Filesystem) -> bool:
-    """Whether the workspace looks for its records among those at rest, which is slower: after a
+    """Whether the workspace looks for its records among packed ones, which is slower: after a
     restore, or when the checkpoint that it came from was deleted."""
     rest = fs.store.packed
     return rest.used and rest.concerns(fs.store.head)

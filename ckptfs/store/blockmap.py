@@ -46,7 +46,7 @@ def find(store: Store, view: View, inode: Inode, number: int) -> Mapping | None:
 
 
 def bytes_of(store: Store, mapping: Mapping) -> Buffer:
-    """The bytes that a record tells of, which are those that were stored, or an error."""
+    """The bytes of a record, which are those that were stored, or an error."""
     if mapping.key:
         data = store.blocks.read(mapping.key)
         if len(data) != mapping.length:
@@ -71,7 +71,7 @@ def record_of(store: Store, data: Buffer, edit: Edit | None = None, number: int 
 
 
 def put(store: Store, view: View, inode: Inode, number: int, record: bytes, length: int) -> int:
-    """Map a block to what the record tells of; return by how much the file's allocation grew."""
+    """Map a block to a record; return by how much the file's allocation grew."""
     entity = block_entity(inode.content, number)
     if inode.content_epoch == view.epoch:
         replaced = store.blockmap.put_unlisted(view, entity, record)
@@ -98,7 +98,7 @@ def drop(store: Store, view: View, inode: Inode, entity: bytes) -> None:
 
 
 def share(store: Store, found: Mapping) -> None:
-    """Count one more use of what a record tells of: another is about to tell of it, too."""
+    """Count one more use of the block that a record names: another is about to name it, too."""
     if found.key:
         store.blocks.share(found.key)
 

@@ -54,7 +54,7 @@ _PLAIN = (bytes((CODEC_RAW,)), _HEAP)
 #: about that.
 _DELTA_WORTH = 4
 #: Differences of differences: so many at most lead to the whole bytes. A step takes 20 to 50 µs.
-_WAY_MAX = 16
+_CHAIN_MAX = 16
 #: Blocks up to this length are put together.
 PACKED_MAX = 20_000
 #: Readers ask for a block piece by piece, and for the blocks of a pack one after the other: so many
@@ -98,14 +98,14 @@ class Blocks:
         self._decoded_bytes = 0
 
     def add(self, data: Buffer, edit: Edit | None = None) -> bytes:
-        """Store the bytes, or count one more use of them; return the block's key. What they were
-        made from is told by ``edit``, if that is known."""
+        """Store the bytes, or count one more use of them; return the block's key. ``edit``, if it
+        is known, says what they were made from."""
         for seed in range(SEEDS):
             key = self.digest(data, seed)
             record = b"".join((_HEADERS[seed], data))
             if self._blocks.add(key, record):
                 if edit is not None:
-                    self._log_part(edit, key, data)
+                    self._log_delta(edit, key, data)
                 return key
             # What was stored a moment ago, as by one who copies a tree, is still as it came.
             if self._blocks.get(key) == record or self._holds(key, data):
@@ -121,9 +121,9 @@ class Blocks:
             return key
         return self.add(data)
 
-    def _log_part(self, edit: Edit, key: bytes, data: Buffer) -> None:
+    def _log_delta(self, edit: Edit, key: bytes, data: Buffer) -> None:
         piece = bytes(memoryview(data)[edit.start : edit.stop])
-        self._blocks.log_part(edit.key, key, BLOCK_HEADER + edit.start, piece)
+        self._blocks.log_delta(edit.key, key, BLOCK_HEADER + edit.start, piece)
 
     def _holds(self, key: bytes, data: Buffer) -> bool:
         """Whether these are the bytes of the block; a damaged one holds nothing any more."""
@@ -195,7 +195,7 @@ class Blocks:
         except (codec.FrameError, struct.error) as error:
             raise CorruptBlock(EIO, f"block {key.hex()} cannot be decoded: {error}") from error
         except RecursionError as error:
-            raise CorruptBlock(EIO, f"block {key.hex()} is told by itself") from error
+            raise CorruptBlock(EIO, f"block {key.hex()} is a delta of itself") from error
         raise CorruptBlock(EIO, f"block {key.hex()} has the unknown codec {codec_number}")
 
     # -- keeping them in fewer bytes --------------------------------------------------------------
@@ -218,16 +218,16 @@ class Blocks:
             return 0
         if len(data) <= PACKED_MAX:
             return len(data)
-        self._squeeze(key, data, record[1], codec.LEVEL_QUICK)
+        self._compress(key, data, record[1], codec.LEVEL_QUICK)
         return 0
 
     def _encode_difference(self, key: bytes, data: bytes, seed: int, base: bytes) -> bool:
-        way = self._way(base)
-        if not way or key in way:
+        chain = self._chain(base)
+        if not chain or key in chain:
             return False  # damaged, or a ring
         # From the version before: from the first one, a file that goes on changing differs ever
-        # more. But each step takes a reader some time, so at the end of a long way it is the first.
-        base = way[0] if len(way) <= _WAY_MAX else way[-1]
+        # more. But each step takes a reader some time, so behind a long chain it is the first.
+        base = chain[0] if len(chain) <= _CHAIN_MAX else chain[-1]
         if not self.is_whole(base):
             return False
         delta = codec.compress_against(data, bytes(self.read(base)))
@@ -237,19 +237,19 @@ class Blocks:
         self._rewrite(key, b"".join((block_header(CODEC_DELTA, seed), base, delta)))
         return True
 
-    def _squeeze(self, key: bytes, data: bytes, seed: int, level: int) -> bool:
+    def _compress(self, key: bytes, data: bytes, seed: int, level: int) -> bool:
         frame = codec.compress(data, level)
         if frame is not None:
             self._rewrite(key, block_header(CODEC_ZSTD, seed) + frame)
         return frame is not None
 
-    def _way(self, key: bytes) -> list[bytes]:
-        """The block and those that it is told by, to the last; nothing if one is missing."""
-        way: list[bytes] = []
-        while (record := self._blocks.get(key)) is not None and key not in way:
-            way.append(key)
+    def _chain(self, key: bytes) -> list[bytes]:
+        """The block, its base, the base of that, to the last; nothing if one is missing."""
+        chain: list[bytes] = []
+        while (record := self._blocks.get(key)) is not None and key not in chain:
+            chain.append(key)
             if record[:1] != _BASED[0]:
-                return way
+                return chain
             key = record[_BASE]
         return []
 
@@ -262,7 +262,7 @@ class Blocks:
         ]
         if len(members) < 2:
             for key, data in members:
-                self._squeeze_alone(key, data)
+                self._compress_alone(key, data)
             return
         whole = b"".join(data for _, data in members)
         frame = codec.compress_pack(whole) if for_good else codec.compress(whole, codec.LEVEL_SMALL)
@@ -274,10 +274,10 @@ class Blocks:
             self._put_in_place(key, CODEC_SLICE, pack + pack_slice(offset, len(data)))
             offset += len(data)
 
-    def _squeeze_alone(self, key: bytes, data: bytes) -> None:
+    def _compress_alone(self, key: bytes, data: bytes) -> None:
         record = self._record(key)
         if record[:1] in _PLAIN:
-            self._squeeze(key, data, record[1], codec.LEVEL_SMALL)
+            self._compress(key, data, record[1], codec.LEVEL_SMALL)
 
     def _add_pack(self, whole: bytes, frame: bytes, uses: int) -> bytes | None:
         """Store a pack that is used so often; its key."""
@@ -287,7 +287,7 @@ class Blocks:
                 self._count(key, uses)
                 return key
             if self._holds(key, whole):
-                # One that is told by others may be told by a member: that would be a ring.
+                # Its base may lead to a member: that would be a ring.
                 if self._record(key)[:1] in _BASED:
                     return None
                 self._count(key, self.uses(key) + uses)
@@ -302,12 +302,12 @@ class Blocks:
             self.release(record[_BASE])
 
     def detach(self, bases: Collection[bytes]) -> None:
-        """Keep every block that is told by one of these for itself, so that they can go."""
-        told = [key for key, base in self.bases() if base in bases]
-        for key in filter(self.is_whole, told):
+        """Store every block that has one of these as its base without it, so that they can go."""
+        found = [key for key, base in self.bases() if base in bases]
+        for key in filter(self.is_whole, found):
             self.unpack(key)
             record = self._record(key)
-            self._squeeze(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
+            self._compress(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
 
     def full_packs(self, length: int) -> set[bytes]:
         """Packs of which so many bytes are in use."""
@@ -327,14 +327,14 @@ class Blocks:
         return record is not None and record[:1] == _HEAP
 
     def unpack(self, key: bytes) -> int:
-        """Keep a block that is told by another for itself again, as it is; return its length."""
+        """Store a block that has a base without it, as it is; return its length."""
         record, data = self._record(key), bytes(self.read(key))
         self._rewrite(key, block_header(CODEC_RAW, record[1]) + data)
         self.release(record[_BASE])
         return len(data)
 
     def bases(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, key of its base) of every block that is told by another."""
+        """(key, key of its base) of every block that has one."""
         for key, record in self._blocks.walk():
             if record[:1] in _BASED:
                 yield key, record[_BASE]
@@ -440,11 +440,11 @@ class Blocks:
         return self._blocks.count()
 
     def erase(self, key: bytes) -> None:
-        """Remove a block whoever names it."""
+        """Remove a block whatever names it."""
         self._pop(key)
 
     def recount(self, used: Counter[bytes]) -> None:
-        """Count anew, given how often block maps name each block; what nobody names goes."""
+        """Count anew, given how often block maps name each block; what nothing names goes."""
         for key, _ in self._refs.walk():
             self._refs.delete(key)
         used.update(base for _, base in self.bases())

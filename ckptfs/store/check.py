@@ -29,7 +29,7 @@ Inodes = dict[Ino, Inode]
 #: The places where each inode stands.
 Names = dict[Ino, list[tuple[Ino, bytes]]]
 
-#: Progress is told after so many blocks.
+#: Progress is reported after so many blocks.
 _STRIDE = 256
 
 
@@ -91,7 +91,7 @@ def _fragments(store: Store) -> Iterator[Problem]:
 
 
 def _heap(store: Store) -> Iterator[Problem]:
-    """Every block in the heap has a slot that was given out, is in the file, and is nobody else's.
+    """Every block in the heap has a slot that was given out, is in the file, and is no other's.
     Slots that are to become holes are no block's."""
     freed = list(store.heap.freed())
     if None in freed:
@@ -177,7 +177,7 @@ def _orphans(store: Store) -> Iterator[Problem]:
 
 
 def _authors(store: Store) -> Iterator[Problem]:
-    """What is noted of who changed what is of an epoch that exists, and of somebody."""
+    """A record of an author is of an epoch that exists, and of an author who is described."""
     described: set[bytes] = set()
     for key, value in store.authors.walk():
         if fmt.unpack_u32(key[:4]) not in store.epochs:
@@ -186,7 +186,7 @@ def _authors(store: Store) -> Iterator[Problem]:
             described.add(key[:8])
             json.loads(value)
         elif key[:8] not in described or len(value) % 8:
-            yield Problem("authors", f"what {key.hex()} tells is of nobody, or makes no sense")
+            yield Problem("authors", f"{key.hex()} is of an unknown author, or makes no sense")
 
 
 def _views(store: Store) -> dict[Epoch, View]:

@@ -36,7 +36,7 @@ def write_copy(env: lmdb.Environment, tables: Iterable[bytes], data_file: Path) 
     fresh.unlink(missing_ok=True)
     names = list(tables)
     try:
-        # Synced once, at the end: until it is adopted nobody needs it.
+        # Synced once, at the end: until it is adopted nothing needs it.
         copy = lmdb.open(
             os.fspath(fresh),
             subdir=False,
@@ -122,7 +122,7 @@ def copy_file(source: Path, dest: Path) -> None:
 
 
 def adopt_copy(data_file: Path) -> None:
-    """Put the copy in the data file's place. Nobody may have the data file mapped."""
+    """Put the copy in the data file's place. The data file must not be mapped."""
     os.replace(_copy_of(data_file), data_file)
     sync(data_file.parent)
 

@@ -3,7 +3,7 @@
 Everything is looked at through one descriptor before anything is written. Who can write to a store
 decides what becomes of its user's files, so the directory and its files must belong to the caller,
 and others must not be able to write to them. `files` leads to the directory through the descriptor:
-whoever may rename the directories above can put another one in its place, and what is open stays.
+renaming a directory above it can put another one in its place, and what is open stays.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StoreDirectory:
         try:
             return cls.open(path)
         except BaseException:
-            if not existed:  # a file system that gives new directories to somebody else
+            if not existed:  # a file system that gives new directories another owner
                 with contextlib.suppress(OSError):
                     path.rmdir()
             raise
@@ -100,7 +100,7 @@ class StoreDirectory:
     def require_closed(self) -> None:
         """Refuse a store that others can write to, and one whose files are not what ckptfs makes.
 
-        Whoever can write to a store can make anything of this user's files, and of the daemon."""
+        Write access to a store is access to this user's files, and to the daemon."""
         if os.fstat(self.fd).st_mode & _OTHERS_WRITE:
             raise errors.StoreExposed(self.path)
         for name in _WRITTEN:
@@ -201,7 +201,7 @@ def store_exists(path: Path) -> bool:
             directory.lock(make=False)
             return not is_unfinished(directory)
     except (errors.StoreError, OSError):
-        return True  # whoever opens it says what is wrong
+        return True  # opening it says what is wrong
 
 
 def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment:
@@ -282,7 +282,7 @@ def is_unfinished(directory: StoreDirectory) -> bool:
 
 
 def _never_written(directory: StoreDirectory) -> bool:
-    """Whether the data file is empty, and nobody has used the store, which leaves more files."""
+    """Whether the data file is empty, and the store was never used, which leaves more files."""
     size = os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
     return size == 0 and directory.names() <= {DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE}
 

@@ -1,7 +1,7 @@
 """Disk space: how much the disk would really give this store, and what may still be accepted.
 
 What a disk has free is not always what one may have of it: a quota of the user, of a project or of
-a subvolume is met first, and no call tells of all kinds. So the disk is asked: for a moment a
+a subvolume is met first, and no call knows all kinds. So the disk is asked: for a moment a
 nameless file gets the space that is wanted. That happens seldom, and never for all that is left.
 
 Everything that is accepted must be possible to commit. So every write is counted against a budget,
@@ -73,7 +73,7 @@ class DiskSpace:
         try:
             return os.statvfs(self._path)
         except FileNotFoundError as error:
-            # Whoever asked for something else must not take this for its answer: `rm -f` would go
+            # The caller must not take ENOENT for the answer to its own request: `rm -f` would go
             # on as if all were well.
             self.is_missing = True
             raise OSError(errno.EIO, f"the store {self._path} is gone") from error
@@ -126,7 +126,7 @@ class DiskSpace:
 
 
 def _kind_of(path: Path) -> int:
-    """The number of the kind of file system, as statfs(2) tells it."""
+    """The number of the kind of file system, as statfs(2) gives it."""
     answer = (ctypes.c_long * 32)()
     return int(answer[0]) if _libc.statfs(os.fsencode(path), answer) == 0 else 0
 
@@ -152,7 +152,7 @@ _PLACED_RECORDS = 2
 
 
 class Budget:
-    """``free_bytes`` tells how many bytes the store could still write, given how many wait, and
+    """``free_bytes`` says how many bytes the store could still write, given how many wait, and
     ``sure_bytes`` how many of them in one transaction, whatever becomes of free pages."""
 
     def __init__(
@@ -170,7 +170,7 @@ class Budget:
 
     def begin(self) -> None:
         """After a commit."""
-        # So that whoever commits by the clock hears of a failure.
+        # So that the commit by the clock meets the failure.
         self.dirty = self.failure is not None
         self._total += self.bytes
         self.bytes = 0

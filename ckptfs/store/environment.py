@@ -1,8 +1,9 @@
 """The store: one LMDB environment, its lock, its one open write transaction, its counters.
 
 Owns opening, creating, committing and closing. Every read and write of the program runs inside the
-write transaction that is always open here, on the thread that opened the store, so nobody ever sees
-half an operation and no cache has to agree with the disk. What the records mean is not known here.
+write transaction that is always open here, on the thread that opened the store, so half an
+operation is never seen, and no cache has to agree with the disk. What records mean is not known
+here.
 """
 
 from __future__ import annotations
@@ -63,19 +64,19 @@ _PLENTY = 256 << 20
 #: Below this much free disk the pages that LMDB can reuse are counted too.
 _SCARCE = 4 << 30
 #: What a commit leaves at least.
-_LEAST = 4 << 20
-#: Below this much it is seen to that they can be, from this many bytes on.
-_CRAMPED = 512 << 20
+_COMMIT_LEAVES = 4 << 20
+#: Below this much free disk, another commit makes free pages reclaimable, from so many bytes on.
+_NEARLY_FULL = 512 << 20
+_WORTH_A_COMMIT = 4 << 20
 #: The kernel asks for no more than this in one request.
 _WRITE_MAX = 1 << 20
-_UNRIPE = 4 << 20
 
 
 class Store:
     """An open store. ``head`` is the view that may be written."""
 
     def __init__(self, directory: StoreDirectory, env: lmdb.Environment) -> None:
-        #: The store by its name, for words and for whoever looks at it from outside.
+        #: The store by its name, for messages and for other processes.
         self.path = path = directory.path
         #: The same directory for everything that is opened in it: the one that was checked.
         self.files = files = directory.files
@@ -83,7 +84,7 @@ class Store:
         self._env = env
         self._space = DiskSpace(path)
         self._budget = budget = Budget(self._space, self._free_bytes, self._sure_bytes)
-        #: What the budget is asked and told, before and while something is written.
+        #: The budget's functions, called before and while something is written.
         self.note, self.note_space = budget.note, budget.note_space
         self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
         self.place = budget.place
@@ -239,7 +240,7 @@ class Store:
         self._counters.require_above(fmt.NEXT_EPOCH, max(self.epochs))
 
     def _last(self, kind: bytes) -> int:
-        """The highest number that the keys of a table begin with, or a chunk of what rests."""
+        """The highest number that the keys of a table, or of a packed chunk, begin with."""
         with contextlib.closing(self._txn.cursor(self._dbs[fmt.VERSIONED[kind]])) as cursor:
             standing = cursor.item()[0] if cursor.last() else bytes(8)
         return fmt.unpack_u64(max(standing, self.packed.last(kind))[:8])
@@ -295,31 +296,31 @@ class Store:
             table.bind(writing)
         self._budget.begin()
         #: Known when it is first asked for.
-        self._ripe = -1
-        self._is_cramped = self._space.holds_less_than(_CRAMPED)
+        self._reclaimable = -1
+        self._is_nearly_full = self._space.holds_less_than(_NEARLY_FULL)
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
 
         After one that failed there are no others: what comes next was done on top of what is lost.
-        The store on disk is what the last good one made it; whoever opens it goes on from there.
-        What one lets go of is space again with the next, which therefore comes at once.
+        The store on disk is what the last good one made it; the next opening goes on from there.
+        What a commit frees is usable after the next one, which therefore comes at once.
         """
         with self._failing():
             self.before_commit()
-            if self._is_unripe():
+            if self._wants_another_commit():
                 self._budget.mark()
             if not self._flush():
                 return
             self._commit()
-            if self.heap.is_waiting or self._is_unripe():
+            if self.heap.is_waiting or self._wants_another_commit():
                 self._budget.mark()
                 self._flush()
                 self._commit()
         self._refresh_reader()
 
     def _commit(self) -> None:
-        if self._is_unripe():
+        if self._wants_another_commit():
             self._meta.put(fmt.META_FORMAT, self._meta.get(fmt.META_FORMAT) or b"")
         self.heap.flush()
         if not self._reader.free_is_whole():
@@ -366,11 +367,11 @@ class Store:
 
     @property
     def is_journalling(self) -> bool:
-        """Whether a sync writes down what changed, and can be told what is to change."""
+        """Whether a sync appends to the journal, and can be given what is to change."""
         return self._journal.is_open
 
     def sync(self) -> bool:
-        """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
+        """The same as `commit` to the caller, and quicker if called again and again: what changed
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
@@ -404,8 +405,8 @@ class Store:
             raise failure from error
 
     def _is_gone(self) -> bool:
-        """Whether the data file was deleted or moved away: what is written to it then helps nobody
-        who looks for the store where it was."""
+        """Whether the data file was deleted or moved away: the next opening would not find what is
+        written to it."""
         return data_file_identity(self.path) != self._identity
 
     @property
@@ -518,7 +519,7 @@ class Store:
             compaction.remove_leftover(self.files / DATA_FILE)
             self._begin()
             raise errors.StoreFull(self.path, str(error)) from error
-        except BaseException:  # whoever asked for it has gone, or pressed Ctrl-C
+        except BaseException:  # the caller has gone, or pressed Ctrl-C
             compaction.remove_leftover(self.files / DATA_FILE)
             self._begin()
             raise
@@ -540,7 +541,7 @@ class Store:
         self._reclaim()
 
     def _require_pages(self) -> None:
-        """Refuse to copy what is damaged: in the copy nobody would notice."""
+        """Refuse to copy what is damaged: in the copy nothing would notice."""
         for table in self._tables:
             table.require_whole()
 
@@ -578,7 +579,7 @@ class Store:
     @property
     def pressed(self) -> bool:
         """Whether a commit should come before the next operation: the disk is nearly full."""
-        return self._budget.pressed or self._is_unripe()
+        return self._budget.pressed or self._wants_another_commit()
 
     def _spare(self, size: int) -> bool:
         """Whether the disk can spare so much for the heap, which is told of as written: beside it
@@ -607,33 +608,33 @@ class Store:
         space = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
         free = min(self._space.free(waiting), space)
         # Half of them may lie apart, where a large record finds no space.
-        return free if free > _SCARCE else free + self._ripe_bytes() // 2
+        return free if free > _SCARCE else free + self._reclaimable_bytes() // 2
 
     def _sure_bytes(self, waiting: int) -> int:
         """How much can be committed also if free pages lie apart, where a large record finds no
         space: what the disk has, or a little where there are many."""
         free = self._space.free(waiting)
-        if free >= 2 * _LEAST:  # more than any part of it; free pages need not be looked for
-            return free - _LEAST
-        return max(free - _LEAST, min(free // 2, self._ripe_bytes() // 8))
+        if free >= 2 * _COMMIT_LEAVES:  # free pages need not be looked for
+            return free - _COMMIT_LEAVES
+        return max(free - _COMMIT_LEAVES, min(free // 2, self._reclaimable_bytes() // 8))
 
-    def _ripe_bytes(self) -> int:
+    def _reclaimable_bytes(self) -> int:
         """How much of the data file's free pages the open transaction may use. LMDB keeps those
         that the commit before it gave up until the next, and all while somebody reads an older
         state."""
         if self._copying:
             return 0
-        if self._ripe < 0:
+        if self._reclaimable < 0:
             with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
-                self._ripe = pages.ripe_pages() * self._page_size
-        return self._ripe
+                self._reclaimable = pages.reclaimable_pages() * self._page_size
+        return self._reclaimable
 
-    def _is_unripe(self) -> bool:
+    def _wants_another_commit(self) -> bool:
         """Whether another commit would give space that is wanted: on a disk that is nearly full, of
         what was deleted."""
-        if not self._is_cramped or self._copying or self._budget.failure is not None:
+        if not self._is_nearly_full or self._copying or self._budget.failure is not None:
             return False
-        return self.reusable_bytes() - self._ripe_bytes() > _UNRIPE
+        return self.reusable_bytes() - self._reclaimable_bytes() > _WORTH_A_COMMIT
 
     @property
     def _page_size(self) -> int:

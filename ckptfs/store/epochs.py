@@ -214,7 +214,7 @@ class Lineage:
         self._remember(view)
 
     def describe(self, epoch: Epoch, info: dict[str, object]) -> None:
-        """Change what is told about a sealed epoch."""
+        """Change the description of a sealed epoch."""
         self.put(epoch, self.records[epoch]._replace(info=info))
 
     def remove(self, epoch: Epoch) -> None:

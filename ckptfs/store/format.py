@@ -40,7 +40,7 @@ pack_u64 = _U64_BE.pack
 
 
 class CorruptRecord(OSError, ValueError):
-    """A record that is not what was stored: whoever needs it gets EIO."""
+    """A record that is not what was stored: reading it is EIO."""
 
     def __init__(self, words: str) -> None:
         super().__init__(EIO, words)
@@ -74,7 +74,7 @@ def _is_whole(record: bytes) -> bool:
 
 
 def bit_corrected(record: bytes) -> bytes | None:
-    """What a record was before one bit of it flipped: its digest tells. None if more is wrong, or
+    """What a record was before one bit of it flipped, by its digest. None if more is wrong, or
     it never had a digest."""
     tried = bytearray(record)
     for bit in range(8 * len(record)):
@@ -437,7 +437,7 @@ _AUTHOR = struct.Struct(">III")
 
 
 def author_entity(epoch: Epoch, author: int, number: int) -> bytes:
-    """Number 0 is what is told about the author, the others are lists of what it changed."""
+    """Number 0 describes the author, the others list what it changed."""
     return _AUTHOR.pack(epoch, author, number)
 
 

@@ -90,7 +90,7 @@ class Heap:
         self._punched: list[int] = []
         #: Whether the last holes could not be made.
         self._stuck = False
-        #: While somebody copies the last commit its slots stay as they are.
+        #: Copies of the last commit under way: its slots stay as they are.
         self._holders = 0
 
     # -- opening and closing ----------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Heap:
             self._reserved = end
 
     def trim(self) -> None:
-        """While nobody writes: give back what was set aside for more."""
+        """While nothing is written: give back what was reserved."""
         if self._fd >= 0:
             self._cut()
             self._written = 0
@@ -266,7 +266,7 @@ class Heap:
         self._unsynced = True
 
     def keep(self) -> None:
-        """Make no holes: whether what was let go of is nobody else's is not sure."""
+        """Make no holes: another block may have what was let go of."""
         for slot in (*self._freed, *self._waiting, *self._punched):
             self._table.delete(pack_u64(slot))
         self._freed, self._waiting, self._punched = [], [], []

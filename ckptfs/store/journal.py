@@ -24,7 +24,7 @@ import lmdb
 
 from ckptfs.store.aio import open_direct
 from ckptfs.store.compaction import sync
-from ckptfs.store.journal_format import FILE, RECORD, STEP, JournalEntry, Part, new_key, pack
+from ckptfs.store.journal_format import FILE, RECORD, STEP, Delta, JournalEntry, new_key, pack
 
 if TYPE_CHECKING:
     from ckptfs.store.transaction import Cursor, Database, Records
@@ -37,8 +37,8 @@ _GROWTH = 1 << 20
 SIZE_MAX = 32 << 20
 #: The longest batch, with the file's next growth. Beyond that, a commit is no slower.
 _BATCH_MAX = _GROWTH - (1 << 16)
-#: What a part takes more than its bytes, at most: the key of a record, and where it begins.
-_PART_MORE = 1 << 9
+#: What a delta takes besides its bytes, at most: the key of a record, and where the part begins.
+_DELTA_OVERHEAD = 1 << 9
 
 
 class Recorder:
@@ -47,7 +47,7 @@ class Recorder:
     def __init__(self, txn: Records, tables: Sequence[Database]) -> None:
         self._txn = txn
         self._places = {db: place for place, db in enumerate(tables)}
-        self._changed: dict[tuple[Database, bytes], bytes | Part | None] = {}
+        self._changed: dict[tuple[Database, bytes], bytes | Delta | None] = {}
         self._left = _BATCH_MAX
         self.get = txn.get
         self.stat = txn.stat
@@ -76,16 +76,16 @@ class Recorder:
         for key, value in found:
             self.note(db, key, value)
 
-    def shorten(self, db: Database, key: bytes, part: Part) -> None:
-        """Of a value that was just put, note only a part: so much of it differs from another. Left
-        as it is where that is not so, or where the other has not been there since the last sync."""
+    def note_delta(self, db: Database, key: bytes, delta: Delta) -> None:
+        """Of a value that was just put, note only what differs from another. The whole value stays
+        noted where more differs, or where the other was written since the last sync."""
         changed = self._changed
         value = changed.get((db, key))
-        if not isinstance(value, bytes) or (db, part.other) in changed:
+        if not isinstance(value, bytes) or (db, delta.other) in changed:
             return
-        if part.makes(value, self._txn.get(part.other, db=db)):
-            changed[db, key] = part
-            self._left += len(value) - len(part.piece) - _PART_MORE
+        if delta.makes(value, self._txn.get(delta.other, db=db)):
+            changed[db, key] = delta
+            self._left += len(value) - len(delta.part) - _DELTA_OVERHEAD
 
     def replace(self, key: bytes, value: bytes, *, db: Database) -> bytes | None:
         replaced = self._txn.replace(key, value, db=db)
@@ -109,14 +109,14 @@ class Recorder:
         if self._left < 0:
             return None
         places = self._places
-        parts: list[JournalEntry] = []
+        deltas: list[JournalEntry] = []
         others: list[JournalEntry] = []
         for (db, key), value in self._changed.items():
-            (parts if isinstance(value, Part) else others).append((places[db], key, value))
+            (deltas if isinstance(value, Delta) else others).append((places[db], key, value))
         self._changed.clear()
         self._left = _BATCH_MAX
-        # What the parts are told by may be gone, or another, after the batch.
-        return parts + others
+        # What a delta refers to may be gone, or another, after the batch.
+        return deltas + others
 
 
 class Journal:
@@ -220,7 +220,7 @@ class Journal:
 
     def discard(self) -> None:
         """After a commit: there is nothing in it that anyone needs. Whatever may be left of it,
-        nobody takes it for a journal of this store."""
+        it is not taken for a journal of this store."""
         self._close()
         self.key, self._key_is_kept = new_key(), False
         self.wanted = False
@@ -228,7 +228,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def try_to_discard(self) -> None:
-        """The same where nobody waits for the space, nor for the bytes to be gone."""
+        """The same where no caller waits for the space, or for the bytes to be gone."""
         try:
             self.discard()
         except OSError as error:

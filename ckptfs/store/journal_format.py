@@ -1,10 +1,9 @@
-"""Batches: the records of one sync each, in the file of the journal; and what is read from it.
+"""The journal's format: batches, the records of one sync each; and the replay of them.
 
 A batch names the commit that it follows, by LMDB's number of it, and its place among those of that
 commit, and has a digest. The digest is keyed with random bytes that stand in the store itself and
-are new with every opening: what is left in the file of earlier batches, in which anybody who writes
-files could have written what looks like one, is known for what it is. docs/FORMAT.md has the
-layout.
+are new with every opening: what is left in the file of earlier batches, where any program could
+have written what looks like one, is known for what it is. docs/FORMAT.md has the layout.
 """
 
 from __future__ import annotations
@@ -39,34 +38,34 @@ _ZEROS = bytes(STEP)
 _BEGIN = _HEAD.size + _DIGEST.size
 #: Table, whether the record is there or gone, lengths of key and value.
 RECORD = struct.Struct("<BBHI")
-_GONE, _THERE, _LIKE = 0, 1, 2
-#: Of a value that is told by another: where the part begins, and how long the other's key is.
-_PART = struct.Struct("<IH")
+_GONE, _THERE, _DELTA_KIND = 0, 1, 2
+#: Of a delta: where the part begins, and how long the other's key is.
+_DELTA = struct.Struct("<IH")
 
 
-class Part(NamedTuple):
-    """A value that is another's of the same table, but for a part. The other is the one that stood
-    there before the batch."""
+class Delta(NamedTuple):
+    """A value that is another's of the same table, but for a part. The other is as it was before
+    the batch."""
 
     other: bytes
     start: int
-    piece: bytes
+    part: bytes
 
     @property
     def stop(self) -> int:
-        return self.start + len(self.piece)
+        return self.start + len(self.part)
 
-    def put_into(self, value: bytes) -> bytes:
-        return b"".join((value[: self.start], self.piece, value[self.stop :]))
+    def apply(self, value: bytes) -> bytes:
+        return b"".join((value[: self.start], self.part, value[self.stop :]))
 
     def makes(self, value: bytes, other: bytes | None) -> bool:
         """Whether a value is the other but for the part."""
-        return other is not None and self.put_into(other) == value
+        return other is not None and self.apply(other) == value
 
 
 #: A table's place among all, a key, and its value or None where the record is gone. Those with a
 #: part come first in a batch.
-JournalEntry = tuple[int, bytes, bytes | Part | None]
+JournalEntry = tuple[int, bytes, bytes | Delta | None]
 
 _NO_SENSE = "its journal has records that make no sense"
 
@@ -94,18 +93,18 @@ def pack(
     buffer: mmap.mmap, key: bytes, follows: int, place: int, changes: Iterable[JournalEntry]
 ) -> int:
     """Write a batch to the beginning of a buffer; return how long it is, in whole steps."""
-    told: list[bytes] = []
+    packed: list[bytes] = []
     for table, name, value in changes:
         if value is None:
-            told += RECORD.pack(table, _GONE, len(name), 0), name
-        elif isinstance(value, Part):
-            other, start, piece = value
-            length = _PART.size + len(other) + len(piece)
-            told += RECORD.pack(table, _LIKE, len(name), length), name
-            told += _PART.pack(start, len(other)), other, piece
+            packed += RECORD.pack(table, _GONE, len(name), 0), name
+        elif isinstance(value, Delta):
+            other, start, part = value
+            length = _DELTA.size + len(other) + len(part)
+            packed += RECORD.pack(table, _DELTA_KIND, len(name), length), name
+            packed += _DELTA.pack(start, len(other)), other, part
         else:
-            told += RECORD.pack(table, _THERE, len(name), len(value)), name, value
-    body = b"".join(told)
+            packed += RECORD.pack(table, _THERE, len(name), len(value)), name, value
+    body = b"".join(packed)
     head = _HEAD.pack(_MAGIC, follows, place, len(body))
     digest = _DIGEST.pack(_digest(key, head, body))
     end = _BEGIN + len(body)
@@ -166,14 +165,14 @@ def _changes(body: memoryview, tables: int) -> Iterator[JournalEntry]:
         at += name_length + length
 
 
-def _value(kind: int, told: bytes) -> bytes | Part | None:
-    if kind == _LIKE:
-        start, length = _PART.unpack_from(told)
-        other = told[_PART.size :][:length]
-        return Part(other, start, told[_PART.size + length :])
+def _value(kind: int, data: bytes) -> bytes | Delta | None:
+    if kind == _DELTA_KIND:
+        start, length = _DELTA.unpack_from(data)
+        other = data[_DELTA.size :][:length]
+        return Delta(other, start, data[_DELTA.size + length :])
     if kind not in (_GONE, _THERE):
         raise JournalDamaged(_NO_SENSE)
-    return told if kind == _THERE else None
+    return data if kind == _THERE else None
 
 
 def _read(
@@ -204,7 +203,7 @@ def replay(
     that it must follow, if that is not the last one of the environment.
 
     A damaged journal is refused; with ``partly`` what comes before the damage is taken, and the
-    damage is told."""
+    damage is returned."""
     try:
         data = (directory / FILE).read_bytes()
     except FileNotFoundError:
@@ -242,13 +241,13 @@ def _key(record: bytes, *, partly: bool) -> bytes:
         return fmt.unpack_journal_key(whole)
 
 
-def _make(txn: Records, db: Database, name: bytes, value: bytes | Part | None) -> str:
+def _make(txn: Records, db: Database, name: bytes, value: bytes | Delta | None) -> str:
     """Make one change; what is wrong with it, if anything is."""
-    if isinstance(value, Part):
+    if isinstance(value, Delta):
         other = txn.get(value.other, db=db)
         if other is None or len(other) < value.start:
-            return "its journal tells of a record by another that is not there"
-        value = value.put_into(other)
+            return "its journal has a delta of a record that is not there"
+        value = value.apply(other)
     if value is None:
         txn.delete(name, db=db)
     else:

@@ -44,7 +44,7 @@ class MemoryMap:
         """The file was mapped anew."""
         #: Found when it is first asked for: to look for it takes longer than what is done with it.
         self._spans: list[tuple[int, int]] = []
-        #: Whether what lies around a page is read with it, as the kernel does unless it is told.
+        #: Whether what lies around a page is read with it, as the kernel does by default.
         self._around = True
 
     def expect_blocks(self) -> None:

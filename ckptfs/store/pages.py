@@ -49,7 +49,7 @@ def _pass_by(table: bytes, keys: Iterator[bytes]) -> None:
 
 
 class Tree(NamedTuple):
-    """What is told of a tree where it is named: its kind, its size, its first page."""
+    """The record that names a tree: its kind, its size, its first page."""
 
     #: Of the tree of free pages: the size of a page. Otherwise of no meaning here.
     pad: int
@@ -146,7 +146,7 @@ class Pages:
         """How long the file says it is."""
         return (self.metas[0].last_page + 1) * self.metas[0].page_size
 
-    def ripe_pages(self) -> int:
+    def reclaimable_pages(self) -> int:
         """How many free pages the next transaction may use: those that the last one gave up have to
         wait for the one after it."""
         self._seen = {0, 1}
@@ -211,7 +211,7 @@ class Pages:
     def _records(
         self, meta: Meta, tree: Tree, broken: list[str], kinds: tuple[int, ...] = _PLAIN_KINDS
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The records of a tree in order; what cannot be read is left out and told."""
+        """The records of a tree in order; what cannot be read is left out and noted in `broken`."""
         # Numbers of transactions, the keys of the free pages, are not in the order of their bytes.
         first = _Way(tree.root, 1, None if tree is meta.free else b"", None)
         pending = [] if tree.root == _NO_PAGE else [first]
@@ -243,7 +243,7 @@ class Pages:
                 overflow += more
                 yield key, value
         if not broken and tree.measure != (deepest, branches, leaves, overflow, entries):
-            broken.append("a tree is not of the size that is told where it is named")
+            broken.append("a tree is not of the size that the record which names it says")
 
     def _below(self, way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[_Way]:
         """The ways on from a branch, the first last, each with the keys between which it leads."""

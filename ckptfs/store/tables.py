@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptfs import interrupts
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
-from ckptfs.store.journal_format import Part
+from ckptfs.store.journal_format import Delta
 from ckptfs.store.snapshot import NO_READER, SnapshotReader, untouched
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Plain:
         self._db = db
 
     def guard(self, place: int, reader: SnapshotReader) -> None:
-        """Ask somebody whether pages are whole, before LMDB is led to them."""
+        """Have a reader verify pages before LMDB is led to them."""
         self._place = place
         self._require, self._require_some = reader.require, reader.require_some
         self._require_before, self._require_all = reader.require_before, reader.require_all
@@ -79,12 +79,11 @@ class Plain:
         if isinstance(self._txn, Recorder):
             self._txn.note(self._db, key, value)
 
-    def log_part(self, other: bytes, key: bytes, start: int, piece: bytes) -> None:
+    def log_delta(self, other: bytes, key: bytes, start: int, part: bytes) -> None:
         """The value that was just put under a key has these bytes from ``start`` on, and is
-        another's value for the rest: a sync need not write down what is the same. Whether it is so
-        is looked at."""
+        another's value for the rest: the journal notes only what differs, if that is so."""
         if isinstance(self._txn, Recorder):
-            self._txn.shorten(self._db, key, Part(other, start, piece))
+            self._txn.note_delta(self._db, key, Delta(other, start, part))
 
     def delete(self, key: bytes) -> bool:
         self._require(self._place, key, key, True)
@@ -277,7 +276,7 @@ class Versioned:
         packed.register(kind, self)
         #: Grows with every change, but for those that no view can see.
         self.changed = 0
-        #: Told of every entity that changes.
+        #: Called with every entity that changes.
         self.touch: Callable[[bytes], object] = untouched
         self._txn: Records
         self._cursor: Cursor
@@ -288,7 +287,7 @@ class Versioned:
         self._db = db
 
     def guard(self, place: int, reader: SnapshotReader) -> None:
-        """Ask somebody whether pages are whole, before LMDB is led to them."""
+        """Have a reader verify pages before LMDB is led to them."""
         self._place = place
         self._require, self._require_some = reader.require, reader.require_some
         self._require_before, self._require_all = reader.require_before, reader.require_all
@@ -518,7 +517,7 @@ class Versioned:
         return self._txn.get(key, db=self._db) is not None
 
     def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
-        """(entity, suffix, record) of every version under ``prefix``, whoever may see it, and
-        wherever it is; from the entity ``start`` on."""
+        """(entity, suffix, record) of every version under ``prefix``, seen by a view or not, packed
+        or not; from the entity ``start`` on."""
         for key, value in _walk(self, prefix, start, self._packed_kind):
             yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value

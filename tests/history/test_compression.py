@@ -137,7 +137,7 @@ def test_a_file_that_goes_on_changing(work: Edits) -> None:
     compress(work)
     assert codecs(work).count(CODEC_DELTA) > 50
     blocks = work.store.blocks
-    ways = [len(blocks._way(key)) for key in blocks.keys()]
+    ways = [len(blocks._chain(key)) for key in blocks.keys()]
     assert 10 < max(ways) <= 17
     assert stored_bytes(work) < 60 * 1000 + 6 * 20_000
     # Without its middle a way goes on, and what nobody needs goes.

@@ -1,4 +1,4 @@
-"""Records at rest: history reads as before, the workspace does not need them, and whatever changes
+"""Packed records: history reads as before, the workspace does not need them, and whatever changes
 history finds them awake."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None
 
 
 def test_a_name_that_was_gone_and_comes_back(work: Edits) -> None:
-    """Its tombstone rests beside what it hides, and hides it for ever."""
+    """Its tombstone is packed beside what it hides, and hides it for ever."""
     work.put("a", b"1")
     save(work)
     work.remove("a")

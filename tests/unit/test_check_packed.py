@@ -1,4 +1,4 @@
-"""`check` sees each invariant of records at rest broken."""
+"""`check` sees each invariant of packed records broken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.direct import Ticks, find, put
 
 @pytest.fixture
 def fs(memory: Path) -> Iterator[Filesystem]:
-    """Three versions of two files, the older ones at rest."""
+    """Three versions of two files, the older ones packed."""
     store = Store.create(memory / "store")
     fs = Filesystem(store, Ticks())
     for version in range(3):

@@ -405,8 +405,8 @@ def foreign(data: bytearray, change: journal_format.Change) -> None:
     [
         ((200, b"key", b"value"), "its journal has records that make no sense"),
         (
-            (TABLES.index(b"blocks"), b"key", journal_format.Part(b"no such block", 2, b"x")),
-            "its journal tells of a record by another that is not there",
+            (TABLES.index(b"blocks"), b"key", journal_format.Delta(b"no such block", 2, b"x")),
+            "its journal has a delta of a record that is not there",
         ),
     ],
 )

@@ -270,7 +270,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     put(full.fs, b"kept", b"before")
     full.fs.commit()
     monkeypatch.setattr(disk_space, "RESERVE", -(1 << 40))
-    monkeypatch.setattr(environment, "_LEAST", -(1 << 40))
+    monkeypatch.setattr(environment, "_COMMIT_LEAVES", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()
     full.fs.store.commit()

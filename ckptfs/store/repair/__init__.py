@@ -46,7 +46,7 @@ class Repaired(NamedTuple):
 
 def faults(path: Path) -> list[str]:
     """What is wrong with the structure of a store's file that no process has open. What is no store
-    at all is told by opening it; it is not touched here."""
+    at all is refused by opening it; it is not touched here."""
     if not os.path.isfile(path / LOCK_FILE) or not os.path.isfile(path / DATA_FILE):
         return []
     with closing(open_directory(path)) as directory:

@@ -82,7 +82,7 @@ def _readable_state(pages: Pages) -> Meta | None:
 
 def _replay(store: Path, env: lmdb.Environment, tables: tuple[bytes, ...], meta: Meta) -> str:
     """Take what the journal has, and what is wrong with it. The new file has nothing to do with it
-    any more: without its key nobody takes it for a part of the store."""
+    any more: without its key it is not taken for a part of the store."""
     fault = journal_format.replay(store, env, tables, follows=meta.transaction, partly=True)
     with env.begin(write=True) as txn:
         txn.delete(fmt.META_JOURNAL, db=env.open_db(fmt.META, txn=txn))
@@ -183,29 +183,29 @@ def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> i
 
 
 def _following(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes, used: int) -> int:
-    """What a counter is to be: as it was if that can be told, else what the records say. The
+    """What a counter is to be: as it was if that can be read, else what the records say. The
     numbers of what came and went since are lost with it, so some are left out."""
     kept = _number(txn, dbs, name)
     return kept if used < kept else used + 1 + _LEFT_OUT
 
 
 def _last_ino(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> int:
-    """The highest inode that is there, or that the ledger of the lower directory tells of."""
+    """The highest inode that is there, or that the ledger of the lower directory names."""
     return max(_last(txn, dbs[b"inodes"]), _last(txn, dbs[b"below"]), _last(txn, dbs[b"orphans"]))
 
 
 def _mend_names(env: lmdb.Environment, meta: Database) -> list[str]:
     """Give what is under an unknown name the one that it had before a bit of it flipped."""
-    told = []
+    faults = []
     with env.begin(write=True) as txn:
         names = {bytes(name) for name in txn.cursor(meta).iternext(values=False)}
         for name in names - fmt.META_NAMES:
             value = bytes(txn.pop(name, db=meta) or b"")
             before = [known for known in fmt.META_NAMES - names if _differ_by_a_bit(known, name)]
-            told += [] if before else [f"the record {name!r} of the table meta makes no sense"]
+            faults += [] if before else [f"the record {name!r} of the table meta makes no sense"]
             for known in before:
                 txn.put(known, value, db=meta)
-    return told
+    return faults
 
 
 def _differ_by_a_bit(one: bytes, other: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Records at rest below a mount: checkpoints read as before, and a restore brings them back."""
+"""Packed records below a mount: checkpoints read as before, and a restore brings them back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def work(own_mount: Workspace) -> Iterator[Workspace]:
     succeed(own_mount.cli("check", "--deep", "-w", own_mount.path))
 
 
-def chunks_at_rest(work: Workspace) -> int:
+def packed_chunks(work: Workspace) -> int:
     path = os.fspath(work.store)
     with lmdb.open(path, readonly=True, lock=False, max_dbs=64) as env:
         table = env.open_db(b"rest", create=False)
@@ -47,12 +47,12 @@ def expected(version: int) -> dict[str, str]:
 
 
 def test_checkpoints_read_as_before(work: Workspace) -> None:
-    assert chunks_at_rest(work)
+    assert packed_chunks(work)
     saved = [name for name in os.listdir(work.path / ".checkpoints") if name.isdecimal()]
     found = [shown(work, f".checkpoints/{number}") for number in sorted(saved, key=int)]
     for version in range(5):
         assert expected(version) in found
-    assert chunks_at_rest(work)
+    assert packed_chunks(work)
 
 
 def test_a_restore_brings_them_back(work: Workspace) -> None:
@@ -63,6 +63,6 @@ def test_a_restore_brings_them_back(work: Workspace) -> None:
     assert shown(work, "") == expected(0)
     (work.path / "only-1").touch()
     (work.path / "only-0").unlink()
-    wait_until(lambda: not chunks_at_rest(work), "nothing is at rest any more")
+    wait_until(lambda: not packed_chunks(work), "nothing is packed any more")
     assert set(shown(work, "")) == {*expected(0), "only-1"} - {"only-0"}
     assert shown(work, f".checkpoints/{first}") == expected(0)
