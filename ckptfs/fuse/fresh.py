@@ -11,7 +11,7 @@ from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
-from ckptfs.fs.arrival import Arrival, Changed
+from ckptfs.fs.bulk import Create, DirectoryChange
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.history.moments import Loss
 from ckptfs.model import Ino
@@ -69,8 +69,8 @@ class Fresh:
 
     def take(
         self,
-        arrivals: list[Arrival],
-        directories: list[Changed],
+        arrivals: list[Create],
+        directories: list[DirectoryChange],
         makers: list[int],
         pid: int,
     ) -> None:
@@ -83,7 +83,7 @@ class Fresh:
             fs.store.numbers.skip(arrivals[-1][0], 0)
             size = sum(map(itemgetter(_SIZE), arrivals))
             fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
-            fs.arrive(view, arrivals)
+            fs.insert_all(view, arrivals)
             self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
             fs.apply_attributes(view, directory)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.fs.content import drop_partial
 from ckptfs.history import removal, tally
 from ckptfs.history.selection import select
 from ckptfs.history.touched import Touched
@@ -254,7 +253,7 @@ def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) 
 
 def _let_go(fs: Filesystem, ino: Ino) -> None:
     """Who has it open finds it stale."""
-    drop_partial(fs, ino)
+    fs.partial.drop_file(ino)
     fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)

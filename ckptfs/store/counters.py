@@ -77,6 +77,10 @@ class Counters:
         if fmt.is_bare_counter(self._table.get(name) or b"") and following > used + AHEAD_MAX:
             raise self._refusal(f"its numbers make no sense: {name.decode()} is {following}")
 
+    def is_dirty(self, name: bytes, number: int) -> bool:
+        """Whether the table has another number, by what was put there."""
+        return self._saved.get(name, number) != number
+
     def put(self, name: bytes, number: int) -> None:
         """Nothing is written for a counter that stands there already. With the first digest the
         store is of this format: an earlier release would take it for damaged."""

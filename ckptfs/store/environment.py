@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors
 from ckptfs.model import Epoch
-from ckptfs.store import batches, compaction, counters, opening, residency
+from ckptfs.store import batches, compaction, counters, opening, pending, residency
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.budget import RESERVE, Budget
@@ -32,6 +32,7 @@ from ckptfs.store.journal import Journal
 from ckptfs.store.lineage import Lineage
 from ckptfs.store.numbers import Numbers
 from ckptfs.store.pages import Pages
+from ckptfs.store.pending import Pending
 from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.plain_lmdb import Failed
 from ckptfs.store.rest import Rest
@@ -135,9 +136,8 @@ class Store:
             self.xattrs,
             *plain.values(),
         )
-        #: Called before everything is committed, by whoever has something that is not in the
-        #: transaction yet.
-        self.before_commit: Callable[[], None] = lambda: None
+        self.pending = Pending()
+        self._register()
         self._standing = NOBODY
         #: The suffix of the head as it was at the last commit.
         self._stood = b""
@@ -170,6 +170,7 @@ class Store:
         compaction.sync(store.files)  # the names of its files, and then its own
         with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
             compaction.sync(path.parent)
+        store._check_reads()
         return store
 
     @classmethod
@@ -199,6 +200,7 @@ class Store:
         except BaseException:
             store.close(commit=False)
             raise
+        store._check_reads()
         return store
 
     @classmethod
@@ -319,15 +321,15 @@ class Store:
         What one lets go of is room again with the next, which therefore comes at once.
         """
         with self._failing():
-            self.before_commit()
             if self._is_unripe():
                 self._budget.mark()
-            if not self._flush():
+            self.pending.flush()
+            if not self.dirty:
                 return
             self._commit()
             if self.heap.is_waiting or self._is_unripe():
                 self._budget.mark()
-                self._flush()
+                self.pending.flush()
                 self._commit()
         self._stand()
 
@@ -377,17 +379,13 @@ class Store:
             self._stood = self.head.suffix
             self._standing.stand(path, self.head.seen, self._stood)
 
-    @property
-    def is_journalling(self) -> bool:
-        """Whether a sync writes down what changed, and can be told what is to change."""
-        return self._journal.is_open
-
     def sync(self) -> bool:
         """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
-            if not self._flush():
+            (self.pending.log if self._journal.is_open else self.pending.flush)()
+            if not self.dirty:
                 return True
             self.heap.flush()
             if self._journal.append():
@@ -441,16 +439,37 @@ class Store:
         """The number of the last commit: as long as it stays the same nothing was committed."""
         return int(self._env.info()["last_txnid"])
 
-    def _flush(self) -> bool:
-        """Put what waits elsewhere into the transaction; whether there is anything in it."""
-        if self.dirty:
-            self._save_counters()
-            self.rest.flush()
-            self.below.flush()
-            self.heap.flush_freed()
-        return self.dirty
+    def _register(self) -> None:
+        """The buffers of the store itself; `ckptfs.fs` has its own."""
+        register = self.pending.register
+        register(pending.COUNTERS, self._flush_counters, holds=self._holds_counter)
+        register(pending.PACKED_RECORDS, self.rest.flush, holds=self.rest.holds)
+        register(pending.LEDGER, self.below.flush, holds=self.below.holds)
+        register(pending.FREED_SLOTS, self._flush_freed, holds=self.heap.holds)
 
-    def _save_counters(self) -> None:
+    def _check_reads(self) -> None:
+        """In tests: have a read past a buffer raise."""
+        if pending.is_checked():
+            tables = dict(zip(TABLES, self._tables, strict=True))
+            pending.check_reads(self.pending, tables, self.authors, self.changes)
+
+    def _flush_freed(self) -> None:
+        if self.dirty:
+            self.heap.flush_freed()
+
+    def _holds_counter(self, read: pending.Read) -> bool:
+        """Whether the head's count of inodes, or a number that was given out, waits."""
+        head = self.head.epoch
+        if read.table == "epochs" and self.epochs[head].inodes != self.head.inodes:
+            return read.asks_for(fmt.pack_u32(head))
+        return read.table == "meta" and any(
+            read.asks_for(name) and self._counters.is_dirty(name, number)
+            for name, number in self._numbered()
+        )
+
+    def _flush_counters(self) -> None:
+        if not self.dirty:
+            return
         head = self.head
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
@@ -458,15 +477,18 @@ class Store:
         if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
-        for name, number in (
+        for name, number in self._numbered():
+            self._counters.put(name, number)
+
+    def _numbered(self) -> tuple[tuple[bytes, int], ...]:
+        return (
             (counters.NEXT_INO, self.numbers.ino),
             (counters.NEXT_CONTENT, self.numbers.content),
             (counters.NEXT_EPOCH, self.numbers.epoch),
-            (counters.HEAD, head.epoch),
+            (counters.HEAD, self.head.epoch),
             (counters.ANCHOR, self.anchor),
             (counters.NEXT_SLOT, self.numbers.slot),
-        ):
-            self._counters.put(name, number)
+        )
 
     def close(self, *, commit: bool = True) -> None:
         committed = False

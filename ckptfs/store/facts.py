@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ckptfs import errors
 from ckptfs.model import Ino
 from ckptfs.store import format as fmt
 from ckptfs.store.tables import Plain
+
+if TYPE_CHECKING:
+    from ckptfs.store.pending import Read
 
 #: Facts that are numbers, and have a digest: the next checkpoint, the next author, and the last
 #: epoch that was compressed.
@@ -104,6 +108,9 @@ class Below:
         key = fmt.pack_u64(directory) + name
         self._waiting.pop(key, None)
         self._table.delete(key)
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "below" and any(map(read.asks_for, self._waiting))
 
     def flush(self) -> None:
         """Put everything that waits into the transaction."""

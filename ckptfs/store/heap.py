@@ -36,6 +36,7 @@ from ckptfs.store.writing import Writer
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
     from ckptfs.store.numbers import Numbers
+    from ckptfs.store.pending import Read
     from ckptfs.store.tables import Plain
 
 log = logging.getLogger(__name__)
@@ -229,6 +230,9 @@ class Heap:
                     yield slot
                     continue
             yield None
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "freed" and any(read.asks_for(pack_u64(s)) for s in self._punched)
 
     def flush_freed(self) -> None:
         """Before a commit: what is a hole by now need not be remembered."""

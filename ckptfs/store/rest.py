@@ -19,12 +19,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ckptfs.store.chunks import Chunk, ChunkError, Record, pack_chunk, unpack_chunk
 from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE
 from ckptfs.store.tables import Plain
 from ckptfs.store.views import View
+
+if TYPE_CHECKING:
+    from ckptfs.store.pending import Read
 
 #: Decoded chunks that are kept at hand.
 _DECODED_MAX = 16
@@ -191,6 +194,9 @@ class Rest:
         keys, values = self._unwritten.pop(name)
         self._note()
         self._table.put(name, pack_chunk(list(zip(keys, values, strict=True)), quick=True))
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "rest" and read.exact and read.prefix in self._unwritten
 
     def flush(self) -> None:
         """Write what is left of chunks that something was taken out of: before every commit."""

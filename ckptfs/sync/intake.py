@@ -53,7 +53,7 @@ class Intake:
     # -- looking ----------------------------------------------------------------------------------
 
     def find(self, parent: Ino, name: bytes) -> Inode | None:
-        self.fs.bulk.flush()
+        self.fs.new_entries.flush()
         try:
             return self.fs.lookup(self.view, parent, name)
         except OSError as error:
@@ -145,7 +145,7 @@ class Intake:
         data = leaf.read_small()
         if leaf.closed_since():
             raise below.exchanged()
-        inode = self.fs.bulk.place(self.view, parent, name, leaf.seen, data)
+        inode = self.fs.insert(self.view, parent, name, leaf.seen, data)
         self.tally.bytes += len(data)
         if leaf.xattrs:
             self.set_xattrs(inode, leaf.xattrs)
@@ -192,7 +192,7 @@ class Intake:
         for `add`."""
         fs, view = self.fs, self.view
         if fresh:
-            return fs.bulk.place_directory(view, parent, name, seen)
+            return fs.insert_directory(view, parent, name, seen)
         inode = fs.mkdir(view, parent, name, seen.st_mode, seen.st_uid, seen.st_gid)
         if inode.gid != seen.st_gid or inode.mode != seen.st_mode:
             wanted = Attributes(mode=seen.st_mode, uid=seen.st_uid, gid=seen.st_gid)

@@ -56,7 +56,7 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         try:
             _walk(scene)
         finally:
-            fs.bulk.flush()  # also if it failed: others will look for what came in
+            fs.new_entries.flush()  # also if it failed: others will look for what came in
         _note_links(scene)
         moves.end(fs)
         fs.commit()

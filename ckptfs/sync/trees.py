@@ -46,7 +46,7 @@ def import_tree(
             _Import(Intake(fs, tally), down, tally).run(into)
     finally:
         os.close(fd)
-        fs.bulk.flush()  # also if it failed: others will look for what came in
+        fs.new_entries.flush()  # also if it failed: others will look for what came in
     fs.commit()
     return tally.result()
 
