@@ -84,7 +84,7 @@ class CkptfsMount:
         self.root = self._base / f"workspace-{self._round}"
         self.store = self._base / f"store-{self._round}"
         self.root.mkdir(parents=True)
-        # Not brought back into the directory below: that is no part of any row, and slow.
+        # Not brought back into the lower directory: that is no part of any row, and slow.
         options = ("--no-write-back", *self._by.mount_options)
         product.mount(self.root, self.store, *options, by=self._by)
         self.pid = int(product.status(self.root, by=self._by)["pid"])

@@ -79,9 +79,9 @@ def _is_about_now(op: str, args: JsonObject) -> bool:
 class LocalSession:
     """The verbs on a store that this process opened itself."""
 
-    def __init__(self, service: Service, below: Path | None) -> None:
+    def __init__(self, service: Service, lower: Path | None) -> None:
         self._service = service
-        self._below = below
+        self._lower = lower
 
     def call(
         self, op: str, args: JsonObject | None = None, *, on_progress: OnProgress | None = None
@@ -96,9 +96,9 @@ class LocalSession:
     def _call(self, op: str, args: JsonObject | None, on_progress: OnProgress | None) -> JsonObject:
         from ckptfs.control.verbs import CHANGES_FILES, perform
 
-        if self._below is None or not self._needs_directory(self._below, op, args or {}):
+        if self._lower is None or not self._needs_directory(self._lower, op, args or {}):
             return perform(self._service, op, args or {}, on_progress)
-        with _directory(self._below, self._service.fs.store.path) as dir_fd:
+        with _directory(self._lower, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
                 return perform(self._service, op, args or {}, on_progress)
             _tell_conflicts(*self._service.catch_up(dir_fd))
@@ -106,15 +106,15 @@ class LocalSession:
                 return perform(self._service, op, args or {}, on_progress)
             return self._move(dir_fd, op, args or {}, on_progress)
 
-    def _needs_directory(self, below: Path, op: str, args: JsonObject) -> bool:
+    def _needs_directory(self, lower: Path, op: str, args: JsonObject) -> bool:
         """Whether the directory is wanted; what can do without it does where a mount covers it."""
         about_now = _is_about_now(op, args)
         if about_now:
-            return op not in _OF_THE_STORE or not runtime.is_dead(below)
-        if not self._service.owes_below():
+            return op not in _OF_THE_STORE or not runtime.is_dead(lower)
+        if not self._service.owes_write_back():
             return False
-        workspace = Workspace(below, self._service.fs.store.path)
-        return not runtime.is_dead(below) and runtime.foreign_mount(workspace) is None
+        workspace = Workspace(lower, self._service.fs.store.path)
+        return not runtime.is_dead(lower) and runtime.foreign_mount(workspace) is None
 
     def _move(
         self, dir_fd: int, op: str, args: JsonObject, on_progress: OnProgress | None
@@ -124,24 +124,24 @@ class LocalSession:
 
         service = self._service
         head = service.fs.head
-        service.owe_below()
+        service.owe_write_back()
         try:
             result = perform(service, op, args, on_progress)
         except Exception:
             if service.fs.head is head:
-                service.owe_below(False)
+                service.owe_write_back(False)
             else:
                 _tell_conflicts(service.write_back(dir_fd))
             raise
         written = service.write_back(dir_fd)
         _tell_conflicts(written)
         if written.skipped:
-            raise _incomplete(self._below, written.skipped)
+            raise _incomplete(self._lower, written.skipped)
         return result
 
     def is_directory_current(self) -> bool:
         """Whether the directory was brought up to date when the workspace was last let go."""
-        return self._service.below_is_current() and not self._service.owes_below()
+        return self._service.lower_is_current() and not self._service.owes_write_back()
 
     def meet(self, path: Path, *, keep_first: bool, exclude: Sequence[str]) -> None:
         """Take over what the workspace's directory holds, as a mount does."""
@@ -186,14 +186,14 @@ def _directory(path: Path, store: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
     dead mount it is still there, and older than the store, so nobody may take it for now; nor what
     a mount shows that has another history. What a link leads to is not the workspace."""
-    from ckptfs.sync import below
+    from ckptfs.sync import lower
 
     workspace = Workspace(path, store)
     if runtime.is_dead(path):
         raise DaemonGone(path, runtime.why_gone(workspace))
     runtime.require_uncovered(workspace)
     try:
-        dir_fd = below.open_root(path)
+        dir_fd = lower.open_root(path)
     except OSError as error:
         runtime.require_uncovered(workspace)  # it may have come meanwhile
         if isinstance(error, PermissionError):
@@ -243,10 +243,10 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
         # that may be a daemon, and then there is somebody to ask.
         left = deadline - time.monotonic()
         # A store alone stands for its own workspace; then there is no directory.
-        below = None if workspace.path == workspace.store else workspace.path
-        if below and not os.access(workspace.store, os.W_OK) and runtime.is_dead(below):
-            raise DaemonGone(below, "it died")  # seen from a sandbox, which cannot go on without it
-        return open_store(workspace.store, below=below, patience=left)
+        lower = None if workspace.path == workspace.store else workspace.path
+        if lower and not os.access(workspace.store, os.W_OK) and runtime.is_dead(lower):
+            raise DaemonGone(lower, "it died")  # seen from a sandbox, which cannot go on without it
+        return open_store(workspace.store, lower=lower, patience=left)
     if daemon.state != runtime.SERVING:
         raise ControlError(
             f"Workspace {workspace.path} is busy: its daemon ({daemon.pid}) is {daemon.state}. "
@@ -258,9 +258,9 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
 
 @contextmanager
 def open_store(
-    path: Path, *, below: Path | None = None, patience: float = 0.0
+    path: Path, *, lower: Path | None = None, patience: float = 0.0
 ) -> Iterator[Session]:
-    """A session with a store that no daemon has. ``below`` is its workspace's directory.
+    """A session with a store that no daemon has. ``lower`` is its workspace's directory.
 
     ``patience`` is how many seconds to wait for other threads of this process.
     """
@@ -268,7 +268,7 @@ def open_store(
     from ckptfs.service import Service
 
     with _opened(path, patience) as store:
-        yield LocalSession(Service(Filesystem(store)), below)
+        yield LocalSession(Service(Filesystem(store)), lower)
 
 
 @contextmanager
@@ -301,38 +301,38 @@ def _opened(path: Path, patience: float) -> Iterator[Store]:
 
 
 @contextmanager
-def new_store(path: Path, *, below: Path | None = None) -> Iterator[LocalSession]:
-    """A session with a store made for it; if the session fails, the store goes again. ``below`` is
+def new_store(path: Path, *, lower: Path | None = None) -> Iterator[LocalSession]:
+    """A session with a store made for it; if the session fails, the store goes again. ``lower`` is
     its workspace's directory."""
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
-    from ckptfs.store import making
+    from ckptfs.store import new_store
 
     try:
-        with making.new_store(path) as store:
-            yield LocalSession(Service(Filesystem(store)), below)
+        with new_store(path) as store:
+            yield LocalSession(Service(Filesystem(store)), lower)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_left_without_store(below)) from None
+        raise KeyboardInterrupt(_left_without_store(lower)) from None
 
 
-def _left_without_store(below: Path | None) -> str:
+def _left_without_store(lower: Path | None) -> str:
     """What an interrupt leaves of a workspace whose store went again."""
     try:
-        written = below is not None and bool(os.listdir(below))
+        written = lower is not None and bool(os.listdir(lower))
     except OSError:
         written = False
     if not written:
         return "Stopped. Nothing was changed."
-    return f"Stopped. What was written to {below} so far stays there, without a history."
+    return f"Stopped. What was written to {lower} so far stays there, without a history."
 
 
 def has_store(path: Path) -> bool:
     """Whether there is a store to open, and not at most what an interrupt left of making one."""
     if not (path / "data.mdb").exists():
         return False
-    from ckptfs.store import making
+    from ckptfs.store.directory import store_exists
 
-    return making.is_made(path)
+    return store_exists(path)
 
 
 def remove_store(path: Path) -> list[str]:
@@ -340,14 +340,13 @@ def remove_store(path: Path) -> list[str]:
     own, which stays; a directory without a store in it is not touched at all."""
     from contextlib import closing
 
-    from ckptfs.store import making, opening
-    from ckptfs.store.directory import DATA_FILE
+    from ckptfs.store.directory import DATA_FILE, lock_directory, open_directory, remove_store_files
 
-    with closing(opening.existing(path)) as directory:
+    with closing(open_directory(path)) as directory:
         if not directory.has(DATA_FILE):
             raise NotAStore(path)
-        opening.lock(directory)
-        left = making.remove_files(directory.files)
+        lock_directory(directory)
+        left = remove_store_files(directory.files)
     if not left:
         os.rmdir(path)
     return left

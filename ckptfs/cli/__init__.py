@@ -11,7 +11,7 @@ def main() -> int:
     """The `ckptfs` command; returns its exit code, unless the process may just end with it."""
     if sys.argv[1:2] == ["hook"] and tuple(sys.argv[2::2]) in _CALLS and len(sys.argv) % 2 == 0:
         # Called for every step of an agent: nothing else is worth loading.
-        from ckptfs.cli.hook import call
+        from ckptfs.agents.hook import call
 
         call(*sys.argv[3::2])
     _have_streams()

@@ -7,10 +7,10 @@ from argparse import Namespace
 from pathlib import Path
 
 from ckptfs import __version__, config
+from ckptfs.agents.settings import is_our_plugin, plugin_files
 from ckptfs.cli import screen
-from ckptfs.cli.hook_settings import Change, program, read, write
+from ckptfs.cli.hook_settings import SettingsEdit, program, read, write
 from ckptfs.errors import AgentSettingsInvalid, UsageError
-from ckptfs.hook import plugin as made
 
 
 def plugin(args: Namespace) -> int:
@@ -18,8 +18,10 @@ def plugin(args: Namespace) -> int:
         raise UsageError("Cannot write the plugin: name a directory for it.")
     folder = config.resolve(args.subject)
     _require_own(folder)
-    wanted = made.files(program(), __version__)
-    changes = [Change(folder / name, read(folder / name), text) for name, text in wanted.items()]
+    wanted = plugin_files(program(), __version__)
+    changes = [
+        SettingsEdit(folder / name, read(folder / name), text) for name, text in wanted.items()
+    ]
     record = {
         "path": str(folder),
         "files": list(wanted),
@@ -46,7 +48,7 @@ def _require_own(folder: Path) -> None:
         return
     except OSError as error:
         raise AgentSettingsInvalid(folder, (error.strerror or str(error)).lower()) from error
-    if there and not made.is_ours(read(folder / ".claude-plugin" / "plugin.json")):
+    if there and not is_our_plugin(read(folder / ".claude-plugin" / "plugin.json")):
         raise AgentSettingsInvalid(
             folder, "it is not empty, and no plugin of ours", hint="Name an empty directory."
         )

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config
+from ckptfs.agents import settings
+from ckptfs.agents.hook import call
+from ckptfs.agents.table import AGENTS, Agent, files_of, found
 from ckptfs.cli import place, screen
-from ckptfs.cli.hook import call
 from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import AgentSettingsInvalid, NotConfirmed, UsageError, WorkspaceUnknown
-from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 #: Settings above this size are nobody's settings.
 _SIZE_MAX = 16 << 20
 
 
-class Change(NamedTuple):
+class SettingsEdit(NamedTuple):
     """A settings file, as it is and as it shall be."""
 
     path: Path
@@ -99,7 +99,7 @@ def _change(args: Namespace, agents: list[Agent]) -> int:
     return 0
 
 
-def _changes(agent: Agent, project: Path | None, action: str) -> list[Change]:
+def _changes(agent: Agent, project: Path | None, action: str) -> list[SettingsEdit]:
     changes = []
     for named in files_of(agent, project):
         # Through a link, so that the link stays and what it leads to is changed.
@@ -109,20 +109,20 @@ def _changes(agent: Agent, project: Path | None, action: str) -> list[Change]:
             new = settings.installed(agent, path, old, command())
         else:
             new = settings.uninstalled(agent, path, old)
-        changes.append(Change(path, old, new))
+        changes.append(SettingsEdit(path, old, new))
     return changes
 
 
-def _write_all(agent: Agent, changes: list[Change]) -> None:
+def _write_all(agent: Agent, changes: list[SettingsEdit]) -> None:
     """All files of an agent or none: what was written before one that fails goes back."""
-    written: list[Change] = []
+    written: list[SettingsEdit] = []
     try:
         for change in changes:
             write(change, executable=agent.runs_files)
             written.append(change)
     except AgentSettingsInvalid:
         for path, old, new in reversed(written):
-            write(Change(path, new, old), executable=agent.runs_files)
+            write(SettingsEdit(path, new, old), executable=agent.runs_files)
         raise
     if agent.project.endswith("/ckptfs"):  # a folder of our own
         for folder in sorted({change.path.parent for change in changes}, reverse=True):
@@ -130,7 +130,7 @@ def _write_all(agent: Agent, changes: list[Change]) -> None:
                 folder.rmdir()  # only if it is empty
 
 
-def _record(agent: Agent, changes: list[Change], args: Namespace) -> JsonObject:
+def _record(agent: Agent, changes: list[SettingsEdit], args: Namespace) -> JsonObject:
     return {
         "agent": agent.name,
         "path": str(changes[-1].path),
@@ -141,12 +141,12 @@ def _record(agent: Agent, changes: list[Change], args: Namespace) -> JsonObject:
     }
 
 
-def _unchanged(planned: list[tuple[Agent, list[Change]]]) -> str:
+def _unchanged(planned: list[tuple[Agent, list[SettingsEdit]]]) -> str:
     paths = [screen.safe(change.path) for _, changes in planned for change in changes]
     return "\n".join(f"{path} is as it should be." for path in paths)
 
 
-def _done(action: str, agent: Agent, changes: list[Change]) -> str:
+def _done(action: str, agent: Agent, changes: list[SettingsEdit]) -> str:
     """What was done for one agent; the last of its files is the one that it reads."""
     if all(change.new == change.old for change in changes):
         return ""
@@ -205,7 +205,7 @@ def _confirm(action: str) -> None:
         raise NotConfirmed("it was not confirmed", deed, option="--yes")
 
 
-def write(change: Change, *, executable: bool = False) -> None:
+def write(change: SettingsEdit, *, executable: bool = False) -> None:
     """In one step, and with the mode and owner that the file had."""
     path, old, new = change
     if new == old:

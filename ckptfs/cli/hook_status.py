@@ -7,12 +7,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from ckptfs import locating
+from ckptfs.agents import settings
+from ckptfs.agents.table import AGENTS, Agent, files_of, found
 from ckptfs.cli import screen
 from ckptfs.cli.hook_settings import command, project_of, read
 from ckptfs.cli.screen import JsonObject
 from ckptfs.errors import AgentSettingsInvalid, UsageError
-from ckptfs.hook import settings
-from ckptfs.hook.agents import AGENTS, Agent, files_of, found
 
 
 def status(args: Namespace) -> int:

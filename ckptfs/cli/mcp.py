@@ -12,7 +12,7 @@ from ckptfs.errors import ExtraMissing
 def mcp(args: Namespace) -> int:
     workspace = place.workspace(args)
     try:
-        from ckptfs.mcp.server import make_server
+        from ckptfs.agents.mcp_server import make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "ckptfs":
             raise

@@ -160,4 +160,4 @@ def _remarks(plan: rules.Plan) -> Iterator[str]:
         )
     with suppress(OSError):  # whoever stands nowhere has nothing to be told
         if Path(os.getcwd()).is_relative_to(workspace.path):
-            yield "Your shell still stands in the directory below the mount. To enter it: cd ."
+            yield "Your shell still stands in the lower directory. To enter the mount: cd ."

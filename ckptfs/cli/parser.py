@@ -262,12 +262,12 @@ def _add_mount(verbs: _Verbs[VerbParser]) -> None:
         "--no-write-back",
         dest="write_back",
         action="store_false",
-        help="leave the directory below alone when unmounting",
+        help="leave the lower directory (under the mount) alone when unmounting",
     )
 
 
 def _add_umount(verbs: _Verbs[VerbParser]) -> None:
-    umount = _verb(verbs, "umount", "unmount and bring the directory below up to date")
+    umount = _verb(verbs, "umount", "unmount and bring the lower directory up to date")
     umount.add_argument(
         "directory",
         metavar="DIR",
@@ -286,7 +286,7 @@ def _add_umount(verbs: _Verbs[VerbParser]) -> None:
         "--no-write-back",
         dest="write_back",
         action="store_false",
-        help="leave the directory below alone",
+        help="leave the lower directory alone",
     )
 
 

@@ -146,7 +146,7 @@ def _left_over(record: JsonObject, daemon: Daemon | None) -> Iterator[str]:
     if daemon is not None:
         until = "until `ckptfs umount`" if daemon.options.get("write_back", True) else "for good"
         yield (
-            "What the directory below the mount had when it was mounted, it keeps "
+            "What the lower directory had when the mount covered it, it keeps "
             f"{until}, a purged file too."
         )
 

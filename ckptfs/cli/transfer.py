@@ -61,7 +61,7 @@ def _import_target(args: Namespace) -> Workspace:
 def _filling(target: Workspace) -> AbstractContextManager[Session]:
     if has_store(target.store):
         return open_workspace(target)
-    return new_store(target.store, below=None if target.path == target.store else target.path)
+    return new_store(target.store, lower=None if target.path == target.store else target.path)
 
 
 def _say(record: JsonObject, done: str, *, as_json: bool) -> None:

@@ -191,7 +191,7 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: screen.Show | Non
     died = runtime.left_behind(workspace) is not None
     mount = mounts.mount_at(workspace.path)
     dead = mount is not None and mount.is_ours and mounts.is_dead(workspace.path)
-    covered = mounts.open_below(workspace.path) if dead and args.write_back else None
+    covered = mounts.open_lower(workspace.path) if dead and args.write_back else None
     if dead and covered is None:
         if args.write_back and not args.force:
             return _mount_and_end(workspace, args, show)
@@ -287,7 +287,7 @@ def _sentences(path: str, ended: JsonObject, written: JsonObject | None) -> list
     elif ended["daemon"] == "ended before" and written is not None:
         first = f"{path} was unmounted already."
     elif ended["daemon"] == "ended before":
-        return [f"{first} Somebody else had asked for it; the directory below is written back."]
+        return [f"{first} Somebody else had asked for it; the lower directory is written back."]
     if written is None:
-        return [f"{first} The directory below was left as it is."]
+        return [f"{first} The lower directory was left as it is."]
     return [f"{first} Written back: {report.counts(written)}."]

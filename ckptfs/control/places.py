@@ -23,7 +23,7 @@ WATCHERS_MAX = 64
 
 
 @dataclass(eq=False)
-class Place:
+class Slot:
     """One connection. ``idle_since`` is None while it is served or watches."""
 
     uid: int
@@ -33,15 +33,15 @@ class Place:
     watches: bool = field(default=False)
 
 
-class Places:
+class Slots:
     """The connections of one server."""
 
     def __init__(self, users: int) -> None:
         """``users`` is how many may connect at all."""
         self._most = CONNECTIONS_MAX - (KEPT if users > 1 else 0)
-        self._taken: set[Place] = set()
+        self._taken: set[Slot] = set()
 
-    def take(self, place: Place) -> None:
+    def take(self, place: Slot) -> None:
         """Give a place, if need be that of a silent connection. Raises ControlError if all are
         busy."""
         own = [other for other in self._taken if other.uid == place.uid]
@@ -49,7 +49,7 @@ class Places:
             self._make_room(own)
         self._taken.add(place)
 
-    def _make_room(self, own: list[Place]) -> None:
+    def _make_room(self, own: list[Slot]) -> None:
         idle = {other: other.idle_since for other in own if other.idle_since is not None}
         for longest in sorted(idle, key=idle.__getitem__):
             if longest.dismiss():
@@ -60,10 +60,10 @@ class Places:
             hint="Try again in a moment.",
         )
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: Slot) -> None:
         self._taken.discard(place)
 
-    def watch(self, place: Place) -> None:
+    def watch(self, place: Slot) -> None:
         """Note that a connection stays to watch. Raises ControlError if too many do."""
         own = sum(other.watches for other in self._taken if other.uid == place.uid)
         if own >= WATCHERS_MAX:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 #: The states of a daemon, in the order it goes through them.
 SCANNING = "scanning"
 SERVING = "serving"
-#: Still mounted; the directory below is being brought up to date.
+#: Still mounted; the lower directory is being brought up to date.
 UNMOUNTING = "unmounting"
 DETACHED = "waiting for the last open file"
-#: No longer served; if it was unmounted from outside, the directory below is in sight already.
+#: No longer served; if it was unmounted from outside, the lower directory is in sight already.
 WRITING_BACK = "writing back"
 #: It ended by a failure, which its note has.
 FAILED = "failed"

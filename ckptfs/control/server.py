@@ -23,7 +23,7 @@ from typing import NamedTuple
 import trio
 
 from ckptfs import locating, unixsocket
-from ckptfs.control.places import CONNECTIONS_MAX, Place, Places
+from ckptfs.control.places import CONNECTIONS_MAX, Slot, Slots
 from ckptfs.control.protocol import (
     REQUEST_MAX,
     JsonObject,
@@ -294,7 +294,7 @@ async def serve(
     """Answer requests until cancelled. ``handed`` brings connections that came another way."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
-    places = Places(users=len({0, os.geteuid()}))
+    places = Slots(users=len({0, os.geteuid()}))
     async with trio.open_nursery() as nursery:
         admit = partial(_admit, nursery, handler, places)
         if handed is not None:
@@ -313,13 +313,13 @@ async def _take_over(
 
 
 def _admit(
-    nursery: trio.Nursery, handler: Handler, places: Places, raw: socket.socket, peer: Peer
+    nursery: trio.Nursery, handler: Handler, places: Slots, raw: socket.socket, peer: Peer
 ) -> None:
     if not allowed(peer.uid):
         raw.close()
         return
     connection = Connection(raw, peer)
-    place = Place(peer.uid, connection.dismiss, trio.current_time())
+    place = Slot(peer.uid, connection.dismiss, trio.current_time())
     try:
         places.take(place)
     except ControlError as error:
@@ -344,7 +344,7 @@ def allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _converse(connection: Connection, handler: Handler, places: Places, place: Place) -> None:
+async def _converse(connection: Connection, handler: Handler, places: Slots, place: Slot) -> None:
     """Serve one client to its end; whatever goes wrong with it ends here."""
     try:
         while (request := await connection.request()) is not None:

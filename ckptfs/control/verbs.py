@@ -19,8 +19,8 @@ from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, Restored
+    from ckptfs.history.authors import Skipped
     from ckptfs.history.damage import Affected
-    from ckptfs.history.selective import Skipped
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
@@ -116,8 +116,8 @@ def restored_record(restored: Restored) -> JsonObject:
         "checkpoint": restored.target,
         "changed": True,
         "before": restored.before.id,
-        "entries": len(restored.touched.entries),
-        "inodes": len(restored.touched.inodes),
+        "entries": len(restored.changed.entries),
+        "inodes": len(restored.changed.inodes),
     }
 
 
@@ -280,6 +280,19 @@ def _rewind(service: Service, args: JsonObject, on_progress: OnProgress | None) 
     return _restore(service, {**args, "checkpoint": target}, on_progress)
 
 
+def next_head(service: Service, op: str, args: JsonObject) -> Checkpoint | None:
+    """The checkpoint that an operation is about to make the head; None if it makes none."""
+    if op in ("undo", "redo"):
+        return service.head_back(op)
+    if op not in ("restore", "rewind") or args.get("files") is False:
+        return None
+    if args.get("only") or args.get("paths") is not None:
+        return None
+    if op == "rewind":
+        return service.steps_back(int(args["steps"]))
+    return service.find(str(args["checkpoint"]))
+
+
 class _Condition(TypedDict):
     token: str
     if_unchanged: bool
@@ -315,7 +328,10 @@ def _check(service: Service, args: JsonObject, on_progress: OnProgress | None) -
         deep=bool(args.get("deep", True)), progress=watch if on_progress else None
     )
     return {
-        "problems": [problem._asdict() for problem in problems],
+        "problems": [
+            {"invariant": item.invariant, "message": item.message, "block": item.block}
+            for item in problems
+        ],
         "affected": [_affected(item) for item in service.affected(problems)] if problems else [],
         "lost": [] if problems else [_affected(item) for item in service.affected()],
     }

@@ -88,7 +88,7 @@ class Ending:
 
     @property
     def writes_back(self) -> bool:
-        """Whether the directory below is to be brought up to date; only a read-only mount does
+        """Whether the lower directory is to be brought up to date; only a read-only mount does
         without where it may not be written."""
         if self._plan.read_only and not os.access(".", os.W_OK, dir_fd=self._dir_fd):
             return False
@@ -157,7 +157,7 @@ class Ending:
     async def unmount(
         self, *, lazy: bool, write_back: bool, on_progress: OnProgress | None
     ) -> None:
-        """Bring the directory below up to date and take the mount away from it. If either cannot be
+        """Bring the lower directory up to date and take the mount away from it. If either cannot be
         done the mount goes on, and the error says why. Requests wait meanwhile."""
         deadline = trio.current_time() + _BUSY_PATIENCE
         with self._said(runtime.UNMOUNTING):

@@ -19,7 +19,7 @@ def holders(mountpoint: Path, *, but: int = 0, device: int | None = None) -> lis
 
     ``but`` is the one that wants to know: it holds at most what it inherited. With ``device``, that
     of the mount, only those count that an unmount in this namespace would meet: the same names may
-    lead to the directory below, or to a copy of the mount. That asks the mounted file system.
+    lead to the lower directory, or to a copy of the mount. That asks the mounted file system.
     """
     own = namespace_of("self")
     found = [

@@ -1,6 +1,6 @@
 """What the daemon does, from opening the store to leaving a current directory behind.
 
-    open the store → bring in the directory below → clear a dead mount → serve → write back
+    open the store → bring in the lower directory → clear a dead mount → serve → write back
 
 Every step that fails before the mount is usable leaves things as they were: a store made for
 this mount goes again, an older one keeps the state it had, a dead mountpoint stays where it can.
@@ -43,8 +43,9 @@ from ckptfs.errors import (
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
-from ckptfs.store import Store, making
-from ckptfs.sync import SyncResult, below
+from ckptfs.store import Store, new_store
+from ckptfs.store.directory import store_exists
+from ckptfs.sync import SyncResult, lower
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def write_back_alone(
     covered: int | None = None,
     force: bool = False,
 ) -> JsonObject | None:
-    """Finish for a daemon that died: bring the directory below up to date from the store.
+    """Finish for a daemon that died: bring the lower directory up to date from the store.
 
     ``covered`` is a descriptor of the directory where a dead mount still covers it; it may be
     uncovered when this returns, since nothing had to be left out, or ``force`` says all the same.
@@ -79,10 +80,10 @@ def write_back_alone(
     store = Store.open(workspace.store)
     try:
         service = Service(Filesystem(store))
-        if service.below_is_current():
+        if service.lower_is_current():
             return None
         try:
-            dir_fd = below.open_root(workspace.path) if covered is None else covered
+            dir_fd = lower.open_root(workspace.path) if covered is None else covered
         except OSError as error:
             raise WriteBackIncomplete(workspace.path, _words(error)) from error
         result = _write_back(service, workspace.path, dir_fd, on_progress)
@@ -104,7 +105,7 @@ def _live_with(
     try:
         with _published(workspace, note, announcer):
             service = Service(Filesystem(store))
-            dir_fd, in_sight = _directory_below(plan)
+            dir_fd, in_sight = _lower_directory(plan)
             start = _Start(plan, note, announcer)
             if not in_sight:
                 start.bring_in(service, dir_fd)
@@ -127,21 +128,21 @@ def _live_with(
         raise
 
 
-def _directory_below(plan: rules.Plan) -> tuple[int, bool]:
-    """A descriptor that reaches the directory below even while a mount covers it; and whether a
+def _lower_directory(plan: rules.Plan) -> tuple[int, bool]:
+    """A descriptor that reaches the lower directory even while a mount covers it; and whether a
     dead mount had to go for it, so that an older directory is in sight until it is covered again:
     then the mount comes first, and requests wait for what takes time."""
     path = plan.workspace.path
     if not plan.covered_by_dead:
         return _open_directory(path), False
-    below = mounts.open_below(path)
-    if below is None:
+    lower_fd = mounts.open_lower(path)
+    if lower_fd is None:
         log.info("clearing a dead mount")
         mounts.unmount(path, detach=True)
         rules.check_directory(plan)
         return _open_directory(path), True
-    rules.check_directory(plan, f"/proc/self/fd/{below}")
-    return below, False
+    rules.check_directory(plan, f"/proc/self/fd/{lower_fd}")
+    return lower_fd, False
 
 
 def _clear_dead(plan: rules.Plan) -> None:
@@ -183,11 +184,11 @@ class _Start:
         self.note = note
         self._announcer = announcer
         self._brought: JsonObject | None = None
-        #: `locating.directory_id` of the directory below.
+        #: `locating.directory_id` of the lower directory.
         self._place: str | None = None
 
     def bring_in(self, service: Service, dir_fd: int) -> None:
-        """Take over what the directory below holds, if that was not done yet."""
+        """Take over what the lower directory holds, if that was not done yet."""
         if self._brought is None:
             self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
             self._place = locating.directory_id(dir_fd)
@@ -211,8 +212,8 @@ def _serve(
         stderr.release()
         start.announce(service)
 
-    # From here on the store may know more than the directory below.
-    service.mark_below(current=False)
+    # From here on the store may know more than the lower directory.
+    service.mark_lower(current=False)
     listener = server.listen(workspace.socket)
     stderr = Stderr()
     try:
@@ -234,7 +235,7 @@ def _serve(
 def _leave(
     service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell, ending: Ending
 ) -> JsonObject:
-    """Bring the directory below up to date, then take a mount away that still covers it."""
+    """Bring the lower directory up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -263,8 +264,8 @@ def _last_write_back(
     if before is None:
         return _write_back(service, path, dir_fd, on_progress)
     if not before.late and before.commits == service.fs.store.commits:
-        service.owe_below(False)
-        service.mark_below(current=True)
+        service.owe_write_back(False)
+        service.mark_lower(current=True)
         return before.result
     return added_up(before.result, _write_back(service, path, dir_fd, on_progress))
 
@@ -283,7 +284,7 @@ def _write_back(
 def _require_clean(service: Service, path: Path, result: SyncResult) -> None:
     """A directory that is not what the workspace was stays covered."""
     if result.skipped:
-        service.mark_below(current=False)
+        service.mark_lower(current=False)
         raise incomplete(path, result)
 
 
@@ -295,8 +296,8 @@ def _save_from_gone(
     ending: Ending,
     gone: StoreGone,
 ) -> None:
-    """The store was taken away under the daemon, which still has its files open: the directory
-    below is the only place where what programs wrote can stay."""
+    """The store was taken away under the daemon, which still has its files open: the lower
+    directory is the only place where what programs wrote can stay."""
     log.error("%s", gone)
     if ending.writes_back:
         service.fs.store.abandon()
@@ -308,8 +309,8 @@ def _save_from_gone(
 def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
-    if not making.is_made(path):
-        with making.new_store(path, keep=lambda: announcer.is_ready) as store:
+    if not store_exists(path):
+        with new_store(path, keep=lambda: announcer.is_ready) as store:
             yield store
         return
     # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
@@ -375,7 +376,7 @@ def _terminable() -> Iterator[None]:
 
 def _open_directory(path: Path) -> int:
     try:
-        return below.open_root(path)
+        return lower.open_root(path)
     except OSError as error:
         raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
 

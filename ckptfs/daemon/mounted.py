@@ -37,7 +37,7 @@ from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadO
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
-from ckptfs.history import tags
+from ckptfs.history import references
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
@@ -65,7 +65,7 @@ class Farewell:
     def __init__(self) -> None:
         self._outlets: list[Outlet] = []
         self._listening = False
-        #: Whether the directory below shall be brought up to date; a client may decide against.
+        #: Whether the lower directory shall be brought up to date; a client may decide against.
         self.write_back = True
         #: Whether it shall come into sight even if something had to be left out.
         self.force = False
@@ -105,7 +105,7 @@ class Door:
         self._hub = hub
 
     async def save(self, name: str) -> int:
-        tags.require_plain(name)
+        references.require_plain_tag(name)
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
         saved = self._service.save(name, tag=name)
         self._hub.happened("save", verbs.checkpoint_record(saved))
@@ -315,20 +315,21 @@ class Mounted:
     async def _carry_out(
         self, request: Request, connection: Connection, on_progress: OnProgress | None
     ) -> JsonObject:
+        with interrupts.watching(connection.has_gone), interrupts.stoppable():
+            files = self._cached_files(request)
+        if files:
+            await fuse.tell_kernel(files, (), files)
+            await _forgotten(self._service.fs, set(files.values()))
+        with interrupts.watching(connection.has_gone):
+            return verbs.perform(self._service, request.op, request.args, on_progress)
+
+    def _cached_files(self, request: Request) -> dict[tuple[Ino, bytes], Ino]:
+        """What the kernel has to drop before the verb runs: what it still knows then is open."""
         fs = self._service.fs
-        try:
-            with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, on_progress)
-        except history.InUse as known:
-            await fuse.tell_kernel(known.files, (), known.files)
-            await _forgotten(fs, set(known.files.values()))
-        # What is still known now is open, and the next thing that happens is the restore.
-        could_ask, fs.can_ask = fs.can_ask, False
-        try:
-            with interrupts.watching(connection.has_gone):
-                return verbs.perform(self._service, request.op, request.args, on_progress)
-        finally:
-            fs.can_ask = could_ask
+        if not fs.can_ask:
+            return {}
+        target = verbs.next_head(self._service, request.op, request.args)
+        return {} if target is None else history.cached_files(fs, target)
 
     def _ids(self) -> set[int]:
         return {item.id for item in self._service.checkpoints()}
@@ -350,15 +351,15 @@ class Mounted:
         ``before`` is the head as it was, ``nameless`` what was open in it without a name.
         ``everywhere`` is in the checkpoints too, which never change but by a purge.
         """
-        changed, self._service.unannounced = self._service.unannounced, []
+        pending, self._service.unannounced = self._service.unannounced, []
         numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
-        for touched in changed:
-            heard = known(self._service.fs, before, nameless, touched)
+        for changed in pending:
+            heard = known(self._service.fs, before, nameless, changed)
             gone = vanished(self._service.fs, before, heard)
             await fuse.tell_kernel(heard.entries, heard.inodes, gone)
-            self._waker.changed(heard)
+            self._waker.add(heard)
             for number in numbers:
-                await fuse.tell_kernel(*in_checkpoint(number, touched.entries, touched.inodes))
+                await fuse.tell_kernel(*in_checkpoint(number, changed.entries, changed.inodes))
 
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""
@@ -391,7 +392,7 @@ class Mounted:
     async def _umount(
         self, args: JsonObject, connection: Connection, *, listening: bool
     ) -> JsonObject | None:
-        """Unmount; the answer comes once the directory below is current, from `life`."""
+        """Unmount; the answer comes once the lower directory is current, from `life`."""
         # Adopted first: a mount that ends takes this task with it.
         outlet = connection.adopt()
         self._farewell.add(outlet, listening=listening)

@@ -154,7 +154,7 @@ def is_busy(path: Path) -> bool:
     return False
 
 
-def open_below(path: Path) -> int | None:
+def open_lower(path: Path) -> int | None:
     """A descriptor of the directory that a mount covers, without taking the mount away. None where
     that cannot be had: only root can, and only of one mount on an ordinary directory."""
     import ctypes

@@ -154,7 +154,7 @@ class OverlappingTrees(SyncError):
 
 
 class Conflict(SyncError):
-    """Both the store and the directory below changed, and keeping both was not possible."""
+    """Both the store and the lower directory changed, and keeping both was not possible."""
 
     kind = "conflict"
     exit_code = 53

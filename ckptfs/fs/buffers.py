@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptfs.model import BLOCK_SIZE, Ino
-from ckptfs.store import mapping
+from ckptfs.store import blockmap
 from ckptfs.store.blocks import Edit
 from ckptfs.store.format import block_entity, inode_entity, pack_inode, unpack_u64
 
@@ -167,9 +167,9 @@ class PartialBlocks:
     def flush_block(self, block: PartialBlock) -> None:
         if block.is_dirty:  # it may have been opened for a write that was refused
             data = block.data
-            record = mapping.record_of(self._store, data, block.edit, block.number)
+            record = blockmap.record_of(self._store, data, block.edit, block.number)
             # The inode counts the growth already (`ckptfs.fs.content.write`).
-            mapping.put(self._store, block.view, block.inode, block.number, record, len(data))
+            blockmap.put(self._store, block.view, block.inode, block.number, record, len(data))
         self.drop(block)
 
     def log(self) -> None:

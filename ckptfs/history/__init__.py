@@ -14,11 +14,13 @@ from ckptfs.history.checkpoints import (
     seal,
     without_moments,
 )
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.paths import select
 from ckptfs.history.restore import (
-    InUse,
     LogEntry,
     Plan,
     Restored,
+    cached_files,
     leave_limbo,
     plan,
     redoable,
@@ -29,17 +31,15 @@ from ckptfs.history.restore import (
     would_change,
 )
 from ckptfs.history.restore import log as restore_log
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
 
 __all__ = [
     "Cause",
+    "Changed",
     "Checkpoint",
-    "InUse",
     "LogEntry",
     "Plan",
     "Restored",
-    "Touched",
+    "cached_files",
     "checkpoints",
     "count_moments",
     "describe",

@@ -3,7 +3,7 @@
 For a secret that must not have been kept. This is the one thing that changes checkpoints. What
 stood under a path in any view goes, wherever else it stands and under whatever other names; after
 that `compact` leaves nothing of it in the store's file. Other files that hold the same bytes are
-not touched; they are found and named. What stands in the directory below a mount is not looked at.
+not touched; they are found and named. What stands in the lower directory is not looked at.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history import removal, tally
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
-from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.history import removal
+from ckptfs.history.diff import compare
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.paths import select
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
     GONE,
@@ -29,8 +30,6 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
-
-Place = tuple[Ino, bytes]
 
 
 class Doomed(NamedTuple):
@@ -46,7 +45,7 @@ class Purged(NamedTuple):
 
     doomed: Doomed
     elsewhere: list[bytes]
-    touched: Touched
+    changed: Changed
 
 
 def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
@@ -85,7 +84,7 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
     if store.excluded is not None:
         views[store.excluded.epoch] = store.excluded
-    touched = Touched(set(doomed.inodes), set())
+    changed = Changed(set(doomed.inodes), set())
     _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
     packs: set[bytes] = set()
@@ -101,12 +100,12 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
                 table.forget(views[epoch_of(suffix)], entity)
         for place in places:
             _drop_entry(store, views, place, ino)
-        touched.entries.update(places)
+        changed.entries.update(places)
         _let_go(fs, ino)
     # What is kept as a difference from a purged block, or together with one, must not keep it.
     store.blocks.detach(pieces | packs)
-    tally.forget(store)
-    return Purged(doomed, _elsewhere(store, views, pieces), touched)
+    compare.forget_counts(store)
+    return Purged(doomed, _elsewhere(store, views, pieces), changed)
 
 
 # -- finding ---------------------------------------------------------------------------------------

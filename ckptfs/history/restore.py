@@ -20,15 +20,15 @@ import xxhash
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
-from ckptfs.history.diff import Change, compare
-from ckptfs.history.equalise import Equaliser
+from ckptfs.history.diff.changed import Changed, changed_between, inode_in, names_differ
+from ckptfs.history.diff.tree import Change, compare_views
 from ckptfs.history.excluded import (
     hidden_by_excluded,
     keep_excluded,
     needed_by_excluded,
     seen_under,
 )
-from ckptfs.history.touched import Touched, inode_in, names_differ, touched
+from ckptfs.history.path_restore import PathRestorer
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import has_links, pack_u64, unpack_inode
@@ -53,7 +53,7 @@ class Restored:
 
     before: Checkpoint
     target: int
-    touched: Touched
+    changed: Changed
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,6 @@ class LogEntry:
     after: int | None = None
 
 
-class InUse(Exception):
-    """Files that differ and that the kernel knows, by their names. It may drop those first: what it
-    then still knows somebody has open."""
-
-    def __init__(self, files: dict[tuple[Ino, bytes], Ino]) -> None:
-        super().__init__(f"{len(files)} names")
-        self.files = files
-
-
 def restore(
     fs: Filesystem,
     target: Checkpoint,
@@ -92,23 +83,18 @@ def restore(
     kind: str = "restore",
     takes_back: LogEntry | None = None,
     cause: Cause | None = None,
-    ask: bool = True,
 ) -> Restored:
-    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel.
-    An undo or redo says which entry of the log it takes back.
-
-    Raises `InUse`, with nothing changed, if the kernel can be asked to forget something first,
-    unless ``ask`` says not to.
+    """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel,
+    which has dropped what `cached_files` names. An undo or redo says which entry of the log it
+    takes back.
     """
     fs.flush()
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
-    differing = touched(store, old, goal)
+    differing = changed_between(store, old, goal)
     seen = seen_under(fs, differing.entries)
-    if ask and fs.can_ask:
-        _ask(fs, old, differing.inodes)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
@@ -133,37 +119,37 @@ def restore_paths(
     *,
     kind: str = "restore",
     takes_back: LogEntry | None = None,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Restored:
     """Make these paths what they were at the checkpoint; everything else stays as it is.
 
-    ``touched_here`` takes what the kernel has to hear of, also if it fails: then the head goes back
+    ``changed`` takes what the kernel has to hear of, also if it fails: then the head goes back
     to the state before.
     """
     cause = cause or Cause()
     plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = Equaliser(fs, fs.store.view(target.epoch), touched=touched_here)
-    with or_as_it_was(fs, before, touched_here, cause):
+    equaliser = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
+    with or_as_it_was(fs, before, changed, cause):
         for path in paths:
             equaliser.path(path)
-    note(fs, kind, target, before, touched_here, cause, takes_back=takes_back, paths=paths)
-    return Restored(before, target.id, touched_here)
+    note(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
+    return Restored(before, target.id, changed)
 
 
 @contextmanager
 def or_as_it_was(
-    fs: Filesystem, before: Checkpoint, touched_here: Touched, cause: Cause
+    fs: Filesystem, before: Checkpoint, changed: Changed, cause: Cause
 ) -> Iterator[None]:
     """If what is done meanwhile fails, the head goes back to what it was before."""
     try:
         yield
     except OSError:
-        back = restore(fs, before, cause=cause, ask=False)
-        touched_here.entries.update(back.touched.entries)
-        touched_here.inodes.update(back.touched.inodes)
+        back = restore(fs, before, cause=cause)
+        changed.entries.update(back.changed.entries)
+        changed.inodes.update(back.changed.inodes)
         raise
 
 
@@ -172,7 +158,7 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
     fs.flush()
     goal = fs.store.view(target.epoch)
     if paths:
-        equaliser = Equaliser(fs, goal, apply=False)
+        equaliser = PathRestorer(fs, goal, apply=False)
         for path in paths:
             equaliser.path(path)
         lists = (equaliser.added, equaliser.modified, equaliser.deleted)
@@ -201,7 +187,7 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
     return [
         change
-        for change in compare(fs, fs.head, goal)
+        for change in compare_views(fs, fs.head, goal)
         if not (hidden(change.path) or (change.new is None and change.path in needed))
     ]
 
@@ -246,7 +232,7 @@ def note(
     kind: str,
     target: Checkpoint,
     before: Checkpoint,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause,
     *,
     takes_back: LogEntry | None = None,
@@ -261,7 +247,7 @@ def note(
         time_ns=fs.clock(),
         target=target.id,
         before=before.id,
-        entries=len(touched_here.entries),
+        entries=len(changed.entries),
         paths=tuple(map(os.fsdecode, paths)),
         command=cause.command,
         pid=cause.pid,
@@ -281,11 +267,17 @@ def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
     return [inode for inode in found if inode is not None and inode.is_file]
 
 
-def _ask(fs: Filesystem, old: View, differing: set[Ino]) -> None:
-    named = [inode for inode in _used(fs, old, differing) if inode.nlink]
-    files = {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
-    if files:
-        raise InUse(files)
+def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], Ino]:
+    """The files that a `restore` would change and that the kernel caches, by their names. The
+    caller has it drop them first: a file that it still knows after that is open, and stays what it
+    is for the program that has it open. Empty where the cache is not counted."""
+    if not fs.can_ask:
+        return {}
+    fs.flush()
+    old = fs.store.head.bare
+    differing = changed_between(fs.store, old, fs.store.view(target.epoch))
+    named = [inode for inode in _used(fs, old, differing.inodes) if inode.nlink]
+    return {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
 
 
 def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:

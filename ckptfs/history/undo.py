@@ -14,7 +14,10 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.history import tasks
 from ckptfs.history.checkpoints import Cause, Checkpoint, find, numbered, seal
-from ckptfs.history.diff import Change
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.diff.tree import Change
+from ckptfs.history.path_restore import Claim, Undoing, put_back
+from ckptfs.history.paths import lies_below
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -29,8 +32,6 @@ from ckptfs.history.restore import (
     token_of,
     visible_changes,
 )
-from ckptfs.history.revert import Claim, Undoing, lies_below, put_back
-from ckptfs.history.touched import Touched
 
 
 class _Scope(NamedTuple):
@@ -117,6 +118,14 @@ def token_back(fs: Filesystem, entry: LogEntry) -> str:
     return token_of(fs, find(fs.store, entry.before), _scope(entry).paths)
 
 
+def head_after(fs: Filesystem, entry: LogEntry) -> Checkpoint | None:
+    """The checkpoint that becomes the head when a restore is taken back; None if only the paths
+    that it was of change, since others changed meanwhile."""
+    if entry.paths and has_moved_on(fs, entry):
+        return None
+    return find(fs.store, entry.before)
+
+
 # -- doing it --------------------------------------------------------------------------------------
 
 
@@ -125,16 +134,14 @@ def take_back(
     entry: LogEntry,
     kind: str,
     *,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Restored:
     """Undo or redo, as ``kind`` says. The caller commits and tells the kernel of what the result
-    says, and of ``touched_here`` also if it fails: then everything is as it was.
-
-    Raises `InUse` as `restore` does, with nothing changed.
+    says, and of ``changed`` also if it fails: then everything is as it was.
     """
     target, scope = find(fs.store, entry.before), _scope(entry)
-    if not entry.paths or not has_moved_on(fs, entry):
+    if head_after(fs, entry) is not None:
         restored = restore(fs, target, kind=kind, takes_back=entry, cause=cause)
     elif entry.whole is None:
         restored = restore_paths(
@@ -143,11 +150,11 @@ def take_back(
             scope.paths,
             kind=kind,
             takes_back=entry,
-            touched_here=touched_here,
+            changed=changed,
             cause=cause,
         )
     else:
-        restored = _put_back(fs, entry, target, kind, touched_here, cause or Cause())
+        restored = _put_back(fs, entry, target, kind, changed, cause or Cause())
     _tell_task(fs, entry, kind, restored.before)
     return restored
 
@@ -157,17 +164,17 @@ def _put_back(
     entry: LogEntry,
     target: Checkpoint,
     kind: str,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause,
 ) -> Restored:
     """The same for a restore that took some paths alone, without what is below them."""
     scope = _scope(entry)
     goals = {Claim(path, path in scope.tops): target for path in scope.paths}
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause):
-        put_back(fs, Undoing(kind, goals), touched_here)
-    note(fs, kind, target, before, touched_here, cause, takes_back=entry)
-    return Restored(before, target.id, touched_here)
+    with or_as_it_was(fs, before, changed, cause):
+        put_back(fs, Undoing(kind, goals), changed)
+    note(fs, kind, target, before, changed, cause, takes_back=entry)
+    return Restored(before, target.id, changed)
 
 
 def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -> None:
@@ -175,7 +182,7 @@ def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -
     entries = log(fs.store)
     while entry.undoes is not None:
         entry = entries[entry.undoes]
-    for event in tasks.log(fs.store):
+    for event in tasks.events(fs.store):
         if event.event == tasks.REVERT and event.checkpoint == entry.before:
             deed = tasks.REVERT_UNDONE if kind == "undo" else tasks.REVERT_REDONE
-            tasks.note(fs, deed, event.name, before, before)
+            tasks.log_event(fs, deed, event.name, before, before)

@@ -9,7 +9,7 @@ modules beside this one, by what they are about; here is the state that they sha
 from __future__ import annotations
 
 from ckptfs.fs import Filesystem
-from ckptfs.history import Touched
+from ckptfs.history import Changed
 from ckptfs.service import keeping, looking, restoring, room, saving, trees, undoing
 
 
@@ -19,7 +19,7 @@ class Service:
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
         #: What changed without the kernel asking for it; whoever serves the mount tells it.
-        self.unannounced: list[Touched] = []
+        self.unannounced: list[Changed] = []
 
     save = saving.save
     documents = saving.documents
@@ -48,6 +48,7 @@ class Service:
     undo = undoing.undo
     redo = undoing.redo
     plan_back = undoing.plan_back
+    head_back = undoing.head_back
     restores = undoing.restores
 
     delete = keeping.delete
@@ -81,11 +82,11 @@ class Service:
     export = trees.export
     take_in = trees.take_in
     catch_up = trees.catch_up
-    owes_below = trees.owes_below
-    owe_below = trees.owe_below
+    owes_write_back = trees.owes_write_back
+    owe_write_back = trees.owe_write_back
     settle_in = trees.settle_in
     bring_in = trees.bring_in
     write_back = trees.write_back
     write_back_mounted = trees.write_back_mounted
-    mark_below = trees.mark_below
-    below_is_current = trees.below_is_current
+    mark_lower = trees.mark_lower
+    lower_is_current = trees.lower_is_current

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ckptfs.service.service import Service
 
 #: Which directory the ledger is about: its inode number and path.
-_BELOW = b"below"
-#: Whether the directory below was brought up to date when the workspace was last let go.
-_CURRENT_BELOW = b"current_below"
+_LOWER = b"below"
+#: Whether the lower directory was brought up to date when the workspace was last let go.
+_LOWER_CURRENT = b"current_below"
 #: Set while the workspace of a directory that is not mounted was changed and its directory was not
 #: yet: whoever opens the store next has to write back.
-_OWED_BELOW = b"owed_below"
+_OWED_WRITE_BACK = b"owed_below"
 
 
 def is_empty(service: Service) -> bool:
@@ -58,7 +58,7 @@ def export(
 
 
 def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
-    """Bring in what changed in the directory below, without a checkpoint of its own."""
+    """Bring in what changed in the lower directory, without a checkpoint of its own."""
     service.exclude()
     result = sync.scan(service.fs, dir_fd, progress=progress)
     service.fs.commit()
@@ -69,22 +69,22 @@ def catch_up(service: Service, dir_fd: int) -> list[SyncResult]:
     """Take in what changed in a directory that is not mounted, and finish what a process that
     was killed still owed to it. Returns what came of each pass."""
     passes = [service.take_in(dir_fd)]
-    if service.owes_below():
+    if service.owes_write_back():
         passes.append(service.write_back(dir_fd))
     return passes
 
 
-def owes_below(service: Service) -> bool:
+def owes_write_back(service: Service) -> bool:
     """Whether a process was killed between changing the workspace and its directory."""
-    return service.fs.store.facts.get(_OWED_BELOW) is not None
+    return service.fs.store.facts.get(_OWED_WRITE_BACK) is not None
 
 
-def owe_below(service: Service, owed: bool = True) -> None:
+def owe_write_back(service: Service, owed: bool = True) -> None:
     """The directory is about to fall behind the workspace. Counts with the next commit."""
     if owed:
-        service.fs.store.facts.put(_OWED_BELOW, b"1")
+        service.fs.store.facts.put(_OWED_WRITE_BACK, b"1")
     else:
-        service.fs.store.facts.delete(_OWED_BELOW)
+        service.fs.store.facts.delete(_OWED_WRITE_BACK)
 
 
 def settle_in(
@@ -101,7 +101,7 @@ def settle_in(
 def bring_in(
     service: Service, dir_fd: int, path: Path, progress: Watcher | None = None
 ) -> SyncResult:
-    """Take over what the directory below holds; what changed there becomes a checkpoint.
+    """Take over what the lower directory holds; what changed there becomes a checkpoint.
 
     The state that the store had before is sealed first, so that a change made from outside
     never stands in the same checkpoint as one made inside.
@@ -109,7 +109,7 @@ def bring_in(
     _meet(service, dir_fd, path)
     first = not service.checkpoints()
     if not first and service.has_unsaved():
-        left = "unmounted" if service.below_is_current() else "left"
+        left = "unmounted" if service.lower_is_current() else "left"
         service.save(f"as it was {left}", "mount")
     result = service.take_in(dir_fd, progress)
     if first:
@@ -120,19 +120,19 @@ def bring_in(
 
 
 def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
-    """Bring the directory below up to date with the workspace."""
+    """Bring the lower directory up to date with the workspace."""
     service.fs.commit()
     result = sync.write_back(service.fs, dir_fd, progress=progress)
     if not result.skipped:
-        service.owe_below(False)
-    service.mark_below(current=True)
+        service.owe_write_back(False)
+    service.mark_lower(current=True)
     return result
 
 
 def write_back_mounted(
     service: Service, dir_fd: int, progress: Watcher | None = None
 ) -> tuple[SyncResult, bool]:
-    """Bring the directory below up to date while the workspace covers it. The second value says
+    """Bring the lower directory up to date while the workspace covers it. The second value says
     whether something changed below meanwhile, which a `write_back` has to decide on.
 
     It does not count as current yet: what is mounted may change on."""
@@ -140,14 +140,14 @@ def write_back_mounted(
     return sync.push(service.fs, dir_fd, progress=progress)
 
 
-def mark_below(service: Service, *, current: bool) -> None:
-    """Note durably whether the directory below is as current as the store."""
-    service.fs.store.facts.put(_CURRENT_BELOW, b"1" if current else b"0")
+def mark_lower(service: Service, *, current: bool) -> None:
+    """Note durably whether the lower directory is as current as the store."""
+    service.fs.store.facts.put(_LOWER_CURRENT, b"1" if current else b"0")
     service.fs.commit()
 
 
-def below_is_current(service: Service) -> bool:
-    return service.fs.store.facts.get(_CURRENT_BELOW) != b"0"
+def lower_is_current(service: Service) -> bool:
+    return service.fs.store.facts.get(_LOWER_CURRENT) != b"0"
 
 
 def _meet(service: Service, dir_fd: int, path: Path) -> None:
@@ -158,8 +158,8 @@ def _meet(service: Service, dir_fd: int, path: Path) -> None:
     """
     store = service.fs.store
     inode, name = b"%d" % os.fstat(dir_fd).st_ino, os.fsencode(path)
-    known = (store.facts.get(_BELOW) or b"").split(b" ", 1)
+    known = (store.facts.get(_LOWER) or b"").split(b" ", 1)
     if len(known) == 2 and known[0] != inode and known[1] != name:
         Ledger(store).forget_tree(*ROOT_PLACE)
     if known != [inode, name]:
-        store.facts.put(_BELOW, inode + b" " + name)
+        store.facts.put(_LOWER, inode + b" " + name)

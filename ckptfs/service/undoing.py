@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ckptfs import history, interrupts
 from ckptfs.errors import CheckpointUnknown, NotConfirmed, NothingToUndo, TreeMoved, UsageError
-from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched
-from ckptfs.history.undo import has_moved_on, take_back, token_back
+from ckptfs.history import Cause, Changed, Checkpoint, LogEntry, Plan, Restored
+from ckptfs.history.undo import has_moved_on, head_after, take_back, token_back
 from ckptfs.history.undo import plan_back as plan_of
 from ckptfs.service.refusals import nothing_in_the_way
 
@@ -54,6 +54,12 @@ def plan_back(service: Service, kind: str) -> Plan:
         return plan_of(service.fs, _to_take_back(service, kind))
 
 
+def head_back(service: Service, kind: str) -> Checkpoint | None:
+    """The checkpoint that `undo` or `redo` makes the head; None if it changes some paths only."""
+    service.fs.flush()
+    return head_after(service.fs, _to_take_back(service, kind))
+
+
 def restores(service: Service) -> list[LogEntry]:
     """Every restore, oldest first."""
     return history.restore_log(service.fs.store)
@@ -70,7 +76,7 @@ def _to_take_back(service: Service, kind: str) -> LogEntry:
 def _take_back(
     service: Service, kind: str, cause: Cause | None, *, token: str, if_unchanged: bool
 ) -> Restored:
-    entry, touched = _to_take_back(service, kind), Touched(set(), set())
+    entry, changed = _to_take_back(service, kind), Changed(set(), set())
     service.fs.flush()
     with interrupts.stoppable():
         if token and token_back(service.fs, entry) != token:
@@ -78,11 +84,11 @@ def _take_back(
         if if_unchanged and has_moved_on(service.fs, entry):
             done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
             raise NotConfirmed(f"the workspace changed since that {since}", done)
-    service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
+    service.unannounced.append(changed)  # first: also if it fails, the kernel has to hear of it
     with nothing_in_the_way():
-        restored = take_back(service.fs, entry, kind, touched_here=touched, cause=cause)
+        restored = take_back(service.fs, entry, kind, changed=changed, cause=cause)
     service.fs.sync()
-    service.unannounced.append(restored.touched)
+    service.unannounced.append(restored.changed)
     return restored
 
 

@@ -22,8 +22,8 @@ from ckptfs.store.tables import Versioned
 
 if TYPE_CHECKING:
     from ckptfs.model import Epoch
+    from ckptfs.store.epochs import View
     from ckptfs.store.tables import ByEpoch, Changes, Plain
-    from ckptfs.store.views import View
 
 PARTIAL_BLOCKS = "partial blocks"
 NEW_ENTRIES = "new entries"
@@ -101,7 +101,7 @@ class Pending:
         flush: Callable[[], None],
         *,
         log: Callable[[], None] | None = None,
-        holds: Callable[[Read], bool],
+        holds: Callable[[Read], bool] = _EMPTY.holds,
     ) -> None:
         """Own a buffer from here on, in place of an earlier one of that name."""
         if name not in self._buffers:

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import interrupts
-from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
-from ckptfs.store.standing import NOBODY, Standing, untouched
+from ckptfs.store.journal_format import Part
+from ckptfs.store.snapshot import NO_READER, SnapshotReader, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from ckptfs.model import Epoch
-    from ckptfs.store.plain_lmdb import Cursor, Database, Records
-    from ckptfs.store.rest import Rest
-    from ckptfs.store.views import View
+    from ckptfs.store.epochs import View
+    from ckptfs.store.packed import Rest
+    from ckptfs.store.transaction import Cursor, Database, Records
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
 _BATCH = 256
@@ -36,17 +36,17 @@ class Plain:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._txn: Records
-        self.guard(0, NOBODY)
+        self.guard(0, NO_READER)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def guard(self, place: int, standing: Standing) -> None:
+    def guard(self, place: int, reader: SnapshotReader) -> None:
         """Ask somebody whether pages are whole, before LMDB is led to them."""
         self._place = place
-        self._require, self._require_some = standing.require, standing.require_some
-        self._require_before, self._require_all = standing.require_before, standing.require_all
+        self._require, self._require_some = reader.require, reader.require_some
+        self._require_before, self._require_all = reader.require_before, reader.require_all
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""
@@ -286,17 +286,17 @@ class Versioned:
         self.touch: Callable[[bytes], object] = untouched
         self._txn: Records
         self._cursor: Cursor
-        self.guard(0, NOBODY)
+        self.guard(0, NO_READER)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def guard(self, place: int, standing: Standing) -> None:
+    def guard(self, place: int, reader: SnapshotReader) -> None:
         """Ask somebody whether pages are whole, before LMDB is led to them."""
         self._place = place
-        self._require, self._require_some = standing.require, standing.require_some
-        self._require_before, self._require_all = standing.require_before, standing.require_all
+        self._require, self._require_some = reader.require, reader.require_some
+        self._require_before, self._require_all = reader.require_before, reader.require_all
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""

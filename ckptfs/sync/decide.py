@@ -48,5 +48,5 @@ _TABLE = {
 }
 
 
-def decide(below: Side, store: Side) -> Action:
-    return _TABLE[below, store]
+def decide(lower: Side, store: Side) -> Action:
+    return _TABLE[lower, store]

@@ -1,6 +1,6 @@
 """The way down a tree below: which directories are open, and that each is the one it should be.
 
-Names, links and attributes are `below`'s business; the store is not known here.
+Names, links and attributes are `lower`'s business; the store is not known here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from ckptfs.sync import below
+from ckptfs.sync import lower
 
 
 class Descent:
@@ -23,7 +23,7 @@ class Descent:
 
     def __init__(self, root_fd: int, *, limit: int = 100) -> None:
         self._limit = limit
-        self._fds: list[int | None] = [os.open(b".", below.DIRECTORY, dir_fd=root_fd)]
+        self._fds: list[int | None] = [os.open(b".", lower.DIRECTORY, dir_fd=root_fd)]
         root = os.fstat(self.fd)
         self.device = root.st_dev
         self._identities = [(root.st_dev, root.st_ino)]
@@ -47,8 +47,8 @@ class Descent:
         return b"/".join((*self.names, *names))
 
     def enter(self, name: bytes) -> os.stat_result:
-        fd = below.open_directory(self.fd, name)
-        seen = below.look_into(fd)
+        fd = lower.open_directory(self.fd, name)
+        seen = lower.look_into(fd)
         if seen.st_dev != self.device:
             os.close(fd)
             raise OSError(errno.EXDEV, "another file system is mounted here")
@@ -64,13 +64,13 @@ class Descent:
         owner = os.fstat(self.fd).st_uid
         seen = self.enter(name)
         try:
-            is_ours = seen.st_uid in (os.geteuid(), owner) and not below.names_in(self.fd)
+            is_ours = seen.st_uid in (os.geteuid(), owner) and not lower.names_in(self.fd)
         except OSError:
             self.leave()
             raise
         if not is_ours:
             self.leave()
-            raise below.exchanged()
+            raise lower.exchanged()
         return seen
 
     def enter_known(
@@ -80,7 +80,7 @@ class Descent:
         seen = self.enter(name)
         if not is_known(seen):
             self.leave()
-            raise below.exchanged()
+            raise lower.exchanged()
         return seen
 
     def leave_to(self, depth: int) -> None:
@@ -108,7 +108,7 @@ class Descent:
             os.close(left)
 
     def _reopen(self, inner: int, identity: tuple[int, int]) -> int:
-        fd = os.open(b"..", below.DIRECTORY, dir_fd=inner)
+        fd = os.open(b"..", lower.DIRECTORY, dir_fd=inner)
         seen = os.fstat(fd)
         if (seen.st_dev, seen.st_ino) != identity:
             os.close(fd)
@@ -134,10 +134,10 @@ def descend(root_fd: int) -> Iterator[Descent]:
 @contextlib.contextmanager
 def directory_at(root_fd: int, names: tuple[bytes, ...]) -> Iterator[int]:
     """A directory that is not on the way we are on, opened component by component."""
-    fd = os.open(b".", below.DIRECTORY, dir_fd=root_fd)
+    fd = os.open(b".", lower.DIRECTORY, dir_fd=root_fd)
     try:
         for name in names:
-            inner = below.open_directory(fd, name)
+            inner = lower.open_directory(fd, name)
             os.close(fd)
             fd = inner
         yield fd

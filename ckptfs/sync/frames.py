@@ -1,6 +1,6 @@
 """The directories that a scan is in, and where the store has each of them.
 
-A directory below is known by its ledger key, an inode of the store. The store may since have moved
+A lower directory is known by its ledger key, an inode of the store. The store may since have moved
 that directory, or deleted it; then what changed below needs another place to go to.
 """
 
@@ -14,7 +14,7 @@ from ckptfs.sync.intake import Intake
 from ckptfs.sync.ledger import UNFINISHED, Ledger, Record, ino_of, is_directory
 from ckptfs.sync.results import Tally
 
-#: Begins the names of our own files in the directory below while they are not finished.
+#: Begins the names of our own files in the lower directory while they are not finished.
 TEMP_PREFIX = b".ckptfs-tmp-"
 
 
@@ -142,7 +142,7 @@ class Scene:
         self.tally.added += 1
         return frame.place
 
-    def has_place_below(self, ino: Ino) -> bool:
+    def has_lower_place(self, ino: Ino) -> bool:
         """Whether the ledger knows the store's directory as one that stands below somewhere."""
         if self._known_directories is None:
             self._known_directories = {

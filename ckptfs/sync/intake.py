@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode
-from ckptfs.sync import below, content
+from ckptfs.sync import content, lower
 from ckptfs.sync.leaf import Leaf, special_digest
 from ckptfs.sync.ledger import Record
 from ckptfs.sync.results import Tally
@@ -71,13 +71,13 @@ class Intake:
         return inode if inode.nlink else None
 
     def free_name(self, place: Ino, name: bytes, fd: int | None = None) -> bytes:
-        """A name beside ``name`` that neither the store nor the directory below has."""
+        """A name beside ``name`` that neither the store nor the lower directory has."""
         number = 1
         while True:
             suffix = _SUFFIX if number == 1 else b"%s-%d" % (_SUFFIX, number)
             candidate = name[: NAME_MAX - len(suffix)] + suffix
             taken = self.find(place, candidate) is not None
-            if not taken and (fd is None or below.look(fd, candidate) is None):
+            if not taken and (fd is None or lower.look(fd, candidate) is None):
                 return candidate
             number += 1
 
@@ -144,7 +144,7 @@ class Intake:
         """What most files are: small, with one name, in a new directory."""
         data = leaf.read_small()
         if leaf.closed_since():
-            raise below.exchanged()
+            raise lower.exchanged()
         inode = self.fs.insert(self.view, parent, name, leaf.seen, data)
         self.tally.bytes += len(data)
         if leaf.xattrs:
@@ -183,7 +183,7 @@ class Intake:
             pause = partial(self._pause, inode.ino)
             leaf.found(content.copy_in(self.fs, self.view, inode, leaf.fd, leaf.seen, pause))
         if leaf.closed_since():
-            raise below.exchanged()
+            raise lower.exchanged()
 
     def make_directory(
         self, parent: Ino, name: bytes, seen: os.stat_result, *, fresh: bool = False
@@ -326,8 +326,8 @@ def merged(
     """The attributes to take over: what changed below, unless the store changed it too. None if
     there are none. ``take_mtime``: the content came from below, and its time goes with it."""
 
-    def pick(below: int, then: int, now: int) -> int | None:
-        return below if below not in (then, now) and (store_same or now == then) else None
+    def pick(lower: int, then: int, now: int) -> int | None:
+        return lower if lower not in (then, now) and (store_same or now == then) else None
 
     mode = pick(seen.st_mode, record.mode, inode.mode)
     uid = pick(seen.st_uid, record.uid, inode.uid)

@@ -1,4 +1,4 @@
-"""Writing entries of a view into a directory below: files, links, nodes, and their attributes.
+"""Writing entries of a view into a lower directory: files, links, nodes, and their attributes.
 
 Each function makes or changes one entry relative to a descriptor. Whether, where and under which
 name is decided by the caller; the ledger is not known here.
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Inode
 from ckptfs.store import View
-from ckptfs.sync import below, content
+from ckptfs.sync import content, lower
 from ckptfs.sync.leaf import special_digest
 
-#: Said of a file whose set-id bits had to stay away; see `below.permitted_mode`.
+#: Said of a file whose set-id bits had to stay away; see `lower.permitted_mode`.
 NO_SET_ID = "written without its set-id bits, since it could not be given to its owner"
 
 
@@ -39,23 +39,23 @@ def lay(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> L
     """Make a new file, link or node with everything it has."""
     if inode.is_file:
         return _lay_file(fs, view, inode, dir_fd, name)
-    fd = below.make_special(
+    fd = lower.make_special(
         dir_fd, name, inode.mode, inode.uid, rdev=inode.rdev, target=inode.target
     )
     try:
         now = dress_pinned(fd, inode)
         digest = special_digest(inode.mode, inode.rdev, inode.target)
-        return Laid(digest, b"", below.identity(now), whole=True)
+        return Laid(digest, b"", lower.identity(now), whole=True)
     finally:
         os.close(fd)
 
 
 def _lay_file(fs: Filesystem, view: View, inode: Inode, dir_fd: int, name: bytes) -> Laid:
-    fd = below.create(dir_fd, name)
+    fd = lower.create(dir_fd, name)
     try:
         digest = _fill(fs, view, inode, fd)
         dressed = dress(fs, view, inode, fd)
-        return Laid(digest, dressed.xattrs, below.identity(dressed.now), dressed.whole)
+        return Laid(digest, dressed.xattrs, lower.identity(dressed.now), dressed.whole)
     finally:
         os.close(fd)
 
@@ -84,8 +84,8 @@ def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> Dressed:
     xattrs = xattrs_of(fs, view, inode)
     if xattrs:
         # Before the mode, which may take the right to do so from the owner, too.
-        below.set_user_xattrs(fd, xattrs)
-    mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
+        lower.set_user_xattrs(fd, xattrs)
+    mode = lower.permitted_mode(inode.mode, inode.uid, inode.gid, now)
     # A change of owner takes set-id bits away, so the mode comes behind it.
     os.fchmod(fd, mode)
     os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
@@ -94,9 +94,9 @@ def dress(fs: Filesystem, view: View, inode: Inode, fd: int) -> Dressed:
 
 def dress_pinned(fd: int, inode: Inode) -> os.stat_result:
     """`dress` for what is pinned, not open: everything but extended attributes."""
-    path = below.by_descriptor(fd)
+    path = lower.by_descriptor(fd)
     now = _give(fd, inode, path)
-    mode = below.permitted_mode(inode.mode, inode.uid, inode.gid, now)
+    mode = lower.permitted_mode(inode.mode, inode.uid, inode.gid, now)
     # Not for its own sake: chmod(2) takes the set-group-id bit from a file whose group the owner
     # for whom we act is not in.
     if not stat.S_ISLNK(now.st_mode) and mode != stat.S_IMODE(now.st_mode):
@@ -110,5 +110,5 @@ def _give(fd: int, inode: Inode, path: str | None = None) -> os.stat_result:
     seen = os.fstat(fd)
     if (seen.st_uid, seen.st_gid) == (inode.uid, inode.gid):
         return seen
-    below.set_owner(fd if path is None else path, inode.uid, inode.gid, seen)
+    lower.set_owner(fd if path is None else path, inode.uid, inode.gid, seen)
     return os.fstat(fd)

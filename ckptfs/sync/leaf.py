@@ -1,4 +1,4 @@
-"""One entry of the directory below that is not a directory: what it is, read as far as needed.
+"""One entry of the lower directory that is not a directory: what it is, read as far as needed.
 
 Everything is lazy, since most questions are answered by the attributes alone. Writes nothing.
 """
@@ -10,7 +10,7 @@ import stat
 import time
 
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.sync import below, content
+from ckptfs.sync import content, lower
 
 
 class Leaf:
@@ -41,13 +41,13 @@ class Leaf:
         #: When the entry was looked at: its content is at least as new.
         self.read_ns = time.time_ns()
         if seen is None:
-            self._fd, self.seen = below.open_file(dir_fd, name)
+            self._fd, self.seen = lower.open_file(dir_fd, name)
         else:
             self.seen = seen
             if stat.S_ISREG(seen.st_mode):
-                self._fd, self.seen = below.open_file(dir_fd, name)
+                self._fd, self.seen = lower.open_file(dir_fd, name)
             elif stat.S_ISLNK(seen.st_mode):
-                self.target = below.target_of(dir_fd, name)
+                self.target = lower.target_of(dir_fd, name)
 
     def __enter__(self) -> Leaf:
         return self
@@ -89,7 +89,7 @@ class Leaf:
     def closed_since(self) -> os.stat_result | None:
         """The attributes now, if owner or mode changed since the file was opened: what was read
         may have been written behind a chmod, for fewer eyes than the mode that we saw."""
-        now = below.look_into(self._fd)
+        now = lower.look_into(self._fd)
         then = self.seen
         if (now.st_mode, now.st_uid, now.st_gid) == (then.st_mode, then.st_uid, then.st_gid):
             return None
@@ -113,7 +113,7 @@ class Leaf:
     @property
     def xattrs(self) -> dict[bytes, bytes]:
         if self._xattrs is None:
-            self._xattrs = below.user_xattrs(self._fd) if self.is_file else {}
+            self._xattrs = lower.user_xattrs(self._fd) if self.is_file else {}
         return self._xattrs
 
     @property

@@ -9,19 +9,19 @@ import stat
 from functools import partial
 
 from ckptfs.model import Attributes, Inode
-from ckptfs.sync.below import SET_ID
 from ckptfs.sync.decide import Action, Side, decide
 from ckptfs.sync.frames import Frame, Scene
 from ckptfs.sync.intake import agrees, attributes_of, merged
 from ckptfs.sync.leaf import Leaf
 from ckptfs.sync.ledger import Record, agreement, half_done, seen_again
+from ckptfs.sync.lower import SET_ID
 
 
 def take(scene: Scene, frame: Frame, leaf: Leaf, record: Record | None) -> None:
-    """Bring one changed entry of the directory below to where the table says."""
+    """Bring one changed entry of the lower directory to where the table says."""
     scene.intake.half_done = partial(_note_half, scene, frame, leaf)
     inode = scene.stored(frame, leaf.name)
-    action = decide(_below_side(leaf, record), store_side(scene, inode, record))
+    action = decide(_lower_side(leaf, record), store_side(scene, inode, record))
     if action is Action.BRING_IN:
         if inode is None or record is None:
             _add(scene, frame, leaf)
@@ -44,7 +44,7 @@ def take_new(scene: Scene, frame: Frame, leaf: Leaf) -> None:
     _add(scene, frame, leaf)
 
 
-def _below_side(leaf: Leaf, record: Record | None) -> Side:
+def _lower_side(leaf: Leaf, record: Record | None) -> Side:
     """A doubtful record that matches is settled by reading; every other that gets here differs."""
     if record is None or not record.matches(leaf.seen):
         return Side.CHANGED
@@ -89,7 +89,7 @@ def _note_half(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode) -> None:
 
 
 def _note_unchanged(scene: Scene, frame: Frame, leaf: Leaf, record: Record) -> None:
-    """Only what the directory below looks like is news."""
+    """Only what the lower directory looks like is news."""
     value = seen_again(
         record,
         leaf.seen,
@@ -146,7 +146,7 @@ def _replace(scene: Scene, frame: Frame, leaf: Leaf, inode: Inode, record: Recor
     group = intake.groups.get(leaf.identity) if seen.st_nlink > 1 else None
     if group is not None and group.ino == inode.ino:
         return None
-    same_file = record.below_ino == seen.st_ino
+    same_file = record.lower_ino == seen.st_ino
     outranked = group is not None and (group.places is None or not same_file)
     shared = inode.nlink > 1 and not same_file
     other_type = stat.S_IFMT(inode.mode) != stat.S_IFMT(seen.st_mode)
@@ -161,7 +161,7 @@ def _take_rights(
 ) -> tuple[Inode, bool]:
     """Give the inode owner and mode from below before the content comes: a pass that ends in the
     middle must not leave the rights of one file on the bytes of another."""
-    if not leaf.is_file or _below_rights(leaf) == _rights(inode.mode, inode.uid, inode.gid):
+    if not leaf.is_file or _lower_rights(leaf) == _rights(inode.mode, inode.uid, inode.gid):
         return inode, False
     wanted = merged(leaf.seen, record, inode, store_same=store_same, take_mtime=False)
     if record.is_half_done:
@@ -229,27 +229,27 @@ def _rights(mode: int, uid: int, gid: int) -> Rights:
     return uid, gid, mode & SET_ID
 
 
-def _below_rights(leaf: Leaf) -> Rights:
+def _lower_rights(leaf: Leaf) -> Rights:
     return _rights(leaf.seen.st_mode, leaf.seen.st_uid, leaf.seen.st_gid)
 
 
 def _opens_up(mode: int, than: int, leaf: Leaf, record: Record) -> bool:
     """Whether a mode lets more people in than another, and another file took the name below: one
     that was open in place of this one must not open it, nor the reverse."""
-    return leaf.seen.st_ino != record.below_ino and bool(mode & ~than & 0o777)
+    return leaf.seen.st_ino != record.lower_ino and bool(mode & ~than & 0o777)
 
 
 def _may_keep_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
     """Whether the store's content can take the attributes that changed below."""
     known = (_rights(*record[:3]), _rights(inode.mode, inode.uid, inode.gid))
     taken = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
-    return _below_rights(leaf) in known and not _opens_up(taken, inode.mode, leaf, record)
+    return _lower_rights(leaf) in known and not _opens_up(taken, inode.mode, leaf, record)
 
 
 def _may_take_content(leaf: Leaf, inode: Inode, record: Record) -> bool:
     """Whether the content from below can take the attributes that changed in the store."""
     stored = _rights(inode.mode, inode.uid, inode.gid)
-    known = (_rights(*record[:3]), _below_rights(leaf))
+    known = (_rights(*record[:3]), _lower_rights(leaf))
     kept = leaf.seen.st_mode if inode.mode == record.mode else inode.mode
     return stored in known and not _opens_up(kept, leaf.seen.st_mode, leaf, record)
 

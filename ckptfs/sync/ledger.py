@@ -1,10 +1,10 @@
-"""The ledger: what the directory below was when it last agreed with the store.
+"""The ledger: what the lower directory was when it last agreed with the store.
 
-Owns the record behind every name of the directory below, and its bytes in the store's `below`
+Owns the record behind every name of the lower directory, and its bytes in the store's `below`
 table. Decides nothing and touches no file.
 
 The ledger is a tree of its own, keyed by *our* directory inode and a name: it says where an inode
-of the store stands in the directory below, which is not where the store has it once it was moved
+of the store stands in the lower directory, which is not where the store has it once it was moved
 there. A record holds both sides of the last agreement, so that each can be asked alone, and
 without reading content, whether it changed since.
 """
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     mode: int
     uid: int
     gid: int
-    below_ino: int
+    lower_ino: int
     #: The device number instead, for a device node.
     size: int
     mtime_ns: int
@@ -89,7 +89,7 @@ class Record(NamedTuple):
         """Whether the entry below is still what it was; a doubtful record takes its word."""
         return (
             self.mode == seen.st_mode
-            and self.below_ino == seen.st_ino
+            and self.lower_ino == seen.st_ino
             and self.ctime_ns == seen.st_ctime_ns
             and self.mtime_ns == seen.st_mtime_ns
             and self.size == (seen.st_size or seen.st_rdev)
@@ -102,7 +102,7 @@ class Record(NamedTuple):
         numbers are not kept it still is if nothing changed: to move another directory to its place
         moves that one's ctime, which nobody can set."""
         return stat.S_ISDIR(seen.st_mode) and (
-            self.below_ino == seen.st_ino
+            self.lower_ino == seen.st_ino
             or (self.ctime_ns, self.mtime_ns) == (seen.st_ctime_ns, seen.st_mtime_ns)
         )
 
@@ -212,7 +212,7 @@ def decode(value: bytes) -> Record | None:
     safe reading, since then nothing is deleted, and nothing overwritten without comparing."""
     if len(value) < _BODY.size or value[0] & ~_DOUBT != _VERSION:
         return None
-    _, mode, uid, gid, below_ino, size, mtime, ctime, ino, stored_ctime, content = (
+    _, mode, uid, gid, lower_ino, size, mtime, ctime, ino, stored_ctime, content = (
         _BODY.unpack_from(value)
     )
     tail = value[_BODY.size :]
@@ -221,7 +221,7 @@ def decode(value: bytes) -> Record | None:
         mode,
         uid,
         gid,
-        below_ino,
+        lower_ino,
         size,
         mtime,
         ctime,
@@ -258,7 +258,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._table = store.below
+        self._table = store.ledger
         #: Whether anything was put or forgotten.
         self.changed = False
 

@@ -1,6 +1,6 @@
 """The notes that a write-back leaves in the store while it is under way.
 
-Owns the names of unfinished things in the directory below, the mark of a write-back that has not
+Owns the names of unfinished things in the lower directory, the mark of a write-back that has not
 ended, and the announcement that makes moving a directory safe. A rename below and the ledger cannot
 change in one step. So the move is noted and committed first; an interrupted write-back leaves the
 note, and `recover` makes the ledger say where the directory is. Without that, a half-done move
@@ -16,8 +16,8 @@ import struct
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino
-from ckptfs.sync import below
+from ckptfs.model import ROOT_INO, Ino, Place
+from ckptfs.sync import lower
 from ckptfs.sync.descent import directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Ledger, ino_of, is_directory
@@ -29,7 +29,6 @@ _WRITING_FACT = b"sync/writing"
 # inode, inode number below, directory and length of path it comes from, the same where it goes to
 _MOVE = struct.Struct("<QQQIQI")
 
-Place = tuple[Ino, bytes]
 Names = tuple[bytes, ...]
 
 
@@ -55,7 +54,7 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
 
 
 def begin(fs: Filesystem) -> None:
-    """Make durable that the directory below is about to be changed by us."""
+    """Make durable that the lower directory is about to be changed by us."""
     if fs.store.facts.get(_WRITING_FACT) is None:
         fs.store.facts.put(_WRITING_FACT, b"1")
         fs.commit()
@@ -100,7 +99,7 @@ class Move(NamedTuple):
     below, and hold while exactly the moves before this one are done."""
 
     ino: Ino
-    below_ino: int
+    lower_ino: int
     old: Ino
     old_path: Names
     new: Ino
@@ -113,19 +112,19 @@ class Move(NamedTuple):
 
 def _pack(move: Move) -> bytes:
     old, new = b"/".join(move.old_path), b"/".join(move.new_path)
-    head = _MOVE.pack(move.ino, move.below_ino, move.old, len(old), move.new, len(new))
+    head = _MOVE.pack(move.ino, move.lower_ino, move.old, len(old), move.new, len(new))
     return head + old + new
 
 
 def _unpack(data: bytes) -> list[Move]:
     found = []
     while data:
-        ino, below_ino, old, old_length, new, new_length = _MOVE.unpack_from(data)
+        ino, lower_ino, old, old_length, new, new_length = _MOVE.unpack_from(data)
         middle = _MOVE.size + old_length
         end = middle + new_length
         old_path = tuple(data[_MOVE.size : middle].split(b"/"))
         new_path = tuple(data[middle:end].split(b"/"))
-        found.append(Move(Ino(ino), below_ino, Ino(old), old_path, Ino(new), new_path))
+        found.append(Move(Ino(ino), lower_ino, Ino(old), old_path, Ino(new), new_path))
         data = data[end:]
     return found
 
@@ -160,13 +159,13 @@ def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:
 
 
 def _note(fs: Filesystem, ledger: Ledger, move: Move, wrong: Place, right: Place) -> None:
-    value = fs.store.below.get(*wrong)
+    value = fs.store.ledger.get(*wrong)
     if value is not None and is_directory(value) and ino_of(value) == move.ino:
         ledger.move(wrong, right, value)
 
 
 def _stands_at(root_fd: int, move: Move, path: Names) -> bool:
     with contextlib.suppress(OSError), directory_at(root_fd, path[:-1]) as fd:
-        seen = below.look(fd, path[-1])
-        return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == move.below_ino
+        seen = lower.look(fd, path[-1])
+        return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == move.lower_ino
     return False

@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino, Inode
-from ckptfs.sync import below, lay, moves
+from ckptfs.model import ROOT_INO, Ino, Inode, Place
+from ckptfs.sync import lay, lower, moves
 from ckptfs.sync.content import digest_of_xattrs, digest_stored
 from ckptfs.sync.descent import Descent, descend, directory_at
 from ckptfs.sync.leaf import special_digest
 from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
-from ckptfs.sync.moves import Move, Names, Place
+from ckptfs.sync.moves import Move, Names
 from ckptfs.sync.results import Tally
 
 #: The ledger is brought up to date after this many entries, or this much content.
@@ -64,7 +64,7 @@ class _Linked(NamedTuple):
 
 
 class Late(Exception):
-    """The directory below is not what the ledger says: a scan must decide before we write."""
+    """The lower directory is not what the ledger says: a scan must decide before we write."""
 
 
 class Outlet:
@@ -119,7 +119,7 @@ class Outlet:
         given = self._stirred.get((seen.st_dev, seen.st_ino))
         return (
             given is not None
-            and record.below_ino == seen.st_ino
+            and record.lower_ino == seen.st_ino
             and record.size == (seen.st_size or seen.st_rdev)
             and _attributes(seen) in (given, (*record[:3], record.mtime_ns))
         )
@@ -138,14 +138,14 @@ class Outlet:
             try:
                 return name, make(name)
             except FileExistsError:
-                below.discard(self.down.fd, name)
+                lower.discard(self.down.fd, name)
             except BaseException:
-                below.discard(self.down.fd, name)
+                lower.discard(self.down.fd, name)
                 raise
         raise FileExistsError(errno.EEXIST, "every name for unfinished files is taken")
 
     def swap_in(self, temp: bytes, name: bytes) -> None:
-        below.rename(self.down.fd, temp, name)
+        lower.rename(self.down.fd, temp, name)
 
     # -- the ledger -------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class Outlet:
     ) -> None:
         """Owe the ledger that the name below now is what the store has: the very inode ``made``,
         or nothing is known of it."""
-        seen = below.look_at(self.down.fd, name)
-        if below.identity(seen) != made:
+        seen = lower.look_at(self.down.fd, name)
+        if lower.identity(seen) != made:
             raise Late
         self.owe(key, name, agreement(seen, inode, digest=digest, xattrs=xattrs))
         if inode.nlink > 1:
@@ -193,7 +193,7 @@ class Outlet:
     def flush(self) -> None:
         if not self._owed and not self._moves:
             return
-        below.make_durable(self.down.root_fd)
+        lower.make_durable(self.down.root_fd)
         now_ns = time.time_ns()
         for key, name, value in self._owed:
             if value is None:
@@ -208,8 +208,8 @@ class Outlet:
     def finish(self) -> None:
         for path, key, inode, made, digest, xattrs in self._linked:
             with suppress(OSError), directory_at(self.down.root_fd, path[:-1]) as fd:
-                seen = below.look(fd, path[-1])
-                if seen is not None and below.identity(seen) == made:
+                seen = lower.look(fd, path[-1])
+                if seen is not None and lower.identity(seen) == made:
                     self.owe(key, path[-1], agreement(seen, inode, digest=digest, xattrs=xattrs))
         self._linked.clear()
         self.flush()
@@ -231,11 +231,11 @@ class Outlet:
         if self.places[ino] != (ROOT_INO, name):
             self._move(ino, ROOT_INO, (name,), self.down.root_fd)
 
-    def is_below(self, ino: Ino) -> bool:
+    def is_in_lower(self, ino: Ino) -> bool:
         """Whether the ledger still has a directory that the store moved. It has not if the one
         above was found to be gone, which takes all that was in it out of the ledger."""
         directory, name = self.places[ino]
-        value = self.fs.store.below.get(directory, name)
+        value = self.fs.store.ledger.get(directory, name)
         return (
             value is not None
             and ino_of(value) == ino
@@ -259,7 +259,7 @@ class Outlet:
             with suppress(FileNotFoundError):
                 for part in above:
                     there.enter(part)
-            seen = below.look(there.fd, name) if len(there.names) == len(above) else None
+            seen = lower.look(there.fd, name) if len(there.names) == len(above) else None
             if seen is not None:
                 clear(self, there, name, record, seen)
         self.owe(directory, name, None)
@@ -268,18 +268,18 @@ class Outlet:
     def _move(self, ino: Ino, key: Ino, path: Names, fd: int) -> None:
         directory, name = self.places[ino]
         above = moves.path_to(self.places, directory)
-        value = self.fs.store.below.get(directory, name)
+        value = self.fs.store.ledger.get(directory, name)
         if above is None or value is None or ino_of(value) != ino:
             raise AssertionError("a moved directory has a place in the ledger")
         with directory_at(self.down.root_fd, above) as source:
             record = decode(value)
-            seen = below.look_at(source, name)
+            seen = lower.look_at(source, name)
             if record is None or not record.is_directory(seen):
-                raise below.exchanged()
+                raise lower.exchanged()
             move = Move(ino, seen.st_ino, directory, (*above, name), key, path)
             moves.announce(self.fs, move)
             before = os.fstat(source)
-            below.move_directory(source, name, seen.st_ino, fd, path[-1])
+            lower.move_directory(source, name, seen.st_ino, fd, path[-1])
             # The walk may have been there already, and given it the times that it is to have.
             with suppress(PermissionError):
                 os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))

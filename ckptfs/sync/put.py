@@ -1,4 +1,4 @@
-"""One name of the store that is not a directory, brought into the directory below.
+"""One name of the store that is not a directory, brought into the lower directory.
 
 Decides between leaving the file below as it is, giving it other attributes, linking it to another
 name of the same inode, and writing it anew under a temporary name. The walk is elsewhere.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ckptfs.model import Ino, Inode
-from ckptfs.sync import below, credentials, lay
+from ckptfs.sync import credentials, lay, lower
 from ckptfs.sync.descent import directory_at
 from ckptfs.sync.ledger import NEVER, Record
 from ckptfs.sync.outlet import Late, Outlet, Twin
@@ -35,12 +35,12 @@ def put_leaf(
 ) -> None:
     """Bring one name down. ``prepare`` is called before anything is changed in its directory;
     ``fresh`` says that this write-back made it, so that nothing can stand there."""
-    seen = None if fresh else below.look(out.down.fd, name)
+    seen = None if fresh else lower.look(out.down.fd, name)
     twin = out.twins.get(inode.ino)
     if _is_settled(out, name, inode, record, seen, twin):
         out.tally.unchanged += 1
         return
-    if twin is not None and seen is not None and below.identity(seen) == twin.identity:
+    if twin is not None and seen is not None and lower.identity(seen) == twin.identity:
         _note_twin(out, key, name, inode, record, twin)
         return
     prepare()
@@ -74,7 +74,7 @@ def _is_settled(
             return False
         out.remember(name, inode, seen)
         return True
-    return below.identity(seen) == twin.identity
+    return lower.identity(seen) == twin.identity
 
 
 def _require_noted(out: Outlet, record: Record | None, seen: os.stat_result | None) -> None:
@@ -104,7 +104,7 @@ def _link(out: Outlet, twin: Twin, name: bytes, seen: os.stat_result | None) -> 
     """Make the name below a link to another name of the inode; False where that cannot be."""
     try:
         with directory_at(out.down.root_fd, twin.path[:-1]) as source:
-            make = partial(below.link, source, twin.path[-1], twin.identity, out.down.fd)
+            make = partial(lower.link, source, twin.path[-1], twin.identity, out.down.fd)
             temp, made = out.make_temp(make)
     except OSError as error:
         if error.errno == errno.ESTALE:
@@ -131,7 +131,7 @@ def _change(
         # The digest took its time; what stands below is looked at again behind it.
         changed = _dress(out, name, inode, record)
         if changed is not None:
-            made = below.identity(seen)
+            made = lower.identity(seen)
             out.note(key, name, inode, made, record.digest, out.xattrs_digest(inode))
             out.tally.modified += changed
             out.tally.unchanged += not changed
@@ -148,7 +148,7 @@ def _needs_new(inode: Inode, record: Record, seen: os.stat_result) -> bool:
     if not inode.is_file:
         return False
     other_owner = (inode.uid, inode.gid) != (seen.st_uid, seen.st_gid)
-    gets_set_id = inode.mode != seen.st_mode and bool(inode.mode & below.SET_ID)
+    gets_set_id = inode.mode != seen.st_mode and bool(inode.mode & lower.SET_ID)
     opens_up = bool(inode.mode & ~seen.st_mode & 0o777) and record.stored_ctime_ns == NEVER
     # Without root's rights the owner stays what it is, whichever way it is written.
     return gets_set_id or opens_up or (other_owner and os.geteuid() == 0)
@@ -168,7 +168,7 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | Non
     xattrs = None
     if inode.is_file and out.xattrs_digest(inode) != record.xattrs:
         xattrs = lay.xattrs_of(out.fs, out.view, inode)
-    fd, now = below.pin(out.down.fd, name)
+    fd, now = lower.pin(out.down.fd, name)
     try:
         if not out.as_noted(record, now):
             raise Late
@@ -178,7 +178,7 @@ def _dress(out: Outlet, name: bytes, inode: Inode, record: Record) -> bool | Non
         with credentials.acting_for(directory):
             changed = _dress_pinned(fd, inode, xattrs, now)
         if changed:
-            out.stir(below.look_into(fd))
+            out.stir(lower.look_into(fd))
         return changed
     except OSError as error:
         if error.errno != errno.EACCES:
@@ -193,7 +193,7 @@ def _dress_pinned(
 ) -> bool:
     """The store is not read here: with another's rights its files might not be open to us."""
     if xattrs is not None:
-        below.set_user_xattrs(below.by_descriptor(fd), xattrs)
+        lower.set_user_xattrs(lower.by_descriptor(fd), xattrs)
     given = (now.st_mode, now.st_uid, now.st_gid, now.st_mtime_ns)
     if (inode.mode, inode.uid, inode.gid, inode.mtime_ns) == given:
         return xattrs is not None

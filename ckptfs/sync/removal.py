@@ -1,4 +1,4 @@
-"""Removing from the directory below what the store has deleted, and nothing else.
+"""Removing from the lower directory what the store has deleted, and nothing else.
 
 Every entry is compared with the ledger before it goes. What the ledger does not know, or knows
 differently, stays, with the directories above it, until a scan has brought it in.
@@ -12,7 +12,7 @@ import os
 import stat
 
 from ckptfs.model import Ino
-from ckptfs.sync import below, credentials
+from ckptfs.sync import credentials, lower
 from ckptfs.sync.descent import Descent
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Record, decode, ino_of, is_directory
@@ -25,7 +25,7 @@ def remove(out: Outlet, key: Ino, name: bytes) -> None:
     if record is None or (record.is_dir and record.ino in out.moved):
         # Moved to its new place already, or waiting to be.
         return
-    seen = below.look(out.down.fd, name)
+    seen = lower.look(out.down.fd, name)
     if seen is not None:
         if record.is_dir:
             clear_directory(out, out.down, name, record, seen)
@@ -38,7 +38,7 @@ def _unlink(out: Outlet, fd: int, name: bytes, record: Record, seen: os.stat_res
     if not out.as_noted(record, seen):
         raise Late
     out.stir(seen)
-    below.unlink(fd, name)
+    lower.unlink(fd, name)
     out.tally.deleted += 1
 
 
@@ -110,7 +110,7 @@ def _go_in(out: Outlet, down: Descent, name: bytes, of: Record) -> _Frame:
         if ino_of(value) in out.moved:
             out.park(ino_of(value))
             continue
-        record, there = decode(value), below.look(down.fd, inner)
+        record, there = decode(value), lower.look(down.fd, inner)
         if record is not None and there is not None and stat.S_ISDIR(there.st_mode):
             frame.waiting.append((inner, record))
     return frame
@@ -120,14 +120,14 @@ def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
     """Remove the files of a directory; say whether all of them could go."""
     complete = True
     known = out.ledger.children(frame.key)
-    for name in below.names_in(down.fd):
+    for name in lower.names_in(down.fd):
         value = known.pop(name, None)
         record = None if value is None else decode(value)
-        seen = below.look(down.fd, name)
+        seen = lower.look(down.fd, name)
         if seen is None:
             continue
         if value is None and name.startswith(TEMP_PREFIX):
-            below.discard(down.fd, name)
+            lower.discard(down.fd, name)
         elif record is None or record.is_dir or not out.as_noted(record, seen):
             complete = False
         else:
@@ -140,7 +140,7 @@ def _empty(out: Outlet, down: Descent, frame: _Frame) -> bool:
 
 def _remove_empty(out: Outlet, down: Descent, name: bytes) -> bool:
     try:
-        below.rmdir(down.fd, name)
+        lower.rmdir(down.fd, name)
     except OSError:
         return False
     out.tally.deleted += 1

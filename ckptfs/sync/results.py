@@ -1,6 +1,6 @@
 """What a pass over two trees tells its caller: counts, what was kept twice, what was left out.
 
-Nothing here touches a disk. Paths are bytes, relative to the root of the directory below.
+Nothing here touches a disk. Paths are bytes, relative to the root of the lower directory.
 """
 
 from __future__ import annotations

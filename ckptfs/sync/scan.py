@@ -1,7 +1,7 @@
-"""Scan: bring what changed in a directory below into the store.
+"""Scan: bring what changed in a lower directory into the store.
 
-Walks the directory below beside the ledger and looks at the store only where they differ, so a
-directory that nobody touched costs one stat per entry. Never writes to the directory below, except
+Walks the lower directory beside the ledger and looks at the store only where they differ, so a
+directory that nobody touched costs one stat per entry. Never writes to the lower directory, except
 to remove unfinished files that an interrupted write-back left there.
 """
 
@@ -14,8 +14,7 @@ from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
-from ckptfs.sync import below, leaves, moves
-from ckptfs.sync.below import tame
+from ckptfs.sync import leaves, lower, moves
 from ckptfs.sync.content import digest_of_xattrs
 from ckptfs.sync.descent import count_entries, descend
 from ckptfs.sync.frames import TEMP_PREFIX, Frame, Scene
@@ -35,6 +34,7 @@ from ckptfs.sync.ledger import (
     seen_again,
     signature,
 )
+from ckptfs.sync.lower import tame
 from ckptfs.sync.results import ScanResult, Tally, Watcher, is_fatal
 from ckptfs.sync.ticks import next_tick
 from ckptfs.sync.traversal import traverse
@@ -73,7 +73,7 @@ def _walk(scene: Scene) -> None:
         None,
         b"",
         ROOT_INO,
-        below.look_into(scene.down.fd),
+        lower.look_into(scene.down.fd),
         old=scene.ledger.get(*ROOT_PLACE),
         empty=_is_nothing_known(scene),
     )
@@ -98,7 +98,7 @@ def _list(scene: Scene, frame: Frame) -> None:
     known = {} if frame.fresh else scene.ledger.children(frame.key)
     tally = scene.tally
     try:
-        for name, entry in below.entries_in(scene.down.fd):
+        for name, entry in lower.entries_in(scene.down.fd):
             value = known.pop(name, None)
             if frame.fresh and entry.is_file(follow_symlinks=False):
                 _take_new_file(scene, frame, name)
@@ -194,9 +194,9 @@ def _remove_unfinished(scene: Scene, frame: Frame, name: bytes) -> None:
     """Remove a file of our own so that nothing tells it was there."""
     fd = scene.down.fd
     with contextlib.suppress(OSError):
-        below.unlink(fd, name)
+        lower.unlink(fd, name)
         os.utime(fd, ns=(frame.seen.st_atime_ns, frame.seen.st_mtime_ns))
-        frame.seen = below.look_into(fd)
+        frame.seen = lower.look_into(fd)
 
 
 # -- directories -----------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def _enter_new(scene: Scene, frame: Frame, name: bytes, seen: os.stat_result) ->
     if inode is None:
         made = _make(scene, frame, name, name, seen)
         return Frame(frame, name, made.ino, seen, made=made)
-    mergeable = inode.is_dir and not scene.has_place_below(inode.ino)
+    mergeable = inode.is_dir and not scene.has_lower_place(inode.ino)
     if mergeable and _may_merge(scene, inode, seen):
         scene.ledger.put(frame.key, name, agreement(seen, inode, clean=False))
         return Frame(frame, name, inode.ino, seen)
@@ -291,7 +291,7 @@ def _finish(scene: Scene, frame: Frame) -> None:
     listed = old is not None and not frame.unfinished and old.matches(frame.seen)
     if listed and frame.before is None and not frame.kept:
         return
-    xattrs = below.user_xattrs(scene.down.fd)
+    xattrs = lower.user_xattrs(scene.down.fd)
     value = _directory_record(scene, frame, xattrs)
     if value is not None:
         place = ROOT_PLACE if frame.parent is None else (frame.parent.key, frame.name)
@@ -324,11 +324,11 @@ def _dress_new(
     if frame.fresh or frame.unfinished or own_root:
         return intake.dress_filled(inode, seen, xattrs), True
     if os.geteuid() == 0 and not _is_as_made(scene, seen):
-        inode = _dress_as_below(scene, inode, seen)
+        inode = _dress_as_lower(scene, inode, seen)
     return inode, agrees(seen, inode) and intake.xattrs(inode) == xattrs
 
 
-def _dress_as_below(scene: Scene, inode: Inode, seen: os.stat_result) -> Inode:
+def _dress_as_lower(scene: Scene, inode: Inode, seen: os.stat_result) -> Inode:
     if (inode.mode, inode.uid, inode.gid) == (seen.st_mode, seen.st_uid, seen.st_gid):
         return inode
     wanted = Attributes(mode=seen.st_mode, uid=seen.st_uid, gid=seen.st_gid)
@@ -341,7 +341,7 @@ def _dress_known(
     intake, before = scene.intake, frame.before
     store_same = before is not None and old.is_of(before)
     if _is_replaced(old, frame.seen):
-        inode = _dress_as_below(scene, inode, frame.seen)
+        inode = _dress_as_lower(scene, inode, frame.seen)
     changed = intake.merge_xattrs(inode, xattrs, old, store_same=store_same)
     wanted = merged(frame.seen, old, inode, store_same=store_same, take_mtime=store_same)
     if scene.interrupted and before is not None and before.mtime_ns == inode.mtime_ns:

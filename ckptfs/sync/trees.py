@@ -16,12 +16,12 @@ from ckptfs import config, errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.store import View
-from ckptfs.sync import below, lay
-from ckptfs.sync.below import tame
+from ckptfs.sync import lay, lower
 from ckptfs.sync.descent import Descent, count_entries, descend, directory_at
 from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.intake import Intake, agrees
 from ckptfs.sync.leaf import Leaf
+from ckptfs.sync.lower import tame
 from ckptfs.sync.results import ExportResult, ImportResult, Tally, Watcher, is_fatal, reason_of
 from ckptfs.sync.scan import RESERVED
 
@@ -74,7 +74,7 @@ class _Import:
     def run(self, into: Ino) -> None:
         fs, view = self.intake.fs, self.intake.view
         empty = next(iter(fs.entries(view, into)), None) is None
-        top = _Filled(into, below.look_into(self.down.fd), fresh=empty, top=into == ROOT_INO)
+        top = _Filled(into, lower.look_into(self.down.fd), fresh=empty, top=into == ROOT_INO)
         frames = [top]
         self._list(top)
         while frames:
@@ -92,7 +92,7 @@ class _Import:
 
     def _list(self, frame: _Filled) -> None:
         try:
-            for name, entry in below.entries_in(self.down.fd):
+            for name, entry in lower.entries_in(self.down.fd):
                 self._look(frame, name, entry)
         except OSError as error:
             if is_fatal(error):
@@ -193,7 +193,7 @@ class _Import:
         own keeps what it has."""
         if frame.fresh:
             inode = self.intake.fs.getattr(self.intake.view, frame.place)
-            xattrs = below.user_xattrs(self.down.fd)
+            xattrs = lower.user_xattrs(self.down.fd)
             self.intake.dress_filled(inode, frame.seen, xattrs)
 
 
@@ -233,9 +233,9 @@ def _open_destination(dest: Path, uid: int) -> int:
 
 def _open_empty(above: int, name: bytes, uid: int) -> int:
     with suppress(FileExistsError):
-        below.make_directory(above, name, uid)
-    fd = below.open_directory(above, name)
-    if below.names_in(fd):
+        lower.make_directory(above, name, uid)
+    fd = lower.open_directory(above, name)
+    if lower.names_in(fd):
         os.close(fd)
         raise OSError(errno.ENOTEMPTY, "it is not empty")
     return fd
@@ -297,7 +297,7 @@ class _Export:
         except FileExistsError:
             raise  # it is not ours
         except BaseException:
-            below.discard(self.down.fd, name)
+            lower.discard(self.down.fd, name)
             raise
         if not laid.whole:
             self.tally.skip(self.down.path(name), lay.NO_SET_ID)
@@ -314,7 +314,7 @@ class _Export:
         path, made = first
         try:
             with directory_at(self.down.root_fd, path[:-1]) as source:
-                below.link(source, path[-1], made, self.down.fd, name)
+                lower.link(source, path[-1], made, self.down.fd, name)
         except OSError as error:
             if error.errno in _NO_LINK:
                 return False
@@ -324,7 +324,7 @@ class _Export:
     def _enter(self, name: bytes, inode: Inode) -> bool:
         self.tally.step()
         try:
-            below.make_directory(self.down.fd, name, inode.uid)
+            lower.make_directory(self.down.fd, name, inode.uid)
             self.down.enter_new(name)
         except OSError as error:
             self._skip(error, name)

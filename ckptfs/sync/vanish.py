@@ -1,4 +1,4 @@
-"""What the ledger knows and the directory below no longer has: deleted in the store too, or kept.
+"""What the ledger knows and the lower directory no longer has: deleted in the store too, or kept.
 
 Applies the decision table to names that are gone below. The walk is elsewhere.
 """
@@ -13,7 +13,7 @@ from ckptfs.sync.ledger import NEVER, decode, ino_of, is_directory
 
 
 def vanish(scene: Scene, frame: Frame, name: bytes, value: bytes) -> None:
-    """A name that the ledger knows and the directory below no longer has."""
+    """A name that the ledger knows and the lower directory no longer has."""
     place = frame.find(scene.intake)
     if not is_directory(value):
         _vanish_one(scene, frame.key, place, name, value)

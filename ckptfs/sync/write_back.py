@@ -1,6 +1,6 @@
-"""Write-back: bring what changed in the store into the directory below.
+"""Write-back: bring what changed in the store into the lower directory.
 
-Walks the head beside the ledger and touches the directory below only where they differ. Before it
+Walks the head beside the ledger and touches the lower directory only where they differ. Before it
 changes an entry it makes sure that the entry is what the ledger says; if someone changed it
 meanwhile, a scan decides first. Files are written under a temporary name and renamed, so that under
 a user's name there is never half a file.
@@ -15,7 +15,7 @@ from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Inode
-from ckptfs.sync import below, credentials, lay, moves
+from ckptfs.sync import credentials, lay, lower, moves
 from ckptfs.sync.content import digest_of_xattrs
 from ckptfs.sync.descent import descend
 from ckptfs.sync.ledger import (
@@ -48,7 +48,7 @@ _LATE = "it changed below while it was being written back"
 
 
 def write_back(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> WriteBackResult:
-    """Make the directory below what the head is, as far as it can be, and commit."""
+    """Make the lower directory what the head is, as far as it can be, and commit."""
     first, late = _push(fs, dir_fd, progress)
     if not late:
         return first
@@ -237,8 +237,8 @@ def _enter_made(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> None:
 def _stand(
     out: Outlet, frame: Frame, name: bytes, inode: Inode, record: Record | None
 ) -> Record | None:
-    """Let the directory below stand under its name; return the record it then has."""
-    seen = below.look(out.down.fd, name)
+    """Let the lower directory stand under its name; return the record it then has."""
+    seen = lower.look(out.down.fd, name)
     if (record is None) != (seen is None):
         raise Late
     if record is None or seen is None:
@@ -273,18 +273,18 @@ def _adopt(out: Outlet, frame: Frame, name: bytes, inode: Inode, record: Record)
 
 
 def _bring(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> Record | None:
-    """Make the directory below under a free name, or move it there from where it stands."""
+    """Make the lower directory under a free name, or move it there from where it stands."""
     _prepare(out, frame)
     key = frame.inode.ino
     if inode.ino in out.moved and _move(out, frame, name, inode):
         out.tally.modified += 1
         return out.ledger.get(key, name)
-    below.make_directory(out.down.fd, name, inode.uid)
+    lower.make_directory(out.down.fd, name, inode.uid)
     return None
 
 
 def _move(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> bool:
-    if not out.is_below(inode.ino):
+    if not out.is_in_lower(inode.ino):
         out.forget_moved(inode.ino)
         return False
     try:
@@ -297,7 +297,7 @@ def _move(out: Outlet, frame: Frame, name: bytes, inode: Inode) -> bool:
 
 
 def _check_attributes(out: Outlet, frame: Frame) -> None:
-    seen, old = below.look_into(out.down.fd), frame.old
+    seen, old = lower.look_into(out.down.fd), frame.old
     if old is not None and (seen.st_mode, seen.st_uid, seen.st_gid) != (old.mode, old.uid, old.gid):
         frame.trusted = False
         out.late.append(out.down.path())
@@ -331,9 +331,9 @@ def _dress(out: Outlet, frame: Frame) -> None:
     digest = digest_of_xattrs(xattrs)
     lay.dress(out.fs, out.view, inode, fd)
     if old is not None and old.xattrs != digest:
-        below.set_user_xattrs(fd, xattrs)
+        lower.set_user_xattrs(fd, xattrs)
         os.utime(fd, ns=(inode.atime_ns, inode.mtime_ns))
     if old is not None and (inode.mode, inode.uid, inode.gid) != (old.mode, old.uid, old.gid):
         out.tally.modified += 1
     place = ROOT_PLACE if frame.parent is None else (frame.parent.inode.ino, frame.name)
-    out.owe(*place, agreement(below.look_into(fd), inode, xattrs=digest))
+    out.owe(*place, agreement(lower.look_into(fd), inode, xattrs=digest))

@@ -15,7 +15,7 @@ import pytest
 
 from ckptfs import CheckpointConfig, CheckpointService
 from ckptfs.fs import Filesystem
-from ckptfs.sync import below
+from ckptfs.sync import lower
 from tests.support.trees import Link, Same, facts, plant
 from tests.sync.interruption import _CALLS
 
@@ -80,7 +80,7 @@ def _die_at(last: int, *, done: bool) -> None:
     for name in _CALLS:
         setattr(os, name, wrapped(getattr(os, name)))
     Filesystem.commit = wrapped(Filesystem.commit)  # type: ignore[method-assign]
-    below.create = wrapped(below.create)
+    lower.create = wrapped(lower.create)
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.deep)])

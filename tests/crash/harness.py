@@ -2,7 +2,7 @@
 
 The journal of what was acknowledged is kept in this process, outside the workspace: by each actor
 about its files, and here about checkpoints and restores. Actors reach the workspace through one
-open directory, so that none of them falls through to the directory below when the mount goes.
+open directory, so that none of them falls through to the lower directory when the mount goes.
 """
 
 from __future__ import annotations

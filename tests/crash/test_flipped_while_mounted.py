@@ -157,7 +157,7 @@ class Mounted:
         if os.path.exists(f"/proc/{self.workspace.pid}"):
             return
         self.came["ended"] += 1
-        assert is_mounted(self.top), "the directory below was uncovered"
+        assert is_mounted(self.top), "the lower directory was uncovered"
         self.workspace.pid = None
         self.workspace.mount()
 

@@ -123,7 +123,7 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
     mounted/test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
     mounted/test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
-    mounted/test_ends.py::test_whoever_stands_in_the_directory_below_is_not_in_the_way
+    mounted/test_ends.py::test_whoever_stands_in_the_lower_directory_is_not_in_the_way
     mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
     mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
     mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for
@@ -156,7 +156,8 @@ _SANDBOX = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-pid"
 
 _WIDE = _tests("""
     mounted/test_history.py mounted/test_history_delete.py mounted/test_remount.py
-    mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py mounted/test_fresh.py
+    mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py
+    mounted/test_pending_creates.py
     mounted/test_control_files.py mounted/test_steps.py mounted/test_streams.py
     mounted/test_times.py mounted/test_xattrs.py
     crash/test_after_death.py crash/test_end.py crash/test_kill.py

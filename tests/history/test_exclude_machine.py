@@ -16,7 +16,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded, purge, resting
+from ckptfs.history import compression, excluded, purge
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
 from ckptfs.service import Service
@@ -141,9 +141,9 @@ class Life:
         point, path = self.chance.choice(points), self.path().encode()
         self.say("restore", point.id, path)
         before = self.excluded()
-        touched = history.Touched(set(), set())
+        changed = history.Changed(set(), set())
         try:
-            history.restore_paths(self.work.fs, point, [path], touched_here=touched)
+            history.restore_paths(self.work.fs, point, [path], changed=changed)
         finally:
             after = self.excluded()
             assert {path: after.get(path) for path in before} == before, self.said
@@ -195,7 +195,7 @@ class Life:
         """Lay to rest what only history sees."""
         self.say("lay")
         before = self.tree()
-        resting.lay(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
+        compression.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
         assert self.tree() == before, self.said
         self.check_checkpoints()
 
@@ -205,7 +205,7 @@ class Life:
         fs = self.work.fs
         return shown(fs, fs.head.bare if history_only else fs.head).nodes
 
-    def aside(self) -> dict[bytes, Node]:
+    def excluded(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
         fs.flush()

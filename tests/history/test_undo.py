@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Touched, seal, tasks
-from ckptfs.history.revert import plan, revert
+from ckptfs.history import Changed, cached_files, seal, tasks
+from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
@@ -155,17 +155,17 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
     work.put("made", b"by the task")
     tasks.done(fs)
     for _ in range(2):
-        revert(fs, "t", touched_here=Touched(set(), set()))
+        revert(fs, "t", changed=Changed(set(), set()))
         assert files(work) == NEW
         assert tasks.tasks(work.store)["t"].state == "reverted"
         service.undo(if_unchanged=True)
         assert "made" in files(work)
         assert tasks.tasks(work.store)["t"].state == "done"
-        assert plan(fs, "t").paths == [b"made"]
+        assert plan_revert(fs, "t").paths == [b"made"]
     service.redo(if_unchanged=True)
     assert tasks.tasks(work.store)["t"].state == "reverted"
     service.undo(if_unchanged=True)
-    revert(fs, "t", touched_here=Touched(set(), set()))
+    revert(fs, "t", changed=Changed(set(), set()))
     work.put("later", b"work")
     service.undo()
     assert files(work) == NEW | {"made": "by the task", "later": "work"}
@@ -175,15 +175,15 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     service, fs = Service(work.fs), work.fs
     tasks.start(fs, "t")
     work.put("first", b"")
-    revert(fs, "t", touched_here=Touched(set(), set()))
+    revert(fs, "t", changed=Changed(set(), set()))
     tasks.start(fs, "t")
     work.put("second", b"")
     service.undo()
     assert files(work).keys() == {*NEW, "first", "second"}
     tasks.done(fs)
-    assert plan(fs, "t").paths == [b"first", b"second"]
+    assert plan_revert(fs, "t").paths == [b"first", b"second"]
     # The first revert changed the same path in a time that was not the task's.
-    revert(fs, "t", force=True, touched_here=Touched(set(), set()))
+    revert(fs, "t", force=True, changed=Changed(set(), set()))
     assert files(work) == NEW
 
 
@@ -197,3 +197,30 @@ def test_what_is_in_the_way_is_said(work: Edits) -> None:
         with pytest.raises(PathUnknown, match="a file is in the way"):
             ask()
     assert files(work)["d"] == "a file"
+
+
+def test_the_kernel_is_asked_for_what_it_caches_before_a_restore_and_the_restore_runs_once(
+    work: Edits,
+) -> None:
+    fs, service = work.fs, Service(work.fs)
+    known = {work.at(path).ino for path in ("f", "d/g", "e")}
+    fs.can_ask, fs.is_used = True, known.__contains__
+    target = service.find("0")
+    assert {name for _, name in cached_files(fs, target)} == {b"f", b"g", b"e"}
+    # Those that are still known are open: the restore goes ahead and parts them from their names.
+    restored = service.restore("0")
+    assert restored is not None
+    assert files(work) == {"f": "old", "d/g": "old"}
+    assert len(service.restores()) == 1
+    fs.can_ask, fs.is_used = False, fs.is_held
+
+
+def test_taking_back_a_restore_makes_its_checkpoint_the_head_unless_others_changed(
+    work: Edits,
+) -> None:
+    service = Service(work.fs)
+    service.restore("0", [b"f"])
+    head = service.head_back("undo")
+    assert head is not None and head.id == service.restores()[-1].before
+    work.put("w1", b"work")
+    assert service.head_back("undo") is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.hook import fields, outcome
-from ckptfs.hook.events import EVENTS, Event, Request, Unknown, requests_for
+from ckptfs.agents import hook_input, outcome
+from ckptfs.agents.events import EVENTS, Event, Request, Unknown, requests_for
 
 
 def asked(record: dict[str, Any], hint: str = "", named: str = "") -> list[Request]:
@@ -26,7 +26,7 @@ def mark(record: dict[str, Any], hint: str = "") -> dict[str, Any]:
 # -- names -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", fields.FIELDS["event"])
+@pytest.mark.parametrize("field", hook_input.FIELDS["event"])
 @pytest.mark.parametrize("event", ["PreToolUse", "preToolUse", "pre_tool_use", "pre-tool-use"])
 def test_an_event_is_known_by_every_name_and_spelling(field: str, event: str) -> None:
     found = mark({field: event, "tool_name": "Bash", "tool_input": {"command": "make"}})
@@ -46,18 +46,18 @@ def nested(path: str, value: object) -> dict[str, Any]:
     [("session", "session"), ("turn", "turn"), ("tool", "tool"), ("tool_use_id", "tool_use_id")],
 )
 def test_what_is_kept_with_a_checkpoint_is_found_under_every_name(what: str, key: str) -> None:
-    for path in fields.FIELDS[what]:
+    for path in hook_input.FIELDS[what]:
         record = {"hook_event_name": "PreToolUse", **nested(path, "x1")}
         assert mark(record)["metadata"][key] == "x1", path
 
 
-@pytest.mark.parametrize("path", fields.FIELDS["directory"])
+@pytest.mark.parametrize("path", hook_input.FIELDS["directory"])
 def test_the_directory_is_found_under_every_name(path: str) -> None:
-    assert fields.directory({"cwd": "", **nested(path, "/w/deep")}) == "/w/deep"
-    assert fields.directory({"cwd": "relative", **nested("workspaceRoots.0", "/w")}) == "/w"
+    assert hook_input.directory({"cwd": "", **nested(path, "/w/deep")}) == "/w/deep"
+    assert hook_input.directory({"cwd": "relative", **nested("workspaceRoots.0", "/w")}) == "/w"
 
 
-@pytest.mark.parametrize("path", fields.INPUTS)
+@pytest.mark.parametrize("path", hook_input.INPUTS)
 @pytest.mark.parametrize("as_text", [False, True])
 def test_what_a_tool_is_given_is_found_under_every_name(path: str, as_text: bool) -> None:
     value: object = {"file_path": "/w/a.c"}
@@ -113,7 +113,7 @@ def test_every_event_of_the_table_is_something_that_can_be_done() -> None:
     ids=str,
 )
 def test_whose_input_it_is(record: dict[str, object], hint: str, agent: str) -> None:
-    assert fields.agent_of(record, hint) == agent
+    assert hook_input.agent_of(record, hint) == agent
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=6,
 )
-NAMED = sorted({path.split(".")[0] for paths in fields.FIELDS.values() for path in paths})
+NAMED = sorted({path.split(".")[0] for paths in hook_input.FIELDS.values() for path in paths})
 NAMED += ["tool_input", "tool_response", "tool_calls", "tool_output", "agent", "toolArgs"]
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from ckptfs import config, locating
+from ckptfs.agents import events, hook_call
+from ckptfs.agents.hook_input import NAMES
+from ckptfs.agents.table import AGENTS
 from ckptfs.control.client import Client
 from ckptfs.control.protocol import VERSION
 from ckptfs.history import tasks
-from ckptfs.hook import calling, events
-from ckptfs.hook.agents import AGENTS
-from ckptfs.hook.fields import NAMES
 from tests.hooks.conftest import RECORDINGS, Agent, Case
 from tests.support.mounting import Workspace, scratch
 
@@ -542,7 +542,7 @@ def test_a_call_loads_little(agent: Agent) -> None:
     )
     lines = done.stderr.decode().splitlines()
     loaded = {line.rpartition("|")[2].strip() for line in lines}
-    assert "ckptfs.hook.calling" in loaded
+    assert "ckptfs.agents.hook_call" in loaded
     # What ckptfs asks for; the interpreter's own start may load more of the standard library.
     heavy = {"argparse", "rich", "trio", "lmdb", "pyfuse3", "xxhash", "zstandard", "pathspec"}
     heavy |= {"socket", "ckptfs.errors", "ckptfs.config", "ckptfs.connect", "ckptfs.control"}
@@ -550,7 +550,7 @@ def test_a_call_loads_little(agent: Agent) -> None:
 
 
 def test_it_speaks_the_protocol_of_the_daemon() -> None:
-    assert calling.PROTOCOL == VERSION
+    assert hook_call.PROTOCOL == VERSION
     assert events.TASK_NAME_MAX == tasks.NAME_MAX
 
 

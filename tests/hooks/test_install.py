@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ckptfs.hook.agents import AGENTS, commands_in
-from ckptfs.hook.events import Event
+from ckptfs.agents.events import Event
+from ckptfs.agents.table import AGENTS, commands_in
 from tests.hooks.conftest import Agent, Case
 from tests.support.mounting import ckptfs, scratch, succeed
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from ckptfs.agents.settings import plugin_files
+from ckptfs.agents.table import AGENTS, caller_of, commands_in
 from ckptfs.cli.parser import make_parser
-from ckptfs.hook.agents import AGENTS, caller_of, commands_in
-from ckptfs.hook.plugin import files
 from tests.hooks.conftest import Agent
 from tests.support.mounting import ckptfs, succeed
 
@@ -113,7 +113,7 @@ def test_the_hook_of_the_plugin_takes_a_checkpoint(agent: Agent, folder: Path) -
 
 
 def test_it_calls_ckptfs_as_it_was_called_itself() -> None:
-    made = files(["/a b/python", "-m", "ckptfs"], "1.2.3")
+    made = plugin_files(["/a b/python", "-m", "ckptfs"], "1.2.3")
     hook = json.loads(made["hooks/hooks.json"])["hooks"]["Stop"][0]["hooks"][0]
     assert hook["command"] == "'/a b/python' -m ckptfs hook"
     server = json.loads(made[".mcp.json"])["mcpServers"]["ckptfs"]

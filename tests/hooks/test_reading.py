@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.hook.reading import WHOLE_MAX, read_object
-from ckptfs.hook.skimming import KEPT, skim
+from ckptfs.agents.hook_input import WHOLE_MAX, read_object
+from ckptfs.agents.large_input import KEPT, skim
 
 TEXTS = st.text(max_size=30)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckptfs.agents import jsonc
+from ckptfs.agents.settings import callers, installed, uninstalled
+from ckptfs.agents.table import AGENTS, caller_of, commands_in, files_of, found
 from ckptfs.errors import AgentSettingsInvalid
-from ckptfs.hook import jsonc
-from ckptfs.hook.agents import AGENTS, caller_of, commands_in, files_of, found
-from ckptfs.hook.settings import callers, installed, uninstalled
 
 JSON, TOML, PLUGIN = Path("/s/settings.json"), Path("/s/config.toml"), Path("/s/ckptfs.js")
 COMMAND = "/opt/ckptfs hook"

@@ -60,7 +60,7 @@ def pytest_runtest_makereport(
 def shared() -> Iterator[Workspace]:
     """One mount for all the tests of a module; they use it through `mount`.
 
-    Nobody looks at the directory below afterwards, and filling it takes longer than some tests.
+    Nobody looks at the lower directory afterwards, and filling it takes longer than some tests.
     """
     with workspace("--no-write-back") as made:
         yield made

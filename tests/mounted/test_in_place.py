@@ -128,7 +128,7 @@ def test_a_socket_below_is_no_obstacle(over: Make, monkeypatch: pytest.MonkeyPat
 
 
 def edit(path: Path) -> None:
-    """Every kind of change that has to come back to the directory below."""
+    """Every kind of change that has to come back to the lower directory."""
     (path / "README").write_text("edited\n")  # also seen as deep/er/twin
     (path / "empty").write_bytes(b"no more" * 20_000)
     with open(path / "binary", "r+b") as file:  # also seen as twin
@@ -183,7 +183,7 @@ CHANGES_OF_TYPE: dict[str, tuple[Tree, Tree]] = {
 
 @pytest.mark.parametrize("side", ["above", "below"])
 def test_changes_of_type(over: Make, side: str) -> None:
-    """Made in the mount they reach the directory below, made below they reach the mount."""
+    """Made in the mount they reach the lower directory, made below they reach the mount."""
     workspace = over({})
     for name, (before, _) in CHANGES_OF_TYPE.items():
         (workspace.path / name).mkdir()
@@ -343,7 +343,7 @@ def test_an_edit_that_keeps_size_and_mtime_is_seen(over: Make) -> None:
     assert tree(workspace.path) == {"a": "new", "b": "new"}
 
 
-def test_the_directory_below_may_be_moved_with_the_workspace_away(over: Make) -> None:
+def test_the_lower_directory_may_be_moved_with_the_workspace_away(over: Make) -> None:
     """All of its content deleted below is a change like any other, not a reason to give up."""
     workspace = over({"a": "x", "d": {"b": "y"}})
     workspace.mount()
@@ -482,7 +482,7 @@ def test_from_fills_a_new_workspace_and_leaves_its_source_alone(over: Make) -> N
     assert facts(workspace.path) == expected
 
 
-def test_no_write_back_leaves_the_directory_below_alone(over: Make) -> None:
+def test_no_write_back_leaves_the_lower_directory_alone(over: Make) -> None:
     workspace = over(SAMPLE)
     before = stats(workspace.path)
     workspace.options = ("--no-write-back",)

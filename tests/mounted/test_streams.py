@@ -140,7 +140,7 @@ def test_a_checkpoint_in_between_has_what_was_answered(own_mount: Workspace) -> 
 
 
 @pytest.mark.needs_mount
-def test_it_is_there_after_a_remount_and_in_the_directory_below(own_mount: Workspace) -> None:
+def test_it_is_there_after_a_remount_and_in_the_lower_directory(own_mount: Workspace) -> None:
     data = noise(12 * MIB + 77)
     stream(own_mount.path / "large", data)
     own_mount.umount()
@@ -196,10 +196,10 @@ def test_what_is_deleted_gives_its_room_back(make_workspace: Callable[..., Works
 
 
 @pytest.mark.needs_mount
-def test_without_the_front(
+def test_without_the_server(
     make_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", "off")
+    monkeypatch.setenv("CKPTFS_SERVER", "off")
     made = make_workspace("--no-write-back")
     data = noise(12 * MIB + 77)
     stream(made.path / "large", data)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ckptfs.hook.agents import AGENTS as HOOKS
+from ckptfs.agents.table import AGENTS as HOOKS
 from tests.real_agents.agents import AGENTS, Agent
 from tests.real_agents.session import Session, done
 from tests.support.mounting import HAVE_FUSE, PLAIN

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ckptfs.hook.agents import AGENTS as HOOKS
+from ckptfs.agents.table import AGENTS as HOOKS
 from tests.real_agents.agents import INSTALLED, Agent
 from tests.real_agents.running import Process, ancestry, started
 from tests.real_agents.script import Run

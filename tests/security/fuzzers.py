@@ -65,8 +65,8 @@ def frames(data: bytes) -> None:
         assert len(codec.decompress_against(data, b"base" * 99)) <= BLOCK_SIZE
 
 
-def below(data: bytes) -> None:
-    """The ledger of the directory below."""
+def lower(data: bytes) -> None:
+    """The ledger of the lower directory."""
     found = ledger.decode(data)
     assert found is None or ledger.decode(ledger.encode(found)) == found
 
@@ -99,7 +99,7 @@ def planted(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (wire, nearly, records, frames, below, lmdb_pages, planted)
+    for target in (wire, nearly, records, frames, lower, lmdb_pages, planted)
 }
 
 

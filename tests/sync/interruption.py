@@ -1,4 +1,4 @@
-"""Ending a pass in the middle: every system call that changes the directory below is a step, and so
+"""Ending a pass in the middle: every system call that changes the lower directory is a step, and so
 is every commit, and a pass can be made to die before or after any of them."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ckptfs.fs import Filesystem
-from ckptfs.sync import below
+from ckptfs.sync import lower
 
 _CALLS = ("rename", "unlink", "mkdir", "rmdir", "link", "symlink", "mknod", "fchmod", "utime",
           "pwrite", "chown", "fchown", "setxattr")  # fmt: skip
@@ -42,7 +42,7 @@ def dying_at(step: int, *, done: bool) -> Iterator[Steps]:
     """Let the pass inside die at a step, which is ``done`` or not. Leaves quietly either way."""
     steps = Steps(step, done=done)
     saved: list[tuple[Any, str, Any]] = [(os, name, getattr(os, name)) for name in _CALLS]
-    saved += [(Filesystem, "commit", Filesystem.commit), (below, "create", below.create)]
+    saved += [(Filesystem, "commit", Filesystem.commit), (lower, "create", lower.create)]
     for place, name, call in saved:
         setattr(place, name, steps.wrap(call))
     try:

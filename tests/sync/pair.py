@@ -1,4 +1,4 @@
-"""A directory below and a store, and short words for editing and comparing either side."""
+"""A lower directory and a store, and short words for editing and comparing either side."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.trees import Facts, Tree, facts, plant
 class Pair:
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.below = root / "below"
-        self.below.mkdir()
+        self.lower = root / "lower"
+        self.lower.mkdir()
         self.store = Store.create(root / "store")
         self.fs = Filesystem(self.store)
         self.fs.commit()
@@ -35,7 +35,7 @@ class Pair:
         return self._run(sync.write_back, options)
 
     def _run(self, verb, options):  # type: ignore[no-untyped-def]
-        fd = os.open(self.below, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(self.lower, os.O_RDONLY | os.O_DIRECTORY)
         try:
             result = verb(self.fs, fd, **options)
         finally:
@@ -49,7 +49,7 @@ class Pair:
         reached = [(key, name) for key, name, _ in ledger.walk(ROOT_INO)]
         if ledger.get(*ROOT_PLACE) is not None:
             reached.append(ROOT_PLACE)
-        present = [(unpack_u64(key[:8]), key[8:]) for key, _ in self.store.below._table.walk()]
+        present = [(unpack_u64(key[:8]), key[8:]) for key, _ in self.store.ledger._table.walk()]
         assert sorted(reached) == present
 
     def reopen(self, *, commit: bool = False) -> None:
@@ -134,10 +134,10 @@ class Pair:
     def touch(self, path: str, mtime_ns: int) -> None:
         self.fs.setattr(self.fs.head, self.inode(path).ino, Attributes(mtime_ns=mtime_ns))
 
-    # -- below ------------------------------------------------------------------------------------
+    # -- the lower directory -------------------------------------------------------------
 
     def plant(self, tree: Tree) -> None:
-        plant(self.below, tree)
+        plant(self.lower, tree)
 
     # -- comparing --------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Pair:
 
     def assert_equal(self) -> None:
         """Both sides are the same, in everything that stat and read can tell."""
-        assert self.stored() == facts(self.below)
+        assert self.stored() == facts(self.lower)
 
 
 def _names(path: str | bytes) -> list[bytes]:

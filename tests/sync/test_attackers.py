@@ -49,15 +49,15 @@ class Scene:
         root.mkdir()
         self.nobody = nobody
         self.pair = Pair(root)
-        self.below = self.pair.below
+        self.lower = self.pair.lower
         self.beside = root / "beside"
         self.beside.mkdir()
         root.chmod(0o755)
         self.give(self.beside)
         if mode is None:
-            self.give(self.below)
+            self.give(self.lower)
         else:
-            self.below.chmod(mode)
+            self.lower.chmod(mode)
         self.evil = self.beside / "evil"
         self.evil.write_bytes(EVIL)
         self.evil.chmod(0o755)
@@ -73,7 +73,7 @@ class Scene:
 
     def file(self, name: str, data: bytes = TOOL, mode: int = 0o644) -> Path:
         """A file of the other user's in the directory."""
-        path = self.below / name
+        path = self.lower / name
         path.write_bytes(data)
         path.chmod(mode)
         self.give(path)
@@ -84,7 +84,7 @@ class Scene:
 
     def swap(self, new: Path, name: str) -> tuple[Deed, Deed]:
         """To put something in the place of another, and to put both back."""
-        old = str(self.below / name)
+        old = str(self.lower / name)
         there = by(self.nobody, swap, str(new), old)
         return there, by(self.nobody, swap_back, str(new), old)
 
@@ -99,7 +99,7 @@ class Scene:
     def judge(self, step: object) -> None:
         for held in self.held:
             assert held.now() == held.before, f"step {step}: root's own was given away"
-        paths = [*self.below.rglob("*"), *self.beside.rglob("*")]
+        paths = [*self.lower.rglob("*"), *self.beside.rglob("*")]
         found = [(str(path), path.lstat(), path) for path in paths]
         for name, seen, path in found:
             if stat.S_ISREG(seen.st_mode):
@@ -124,7 +124,7 @@ Prepare = Callable[[Scene], tuple[Deed, Deed]]
 
 def a_vault(scene: Scene) -> Path:
     """A directory in the workspace that only root may enter, with something in it."""
-    vault = scene.below / "vault"
+    vault = scene.lower / "vault"
     vault.mkdir(mode=0o700)
     (vault / "key").write_bytes(SECRET)
     (vault / "key").chmod(0o600)
@@ -169,7 +169,7 @@ def directory_is_made(scene: Scene) -> tuple[Deed, Deed]:
 
 
 def directory_is_dressed(scene: Scene) -> tuple[Deed, Deed]:
-    vault, known = scene.below / "vault", scene.below / "known"
+    vault, known = scene.lower / "vault", scene.lower / "known"
     for path in (vault, known):
         path.mkdir(mode=0o700)
     scene.held += [Held(vault)]
@@ -186,8 +186,8 @@ def nodes_are_made(scene: Scene) -> tuple[Deed, Deed]:
         scene.set(name, Attributes(mode=mode, uid=NOBODY, gid=NOBODY))
     scene.pair.symlink("link", "anywhere")
     scene.set("link", Attributes(uid=NOBODY, gid=NOBODY))
-    there = by(scene.nobody, swap_unfinished, str(scene.secret), str(scene.below))
-    return there, by(scene.nobody, swap_back, str(scene.secret), str(scene.below / "moved"))
+    there = by(scene.nobody, swap_unfinished, str(scene.secret), str(scene.lower))
+    return there, by(scene.nobody, swap_back, str(scene.secret), str(scene.lower / "moved"))
 
 
 def links_are_made(scene: Scene) -> tuple[Deed, Deed]:
@@ -200,7 +200,7 @@ def links_are_made(scene: Scene) -> tuple[Deed, Deed]:
 def tree_is_removed(scene: Scene) -> tuple[Deed, Deed]:
     """A directory goes, in whose place one of root's is put."""
     vault = a_vault(scene)
-    doomed = scene.below / "doomed"
+    doomed = scene.lower / "doomed"
     doomed.mkdir(mode=0o700)
     (doomed / "key").write_bytes(b"to be removed")
     scene.give(doomed, doomed / "key")
@@ -211,7 +211,7 @@ def tree_is_removed(scene: Scene) -> tuple[Deed, Deed]:
 
 def tree_is_moved(scene: Scene) -> tuple[Deed, Deed]:
     vault = a_vault(scene)
-    old = scene.below / "old"
+    old = scene.lower / "old"
     old.mkdir()
     (old / "key").write_bytes(b"to be moved")
     scene.give(old, old / "key")

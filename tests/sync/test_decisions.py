@@ -24,8 +24,8 @@ def started(pair: Pair) -> Pair:
 
 
 def test_every_pair_of_sides_has_an_action() -> None:
-    for below, store in itertools.product(Side, Side):
-        assert isinstance(decide(below, store), Action)
+    for lower, store in itertools.product(Side, Side):
+        assert isinstance(decide(lower, store), Action)
 
 
 def test_a_stale_directory_is_not_newer_than_the_store(started: Pair) -> None:
@@ -45,21 +45,21 @@ def test_a_stale_directory_is_not_newer_than_the_store(started: Pair) -> None:
 
 def test_both_edited(started: Pair) -> None:
     started.write("f", "store")
-    (started.below / "f").write_text("below")
+    (started.lower / "f").write_text("below")
     result = started.scan()
     assert result.conflicts == ((b"f", b"f.below"),)
     assert started.read("f") == b"store" and started.read("f.below") == b"below"
     # The next scan knows about it.
     assert started.scan().conflicts == ()
     started.write_back()
-    assert tree(started.below) == {**START, "f": "store", "f.below": "below"}
+    assert tree(started.lower) == {**START, "f": "store", "f.below": "below"}
     settled(started)
 
 
 def test_conflicts_again_and_again(started: Pair) -> None:
     for number, kept in ((1, b"f.below"), (2, b"f.below-2"), (3, b"f.below-3")):
         started.write("f", f"store {number}")
-        (started.below / "f").write_text(f"below {number}")
+        (started.lower / "f").write_text(f"below {number}")
         assert started.scan().conflicts == ((b"f", kept),)
     started.write_back()
     settled(started)
@@ -79,7 +79,7 @@ def test_the_longest_name(pair: Pair) -> None:
     pair.plant({name: "start"})
     pair.scan()
     pair.write(name, "store")
-    (pair.below / name).write_text("below")
+    (pair.lower / name).write_text("below")
     (conflict,) = pair.scan().conflicts
     assert conflict.kept_as == b"n" * 249 + b".below"
     pair.write_back()
@@ -104,9 +104,9 @@ def test_both_made_the_same(started: Pair) -> None:
 def test_edited_below_deleted_in_the_store(started: Pair) -> None:
     started.remove("f")
     started.remove("d")
-    (started.below / "f").write_text("worth keeping")
-    (started.below / "d/g").write_text("this too")
-    (started.below / "d/h").write_text("and this")
+    (started.lower / "f").write_text("worth keeping")
+    (started.lower / "d/g").write_text("this too")
+    (started.lower / "d/h").write_text("and this")
     result = started.scan()
     assert set(result.conflicts) == {(b"f", b"f"), (b"d/g", b"d/g")}
     assert started.names() == {".", "f", "d", "d/g", "d/h", "other"}
@@ -117,21 +117,21 @@ def test_edited_below_deleted_in_the_store(started: Pair) -> None:
 def test_touched_below_deleted_in_the_store(started: Pair) -> None:
     """A copy of the directory, or a chmod, is no edit: what was deleted stays deleted."""
     started.remove("f")
-    os.utime(started.below / "f", ns=(1, 1))
-    (started.below / "f").chmod(0o600)
+    os.utime(started.lower / "f", ns=(1, 1))
+    (started.lower / "f").chmod(0o600)
     result = started.scan()
     assert not result.conflicts and not result.changed
     started.write_back()
-    assert not (started.below / "f").exists()
+    assert not (started.lower / "f").exists()
     settled(started)
 
 
 def test_deleted_below_edited_in_the_store(started: Pair) -> None:
     started.write("f", "edited")
     started.write("d/new", "added")
-    (started.below / "f").unlink()
-    (started.below / "d/g").unlink()
-    (started.below / "d").rmdir()
+    (started.lower / "f").unlink()
+    (started.lower / "d/g").unlink()
+    (started.lower / "d").rmdir()
     result = started.scan()
     assert not result.conflicts and result.deleted == 1
     assert started.names() == {".", "f", "d", "d/new", "other"}
@@ -141,8 +141,8 @@ def test_deleted_below_edited_in_the_store(started: Pair) -> None:
 
 def test_an_empty_directory_of_the_store_is_not_deleted(started: Pair) -> None:
     started.mkdir("d/fresh")
-    (started.below / "d/g").unlink()
-    (started.below / "d").rmdir()
+    (started.lower / "d/g").unlink()
+    (started.lower / "d").rmdir()
     started.scan()
     assert started.names() == {".", "f", "d", "d/fresh", "other"}
     started.write_back()
@@ -151,8 +151,8 @@ def test_an_empty_directory_of_the_store_is_not_deleted(started: Pair) -> None:
 
 def test_deleted_on_both_sides(started: Pair) -> None:
     started.remove("d")
-    (started.below / "d/g").unlink()
-    (started.below / "d").rmdir()
+    (started.lower / "d/g").unlink()
+    (started.lower / "d").rmdir()
     assert not started.scan().changed
     started.write_back()
     settled(started)
@@ -163,28 +163,28 @@ def test_deleted_on_both_sides(started: Pair) -> None:
 
 def test_attributes_of_one_side_content_of_the_other(started: Pair) -> None:
     started.chmod("f", 0o600)
-    (started.below / "f").write_text("edited below")
+    (started.lower / "f").write_text("edited below")
     started.write("d/g", "edited in the store")
-    (started.below / "d/g").chmod(0o755)
+    (started.lower / "d/g").chmod(0o755)
     result = started.scan()
     assert not result.conflicts
     started.write_back()
-    assert (started.below / "f").read_text() == "edited below"
-    assert (started.below / "f").stat().st_mode & 0o7777 == 0o600
-    assert (started.below / "d/g").read_text() == "edited in the store"
-    assert (started.below / "d/g").stat().st_mode & 0o7777 == 0o755
+    assert (started.lower / "f").read_text() == "edited below"
+    assert (started.lower / "f").stat().st_mode & 0o7777 == 0o600
+    assert (started.lower / "d/g").read_text() == "edited in the store"
+    assert (started.lower / "d/g").stat().st_mode & 0o7777 == 0o755
     settled(started)
 
 
 def test_both_changed_the_mode(started: Pair) -> None:
     started.chmod("f", 0o600)
     started.chmod("d", 0o700)
-    (started.below / "f").chmod(0o666)
-    (started.below / "d").chmod(0o777)
+    (started.lower / "f").chmod(0o666)
+    (started.lower / "d").chmod(0o777)
     assert not started.scan().conflicts
     started.write_back()
-    assert (started.below / "f").stat().st_mode & 0o777 == 0o600
-    assert (started.below / "d").stat().st_mode & 0o777 == 0o700
+    assert (started.lower / "f").stat().st_mode & 0o777 == 0o600
+    assert (started.lower / "d").stat().st_mode & 0o777 == 0o700
     settled(started)
 
 
@@ -201,27 +201,27 @@ TREES = {"file": "below", "dir": {"i": "below", "j": "below"}, "link": Link("bel
 
 @pytest.mark.parametrize("start", [None, *TREES])
 @pytest.mark.parametrize("store", [None, *EDITS])
-@pytest.mark.parametrize("below", [None, *TREES])
-def test_all_types(pair: Pair, start: str | None, store: str | None, below: str | None) -> None:
+@pytest.mark.parametrize("lower", [None, *TREES])
+def test_all_types(pair: Pair, start: str | None, store: str | None, lower: str | None) -> None:
     """Whatever each side turns a name into, both versions are there afterwards, on both sides."""
     if start is not None:
         pair.plant({"t": {"file": "s", "dir": {"i": "s", "k": "s"}, "link": Link("s")}[start]})  # type: ignore[dict-item]
     pair.scan()
     if start is not None:
         pair.remove("t")
-        os.rename(pair.below / "t", pair.root / "aside")
+        os.rename(pair.lower / "t", pair.root / "aside")
     if store is not None:
         EDITS[store](pair)
-    if below is not None:
-        pair.plant({"t": TREES[below]})  # type: ignore[dict-item]
+    if lower is not None:
+        pair.plant({"t": TREES[lower]})  # type: ignore[dict-item]
     result = pair.scan()
     pair.write_back()
     settled(pair)
     contents = {entry.content for entry in pair.stored().values()} - {b"", b"s"}
     assert (b"in the store" in contents or b"in/the/store" in contents) == (store is not None)
-    assert (b"below" in contents) == (below is not None)
+    assert (b"below" in contents) == (lower is not None)
     beside = [conflict for conflict in result.conflicts if conflict.path != conflict.kept_as]
-    assert bool(beside) == (store is not None and below is not None)
+    assert bool(beside) == (store is not None and lower is not None)
 
 
 # -- moves -----------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_all_types(pair: Pair, start: str | None, store: str | None, below: str 
 
 def test_edited_below_in_a_directory_the_store_moved(started: Pair) -> None:
     started.rename("d", "moved")
-    (started.below / "d/g").write_text("edited below")
-    (started.below / "d/new").write_text("new below")
+    (started.lower / "d/g").write_text("edited below")
+    (started.lower / "d/new").write_text("new below")
     result = started.scan()
     assert not result.conflicts
     assert started.read("moved/g") == b"edited below"
@@ -241,8 +241,8 @@ def test_edited_below_in_a_directory_the_store_moved(started: Pair) -> None:
 
 def test_deleted_below_moved_in_the_store(started: Pair) -> None:
     started.rename("d", "moved")
-    (started.below / "d/g").unlink()
-    (started.below / "d").rmdir()
+    (started.lower / "d/g").unlink()
+    (started.lower / "d").rmdir()
     started.scan()
     assert started.read("moved/g") == b"inside"
     started.write_back()
@@ -251,12 +251,12 @@ def test_deleted_below_moved_in_the_store(started: Pair) -> None:
 
 def test_new_directory_below_where_the_store_moved_one(started: Pair) -> None:
     started.rename("d", "moved")
-    (started.below / "moved").mkdir()
-    (started.below / "moved/h").write_text("another directory")
+    (started.lower / "moved").mkdir()
+    (started.lower / "moved/h").write_text("another directory")
     result = started.scan()
     assert result.conflicts == ((b"moved", b"moved.below"),)
     started.write_back()
-    assert tree(started.below) == {
+    assert tree(started.lower) == {
         "f": "start",
         "moved": {"g": "inside"},
         "moved.below": {"h": "another directory"},
@@ -270,8 +270,8 @@ def test_deleted_and_replaced_by_a_moved_one(pair: Pair) -> None:
     pair.scan()
     pair.remove("x")
     pair.rename("y", "x")
-    (pair.below / "x/a").write_text("edited")
-    (pair.below / "y/b").write_text("edited too")
+    (pair.lower / "x/a").write_text("edited")
+    (pair.lower / "y/b").write_text("edited too")
     result = pair.scan()
     assert [conflict.path for conflict in result.conflicts] == [b"x/a"]
     assert pair.read("x/a") == b"edited" and pair.read("x/b") == b"edited too"
@@ -286,7 +286,7 @@ def test_links_edited_on_both_sides(pair: Pair) -> None:
     pair.plant({"a": "start", "b": Same("a")})
     pair.scan()
     pair.write("a", "store")
-    (pair.below / "b").write_text("below")
+    (pair.lower / "b").write_text("below")
     result = pair.scan()
     assert {conflict.path for conflict in result.conflicts} == {b"a", b"b"}
     pair.write_back()
@@ -296,7 +296,7 @@ def test_links_edited_on_both_sides(pair: Pair) -> None:
 
 def test_linked_in_the_store_edited_below(started: Pair) -> None:
     started.link("f", "f2")
-    with (started.below / "f").open("a") as file:
+    with (started.lower / "f").open("a") as file:
         file.write("ed below")
     assert not started.scan().conflicts
     assert started.read("f2") == b"started below"
@@ -308,10 +308,10 @@ def test_linked_in_the_store_edited_below(started: Pair) -> None:
 def test_linked_below_changed_mode_in_the_store(started: Pair, new: str) -> None:
     """Whichever name is looked at first, the store's mode reaches the file below."""
     started.chmod("f", 0o600)
-    os.link(started.below / "f", started.below / new)
+    os.link(started.lower / "f", started.lower / new)
     assert not started.scan().conflicts
     started.write_back()
-    assert (started.below / new).stat().st_mode & 0o777 == 0o600
+    assert (started.lower / new).stat().st_mode & 0o777 == 0o600
     settled(started)
 
 
@@ -322,7 +322,7 @@ def test_names_of_one_file_below_apart_in_the_store(pair: Pair) -> None:
     pair.link("a", "b")
     pair.touch("a", 573)
     pair.symlink("d", "store's own")
-    os.link(pair.below / "a", pair.below / "d")
+    os.link(pair.lower / "a", pair.lower / "d")
     result = pair.write_back()
     assert result.conflicts == ((b"d", b"d.below"),) and not result.skipped
     settled(pair)

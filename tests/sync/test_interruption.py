@@ -99,8 +99,8 @@ def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
     assert pair.stored() == wanted
     result = pair.write_back()
     assert result.conflicts == result.skipped == ()
-    assert pair.stored() == wanted == facts(pair.below)
-    assert not [path for path in pair.below.rglob("*") if ".ckptfs-tmp-" in path.name]
+    assert pair.stored() == wanted == facts(pair.lower)
+    assert not [path for path in pair.lower.rglob("*") if ".ckptfs-tmp-" in path.name]
     assert not pair.scan().changed
 
 
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_to_its_end(pair: Pair, monkeypatch: pytest.M
 
     def failing(fd: int, room: list[memoryview], offset: int) -> int:
         name = os.readlink(f"/proc/self/fd/{fd}")
-        if offset >= 16 * BLOCK_SIZE and name.startswith(str(pair.below)):
+        if offset >= 16 * BLOCK_SIZE and name.startswith(str(pair.lower)):
             raise OSError(errno.EIO, "bad disk")
         return preadv(fd, room, offset)
 

@@ -39,8 +39,8 @@ modes = st.sampled_from([0o600, 0o644, 0o755, 0o4711])
 Tokens = set[bytes]
 
 
-class Below:
-    """The edits of `Pair`, done to the directory below."""
+class Lower:
+    """The edits of `Pair`, done to the lower directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -84,7 +84,7 @@ class Below:
 
 
 class Stored:
-    """The edits of `Below`, done to the store."""
+    """The edits of `Lower`, done to the store."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -101,7 +101,7 @@ class Stored:
         return getattr(self.pair, name)
 
 
-Side = Below | Stored
+Side = Lower | Stored
 
 
 class Sync(RuleBasedStateMachine):
@@ -111,13 +111,13 @@ class Sync(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="ckptfs-test-", dir=where))
         self.pair = Pair(self.root)
         self.sides: dict[str, Side] = {
-            "below": Below(self.pair.below),
+            "lower": Lower(self.pair.lower),
             "store": Stored(self.pair),
         }
         self.count = 0
-        self.ever: dict[str, Tokens] = {"below": set(), "store": set()}
+        self.ever: dict[str, Tokens] = {"lower": set(), "store": set()}
         self.shared: Tokens = set()
-        self.edited = {"below": False, "store": False}
+        self.edited = {"lower": False, "store": False}
 
     def teardown(self) -> None:
         self.pair.close()
@@ -158,17 +158,17 @@ class Sync(RuleBasedStateMachine):
 
     # -- edits ------------------------------------------------------------------------------------
 
-    where = st.sampled_from(["below", "store"])
+    where = st.sampled_from(["lower", "store"])
 
     @initialize(files=st.lists(st.tuples(picks, names, st.booleans()), max_size=8))
     def start(self, files: list[tuple[int, str, bool]]) -> None:
         for number, name, directory in files:
-            path = self.new_path("below", number, name)
+            path = self.new_path("lower", number, name)
             if path is not None and directory:
-                self.sides["below"].mkdir(path)
+                self.sides["lower"].mkdir(path)
             elif path is not None:
-                self.sides["below"].write(path, self.token())
-        self.touched("below")
+                self.sides["lower"].write(path, self.token())
+        self.touched("lower")
         self.scan()
 
     @rule(side=where, number=picks, name=names, large=st.booleans())
@@ -243,54 +243,54 @@ class Sync(RuleBasedStateMachine):
     @rule()
     def scan(self) -> None:
         before, store = self.tokens("store"), self.sides["store"].facts()
-        below = self.tokens("below")
+        lower = self.tokens("lower")
         let_go = self.ever["store"] - before
         result = self.pair.scan()
         after = self.tokens("store")
-        self.check_scan(result, before, below, after, let_go)
-        if not self.edited["below"]:
+        self.check_scan(result, before, lower, after, let_go)
+        if not self.edited["lower"]:
             assert self.sides["store"].facts() == store and not result.changed
-        self.edited["below"] = False
+        self.edited["lower"] = False
         assert not self.pair.scan().changed
 
     def check_scan(
-        self, result: SyncResult, before: Tokens, below: Tokens, after: Tokens, let_go: Tokens
+        self, result: SyncResult, before: Tokens, lower: Tokens, after: Tokens, let_go: Tokens
     ) -> None:
         assert not result.skipped
-        assert below - let_go - self.shared <= after, "something below did not come in"
+        assert lower - let_go - self.shared <= after, "something below did not come in"
         lost = before - after - self.shared
-        assert lost <= self.ever["below"] - below, "the store lost something that was not below"
-        assert after <= before | below
-        if not (self.edited["below"] and self.edited["store"]):
+        assert lost <= self.ever["lower"] - lower, "the store lost something that was not below"
+        assert after <= before | lower
+        if not (self.edited["lower"] and self.edited["store"]):
             assert not result.conflicts
 
     @rule()
     def write_back(self) -> None:
-        before, below = self.tokens("store"), self.tokens("below")
+        before, lower = self.tokens("store"), self.tokens("lower")
         let_go = self.ever["store"] - before
         stored = self.sides["store"].facts()
         result = self.pair.write_back()
         after = self.tokens("store")
         assert not result.skipped
-        if self.edited["below"]:
+        if self.edited["lower"]:
             # What changed below alone is left to the next scan.
-            assert before - after - self.shared <= self.ever["below"] - below
+            assert before - after - self.shared <= self.ever["lower"] - lower
             self.scan()
             self.pair.write_back()
-            assert below - let_go - self.shared <= self.tokens("store")
+            assert lower - let_go - self.shared <= self.tokens("store")
         else:
             assert self.sides["store"].facts() == stored and not result.conflicts
         self.settle()
 
     def settle(self) -> None:
-        assert self.sides["store"].facts() == self.sides["below"].facts()
+        assert self.sides["store"].facts() == self.sides["lower"].facts()
         assert not self.pair.scan().changed
         assert not self.pair.write_back().changed
-        assert self.sides["store"].facts() == self.sides["below"].facts()
-        self.tokens("below")
-        self.edited = {"below": False, "store": False}
+        assert self.sides["store"].facts() == self.sides["lower"].facts()
+        self.tokens("lower")
+        self.edited = {"lower": False, "store": False}
 
-    @precondition(lambda self: not self.edited["below"])
+    @precondition(lambda self: not self.edited["lower"])
     @rule(step=st.integers(1, 25), done=st.booleans())
     def die_writing_back(self, step: int, done: bool) -> None:
         self.pair.fs.commit()
@@ -301,7 +301,7 @@ class Sync(RuleBasedStateMachine):
         result = self.pair.scan()
         assert not result.conflicts and not result.skipped
         assert self.sides["store"].facts() == stored
-        self.tokens("below")
+        self.tokens("lower")
 
     @rule()
     def die(self) -> None:

@@ -41,11 +41,11 @@ def user(memory_path: Path) -> Iterator[Pair]:
 def test_what_cannot_be_read(user: Pair) -> None:
     user.plant({"a": "x", "d": {"b": "y"}, "e": {}})
     user.scan()
-    (user.below / "a").write_text("unseen")
-    (user.below / "d/b").write_text("unseen")
+    (user.lower / "a").write_text("unseen")
+    (user.lower / "d/b").write_text("unseen")
     user.plant({"secret": File("s", mode=0)})
-    (user.below / "a").chmod(0)
-    (user.below / "d").chmod(0)
+    (user.lower / "a").chmod(0)
+    (user.lower / "d").chmod(0)
     result = user.scan()
     assert {item.path for item in result.skipped} == {b"secret", b"a", b"d"}
     assert all(item.reason == "Permission denied" for item in result.skipped)
@@ -54,9 +54,9 @@ def test_what_cannot_be_read(user: Pair) -> None:
     assert not user.exists("secret")
     result = user.write_back()
     assert {item.path for item in result.skipped} == {b"d"}
-    (user.below / "d").chmod(0o755)
-    (user.below / "a").chmod(0o644)
-    (user.below / "secret").chmod(0o600)
+    (user.lower / "d").chmod(0o755)
+    (user.lower / "a").chmod(0o644)
+    (user.lower / "secret").chmod(0o600)
     assert user.scan().skipped == ()
     assert (user.read("a"), user.read("d/b"), user.read("secret")) == (b"unseen", b"unseen", b"s")
     user.write_back()
@@ -74,7 +74,7 @@ def test_read_only_directories_are_written(user: Pair) -> None:
     settled(user)
     user.remove("cache")
     assert user.write_back().skipped == ()
-    assert tree(user.below) == {}
+    assert tree(user.lower) == {}
     settled(user)
 
 
@@ -85,7 +85,7 @@ def test_foreign_owners_and_devices(user: Pair, memory_path: Path) -> None:
     for _ in range(2):
         result = user.write_back()
         assert [item.path for item in result.skipped] == [b"device"]
-    assert (user.below / "theirs").stat().st_uid == os.geteuid()
+    assert (user.lower / "theirs").stat().st_uid == os.geteuid()
     # That the owner could not be set is not taken for a change below.
     assert not user.scan().changed
     assert user.inode("theirs").uid == 1
@@ -114,7 +114,7 @@ def test_a_directory_that_belongs_to_another(user: Pair) -> None:
     user.scan()
     if os.getuid() == 0:
         os.seteuid(0)
-        os.chown(user.below / "d", 0, 0)
+        os.chown(user.lower / "d", 0, 0)
         os.seteuid(NOBODY)
     else:
         pytest.skip("needs a second user")
@@ -123,10 +123,10 @@ def test_a_directory_that_belongs_to_another(user: Pair) -> None:
     user.write("g", "does")
     result = user.write_back()
     assert {item.path for item in result.skipped} == {b"d", b"d/new"}
-    assert (user.below / "g").read_text() == "does"
+    assert (user.lower / "g").read_text() == "does"
     assert user.read("d/new") == b"never gets there"
     assert not user.scan().changed
-    assert facts(user.below)["d/f"].content == b"x"
+    assert facts(user.lower)["d/f"].content == b"x"
 
 
 def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
@@ -140,7 +140,7 @@ def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
     assert user.write_back().skipped == ()
     settled(user)
     for name in ("old", "new"):
-        assert os.getxattr(user.below / name, "user.note") == b"kept"
+        assert os.getxattr(user.lower / name, "user.note") == b"kept"
     out = user.root / "out"
     assert export_tree(user.fs, user.fs.head, out).skipped == ()
     assert os.getxattr(out / "new", "user.note") == b"kept"

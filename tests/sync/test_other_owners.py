@@ -25,9 +25,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of oth
 
 @pytest.fixture
 def theirs(memory_path: Path) -> Iterator[Pair]:
-    """A pair whose directory below is another user's."""
+    """A pair whose lower directory is another user's."""
     pair = Pair(memory_path)
-    os.chown(pair.below, NOBODY, NOBODY)
+    os.chown(pair.lower, NOBODY, NOBODY)
     pair.scan()
     yield pair
     pair.close()
@@ -87,16 +87,16 @@ def test_every_owner_comes_back(theirs: Pair) -> None:
 def test_changed_attributes_come_back(theirs: Pair) -> None:
     theirs.plant({"a": File("a", 0o644), "b": File("b", 0o4755), "c": "c", "d": {"e": "e"}})
     for name in ("a", "b", "c", "d", "d/e"):
-        os.chown(theirs.below / name, NOBODY, NOBODY)
-    (theirs.below / "b").chmod(0o4755)
+        os.chown(theirs.lower / name, NOBODY, NOBODY)
+    (theirs.lower / "b").chmod(0o4755)
     theirs.scan()
-    numbers = {name: (theirs.below / name).stat().st_ino for name in "abc"}
+    numbers = {name: (theirs.lower / name).stat().st_ino for name in "abc"}
     give(theirs, "a", stat.S_IFREG | 0o600, NOBODY)
     give(theirs, "b", stat.S_IFREG | 0o4750, NOBODY)
     give(theirs, "c", stat.S_IFREG | 0o644, THIRD)
     give(theirs, "d", stat.S_IFDIR | 0o555, NOBODY)
     agreed(theirs, theirs.write_back())
-    now = {name: (theirs.below / name).stat().st_ino for name in "abc"}
+    now = {name: (theirs.lower / name).stat().st_ino for name in "abc"}
     # Attributes alone are changed in place; rights and owners come with a new file.
     assert now["a"] == numbers["a"] and now["b"] != numbers["b"] and now["c"] != numbers["c"]
     theirs.write("d/e", "in a directory that its owner may not write to")
@@ -110,23 +110,23 @@ def test_changed_attributes_come_back(theirs: Pair) -> None:
 def test_a_new_time_leaves_the_set_group_id_bit(theirs: Pair) -> None:
     """The owner of the directory may not be in the group of the file: chmod(2) would clear it."""
     theirs.plant({"tool": File("run me", 0o755)})
-    os.chown(theirs.below / "tool", NOBODY, THIRD)
-    (theirs.below / "tool").chmod(0o2755)
+    os.chown(theirs.lower / "tool", NOBODY, THIRD)
+    (theirs.lower / "tool").chmod(0o2755)
     theirs.scan()
     theirs.touch("tool", 1_000_000_000)
     agreed(theirs, theirs.write_back())
-    assert owner(theirs.below / "tool") == (0o2755, NOBODY, THIRD)
+    assert owner(theirs.lower / "tool") == (0o2755, NOBODY, THIRD)
 
 
 @as_root
 def test_attributes_of_a_file_that_its_owner_may_not_write_to(theirs: Pair) -> None:
     theirs.plant({"object": File("x", 0o444)})
-    os.chown(theirs.below / "object", NOBODY, NOBODY)
+    os.chown(theirs.lower / "object", NOBODY, NOBODY)
     theirs.scan()
     _set_attribute(theirs, "object")
     agreed(theirs, theirs.write_back())
-    assert owner(theirs.below / "object") == (0o444, NOBODY, NOBODY)
-    assert os.getxattr(theirs.below / "object", "user.note") == b"kept"
+    assert owner(theirs.lower / "object") == (0o444, NOBODY, NOBODY)
+    assert os.getxattr(theirs.lower / "object", "user.note") == b"kept"
 
 
 @as_root
@@ -142,9 +142,9 @@ def test_moved_directories_of_several_owners(theirs: Pair) -> None:
     theirs.rename("roots/sub", "users/moved")
     assert theirs.write_back().skipped == ()
     for name, uid in (("users/moved", 0), ("roots/moved", NOBODY)):
-        assert owner(theirs.below / name) == (0o555, uid, uid)
-    assert (theirs.below / "users/moved/file").read_text() == "roots"
-    assert (theirs.below / "roots/moved/file").read_text() == "users"
+        assert owner(theirs.lower / name) == (0o555, uid, uid)
+    assert (theirs.lower / "users/moved/file").read_text() == "roots"
+    assert (theirs.lower / "roots/moved/file").read_text() == "users"
 
 
 @as_root
@@ -154,7 +154,7 @@ def test_a_file_that_only_root_may_read_stays_so(theirs: Pair) -> None:
     secret = theirs.root / "secret"
     secret.write_text("root's alone")
     secret.chmod(0o600)
-    os.link(secret, theirs.below / "linked")
+    os.link(secret, theirs.lower / "linked")
     theirs.scan()
     inode = theirs.inode("linked")
     assert (stat.S_IMODE(inode.mode), inode.uid) == (0o600, 0)
@@ -167,13 +167,13 @@ def _as_root_4755(pair: Pair) -> None:
     give(pair, "f", stat.S_IFREG | 0o4755, 0)
 
 
-def _root_4755_below(pair: Pair) -> None:
-    os.chown(pair.below / "f", 0, 0)
-    (pair.below / "f").chmod(0o4755)
+def _root_4755_lower(pair: Pair) -> None:
+    os.chown(pair.lower / "f", 0, 0)
+    (pair.lower / "f").chmod(0o4755)
 
 
-def _text_below(pair: Pair) -> None:
-    (pair.below / "f").write_text("edited below")
+def _text_lower(pair: Pair) -> None:
+    (pair.lower / "f").write_text("edited below")
 
 
 def _text_in_store(pair: Pair) -> None:
@@ -182,15 +182,15 @@ def _text_in_store(pair: Pair) -> None:
 
 @as_root
 @pytest.mark.parametrize(
-    ("below", "store"), [(_text_below, _as_root_4755), (_root_4755_below, _text_in_store)]
+    ("lower", "store"), [(_text_lower, _as_root_4755), (_root_4755_lower, _text_in_store)]
 )
 def test_rights_of_one_side_are_not_put_on_the_content_of_the_other(
-    theirs: Pair, below: Callable[[Pair], None], store: Callable[[Pair], None]
+    theirs: Pair, lower: Callable[[Pair], None], store: Callable[[Pair], None]
 ) -> None:
     theirs.plant({"f": File("f", 0o755)})
-    os.chown(theirs.below / "f", NOBODY, NOBODY)
+    os.chown(theirs.lower / "f", NOBODY, NOBODY)
     theirs.scan()
-    below(theirs)
+    lower(theirs)
     store(theirs)
     result = theirs.scan()
     assert [item.kept_as for item in result.conflicts] == [b"f.below"]
@@ -208,7 +208,7 @@ def test_the_mode_of_one_file_does_not_open_another(theirs: Pair) -> None:
     theirs.plant({"f": File("for all", 0o600), "closed": File("for root", 0o600)})
     theirs.scan()
     theirs.chmod("f", 0o644)
-    os.rename(theirs.below / "closed", theirs.below / "f")
+    os.rename(theirs.lower / "closed", theirs.lower / "f")
     result = theirs.write_back()
     assert [item.path for item in result.conflicts] == [b"f"]
     for name in ("f", "f.below"):
@@ -223,7 +223,7 @@ def test_a_file_that_is_closed_while_it_is_read(
     theirs: Pair, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Opened for all when the scan comes to it, and closed before its content is written."""
-    path = theirs.below / "f"
+    path = theirs.lower / "f"
     path.write_bytes(b"public!\n" * (size // 8))
     path.chmod(0o644)
     pread, preadv = os.pread, os.preadv
@@ -263,8 +263,8 @@ def test_an_ordinary_user_never_lends_its_rights(memory_path: Path) -> None:
         give(pair, "own", stat.S_IFREG | 0o4755, NOBODY)
         result = pair.write_back()
         assert [(item.path, item.reason) for item in result.skipped] == [(b"theirs", lay.NO_SET_ID)]
-        assert owner(pair.below / "theirs")[:2] == (0o755, NOBODY)
-        assert owner(pair.below / "own")[:2] == (0o4755, NOBODY)
+        assert owner(pair.lower / "theirs")[:2] == (0o755, NOBODY)
+        assert owner(pair.lower / "own")[:2] == (0o4755, NOBODY)
         assert pair.write_back().skipped == ()
         assert not pair.scan().changed
         assert stat.S_IMODE(pair.inode("theirs").mode) == 0o4755

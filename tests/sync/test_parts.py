@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE, Ino
-from ckptfs.sync import below
+from ckptfs.sync import lower
 from ckptfs.sync.content import Digest, data_ranges, digest_below, digest_of_one
 from ckptfs.sync.descent import Descent
 from ckptfs.sync.ledger import (
@@ -33,7 +33,7 @@ from tests.sync.pair import Pair
 def test_records_round_trip(pair: Pair) -> None:
     pair.plant({"f": "x", "d": {}})
     for name, digest in (("f", b"d" * 16), ("d", b"")):
-        seen = os.lstat(pair.below / name)
+        seen = os.lstat(pair.lower / name)
         inode = pair.mkdir(name) if name == "d" else pair.write(name, "x")
         for xattrs in (b"", b"x" * 8):
             value = agreement(seen, inode, digest=digest, xattrs=xattrs)
@@ -49,18 +49,18 @@ def test_records_round_trip(pair: Pair) -> None:
 
 def test_records_of_something_else(pair: Pair) -> None:
     pair.plant({"f": "x"})
-    seen = os.lstat(pair.below / "f")
+    seen = os.lstat(pair.lower / "f")
     inode = pair.write("f", "x")
     dirty = decode(agreement(seen, inode, digest=b"d" * 16, clean=False))
     assert dirty is not None and dirty.matches(seen) and not dirty.is_of(inode)
     assert not dirty._replace(ino=Ino(99)).is_of(inode)
-    record = decode(seen_again(dirty, os.lstat(pair.below), xattrs=b""))
+    record = decode(seen_again(dirty, os.lstat(pair.lower), xattrs=b""))
     assert record is not None and record.ino == inode.ino and record.is_dir
 
 
 def test_recent_changes_are_doubtful(pair: Pair) -> None:
     pair.plant({"f": "x"})
-    seen = os.lstat(pair.below / "f")
+    seen = os.lstat(pair.lower / "f")
     inode = pair.write("f", "x")
     for age, doubtful in ((0, True), (SETTLED_NS - 1, True), (SETTLED_NS, False)):
         value = agreement(seen, inode, digest=b"d" * 16, now_ns=seen.st_ctime_ns + age)
@@ -178,7 +178,7 @@ def test_a_link_swapped_in_leads_nowhere(
     outside.mkdir()
     (outside / "secret").write_text("s")
     pair.plant({"d": {"secret": "mine"}, "f": "mine"})
-    opened = getattr(below, what)
+    opened = getattr(lower, what)
 
     def swap(dir_fd: int, name: bytes) -> object:
         target = outside if what == "open_directory" else outside / "secret"
@@ -186,7 +186,7 @@ def test_a_link_swapped_in_leads_nowhere(
         os.symlink(target, name, dir_fd=dir_fd)
         return opened(dir_fd, name)
 
-    monkeypatch.setattr(below, what, swap)
+    monkeypatch.setattr(lower, what, swap)
     result = pair.scan()
     assert b"s" not in {entry.content for entry in pair.stored().values()}
     assert result.skipped

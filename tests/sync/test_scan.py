@@ -33,7 +33,7 @@ EVERYTHING = {
 
 def test_everything_comes_in(pair: Pair) -> None:
     pair.plant(EVERYTHING)
-    os.utime(pair.below / "link", ns=(5, 6), follow_symlinks=False)
+    os.utime(pair.lower / "link", ns=(5, 6), follow_symlinks=False)
     result = pair.scan()
     pair.assert_equal()
     assert (result.added, result.modified, result.deleted) == (13, 0, 0)
@@ -56,10 +56,10 @@ def test_inode_numbers_survive_an_edit_below(pair: Pair) -> None:
     pair.plant({"a": "one", "d": {"b": "two"}})
     pair.scan()
     a, b = pair.inode("a").ino, pair.inode("d/b").ino
-    (pair.below / "a").write_text("three")
-    new = pair.below / "d/new"
+    (pair.lower / "a").write_text("three")
+    new = pair.lower / "d/new"
     new.write_text("saved by rename")
-    new.rename(pair.below / "d/b")
+    new.rename(pair.lower / "d/b")
     result = pair.scan()
     assert (result.added, result.modified, result.deleted) == (0, 2, 0)
     assert (pair.inode("a").ino, pair.inode("d/b").ino) == (a, b)
@@ -67,7 +67,7 @@ def test_inode_numbers_survive_an_edit_below(pair: Pair) -> None:
 
 
 def test_only_changed_blocks_are_written(pair: Pair) -> None:
-    path = pair.below / "large"
+    path = pair.lower / "large"
     path.write_bytes(os.urandom(10 * BLOCK_SIZE))
     pair.scan()
     before = pair.inode("large")
@@ -83,7 +83,7 @@ def test_touch_changes_times_only(pair: Pair) -> None:
     pair.plant({"a": "one"})
     pair.scan()
     before = pair.inode("a")
-    os.utime(pair.below / "a", ns=(1, 2))
+    os.utime(pair.lower / "a", ns=(1, 2))
     result = pair.scan()
     after = pair.inode("a")
     assert (after.mtime_ns, after.content, after.size) == (2, before.content, 3)
@@ -101,10 +101,10 @@ def test_edit_that_keeps_size_and_mtime_is_seen(pair: Pair) -> None:
 def test_modes_and_owners(pair: Pair) -> None:
     pair.plant({"a": "", "d": {}})
     pair.scan()
-    (pair.below / "a").chmod(0o6711)
-    (pair.below / "d").chmod(0o2750)
+    (pair.lower / "a").chmod(0o6711)
+    (pair.lower / "d").chmod(0o2750)
     if os.geteuid() == 0:
-        os.chown(pair.below / "d", 12, 34)
+        os.chown(pair.lower / "d", 12, 34)
     assert pair.scan().modified == 2
     pair.assert_equal()
 
@@ -112,15 +112,15 @@ def test_modes_and_owners(pair: Pair) -> None:
 def test_deletions(pair: Pair) -> None:
     pair.plant({"a": "", "d": {"e": {"f": "", "g": Link("x")}}, "keep": ""})
     pair.scan()
-    (pair.below / "a").unlink()
-    (pair.below / "d/e/f").unlink()
-    (pair.below / "d/e/g").unlink()
-    (pair.below / "d/e").rmdir()
-    (pair.below / "d").rmdir()
+    (pair.lower / "a").unlink()
+    (pair.lower / "d/e/f").unlink()
+    (pair.lower / "d/e/g").unlink()
+    (pair.lower / "d/e").rmdir()
+    (pair.lower / "d").rmdir()
     assert pair.scan().deleted == 5
     pair.assert_equal()
     assert pair.names() == {".", "keep"}
-    assert dict(pair.store.below.children(pair.inode("").ino)).keys() == {b"keep"}
+    assert dict(pair.store.ledger.children(pair.inode("").ino)).keys() == {b"keep"}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_deletions(pair: Pair) -> None:
 def test_changes_of_type(pair: Pair, old: object, new: object) -> None:
     pair.plant({"a": old})  # type: ignore[dict-item]
     pair.scan()
-    os.rename(pair.below / "a", pair.root / "aside")
+    os.rename(pair.lower / "a", pair.root / "aside")
     pair.plant({"a": new})  # type: ignore[dict-item]
     result = pair.scan()
     assert result.conflicts == ()
@@ -139,7 +139,7 @@ def test_changes_of_type(pair: Pair, old: object, new: object) -> None:
 
 
 def test_sparse_files_stay_sparse(pair: Pair) -> None:
-    path = pair.below / "sparse"
+    path = pair.lower / "sparse"
     with path.open("wb") as file:
         file.truncate(1 << 40)
         file.seek(1 << 30)
@@ -162,7 +162,7 @@ def test_sparse_files_stay_sparse(pair: Pair) -> None:
 
 
 def test_sockets(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(pair.below)
+    monkeypatch.chdir(pair.lower)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         pair.scan()
@@ -171,7 +171,7 @@ def test_sockets(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 def test_devices(pair: Pair) -> None:
-    os.mknod(pair.below / "null", 0o020666, os.makedev(1, 3))
+    os.mknod(pair.lower / "null", 0o020666, os.makedev(1, 3))
     pair.scan()
     pair.assert_equal()
 
@@ -181,17 +181,17 @@ def test_hard_links_come_and_go(pair: Pair) -> None:
     pair.scan()
     ino = pair.inode("m").ino
     for new in ("a", "z", "d/q"):
-        os.link(pair.below / "m", pair.below / new)
+        os.link(pair.lower / "m", pair.lower / new)
     assert pair.scan().added == 3
     pair.assert_equal()
     assert {pair.inode(name).ino for name in ("a", "m", "z", "d/q")} == {ino}
     assert not pair.scan().changed
 
     # One name is replaced by a copy of its own, one removed, the file itself edited in place.
-    (pair.below / "a").unlink()
-    (pair.below / "a").write_text("apart")
-    (pair.below / "z").unlink()
-    with (pair.below / "m").open("a") as file:
+    (pair.lower / "a").unlink()
+    (pair.lower / "a").write_text("apart")
+    (pair.lower / "z").unlink()
+    with (pair.lower / "m").open("a") as file:
         file.write(" and more")
     pair.scan()
     pair.assert_equal()
@@ -203,7 +203,7 @@ def test_hard_links_all_deleted(pair: Pair) -> None:
     pair.plant({"a": "x", "b": Same("a"), "c": Same("a")})
     pair.scan()
     for name in "abc":
-        (pair.below / name).unlink()
+        (pair.lower / name).unlink()
     assert pair.scan().deleted == 3
     pair.assert_equal()
 
@@ -211,8 +211,8 @@ def test_hard_links_all_deleted(pair: Pair) -> None:
 def test_two_groups_exchange_a_name(pair: Pair) -> None:
     pair.plant({"a": "one", "b": Same("a"), "c": "two", "d": Same("c")})
     pair.scan()
-    (pair.below / "b").unlink()
-    os.link(pair.below / "c", pair.below / "b")
+    (pair.lower / "b").unlink()
+    os.link(pair.lower / "c", pair.lower / "b")
     pair.scan()
     pair.assert_equal()
 
@@ -220,16 +220,16 @@ def test_two_groups_exchange_a_name(pair: Pair) -> None:
 def test_user_xattrs(pair: Pair) -> None:
     pair.plant({"a": "x", "d": {}})
     try:
-        os.setxattr(pair.below / "a", "user.one", b"1")
+        os.setxattr(pair.lower / "a", "user.one", b"1")
     except OSError:
         pytest.skip("no user xattrs here")
-    os.setxattr(pair.below / "d", "user.two", b"\0\xff")
+    os.setxattr(pair.lower / "d", "user.two", b"\0\xff")
     pair.scan()
     head, fs = pair.fs.head, pair.fs
     assert fs.getxattr(head, pair.inode("a").ino, b"user.one") == b"1"
     assert fs.getxattr(head, pair.inode("d").ino, b"user.two") == b"\0\xff"
-    os.removexattr(pair.below / "a", "user.one")
-    os.setxattr(pair.below / "a", "user.three", b"3")
+    os.removexattr(pair.lower / "a", "user.one")
+    os.setxattr(pair.lower / "a", "user.three", b"3")
     assert pair.scan().modified == 1
     assert fs.listxattr(head, pair.inode("a").ino) == [b"user.three"]
 
@@ -251,26 +251,26 @@ def test_unfinished_files(pair: Pair) -> None:
     pair.plant({own: "half", "d": {own: "half"}, ".ckptfs-tmp-feed-1": "another's"})
     result = pair.scan()
     assert pair.names() == {".", "d"}
-    assert not (pair.below / own).exists() and not (pair.below / "d" / own).exists()
-    assert (pair.below / ".ckptfs-tmp-feed-1").exists()
+    assert not (pair.lower / own).exists() and not (pair.lower / "d" / own).exists()
+    assert (pair.lower / ".ckptfs-tmp-feed-1").exists()
     assert [item.path for item in result.skipped] == [b".ckptfs-tmp-feed-1"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
 def test_other_file_systems_are_not_entered(pair: Pair) -> None:
     pair.plant({"d": {"inside": "x"}, "new": {}})
-    (pair.below / "new").rmdir()
+    (pair.lower / "new").rmdir()
     pair.scan()
-    (pair.below / "new").mkdir()
+    (pair.lower / "new").mkdir()
     for name in ("d", "new"):
-        subprocess.run(["mount", "-t", "tmpfs", "none", pair.below / name], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "none", pair.lower / name], check=True)
     try:
-        (pair.below / "d/covering").write_text("y")
-        (pair.below / "new/covering").write_text("y")
+        (pair.lower / "d/covering").write_text("y")
+        (pair.lower / "new/covering").write_text("y")
         result = pair.scan()
     finally:
         for name in ("d", "new"):
-            subprocess.run(["umount", pair.below / name], check=True)
+            subprocess.run(["umount", pair.lower / name], check=True)
     assert {item.path for item in result.skipped} == {b"d", b"new"}
     assert pair.names() == {".", "d", "d/inside", "new"}
     assert not pair.scan().skipped
@@ -283,9 +283,9 @@ def test_a_link_to_a_directory_is_a_link(pair: Pair, tmp_path: Path) -> None:
     (outside / "secret").write_text("s")
     pair.plant({"d": {"x": "y"}})
     pair.scan()
-    (pair.below / "d/x").unlink()
-    (pair.below / "d").rmdir()
-    (pair.below / "d").symlink_to(outside)
+    (pair.lower / "d/x").unlink()
+    (pair.lower / "d").rmdir()
+    (pair.lower / "d").symlink_to(outside)
     pair.scan()
     assert pair.names() == {".", "d"}
     pair.assert_equal()
@@ -293,7 +293,7 @@ def test_a_link_to_a_directory_is_a_link(pair: Pair, tmp_path: Path) -> None:
 
 def test_deep_trees(pair: Pair) -> None:
     """Deeper than descriptors and the interpreter's stack would allow one each."""
-    fd = os.open(pair.below, os.O_RDONLY)
+    fd = os.open(pair.lower, os.O_RDONLY)
     for _ in range(1500):
         os.mkdir("d", dir_fd=fd)
         inner = os.open("d", os.O_RDONLY, dir_fd=fd)
@@ -304,7 +304,7 @@ def test_deep_trees(pair: Pair) -> None:
     assert pair.scan().added == 1501
     assert not pair.scan().changed
     # Python's own rmtree is recursive.
-    subprocess.run(["rm", "-r", pair.below / "d/d/d"], check=True)
+    subprocess.run(["rm", "-r", pair.lower / "d/d/d"], check=True)
     assert pair.scan().deleted == 1499
     pair.assert_equal()
 
@@ -322,14 +322,14 @@ def test_progress_is_told(pair: Pair) -> None:
 def test_times_that_64_bits_of_nanoseconds_cannot_hold(pair: Pair, name: str) -> None:
     pair.plant({"f": "x", "d": {}, "l": Link("t")})
     far = 13_569_465_600 * 10**9 + 1
-    os.utime(pair.below / name, ns=(far, far), follow_symlinks=False)
-    kept = os.lstat(pair.below / name).st_mtime_ns
+    os.utime(pair.lower / name, ns=(far, far), follow_symlinks=False)
+    kept = os.lstat(pair.lower / name).st_mtime_ns
     pair.scan()
     if kept > TIME_MAX_NS:
         assert pair.inode("" if name == "." else name).mtime_ns == TIME_MAX_NS
     assert not pair.scan().changed
     assert not pair.write_back().changed
-    assert os.lstat(pair.below / name).st_mtime_ns == kept
+    assert os.lstat(pair.lower / name).st_mtime_ns == kept
 
 
 def test_a_name_that_is_listed_twice_comes_in_once(
@@ -373,7 +373,7 @@ def test_what_came_in_before_a_failure_is_there(
 
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(OSError, match="Too many open files"):
-        pair.scan() if verb == "scan" else import_tree(pair.fs, pair.below)
+        pair.scan() if verb == "scan" else import_tree(pair.fs, pair.lower)
     monkeypatch.undo()
     assert sum(pair.exists(name) for name in "abc") == 2
     pair.fs.commit()

@@ -31,7 +31,7 @@ def test_import_is_faithful_and_only_reads(pair: Pair, source: Path) -> None:
     assert stats(source) == before
     assert _atimes(source) == atimes
     assert pair.stored() == facts(source)
-    assert list(pair.store.below.children(pair.inode("").ino)) == []
+    assert list(pair.store.ledger.children(pair.inode("").ino)) == []
 
 
 def _atimes(path: Path) -> dict[str, int]:
@@ -105,7 +105,7 @@ def test_export_of_a_checkpoint(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_export_keeps_holes(pair: Pair, tmp_path: Path) -> None:
-    with (pair.below / "sparse").open("wb") as file:
+    with (pair.lower / "sparse").open("wb") as file:
         file.seek(1 << 33)
         file.write(b"end")
     pair.scan()
@@ -127,7 +127,7 @@ def test_export_refuses(pair: Pair, tmp_path: Path) -> None:
 def test_export_over_a_link(pair: Pair, tmp_path: Path) -> None:
     """A link in the tree never leads anything outside of the destination."""
     (tmp_path / "outside").mkdir()
-    plant(pair.below, {"l": Link(str(tmp_path / "outside"))})
+    plant(pair.lower, {"l": Link(str(tmp_path / "outside"))})
     pair.scan()
     export_tree(pair.fs, pair.fs.head, tmp_path / "out")
     assert os.readlink(tmp_path / "out/l") == str(tmp_path / "outside")

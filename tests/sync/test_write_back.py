@@ -32,20 +32,20 @@ def started(pair: Pair) -> Pair:
 def settled(pair: Pair) -> None:
     """Both sides are equal, and neither pass finds anything to do."""
     pair.assert_equal()
-    before = stats(pair.below)
+    before = stats(pair.lower)
     result = pair.scan()
     assert not result.changed and not result.skipped and not result.conflicts
     result = pair.write_back()
     assert not result.changed and not result.skipped and not result.conflicts
-    assert stats(pair.below) == before
+    assert stats(pair.lower) == before
     pair.assert_equal()
 
 
 def test_nothing_changed(started: Pair) -> None:
-    before = stats(started.below)
+    before = stats(started.lower)
     result = started.write_back()
     assert not result.changed and result.bytes == 0
-    assert stats(started.below) == before
+    assert stats(started.lower) == before
     settled(started)
 
 
@@ -56,7 +56,7 @@ def test_edits(started: Pair) -> None:
     started.touch("d/e", 99)
     result = started.write_back()
     assert (result.added, result.modified, result.deleted) == (0, 3, 0)
-    assert (started.below / "d/e").stat().st_mtime_ns == 99
+    assert (started.lower / "d/e").stat().st_mtime_ns == 99
     settled(started)
 
 
@@ -77,7 +77,7 @@ def test_deletes(started: Pair) -> None:
     started.remove("a")
     started.remove("d")
     assert started.write_back().deleted == 6
-    assert tree(started.below) == {"b": "two", "l": Link("a"), "twin": "two"}
+    assert tree(started.lower) == {"b": "two", "l": Link("a"), "twin": "two"}
     settled(started)
 
 
@@ -99,13 +99,13 @@ def test_changes_of_type(started: Pair, old: str, new: str) -> None:
 
 
 def test_content_that_did_not_change_is_not_written(started: Pair) -> None:
-    before = (started.below / "a").stat()
+    before = (started.lower / "a").stat()
     started.write("a", "one")
     started.touch("a", before.st_mtime_ns)
     started.chmod("a", 0o600)
     result = started.write_back()
     assert result.bytes == 0 and result.modified == 1
-    assert (started.below / "a").stat().st_ino == before.st_ino
+    assert (started.lower / "a").stat().st_ino == before.st_ino
     settled(started)
 
 
@@ -114,7 +114,7 @@ def test_mtime_forged_edit(started: Pair) -> None:
     started.write("a", "eno")
     started.touch("a", mtime)
     started.write_back()
-    assert (started.below / "a").read_text() == "eno"
+    assert (started.lower / "a").read_text() == "eno"
     settled(started)
 
 
@@ -124,9 +124,9 @@ def test_sparse_files_stay_sparse(pair: Pair) -> None:
     fs.setattr(head, inode.ino, Attributes(size=1 << 36))
     fs.write(head, inode.ino, 1 << 35, b"middle")
     pair.write_back()
-    seen = (pair.below / "sparse").stat()
+    seen = (pair.lower / "sparse").stat()
     assert seen.st_size == 1 << 36 and seen.st_blocks * 512 <= 4 * BLOCK_SIZE
-    with (pair.below / "sparse").open("rb") as file:
+    with (pair.lower / "sparse").open("rb") as file:
         file.seek(1 << 35)
         assert file.read(8) == b"middle\0\0"
     assert not pair.scan().changed
@@ -138,15 +138,15 @@ def test_user_xattrs(started: Pair) -> None:
     fs.setxattr(head, started.inode("d").ino, b"user.k", b"w")
     started.write_back()
     try:
-        assert os.getxattr(started.below / "a", "user.k") == b"v"
+        assert os.getxattr(started.lower / "a", "user.k") == b"v"
     except OSError:
         pytest.skip("no user xattrs here")
-    assert os.getxattr(started.below / "d", "user.k") == b"w"
+    assert os.getxattr(started.lower / "d", "user.k") == b"w"
     settled(started)
     fs.removexattr(head, started.inode("a").ino, b"user.k")
     fs.removexattr(head, started.inode("d").ino, b"user.k")
     started.write_back()
-    assert os.listxattr(started.below / "a") == os.listxattr(started.below / "d") == []
+    assert os.listxattr(started.lower / "a") == os.listxattr(started.lower / "d") == []
     settled(started)
 
 
@@ -156,7 +156,7 @@ def test_user_xattrs(started: Pair) -> None:
 def test_edit_through_one_of_several_names(started: Pair) -> None:
     started.write("twin", "changed through the twin")
     started.write_back()
-    assert (started.below / "b").stat().st_ino == (started.below / "twin").stat().st_ino
+    assert (started.lower / "b").stat().st_ino == (started.lower / "twin").stat().st_ino
     settled(started)
 
 
@@ -171,7 +171,7 @@ def test_links_are_made_and_broken(started: Pair) -> None:
     started.remove("twin")
     started.write("twin", "two")
     started.write_back()
-    assert (started.below / "b").stat().st_ino != (started.below / "twin").stat().st_ino
+    assert (started.lower / "b").stat().st_ino != (started.lower / "twin").stat().st_ino
     settled(started)
     started.remove("b")
     started.link("twin", "b")
@@ -191,23 +191,23 @@ def test_links_move_between_groups(pair: Pair) -> None:
 # -- moves -----------------------------------------------------------------------------------------
 
 
-def below_inos(pair: Pair, *paths: str) -> list[int]:
-    return [(pair.below / path).stat().st_ino for path in paths]
+def lower_inos(pair: Pair, *paths: str) -> list[int]:
+    return [(pair.lower / path).stat().st_ino for path in paths]
 
 
 def test_a_moved_directory_is_moved_below(started: Pair) -> None:
-    before = below_inos(started, "d", "d/c", "d/e/f")
+    before = lower_inos(started, "d", "d/c", "d/e/f")
     started.rename("d", "moved")
     started.write("moved/c", "three")
     started.touch("moved/c", 3)
     result = started.write_back()
     assert result.bytes == 0
-    assert below_inos(started, "moved", "moved/c", "moved/e/f") == before
+    assert lower_inos(started, "moved", "moved/c", "moved/e/f") == before
     settled(started)
 
 
 def test_moved_into_a_new_directory_and_changed(started: Pair) -> None:
-    inos = below_inos(started, "d/e")
+    inos = lower_inos(started, "d/e")
     started.mkdir("n")
     started.mkdir("n/m")
     started.rename("d/e", "n/m/e")
@@ -215,17 +215,17 @@ def test_moved_into_a_new_directory_and_changed(started: Pair) -> None:
     started.write("n/m/e/g", "added")
     started.remove("d")
     started.write_back()
-    assert below_inos(started, "n/m/e") == inos
+    assert lower_inos(started, "n/m/e") == inos
     settled(started)
 
 
 def test_two_directories_exchanged(pair: Pair) -> None:
     pair.plant({"a": {"one": "1"}, "b": {"two": "2"}})
     pair.scan()
-    before = below_inos(pair, "a", "b")
+    before = lower_inos(pair, "a", "b")
     pair.rename("a", "b", 2)
     pair.write_back()
-    assert below_inos(pair, "b", "a") == before
+    assert lower_inos(pair, "b", "a") == before
     settled(pair)
 
 
@@ -247,7 +247,7 @@ def test_moved_out_of_a_deleted_tree_over_another(pair: Pair) -> None:
     pair.rename("old/keep", "target")
     pair.remove("old")
     assert pair.write_back().bytes == 0
-    assert tree(pair.below) == {"target": {"f": "x"}}
+    assert tree(pair.lower) == {"target": {"f": "x"}}
     settled(pair)
 
 
@@ -289,9 +289,9 @@ def test_changed_below_under_the_mount(started: Pair) -> None:
     started.write("a", "from the store")
     started.remove("d")
     started.write("new", "from the store")
-    (started.below / "a").write_text("from below")
-    (started.below / "d/e/f").write_text("edited below")
-    (started.below / "new").write_text("also new below")
+    (started.lower / "a").write_text("from below")
+    (started.lower / "d/e/f").write_text("edited below")
+    (started.lower / "new").write_text("also new below")
     result = started.write_back()
     assert set(result.conflicts) == {
         (b"a", b"a.below"),
@@ -299,7 +299,7 @@ def test_changed_below_under_the_mount(started: Pair) -> None:
         (b"new", b"new.below"),
     }
     assert not result.skipped
-    assert tree(started.below) == {
+    assert tree(started.lower) == {
         "a": "from the store",
         "a.below": "from below",
         "b": "two",
@@ -314,7 +314,7 @@ def test_changed_below_under_the_mount(started: Pair) -> None:
 
 def test_something_unreadable_in_the_way(started: Pair) -> None:
     """What cannot be brought in is not overwritten either."""
-    foreign = started.below / ".ckptfs-tmp-feed-1"
+    foreign = started.lower / ".ckptfs-tmp-feed-1"
     foreign.mkdir()
     started.mkdir(foreign.name)
     result = started.write_back()
@@ -327,12 +327,12 @@ def test_a_mount_below_is_left_alone(started: Pair) -> None:
 
     started.write("d/new", "x")
     started.write("other", "y")
-    subprocess.run(["mount", "-t", "tmpfs", "none", started.below / "d"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", started.lower / "d"], check=True)
     try:
         result = started.write_back()
-        assert os.listdir(started.below / "d") == []
+        assert os.listdir(started.lower / "d") == []
     finally:
-        subprocess.run(["umount", started.below / "d"], check=True)
+        subprocess.run(["umount", started.lower / "d"], check=True)
     assert [item.path for item in result.skipped] == [b"d"]
     started.write_back()
     settled(started)
@@ -351,7 +351,7 @@ def test_directories_keep_their_times(pair: Pair) -> None:
     pair.write("d/f", "y")
     pair.touch("d", 5)
     pair.write_back()
-    assert (pair.below / "d").stat().st_mtime_ns == 5
+    assert (pair.lower / "d").stat().st_mtime_ns == 5
     settled(pair)
 
 
@@ -369,7 +369,7 @@ def test_a_directory_keeps_its_times_when_another_is_moved_out_of_it(
     pair.touch("a", 5)
     pair.touch("b", 7)
     pair.write_back()
-    assert [(pair.below / name).stat().st_mtime_ns for name in ("a", "b")] == [5, 7]
+    assert [(pair.lower / name).stat().st_mtime_ns for name in ("a", "b")] == [5, 7]
     settled(pair)
 
 
@@ -379,9 +379,9 @@ def test_a_moved_directory_is_made_anew_if_it_is_gone_below(pair: Pair, old: str
     pair.scan()
     pair.rename(f"{old}/p/m", f"{new}/m")
     pair.remove(f"{old}/p")
-    shutil.rmtree(pair.below / old / "p")
+    shutil.rmtree(pair.lower / old / "p")
     pair.write_back()
-    assert (pair.below / new / "m/f").is_file()
+    assert (pair.lower / new / "m/f").is_file()
     settled(pair)
 
 
@@ -411,5 +411,5 @@ def test_edits_that_follow_a_pass_at_once(memory_path: Path) -> None:
         pair.fs.write(pair.fs.head, inode.ino, 0, str(number % 10).encode())
         pair.touch("f", 5)
         pair.write_back()
-        assert (pair.below / "f").read_text() == str(number % 10)
+        assert (pair.lower / "f").read_text() == str(number % 10)
     pair.close()

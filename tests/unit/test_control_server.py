@@ -301,14 +301,14 @@ def test_what_is_no_socket_is_not_taken_away_for_one(workspace: Workspace) -> No
 
 
 def test_users_do_not_take_each_others_places() -> None:
-    found = places.Places(users=2)
+    found = places.Slots(users=2)
     most = places.CONNECTIONS_MAX - places.KEPT
     for _ in range(most):
-        found.take(places.Place(1000, lambda: True, None))
+        found.take(places.Slot(1000, lambda: True, None))
     with pytest.raises(ControlError, match=f"serves {most}"):
-        found.take(places.Place(1000, lambda: True, 0.0))
+        found.take(places.Slot(1000, lambda: True, 0.0))
     for _ in range(places.KEPT):
-        found.take(places.Place(0, lambda: True, None))
+        found.take(places.Slot(0, lambda: True, None))
 
 
 def test_other_users_are_not_heard(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,14 +77,14 @@ def test_a_plain_walk_may_be_written_into(store: Store) -> None:
 
 
 def test_what_stood_below_is_kept_by_directory(store: Store) -> None:
-    store.below.put(1, b"b", b"1b")
-    store.below.put(1, b"a", b"1a")
-    store.below.put(2, b"a", b"2a")
-    assert list(store.below.children(1)) == [(b"a", b"1a"), (b"b", b"1b")]
-    assert store.below.get(2, b"a") == b"2a"
-    store.below.delete(1, b"a")
-    assert list(store.below.children(1)) == [(b"b", b"1b")]
-    assert list(store.below.children(3)) == []
+    store.ledger.put(1, b"b", b"1b")
+    store.ledger.put(1, b"a", b"1a")
+    store.ledger.put(2, b"a", b"2a")
+    assert list(store.ledger.children(1)) == [(b"a", b"1a"), (b"b", b"1b")]
+    assert store.ledger.get(2, b"a") == b"2a"
+    store.ledger.delete(1, b"a")
+    assert list(store.ledger.children(1)) == [(b"b", b"1b")]
+    assert list(store.ledger.children(3)) == []
 
 
 # -- versions --------------------------------------------------------------------------------------

@@ -1,0 +1,268 @@
+"""The workspace as tools of the Model Context Protocol. Needs the extra `ckptfs[mcp]`.
+
+Each tool is a few lines over the API; its annotations say whether it changes anything. Tools run in
+threads, and several may call the API at once. An error of ckptfs becomes an error of the tool, in
+the same words, for the model to read.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import ToolAnnotations
+from pydantic import Field, StrictInt, ValidationError
+
+from ckptfs import __version__
+from ckptfs.agents import mcp_results as results
+from ckptfs.agents.mcp_results import (
+    TEXT_MAX,
+    CheckpointDetails,
+    CheckpointInfo,
+    CheckpointList,
+    Difference,
+    FileHistory,
+    Restore,
+    Status,
+)
+from ckptfs.api import CheckpointService
+from ckptfs.config import Workspace
+from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
+
+_INSTRUCTIONS = """\
+Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
+build output, what shell commands do. Take one before you try something risky, look at differences
+instead of guessing what changed, and go back when something went wrong: a restore loses nothing, it
+saves the state before it.
+A checkpoint is named by its id, its tag, `latest`, `@-2` (two back) or a time such as "10 minutes
+ago". `latest` moves with every checkpoint, and a restore takes one: for several restores use the
+id. Paths are relative to the workspace."""
+
+_LOOKS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+_ADDS = ToolAnnotations(
+    read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+)
+_REPLACES = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
+)
+
+Reference = Annotated[
+    Annotated[str, Field(max_length=300)] | StrictInt,
+    Field(description="id, tag, `latest`, `@-N` or a time"),
+]
+Limit = Annotated[int, Field(description="at most so many", ge=1, le=500)]
+Chars = Annotated[int, Field(description="at most so many characters", ge=0, le=1_000_000)]
+Paths = Annotated[
+    list[str],
+    Field(
+        description="only these files and directories; leave it out for all",
+        min_length=1,
+        max_length=1000,
+    ),
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
+    """A server for one workspace; a read-only one has only the tools that change nothing."""
+    tools = Tools(CheckpointService(workspace.path, workspace.store))
+    known: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
+        (tools.checkpoint_list, _LOOKS),
+        (tools.checkpoint_show, _LOOKS),
+        (tools.checkpoint_diff, _LOOKS),
+        (tools.file_history, _LOOKS),
+        (tools.workspace_status, _LOOKS),
+        (tools.checkpoint_create, _ADDS),
+        (tools.checkpoint_restore, _REPLACES),
+    )
+    return MCPServer(
+        "ckptfs",
+        version=__version__,
+        instructions=_INSTRUCTIONS.format(path=workspace.path),
+        log_level="WARNING",
+        tools=[
+            _make_tool(_telling(function), inspect.cleandoc(function.__doc__ or ""), hints)
+            for function, hints in known
+            if hints is _LOOKS or not read_only
+        ],
+    )
+
+
+def _telling(function: Callable[P, R]) -> Callable[P, R]:
+    """Hand errors of ckptfs on to the model; anything else is a fault, and logged as one."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except CkptfsError as error:
+            raise ToolError(results.text(f"{error.message} {_hint(error)}".strip())) from error
+
+    return call
+
+
+#: What to do about an error, where the hint for people names what only they can type.
+_HINTS = {
+    CheckpointUnknown.kind: "checkpoint_list names the checkpoints.",
+    PathUnknown.kind: "checkpoint_diff and file_history name paths as they are wanted here.",
+    TreeMoved.kind: "Make another dry run and look at what it would do now.",
+}
+
+
+def _hint(error: CkptfsError) -> str:
+    """A hint that a model can follow: none of the command line's."""
+    if error.kind in _HINTS:
+        return _HINTS[error.kind]
+    return "" if "`" in error.hint or "--" in error.hint else error.hint
+
+
+class Tools:
+    """What a model can call; the docstrings are what it reads."""
+
+    def __init__(self, service: CheckpointService) -> None:
+        self._service = service
+
+    def checkpoint_create(
+        self,
+        message: Annotated[str, Field(description="what this state is", max_length=2000)],
+        tag: Annotated[str, Field(description="a name to find it by", max_length=200)] = "",
+    ) -> CheckpointInfo:
+        """Save the workspace as it is now. Costs nothing, whatever the size; takes no checkpoint if
+        nothing changed since the last one, unless a tag is given."""
+        return results.checkpoint(self._service.save(message, tag=tag))
+
+    def checkpoint_list(self, limit: Limit = 20, moments: bool = False) -> CheckpointList:
+        """List the checkpoints, newest first. Many take themselves, before a command or a tool
+        changes something; their message says which. With moments also those between them that
+        were taken just before something would have been lost."""
+        found = self._service.list(limit + 1, moments=moments)
+        return CheckpointList(
+            checkpoints=[results.checkpoint(item) for item in found[:limit]],
+            more=len(found) > limit,
+        )
+
+    def checkpoint_show(self, checkpoint_id: Reference, max_chars: Chars = 0) -> CheckpointDetails:
+        """Show one checkpoint and the paths that it changed; with max_chars also the text diff."""
+        found = self._service.get(str(checkpoint_id))
+        changed = self._service.show(found.id)
+        return CheckpointDetails(
+            checkpoint=results.checkpoint(found),
+            difference=results.difference(changed, max_chars, content=max_chars > 0),
+        )
+
+    def checkpoint_diff(
+        self,
+        from_id: Reference = "",
+        to_id: Reference = "",
+        paths: Paths | None = None,
+        max_chars: Chars = TEXT_MAX,
+    ) -> Difference:
+        """What differs between two checkpoints. Without to_id: up to now; without both: what
+        changed since the last checkpoint. max_chars=0 lists the paths only."""
+        found = self._service.diff(str(from_id), str(to_id), paths=paths)
+        return results.difference(found, max_chars, content=max_chars > 0)
+
+    def checkpoint_restore(
+        self,
+        checkpoint_id: Reference,
+        paths: Paths | None = None,
+        confirm: Annotated[bool, Field(description="really do it")] = False,
+        token: Annotated[
+            str, Field(description="of the dry run: refuses if anything changed since")
+        ] = "",
+    ) -> Restore:
+        """Make the workspace, or only some paths, what it was. Without confirm=true it is a dry run
+        that names what would change. The state before is saved first, so it can be taken back."""
+        found = self._service.restore(
+            str(checkpoint_id), paths, dry_run=not confirm, token=token, state=False
+        )
+        return results.restore(found)
+
+    def file_history(
+        self,
+        path: Annotated[str, Field(description="a file or directory", min_length=1)],
+        limit: Limit = 20,
+    ) -> FileHistory:
+        """List the checkpoints in which a file, or anything below a directory, changed. Follows
+        renames, and knows files that are gone."""
+        found = self._service.log(path)
+        return FileHistory(
+            path=path,
+            versions=[results.version(item) for item in found[:limit]],
+            more=len(found) > limit,
+        )
+
+    def workspace_status(self) -> Status:
+        """Where the workspace and its history are, and how much changed since the last
+        checkpoint."""
+        changed = self._service.diff()
+        return results.status(self._service.status(), len(changed.changes))
+
+
+# -- exact arguments -------------------------------------------------------------------------------
+
+#: How much of a wrong value is quoted.
+_SHOWN = 60
+
+
+class ExactTool(Tool):
+    """A tool that refuses arguments it does not name, and says so in plain words.
+
+    The SDK's own tool ignores them. An unknown argument is a mistake of the model's, and acting
+    without it is worse than not acting: a restore of one path without that path is a restore of
+    everything.
+    """
+
+    async def run(
+        self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
+    ) -> Any:
+        try:
+            self.fn_metadata.validate_arguments(arguments)
+        except ValidationError as error:
+            raise ToolError(self._refusal(error)) from error
+        return await super().run(arguments, context, convert_result)
+
+    def _refusal(self, error: ValidationError) -> str:
+        names = ", ".join(self.fn_metadata.arg_model.model_fields) or "none"
+        found = dict.fromkeys(_reason(dict(item)) for item in error.errors())
+        return (
+            f"Cannot call {self.name}: {'; '.join(found)}. Nothing was changed. It takes: {names}."
+        )
+
+
+def _make_tool(
+    function: Callable[..., Any], description: str, annotations: ToolAnnotations
+) -> ExactTool:
+    made = ExactTool.from_function(
+        function, description=description, annotations=annotations, structured_output=True
+    )
+    assert isinstance(made, ExactTool)
+    model = made.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    made.parameters = model.model_json_schema(by_alias=True)
+    return made
+
+
+def _reason(item: dict[str, Any]) -> str:
+    """One thing that is wrong; of a union's branches each says its own."""
+    name = str(item["loc"][0]) if item["loc"] else "it"
+    if item["type"] == "extra_forbidden":
+        return f"there is no argument {name!r}"
+    if item["type"] == "missing":
+        return f"the argument {name!r} is missing"
+    words = str(item["msg"]).removeprefix("Value error, ")
+    return f"{name} is {_shown(item['input'])}: {words[:1].lower()}{words[1:]}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -1,1 +1,0 @@
-"""The workspace as tools of the Model Context Protocol. Needs the extra `ckptfs[mcp]`."""
