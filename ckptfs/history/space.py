@@ -159,6 +159,7 @@ def freed_bytes(store: Store, checkpoint: Checkpoint, gone: Collection[Epoch] = 
     """About how many bytes the store would have for something else if the checkpoint went after
     those of the epochs ``gone``: what neither the state after it has nor an older checkpoint that
     stays."""
+    store.pending.flush()
     children = store.epoch_tree.children(checkpoint.epoch)
     if checkpoint.epoch not in store.epochs or len(children) > 1:
         return 0  # what two states go on from is not freed
