@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from ckptfs import interrupts
 from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
-from ckptfs.history.path_restore import Undoing
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint
-    from ckptfs.history.tasks import Task
+    from ckptfs.history.tasks import RevertPlan, Task
     from ckptfs.service import Service
 
 #: These must see what programs wrote a moment ago.
@@ -213,7 +212,7 @@ def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | N
     if args.get("dry_run"):
         fs.flush()
         with interrupts.stoppable():
-            return {"dry_run": True, **_undoing(tasks.plan_revert(fs, name))}
+            return {"dry_run": True, **_plan(tasks.plan_revert(fs, name))}
     changed = Changed(set(), set())
     service.unannounced.append(changed)  # first: also if it fails, the kernel has to hear of it
     done = tasks.revert(
@@ -222,18 +221,18 @@ def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | N
     fs.commit()
     return {
         "dry_run": False,
-        **_undoing(done.undoing),
+        **_plan(done.plan),
         "before": done.before.id,
         "after": done.after.id,
     }
 
 
-def _undoing(undoing: Undoing) -> JsonObject:
-    conflicts = list(undoing.conflicts.items())[:NAMED_MAX]
+def _plan(plan: RevertPlan) -> JsonObject:
+    conflicts = list(plan.conflicts.items())[:NAMED_MAX]
     return {
-        "name": undoing.name,
-        "paths": [os.fsdecode(path) for path in undoing.paths[:NAMED_MAX]],
-        "count": len(undoing.paths),
+        "name": plan.name,
+        "paths": [os.fsdecode(path) for path in plan.paths[:NAMED_MAX]],
+        "count": len(plan.paths),
         "conflicts": [{"path": os.fsdecode(path), "task": task} for path, task in conflicts],
     }
 

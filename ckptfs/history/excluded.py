@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ckptfs.fs import Filesystem, copies, crossing, inodes
 from ckptfs.fs.exclusion import excluded_entries, home_of, is_own
 from ckptfs.history.diff.changed import Changed, entry_in, inode_in
+from ckptfs.history.paths import directories_above, is_within, path_of
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
 from ckptfs.store import View
 from ckptfs.store.format import dirent_entity, link_place, pack_u64
@@ -273,24 +274,14 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, changed: Change
 def hidden_by_excluded(fs: Filesystem) -> Callable[[bytes], bool]:
     """Tells of a path whether something excluded stands there, or above it."""
     tops = set(_tops(fs))
-
-    def hidden(path: bytes) -> bool:
-        while path and tops:
-            if path in tops:
-                return True
-            path = path.rpartition(b"/")[0]
-        return False
-
-    return hidden
+    return lambda path: bool(tops) and is_within(path, tops)
 
 
 def needed_by_excluded(fs: Filesystem) -> set[bytes]:
     """The directories that excluded files stand in."""
     needed: set[bytes] = set()
     for path in _tops(fs):
-        while b"/" in path:
-            path = path.rpartition(b"/")[0]
-            needed.add(path)
+        needed.update(directories_above(path))
     return needed
 
 
@@ -300,7 +291,7 @@ def _tops(fs: Filesystem) -> list[bytes]:
     if excluded is None:
         return []
     return [
-        path_of(fs, (directory, name))
+        path_of(fs.store, fs.head, (directory, name))
         for directory in fs.exclusion.borders
         for name, _ in excluded_entries(fs, excluded, directory)
     ]
@@ -312,17 +303,6 @@ def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | N
         return {}
     dirents = fs.store.dirents
     return {place: dirents.get(fs.head, dirent_entity(*place)) for place in places}
-
-
-def path_of(fs: Filesystem, place: Place) -> bytes:
-    """A place of the workspace as a path."""
-    directory, name = place
-    names = [name]
-    while directory != ROOT_INO and directory:
-        inode = inodes.load(fs, fs.head, directory)
-        names.append(inode.name)
-        directory = inode.parent
-    return b"/".join(reversed(names))
 
 
 def is_excluded(fs: Filesystem, path: bytes) -> bool:

@@ -16,7 +16,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.changed import Changed
-from ckptfs.history.paths import select
+from ckptfs.history.paths import path_of, select
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
@@ -144,22 +144,7 @@ def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:
         others = (link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino)))
         for place in ((inode.parent, inode.name), *others):
             if place[1]:
-                yield _path(store, view, place)
-
-
-def _path(store: Store, view: View, place: Place) -> bytes:
-    parent, name = place
-    names = [name]
-    while parent != ROOT_INO:
-        record = store.inodes.get(view, pack_u64(parent))
-        if record is None:
-            break
-        directory = unpack_inode(parent, record)
-        names.append(directory.name)
-        parent = directory.parent
-        if not parent:
-            break
-    return b"/".join(reversed(names))
+                yield path_of(store, view, place)
 
 
 def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[View, Inode]]:

@@ -16,8 +16,8 @@ from ckptfs.history import tasks
 from ckptfs.history.checkpoints import Cause, Checkpoint, find, numbered, seal
 from ckptfs.history.diff.changed import Changed
 from ckptfs.history.diff.tree import Change
-from ckptfs.history.path_restore import Claim, Undoing, put_back
-from ckptfs.history.paths import lies_below
+from ckptfs.history.path_restore import Claim, put_back
+from ckptfs.history.paths import directories_above, is_below
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -44,20 +44,14 @@ class _Scope(NamedTuple):
     ways: set[bytes]
 
     def holds(self, path: bytes) -> bool:
-        return path in self.named or lies_below(path, self.tops)
+        return path in self.named or is_below(path, self.tops)
 
 
 def _scope(entry: LogEntry) -> _Scope:
     paths = [os.fsencode(path) for path in entry.paths]
     whole = entry.paths if entry.whole is None else entry.whole
-    ways = {way for path in paths for way in _directories_above(path)}
+    ways = {way for path in paths for way in directories_above(path)}
     return _Scope(paths, set(paths), set(map(os.fsencode, whole)), ways)
-
-
-def _directories_above(path: bytes) -> Iterator[bytes]:
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        yield path
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -172,7 +166,7 @@ def _put_back(
     goals = {Claim(path, path in scope.tops): target for path in scope.paths}
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     with or_as_it_was(fs, before, changed, cause):
-        put_back(fs, Undoing(kind, goals), changed)
+        put_back(fs, goals, changed)
     note(fs, kind, target, before, changed, cause, takes_back=entry)
     return Restored(before, target.id, changed)
 

@@ -17,6 +17,7 @@ from ckptfs import history
 from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import compression, excluded, purge
+from ckptfs.history.paths import path_of
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
 from ckptfs.service import Service
@@ -215,7 +216,7 @@ class Life:
             if path and excluded.is_excluded(fs, path)
         }
         tops = [
-            excluded.path_of(fs, (directory, name))
+            path_of(fs.store, fs.head, (directory, name))
             for directory in fs.exclusion.borders
             for name, _ in excluded_entries(fs, fs.store.excluded, directory)  # type: ignore[arg-type]
         ]

@@ -13,6 +13,7 @@ from time import monotonic_ns
 from ckptfs.fs import Filesystem
 from ckptfs.fs.bulk import Create, DirectoryChange
 from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.fuse.server.interface import Lease
 from ckptfs.history.auto import Loss
 from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
@@ -30,9 +31,6 @@ _SIZE = 6
 _IS_CHANGED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
-
-#: Number of the first new inode, end by the monotonic clock, bytes.
-Lease = tuple[int, int, int]
 
 
 class WriteBehind:
