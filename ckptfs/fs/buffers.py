@@ -148,7 +148,7 @@ class PartialBlocks:
             del self._files[inode.ino]
         self._count -= 1
         self._unlogged.pop(block, None)
-        self._store.pieces.withdraw(inode, block.number, block.logged)
+        self._store.fragments.withdraw(inode, block.number, block.logged)
 
     def drop_file(self, ino: Ino) -> None:
         """Forget the blocks of a file that goes."""
@@ -175,13 +175,13 @@ class PartialBlocks:
     def log(self) -> None:
         """Log what was written since the last sync. A replay knows the head alone, so blocks of
         other views (of excluded files, of files in limbo) are flushed."""
-        pieces, head = self._store.pieces, self._store.head.epoch
+        fragments, head = self._store.fragments, self._store.head.epoch
         for block in list(self._unlogged):
             if block.view.epoch != head:
                 self.flush_block(block)
                 continue
             start, stop = block.unlogged
-            pieces.log(block.inode, block.number, block.logged, start, block.data[start:stop])
+            fragments.log(block.inode, block.number, block.logged, start, block.data[start:stop])
             block.logged += 1
             block.unlogged = _NOWHERE
         self._unlogged.clear()
@@ -281,7 +281,7 @@ class DirtyInodes:
             if before is inode:
                 continue
             entity = inode_entity(ino)
-            if before is None and not table.stands(entity + head.suffix):
+            if before is None and not table.has_row(entity + head.suffix):
                 return False
             table.log(head, entity, pack_inode(inode))
             logged[ino] = inode

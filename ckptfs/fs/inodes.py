@@ -279,7 +279,7 @@ def holds_orphan(fs: Filesystem, read: Read) -> bool:
     """Whether a nameless inode is not noted yet."""
     orphans = fs.store.orphans
     return read.table == "orphans" and any(
-        read.asks_for(pack_u64(ino)) and not orphans.stands(pack_u64(ino)) for ino in fs.unlinked
+        read.asks_for(pack_u64(ino)) and not orphans.has_row(pack_u64(ino)) for ino in fs.unlinked
     )
 
 

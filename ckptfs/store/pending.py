@@ -138,7 +138,7 @@ def check_reads(
     authors: ByEpoch,
     changes: Changes,
 ) -> None:
-    """Have every read of these tables checked. What `stands` in a table may always be asked."""
+    """Have every read of these tables checked. `has_row` may always be asked."""
     for name, table in tables.items():
         if isinstance(table, Versioned):
             _check_versioned(pending, name.decode(), table)

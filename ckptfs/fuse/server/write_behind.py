@@ -25,11 +25,11 @@ BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the server holds at once.
 _RECORDS = 1 << 20
 
-#: Where an arrival has its size.
+#: Where a create has its size.
 _SIZE = 6
 #: Where a directory tells whether it was changed itself.
 _IS_CHANGED = 8
-#: How many records an arrival has.
+#: How many records a create has.
 _RECORDS_EACH = 5
 
 
@@ -48,9 +48,9 @@ class WriteBehind:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns() or not fs.store.has_space(BYTES + _RECORDS):
             return None
-        return fs.store.numbers.ino, until_ns, BYTES
+        return fs.store.ids.ino, until_ns, BYTES
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the lease."""
@@ -67,22 +67,22 @@ class WriteBehind:
 
     def flush(
         self,
-        arrivals: list[Create],
+        creates: list[Create],
         directories: list[DirectoryChange],
         makers: list[int],
         pid: int,
     ) -> None:
         """Put what was made under a lease into the workspace, and what became of the directories
-        that were there before. ``makers`` are the processes that made each arrival."""
+        that were there before. ``makers`` are the processes that made each of them."""
         fs = self._fs
         self._guard(pid, None)
         view = fs.head
-        if arrivals:
-            fs.store.numbers.skip(arrivals[-1][0], 0)
-            size = sum(map(itemgetter(_SIZE), arrivals))
-            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
-            fs.insert_all(view, arrivals)
-            self._guard.made_all([arrival[0] for arrival in arrivals], makers)
+        if creates:
+            fs.store.ids.skip(creates[-1][0], 0)
+            size = sum(map(itemgetter(_SIZE), creates))
+            fs.store.note_space(size, _RECORDS_EACH * len(creates))
+            fs.insert_all(view, creates)
+            self._guard.made_all([create[0] for create in creates], makers)
         for directory in directories:
             fs.apply_attributes(view, directory)
             if directory[_IS_CHANGED]:
@@ -97,7 +97,7 @@ class WriteBehind:
         if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False
         inode = fs.getattr(fs.head, Ino(node))
-        return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
+        return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
 
     def write_acknowledged(
         self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
