@@ -37,7 +37,7 @@ from ckptfs.history.checkpoints import LOST, MOMENT
 from ckptfs.history.paths import seek
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
-from ckptfs.history.steps import TRUST_NS, Caller, Key, Steps, Who
+from ckptfs.history.steps import TRUST_NS, AnnouncedSteps, Caller, Callers, Key
 from ckptfs.model import Epoch, Ino
 from ckptfs.service import Service
 
@@ -69,9 +69,9 @@ class AutoSave:
     def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
         self._hub = hub
-        self._steps = Steps()
-        self._who = Who()
-        self._who.told = self._steps.of
+        self._steps = AnnouncedSteps()
+        self._who = Callers()
+        self._who.announced = self._steps.of
         self._policy = policy
         self._checkpointer = AutoCheckpointer(policy, unsaved=service.has_unsaved)
         self._moments = Moments(self._is_own, self._who.may_be_harness)

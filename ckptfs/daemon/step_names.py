@@ -18,7 +18,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import Checkpoint
 from ckptfs.history.auto import Moments, cause_of, message_of
 from ckptfs.history.checkpoints import numbered
-from ckptfs.history.steps import TRUST_NS, Actor, Caller, Who
+from ckptfs.history.steps import TRUST_NS, Caller, Callers, Step
 from ckptfs.model import ROOT_INO, Ino
 
 #: How many files are looked at to name an edit.
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 class StepNames:
     """The checkpoints that have no good name yet."""
 
-    def __init__(self, fs: Filesystem, who: Who, moments: Moments) -> None:
+    def __init__(self, fs: Filesystem, who: Callers, moments: Moments) -> None:
         self._fs = fs
         self._who = who
         self._moments = moments
@@ -70,7 +70,7 @@ class StepNames:
         changed = self._moments.changed_by(caller.call)[:_EDITED_MAX]
         return edit_message(path_of(self._fs, Ino(ino)) for ino in changed) or "before: edit"
 
-    def _rename(self, number: int, message: str, step: Actor) -> None:
+    def _rename(self, number: int, message: str, step: Step) -> None:
         """Somebody may have tagged, pinned or deleted it meanwhile."""
         found = numbered(self._fs.store, number)
         if found is not None:
