@@ -25,12 +25,12 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from time import monotonic_ns
-from types import ModuleType
 
 import pyfuse3
 import trio
 
 from ckptfs.fuse.latency import ROW, Latency
+from ckptfs.fuse.server.interface import CompiledServer
 
 #: How long to look for the next request without sleeping.
 SPIN_NS = 50_000
@@ -129,7 +129,7 @@ class RequestWaiter:
     def __init__(
         self,
         turn: Callable[[], None],
-        server: ModuleType | None = None,
+        server: CompiledServer | None = None,
         latency: Latency | None = None,
     ) -> None:
         self._passed = 0
@@ -146,7 +146,7 @@ class RequestWaiter:
 
     def requests(self) -> int:
         """How often there was something to read."""
-        return self._passed + (self._server.count() if self._server else 0)
+        return self._passed + (self._server.requests() if self._server else 0)
 
     def wait_readable(self, fd: int) -> Awaitable[None]:
         """Return when a request is there for pyfuse3 to take."""
@@ -237,7 +237,7 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
 
 
 def install(
-    turn: Callable[[], None], server: ModuleType | None, latency: Latency
+    turn: Callable[[], None], server: CompiledServer | None, latency: Latency
 ) -> Callable[[], int]:
     """Put the stand-in into pyfuse3; return a function that tells how many requests came.
 

@@ -75,7 +75,7 @@ def seal(
     fs.authorship.finish()
     store = fs.store
     sealed = store.head
-    if task := store.facts.get(CURRENT_TASK):
+    if task := store.metadata.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
@@ -107,7 +107,7 @@ def _bytes_since(store: Store) -> int:
 
 def next_number(store: Store) -> int:
     """No checkpoint has this number or a higher one."""
-    return store.facts.number(NEXT_CHECKPOINT, 0)
+    return store.metadata.number(NEXT_CHECKPOINT, 0)
 
 
 def _next_id(store: Store) -> int:
@@ -116,7 +116,7 @@ def _next_id(store: Store) -> int:
         number += 1
     if number > CHECKPOINT_MAX:
         raise OSError(errno.ENOSPC, "the store has no checkpoint numbers left")
-    store.facts.put_number(NEXT_CHECKPOINT, number + 1)
+    store.metadata.put_number(NEXT_CHECKPOINT, number + 1)
     return number
 
 
@@ -165,13 +165,13 @@ class _Cache:
 
     def refresh(self, store: Store) -> None:
         """Decode the epochs that were described since the last time."""
-        retold = store.epoch_tree.retold
-        if not retold:
+        redescribed = store.epoch_tree.redescribed
+        if not redescribed:
             return
         self.revision += 1
         highest = next(reversed(self._by_number), -1)
         in_order = True
-        for epoch in sorted(retold):
+        for epoch in sorted(redescribed):
             record = store.epochs.get(epoch)
             if record is None or not record.info:
                 self._drop(epoch)
@@ -187,7 +187,7 @@ class _Cache:
         if not in_order:
             self._by_number = dict(sorted(self._by_number.items()))
             self._shown = dict(sorted(self._shown.items()))
-        retold.clear()
+        redescribed.clear()
 
     def _drop(self, epoch: Epoch) -> None:
         gone = self._by_epoch.pop(epoch, None)

@@ -1,4 +1,4 @@
-"""Steps: which step and which call a process belongs to, read from /proc.
+"""AnnouncedSteps: which step and which call a process belongs to, read from /proc.
 
 Turns a process id into a `Caller`. Knows nothing of files, requests or checkpoints, and never reads
 a process's environment, which may hold secrets.

@@ -1,10 +1,9 @@
-"""The notes that a write-back leaves in the store while it is under way.
+"""The intent log of a write-back: what it notes in the store before it changes the lower directory.
 
-Owns the names of unfinished things in the lower directory, the mark of a write-back that has not
-ended, and the announcement that makes moving a directory safe. A rename below and the ledger cannot
-change in one step. So the move is noted and committed first; an interrupted write-back leaves the
-note, and `recover` makes the ledger say where the directory is. Without that, a half-done move
-would read as "deleted here, new there".
+Owns the temporary names in the lower directory, the mark of a write-back that has not ended, and
+the log of directory moves. A rename in the lower directory and the ledger cannot change in one
+step. So a move is logged and committed first; after an interruption `recover` makes the ledger say
+where the directory is. Without that, a half-done move would read as "deleted here, new there".
 """
 
 from __future__ import annotations
@@ -18,33 +17,35 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.sync import lower
-from ckptfs.sync.descent import directory_at
-from ckptfs.sync.frames import TEMP_PREFIX
 from ckptfs.sync.ledger import Ledger, ino_of, is_directory
+from ckptfs.sync.lower import directory_at
+
+#: Begins the names of unfinished files in the lower directory.
+TEMP_PREFIX = b".ckptfs-tmp-"
 
 _ID_FACT = b"sync/id"
 _MOVES_FACT = b"sync/moves"
 _WRITING_FACT = b"sync/writing"
 
-# inode, inode number below, directory and length of path it comes from, the same where it goes to
+# ino, inode number of the lower directory; parent and length of path of the source and the target
 _MOVE = struct.Struct("<QQQIQI")
 
 Names = tuple[bytes, ...]
 
 
 def temp_prefix(fs: Filesystem) -> bytes | None:
-    """How the names of this store's unfinished files begin; None if it never made any. The store's
-    own id is in them, so that nothing is ever removed that another store or the user put there."""
-    identity = fs.store.facts.get(_ID_FACT)
+    """The prefix of this store's temporary names; None if it never made any. It has the store's own
+    id, so that files of another store or of the user are never removed."""
+    identity = fs.store.metadata.get(_ID_FACT)
     return None if identity is None else TEMP_PREFIX + identity + b"-"
 
 
 def make_temp_prefix(fs: Filesystem) -> bytes:
-    """`temp_prefix`, made and durable before the first file is named after it."""
+    """`temp_prefix`, made and durable before the first file has it."""
     prefix = temp_prefix(fs)
     if prefix is None:
         identity = os.urandom(6).hex().encode()
-        fs.store.facts.put(_ID_FACT, identity)
+        fs.store.metadata.put(_ID_FACT, identity)
         fs.commit()
         prefix = TEMP_PREFIX + identity + b"-"
     return prefix
@@ -54,27 +55,27 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
 
 
 def begin(fs: Filesystem) -> None:
-    """Make durable that the lower directory is about to be changed by us."""
-    if fs.store.facts.get(_WRITING_FACT) is None:
-        fs.store.facts.put(_WRITING_FACT, b"1")
+    """Make durable that a write-back is about to change the lower directory."""
+    if fs.store.metadata.get(_WRITING_FACT) is None:
+        fs.store.metadata.put(_WRITING_FACT, b"1")
         fs.commit()
 
 
 def was_interrupted(fs: Filesystem) -> bool:
-    """Whether a write-back began and did not end: then the times of directories below, which every
-    change in them moves, may be our own doing."""
-    return fs.store.facts.get(_WRITING_FACT) is not None
+    """Whether a write-back began and did not end: then the times of lower directories, which every
+    change in them moves, may be its own doing."""
+    return fs.store.metadata.get(_WRITING_FACT) is not None
 
 
 def end(fs: Filesystem) -> None:
-    fs.store.facts.delete(_WRITING_FACT)
+    fs.store.metadata.delete(_WRITING_FACT)
 
 
-# -- where directories stand -----------------------------------------------------------------------
+# -- the places of directories ---------------------------------------------------------------------
 
 
 def places_of(ledger: Ledger) -> dict[Ino, Place]:
-    """Where each directory that the ledger knows stands below."""
+    """The place of each of the ledger's directories."""
     return {
         ino_of(value): (directory, name)
         for directory, name, value in ledger.walk(ROOT_INO)
@@ -83,7 +84,7 @@ def places_of(ledger: Ledger) -> dict[Ino, Place]:
 
 
 def path_to(places: dict[Ino, Place], directory: Ino) -> Names | None:
-    """The names from the root below to a directory, or None if the ledger does not reach it."""
+    """The names from the root to a directory, or None if the ledger does not reach it."""
     names: list[bytes] = []
     while directory != ROOT_INO:
         place = places.get(directory)
@@ -95,8 +96,8 @@ def path_to(places: dict[Ino, Place], directory: Ino) -> Names | None:
 
 
 class Move(NamedTuple):
-    """``old`` and ``new`` are directories of the ledger; the paths say how to get to the entry
-    below, and hold while exactly the moves before this one are done."""
+    """``old`` and ``new`` are directories of the ledger. The paths lead to the entry in the lower
+    directory once exactly the moves before this one are done."""
 
     ino: Ino
     lower_ino: int
@@ -130,23 +131,23 @@ def _unpack(data: bytes) -> list[Move]:
 
 
 def announce(fs: Filesystem, move: Move) -> None:
-    """Make durable that a move is about to happen."""
-    facts = fs.store.facts
+    """Log a move durably before it happens."""
+    facts = fs.store.metadata
     data = (facts.get(_MOVES_FACT) or b"") + _pack(move)
     facts.put(_MOVES_FACT, data)
-    fs.store.note_room(len(data), 1)  # of the reserve: a full disk must not keep anyone mounted
+    fs.store.note_space(len(data), 1)  # of the reserve: a full disk must not prevent an unmount
     fs.commit()
 
 
 def conclude(fs: Filesystem) -> None:
-    """Every announced move is on the disk, and so is, with the next commit, the ledger."""
-    fs.store.facts.delete(_MOVES_FACT)
+    """Clear the log of moves: all are on disk, and so is, with the next commit, the ledger."""
+    fs.store.metadata.delete(_MOVES_FACT)
 
 
 def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:
-    """Let the ledger say where each directory stands that was being moved when something ended
-    the write-back. The last move is looked at first: if it was done, all before it were."""
-    data = fs.store.facts.get(_MOVES_FACT)
+    """After an interruption: bring the ledger up to date with the logged moves. The last one is
+    checked first: if it was done, all before it were."""
+    data = fs.store.metadata.get(_MOVES_FACT)
     if not data:
         return
     for move in reversed(_unpack(data)):
@@ -166,6 +167,6 @@ def _note(fs: Filesystem, ledger: Ledger, move: Move, wrong: Place, right: Place
 
 def _stands_at(root_fd: int, move: Move, path: Names) -> bool:
     with contextlib.suppress(OSError), directory_at(root_fd, path[:-1]) as fd:
-        seen = lower.look(fd, path[-1])
+        seen = lower.find(fd, path[-1])
         return seen is not None and stat.S_ISDIR(seen.st_mode) and seen.st_ino == move.lower_ino
     return False
