@@ -23,6 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import trio
 
+from ckptfs import config
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
@@ -47,14 +48,14 @@ _PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY = _PIN | os.O_DIRECTORY
 
 
-class Waker:
+class WatchNotifier:
     """Takes what was changed, and wakes those who watch it when there is time."""
 
     def __init__(self, service: Service, mountpoint: Path) -> None:
         self._service = service
         self._mountpoint = mountpoint
         self._pending: list[Changed] = []
-        self._stirred = trio.Event()
+        self._woken = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
 
@@ -62,7 +63,7 @@ class Waker:
         if changed.entries or changed.inodes:
             self._pending.append(changed)
             self._idle = trio.Event()
-            self._stirred.set()
+            self._woken.set()
 
     async def idle(self) -> None:
         """Return when nobody is left to be woken: the thread would keep the mount busy."""
@@ -70,8 +71,8 @@ class Waker:
 
     async def run(self) -> None:
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._woken.wait()
+            self._woken = trio.Event()
             pending, self._pending = self._pending, []
             watched = await _in_thread(watched_inodes, self._mountpoint)
             paths = self._paths(pending, watched) if watched else []
@@ -228,16 +229,10 @@ def _touch(root: int, path: bytes) -> None:
 
 
 def _pin(root: int, path: bytes) -> int:
-    """Hold what a path below the mountpoint leads to, without following any link."""
+    """An O_PATH descriptor of a path in the mountpoint, without following any link."""
     *above, name = path.split(b"/")
-    fd = os.dup(root)
-    for part, flags in (*((part, _WAY) for part in above), (name or b".", _PIN)):
-        try:
-            inner = os.open(part, flags, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
+    directory = config.open_each(os.dup(root), above, _WAY)
+    return config.open_each(directory, [name or b"."], _PIN)
 
 
 def _touch_pinned(pinned: str, seen: os.stat_result) -> None:
