@@ -1,8 +1,8 @@
-"""Which records two views see differently, by the `changes` index.
+"""Which records differ between two views, found through the `changes` index.
 
-Owns the way from two epochs to the entities whose visible record differs; what that means to a
-user is `ckptfs.history.diff`'s business. Nothing here walks a tree: the cost is what was written on
-the two ways up to the epochs' common ancestor.
+Goes from two epochs to the entities whose visible record differs; `ckptfs.history.diff.tree` turns
+them into changed paths. Nothing here walks a tree: the cost is what was written on the two ways up
+to the epochs' common ancestor.
 
 What is kept out of history is seen by nothing here.
 """
@@ -29,7 +29,7 @@ class Entities(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What looks different: inodes (attributes, bytes, xattrs) and directory entries."""
+    """What differs: inodes (attributes, bytes, xattrs) and directory entries."""
 
     inodes: set[Ino]
     entries: set[tuple[Ino, bytes]]
@@ -51,7 +51,7 @@ def epochs_between(store: Store, a: Epoch, b: Epoch) -> list[Epoch]:
 
 
 def names_differ(store: Store, a: View, b: View) -> bool:
-    """Whether any directory entry differs; it looks no further than the first that does."""
+    """Whether any directory entry differs; stops at the first that does."""
     a, b = a.bare, b.bare
     for epoch in epochs_between(store, a.epoch, b.epoch):
         for entity in store.changes.walk(epoch, store.dirents.kind):
@@ -61,11 +61,10 @@ def names_differ(store: Store, a: View, b: View) -> bool:
 
 
 def entities_between(store: Store, a: View, b: View) -> Entities:
-    """Every entity that was written on the ways between the two views.
+    """Every entity that was written between the two views.
 
-    Blocks of a content that one of these epochs allocated are not among them: the inode that names
-    the content is.
-    """
+    Blocks of a content that one of these epochs allocated are not included; the inode that names
+    the content is."""
     store.pending.flush()
     found = Entities(set(), set(), set(), set(), set())
     tables = (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
