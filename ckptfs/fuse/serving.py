@@ -142,7 +142,7 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     try:
         pinned = lower.by_descriptor(lower.open_root(mountpoint))
     except OSError as error:
-        raise errors.MountFailed(mountpoint, (error.strerror or str(error)).lower()) from error
+        raise errors.MountFailed(mountpoint, errors.reason_of(error)) from error
     with suppress(RuntimeError):
         if os.path.exists(pinned):
             pyfuse3.init(operations, pinned, options)
