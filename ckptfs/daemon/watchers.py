@@ -23,6 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import trio
 
+from ckptfs.config import open_beneath
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
@@ -42,9 +43,8 @@ T = TypeVar("T")
 _UTIME_OMIT = (1 << 30) - 2
 _AT_FDCWD = -100
 
-# A name itself, neither read nor followed; and a directory on the way to one.
+#: Holds what a name leads to, neither read nor followed.
 _PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_WAY = _PIN | os.O_DIRECTORY
 
 
 class WatchNotifier:
@@ -202,7 +202,7 @@ def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
     thread = threading.get_native_id()
     touching.add(thread)
     try:
-        root = os.open(mountpoint, _WAY)
+        root = os.open(mountpoint, _PIN | os.O_DIRECTORY)
         try:
             for path in paths:
                 with suppress(OSError):  # gone again, or not ours to write
@@ -218,26 +218,13 @@ def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
 def _touch(root: int, path: bytes) -> None:
     """Others may exchange what stands under the names of a path at any moment, also for a link
     that leads out of the workspace. So what is looked at is pinned, and touched by descriptor."""
-    fd = _pin(root, path)
+    fd = open_beneath(root, path.split(b"/") if path else [b"."], _PIN)
     try:
         seen = os.fstat(fd)
         if seen.st_dev == os.fstat(root).st_dev and not stat.S_ISLNK(seen.st_mode):
             _touch_pinned(f"/proc/self/fd/{fd}", seen)
     finally:
         os.close(fd)
-
-
-def _pin(root: int, path: bytes) -> int:
-    """Hold what a path below the mountpoint leads to, without following any link."""
-    *above, name = path.split(b"/")
-    fd = os.dup(root)
-    for part, flags in (*((part, _WAY) for part in above), (name or b".", _PIN)):
-        try:
-            inner = os.open(part, flags, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
 
 
 def _touch_pinned(pinned: str, seen: os.stat_result) -> None:

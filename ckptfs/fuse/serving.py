@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from ckptfs import errors
+from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import loop, notices
@@ -180,14 +179,9 @@ def _read_ahead(mountpoint: Path) -> None:
 
 def _device_of(mountpoint: Path) -> str:
     """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
-    wanted = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(mountpoint))
-    device = b""
-    # Not by lines as Python knows them: a name may have the other ends of lines.
-    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
-        fields = line.split(b" ")
-        if fields[4] == wanted:
-            device = fields[2]
-    return device.decode()
+    table = Path("/proc/self/mountinfo").read_bytes()
+    found = [mount.device for mount in mountinfo.entries(table) if mount.path == str(mountpoint)]
+    return found[-1] if found else ""
 
 
 def _tune_collector() -> None:
