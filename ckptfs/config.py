@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,9 +29,6 @@ LOG_BYTES = 1_000_000
 LOG_KEEP = 3
 
 _SLUG_MAX = 40
-
-#: A directory on the way to something, neither read nor followed.
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Workspace(NamedTuple):
@@ -276,22 +273,17 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
 
 
 def open_directory(path: Path) -> int:
-    """An O_PATH descriptor of a directory, by a resolved path. No component is followed if it is a
-    link by now: a user who may rename there could lead root elsewhere with one."""
-    root = os.open("/", _DIRECTORY)
-    try:
-        return open_beneath(root, path.parts[1:], _DIRECTORY)
-    finally:
-        os.close(root)
+    """An O_PATH descriptor of a directory by a resolved path. No component may be a link: a user
+    who may rename there could have put one since, to lead root elsewhere."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return open_each(os.open("/", flags), path.parts[1:], flags)
 
 
-def open_beneath(root: int, names: Sequence[str | bytes], flags: int) -> int:
-    """A descriptor of what the ``names`` lead to from a directory, without following any link.
-    ``flags`` open the last of them; every one before it must be a directory."""
-    fd = os.dup(root)
-    for depth, name in enumerate(names, 1):
+def open_each(fd: int, names: Iterable[str | bytes], flags: int) -> int:
+    """Open names one by one, each in the directory before; ``fd`` and those between are closed."""
+    for name in names:
         try:
-            inner = os.open(name, flags if depth == len(names) else _DIRECTORY, dir_fd=fd)
+            inner = os.open(name, flags, dir_fd=fd)
         finally:
             os.close(fd)
         fd = inner

@@ -318,7 +318,7 @@ def _store_for(plan: preflight.Plan, announcer: Announcer) -> Iterator[Store]:
             yield store
         return
     # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
-    store = Store.open(path, doubt=True)
+    store = Store.open(path, verify=True)
     try:
         yield store
     except BaseException:

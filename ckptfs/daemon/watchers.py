@@ -23,7 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import trio
 
-from ckptfs.config import open_beneath
+from ckptfs import config
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
@@ -43,8 +43,9 @@ T = TypeVar("T")
 _UTIME_OMIT = (1 << 30) - 2
 _AT_FDCWD = -100
 
-#: Holds what a name leads to, neither read nor followed.
+# A name itself, neither read nor followed; and a directory on the way to one.
 _PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_WAY = _PIN | os.O_DIRECTORY
 
 
 class WatchNotifier:
@@ -202,7 +203,7 @@ def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
     thread = threading.get_native_id()
     touching.add(thread)
     try:
-        root = os.open(mountpoint, _PIN | os.O_DIRECTORY)
+        root = os.open(mountpoint, _WAY)
         try:
             for path in paths:
                 with suppress(OSError):  # gone again, or not ours to write
@@ -218,13 +219,20 @@ def touch(mountpoint: Path, paths: Iterable[bytes]) -> None:
 def _touch(root: int, path: bytes) -> None:
     """Others may exchange what stands under the names of a path at any moment, also for a link
     that leads out of the workspace. So what is looked at is pinned, and touched by descriptor."""
-    fd = open_beneath(root, path.split(b"/") if path else [b"."], _PIN)
+    fd = _pin(root, path)
     try:
         seen = os.fstat(fd)
         if seen.st_dev == os.fstat(root).st_dev and not stat.S_ISLNK(seen.st_mode):
             _touch_pinned(f"/proc/self/fd/{fd}", seen)
     finally:
         os.close(fd)
+
+
+def _pin(root: int, path: bytes) -> int:
+    """An O_PATH descriptor of a path in the mountpoint, without following any link."""
+    *above, name = path.split(b"/")
+    directory = config.open_each(os.dup(root), above, _WAY)
+    return config.open_each(directory, [name or b"."], _PIN)
 
 
 def _touch_pinned(pinned: str, seen: os.stat_result) -> None:

@@ -192,7 +192,7 @@ def test_every_page_of_a_long_table_is_looked_at_before_it_is_copied(
     """More pages than are looked at in one go."""
     store = guarded.store
     for number in range(400):
-        store.facts.put(b"%06d" % number, bytes(1_000))
+        store.metadata.put(b"%06d" % number, bytes(1_000))
     guarded.commit()
     store.backup(memory / "whole")
     data = (store.path / "data.mdb").read_bytes()

@@ -48,9 +48,9 @@ class WriteBehind:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns() or not fs.store.has_space(BYTES + _RECORDS):
             return None
-        return fs.store.numbers.ino, until_ns, BYTES
+        return fs.store.ids.ino, until_ns, BYTES
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the lease."""
@@ -78,9 +78,9 @@ class WriteBehind:
         self._guard(pid, None)
         view = fs.head
         if arrivals:
-            fs.store.numbers.skip(arrivals[-1][0], 0)
+            fs.store.ids.skip(arrivals[-1][0], 0)
             size = sum(map(itemgetter(_SIZE), arrivals))
-            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
+            fs.store.note_space(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)
             self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
@@ -97,7 +97,7 @@ class WriteBehind:
         if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False
         inode = fs.getattr(fs.head, Ino(node))
-        return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
+        return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
 
     def write_acknowledged(
         self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
