@@ -13,7 +13,7 @@ FOREVER = 86_400.0 * 365
 
 #: What stat calls a block, and the size that programs are told to write in.
 _STAT_BLOCK = 512
-_IO_SIZE = 4096
+_IO_SIZE = 65_536
 
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
