@@ -438,7 +438,7 @@ class Store:
     def _check_reads(self) -> None:
         """In tests: have a read past a buffer raise."""
         if pending.is_checked():
-            tables = dict(zip(TABLES, self._tables, strict=True))
+            tables = dict(zip(fmt.TABLES, self._tables, strict=True))
             pending.check_reads(self.pending, tables, self.authors, self.changes)
 
     def _flush_freed(self) -> None:
