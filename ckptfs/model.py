@@ -34,6 +34,10 @@ FILE_SIZE_MAX = 2**63 - 1 - BLOCK_SIZE
 NO_CONTENT = ContentId(0)
 
 Clock = Callable[[], int]
+
+#: A directory entry, by its directory and its name.
+Place = tuple[Ino, bytes]
+
 #: Files are stamped with the fine clock, in the compiled server too (`stamp_ns` in `_grant.c`): one
 #: that ticks gives two changes the same time, and a program that looked in between misses the
 #: second. Without the writeback cache the kernel stamps no file of the mount itself.

@@ -255,7 +255,7 @@ fingerprint() {
     "$venv/bin/python" --version
     cksum <"$root/pyproject.toml"
     cksum <"$root/vagrant/provision.sh"
-    cat "$root"/ckptfs/*/*.[ch] | cksum
+    cat "$root"/ckptfs/fuse/server/*.[ch] | cksum
 }
 
 # Every distribution that the package asks for is there; the names are in pyproject.toml only.

@@ -4,7 +4,7 @@
  *     ./calls DIR; umount DIR
  *
  * It speaks to /dev/fuse by itself, since libfuse 3.14 cannot ask the kernel for all that the front of
- * ckptfs asks for (ckptfs/fuse/_front.c), and this one must be asked as often: no opens, no closes,
+ * ckptfs asks for (ckptfs/fuse/server/server.c), and this one must be asked as often: no opens, no closes,
  * names, attributes, listings and pages that are believed for ever, writes of up to a mebibyte, reads
  * ahead of as much, no writeback cache, no extended attributes. While requests come in a row no CPU
  * sleeps (ckptfs/fuse/latency.py), and it looks for the next for a while before it sleeps itself.

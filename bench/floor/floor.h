@@ -5,7 +5,7 @@
 #define FLOOR_H
 
 #define _GNU_SOURCE
-#include "../../ckptfs/fuse/_protocol.h"
+#include "../../ckptfs/fuse/server/protocol.h"
 
 #include <errno.h>
 #include <stddef.h>

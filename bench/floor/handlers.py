@@ -3,7 +3,7 @@
     .venv/bin/python bench/floor/handlers.py [DIR]
 
 The difference to what a program sees (`calls.c`) is what FUSE itself takes. The last rows are one
-file of an untar, handled request by request, and taken over whole as the compiled front hands it
+file of an untar, handled request by request, and taken over whole as the compiled server hands it
 over.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.front import Bound
 from ckptfs.fuse.hooks import unguarded
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests
+from ckptfs.fuse.server.binding import Bound
 from ckptfs.store import Store
 
 FILES = 5_000

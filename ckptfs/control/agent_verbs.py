@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from ckptfs import interrupts
 from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
+from ckptfs.history.path_restore import Undoing
 
 if TYPE_CHECKING:
-    from ckptfs.history import Cause, Checkpoint, revert
+    from ckptfs.history import Cause, Checkpoint
     from ckptfs.history.tasks import Task
     from ckptfs.service import Service
 
@@ -59,17 +60,17 @@ def _mark(service: Service, args: JsonObject, on_progress: OnProgress | None) ->
     ``ran`` is the command that it is about, which follows the message as far as it may go into
     history.
     """
-    from ckptfs.history import marks
+    from ckptfs.history import hook_checkpoints
 
     kind = str(args["kind"])
-    if kind not in marks.KINDS:
+    if kind not in hook_checkpoints.KINDS:
         raise ControlError(f"Cannot mark: {kind!r} is no kind of mark. Nothing was changed.")
     message, metadata = _recorded(args, service.record_command())
     if args.get("with_subagents"):
-        names = marks.subagents_of(service.fs.store).names(metadata.get("session", ""))
-        metadata |= {marks.SUBAGENT: names} if names else {}
+        names = hook_checkpoints.subagents_of(service.fs.store).names(metadata.get("session", ""))
+        metadata |= {hook_checkpoints.SUBAGENT: names} if names else {}
     same = service.unchanged_since()
-    found = marks.mark(
+    found = hook_checkpoints.mark(
         service.fs,
         kind,
         message,
@@ -84,10 +85,10 @@ def _mark(service: Service, args: JsonObject, on_progress: OnProgress | None) ->
 
 def _result(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """How tools ended, for the checkpoints before them; ``checkpoints`` are those told of it."""
-    from ckptfs.history import marks
+    from ckptfs.history import hook_checkpoints
 
     told = [
-        marks.record_result(
+        hook_checkpoints.record_result(
             service.fs.store,
             str(item["result"]),
             session=str(item.get("session", "")),
@@ -102,9 +103,9 @@ def _result(service: Service, args: JsonObject, on_progress: OnProgress | None) 
 
 def _subagent(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
     """One is at work, or no longer; not running without id and name: none of the session is."""
-    from ckptfs.history import marks
+    from ckptfs.history import hook_checkpoints
 
-    found = marks.subagents_of(service.fs.store)
+    found = hook_checkpoints.subagents_of(service.fs.store)
     session, ident, name = str(args["session"]), str(args.get("id", "")), str(args.get("name", ""))
     if args.get("running"):
         found.started(session, ident or name, name or ident)
@@ -180,13 +181,15 @@ def _task_done(service: Service, args: JsonObject, on_progress: OnProgress | Non
 
 
 def _task_list(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
-    from ckptfs.history import revert, tasks
+    from ckptfs.history import tasks
 
     fs = service.fs
     fs.flush()
     known = {checkpoint.id: checkpoint for checkpoint in service.checkpoints()}
     found = tasks.tasks(fs.store)
-    return {"tasks": [_task(task, revert.changed_by(fs, known, task)) for task in found.values()]}
+    return {
+        "tasks": [_task(task, tasks.paths_changed_by(fs, known, task)) for task in found.values()]
+    }
 
 
 def _task(task: Task, paths: list[bytes] | None) -> JsonObject:
@@ -204,16 +207,16 @@ def _task(task: Task, paths: list[bytes] | None) -> JsonObject:
 
 
 def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | None) -> JsonObject:
-    from ckptfs.history import Touched, revert
+    from ckptfs.history import Touched, tasks
 
     name, fs = str(args["name"]), service.fs
     if args.get("dry_run"):
         fs.flush()
         with interrupts.stoppable():
-            return {"dry_run": True, **_undoing(revert.plan(fs, name))}
+            return {"dry_run": True, **_undoing(tasks.plan_revert(fs, name))}
     touched = Touched(set(), set())
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
-    done = revert.revert(
+    done = tasks.revert(
         fs, name, force=bool(args.get("force")), touched_here=touched, cause=_cause(args)
     )
     fs.commit()
@@ -225,7 +228,7 @@ def _task_revert(service: Service, args: JsonObject, on_progress: OnProgress | N
     }
 
 
-def _undoing(undoing: revert.Undoing) -> JsonObject:
+def _undoing(undoing: Undoing) -> JsonObject:
     conflicts = list(undoing.conflicts.items())[:NAMED_MAX]
     return {
         "name": undoing.name,

@@ -18,10 +18,10 @@ from ckptfs.control.protocol import JsonObject, OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint
-    from ckptfs.history.diff import Change
-    from ckptfs.history.difference import Difference, End
+    from ckptfs.history.diff.compare import Difference, End
+    from ckptfs.history.diff.patch import Found, Pair
+    from ckptfs.history.diff.tree import Change
     from ckptfs.history.log import Version
-    from ckptfs.history.pairs import Found, Pair
     from ckptfs.model import Inode
     from ckptfs.service import Service
 
@@ -95,13 +95,13 @@ def described(checkpoint: Checkpoint) -> JsonObject:
 
 
 def difference_record(difference: Difference) -> JsonObject:
-    from ckptfs.history.diff import count
+    from ckptfs.history.diff.compare import count_changes
 
     return {
         "from": _end(difference.older),
         "to": _end(difference.newer),
         "changes": [change_record(change) for change in interrupts.checked(difference.changes)],
-        **count(difference.changes)._asdict(),
+        **count_changes(difference.changes)._asdict(),
     }
 
 

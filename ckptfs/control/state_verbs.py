@@ -16,7 +16,7 @@ from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
-    from ckptfs.history.diff import Change
+    from ckptfs.history.diff.tree import Change
     from ckptfs.history.state import Draft
     from ckptfs.service import Service
 

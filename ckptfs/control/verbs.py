@@ -19,8 +19,8 @@ from ckptfs.errors import ControlError
 
 if TYPE_CHECKING:
     from ckptfs.history import Cause, Checkpoint, Restored
+    from ckptfs.history.authors import Skipped
     from ckptfs.history.damage import Affected
-    from ckptfs.history.selective import Skipped
     from ckptfs.service import Service
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher

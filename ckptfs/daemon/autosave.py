@@ -1,7 +1,7 @@
 """Checkpoints that take themselves: asked before every change, in the path of the writer.
 
 It only decides and seals, which costs a few records and no sync. When a checkpoint that people read
-is due, `ckptfs.history.auto` decides; `ckptfs.history.moments` decides what must not be destroyed
+is due, `ckptfs.history.auto` decides; `ckptfs.history.auto` decides what must not be destroyed
 unseen.
 """
 
@@ -21,16 +21,23 @@ from ckptfs.daemon.notices import Notices
 from ckptfs.daemon.step_names import StepNames, edit_message, path_of
 from ckptfs.errors import CkptfsError, SettingInvalid
 from ckptfs.fuse.hooks import LossOf
-from ckptfs.history import Checkpoint, marks, removal
+from ckptfs.history import Checkpoint, hook_checkpoints, removal
 from ckptfs.history.authors import Signer
-from ckptfs.history.auto import AutoCheckpointer, Due, Policy, cause_of, message_of
+from ckptfs.history.auto import (
+    UNKNOWN,
+    AutoCheckpointer,
+    Due,
+    Loss,
+    Moments,
+    Policy,
+    cause_of,
+    message_of,
+)
 from ckptfs.history.checkpoints import LOST, MOMENT
-from ckptfs.history.log import seek
-from ckptfs.history.moments import UNKNOWN, Loss, Moments
-from ckptfs.history.processes import TRUST_NS, Caller, Key, Who
+from ckptfs.history.paths import seek
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
-from ckptfs.history.steps import Steps
+from ckptfs.history.steps import TRUST_NS, Caller, Key, Steps, Who
 from ckptfs.model import Epoch, Ino
 from ckptfs.service import Service
 
@@ -188,7 +195,7 @@ class AutoSave:
         if self._who.record != FULL:
             message = masked(message)
         saved = self._service.save(
-            message, marks.MARK, cause=cause_of(caller.step if caller else None)
+            message, hook_checkpoints.MARK, cause=cause_of(caller.step if caller else None)
         )
         if self._hub.is_watched:
             self._hub.happened("save", checkpoint_record(saved))

@@ -19,7 +19,7 @@ from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.notices import Notices
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
-from ckptfs.history import resting
+from ckptfs.history import compression
 from ckptfs.history.compression import Compressor
 from ckptfs.history.removal import Reaper
 from ckptfs.history.retention import Shortage
@@ -177,5 +177,5 @@ class Housekeeping:
     async def _wake(self) -> None:
         """Bring back the records that a restored workspace would look for at rest."""
         fs = self._service.fs
-        while resting.is_in_the_way(fs) and not resting.wake(fs, _STEP_S):
+        while compression.head_reads_packed(fs) and not compression.unpack_records(fs, _STEP_S):
             await trio.lowlevel.checkpoint()

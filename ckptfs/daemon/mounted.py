@@ -37,7 +37,7 @@ from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadO
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
-from ckptfs.history import tags
+from ckptfs.history import references
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
@@ -105,7 +105,7 @@ class Door:
         self._hub = hub
 
     async def save(self, name: str) -> int:
-        tags.require_plain(name)
+        references.require_plain_tag(name)
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
         saved = self._service.save(name, tag=name)
         self._hub.happened("save", verbs.checkpoint_record(saved))

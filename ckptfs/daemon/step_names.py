@@ -16,10 +16,9 @@ from ckptfs import history
 from ckptfs.commands import printable
 from ckptfs.fs import Filesystem
 from ckptfs.history import Checkpoint
-from ckptfs.history.auto import cause_of, message_of
+from ckptfs.history.auto import Moments, cause_of, message_of
 from ckptfs.history.checkpoints import numbered
-from ckptfs.history.moments import Moments
-from ckptfs.history.processes import TRUST_NS, Actor, Caller, Who
+from ckptfs.history.steps import TRUST_NS, Actor, Caller, Who
 from ckptfs.model import ROOT_INO, Ino
 
 #: How many files are looked at to name an edit.

@@ -26,8 +26,8 @@ import trio
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Touched
-from ckptfs.history.sides import Place, Side
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.history.diff.tree import Tree
+from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.service import Service
 from ckptfs.store import View
 from ckptfs.store.format import inode_entity
@@ -84,7 +84,7 @@ class Waker:
         """What to touch, as paths below the mountpoint."""
         fs = self._service.fs
         fs.flush()
-        side = Side(fs.store, fs.head)
+        side = Tree(fs.store, fs.head)
         places = dict.fromkeys(
             place for touched in changed for place in _places(side, touched, watched)
         )
@@ -122,7 +122,7 @@ def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) ->
 def vanished(fs: Filesystem, before: View, touched: Touched) -> dict[Place, Ino]:
     """The files that changed names led to and that no program gets at again by name: deleted, or
     another generation now. A watch on one of them shall hear of it."""
-    old, new = Side(fs.store, before), Side(fs.store, fs.head)
+    old, new = Tree(fs.store, before), Tree(fs.store, fs.head)
     found = {}
     for place in touched.entries:
         ino = old.entry(place)
@@ -134,7 +134,7 @@ def vanished(fs: Filesystem, before: View, touched: Touched) -> dict[Place, Ino]
     return found
 
 
-def _places(side: Side, touched: Touched, watched: set[Ino]) -> Iterator[Place]:
+def _places(side: Tree, touched: Touched, watched: set[Ino]) -> Iterator[Place]:
     """The names in watched directories that lead to something changed, and in place of those that
     lead nowhere now the directory itself."""
     for parent, name in touched.entries:

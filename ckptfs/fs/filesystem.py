@@ -51,7 +51,7 @@ class Filesystem:
         self.limbo: dict[Ino, View] = {}
         #: How often a restore made a file another under the same number, if it ever did. The kernel
         #: keeps size and times of a file that it knows, so it has to hear that this is not that.
-        #: Without the compiled front this is about a hundred bytes for each file that a restore
+        #: Without the compiled server this is about a hundred bytes for each file that a restore
         #: changed, until the unmount; with it only what the kernel knows counts.
         self.generations: dict[Ino, int] = {}
         #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH

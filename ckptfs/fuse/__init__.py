@@ -1,9 +1,9 @@
 """The workspace as a FUSE file system."""
 
-from ckptfs.fuse import front
+from ckptfs.fuse.server import binding
 
 # Before pyfuse3 is imported: see there.
-front.load()
+binding.load()
 
 from ckptfs.fuse.notices import tell_kernel  # noqa: E402
 from ckptfs.fuse.options import MountOptions  # noqa: E402

@@ -319,7 +319,7 @@ class Operations(pyfuse3.Operations):
     def readdir(self, fh: int, start: int, token: pyfuse3.ReaddirToken) -> None:
         base = base_of(fh)
         for name, inode, cookie in self.requests.entries(fh, start):
-            assert isinstance(inode, Inode)  # only the front knows what the kernel knows
+            assert isinstance(inode, Inode)  # only the server knows what the kernel knows
             if not pyfuse3.readdir_reply(token, name, self._entry(inode, base), cookie):
                 return
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ckptfs.history.moments import Loss
+from ckptfs.history.auto import Loss
 
 _FOREVER = 1 << 62
 _WRITERS_MAX = 4096

@@ -27,7 +27,7 @@ _POSITION_BITS = 32
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 #: "." and "..".
 _DOTS = 2
-#: Streams from here on are the front's, until they are adopted.
+#: Streams from here on are the server's, until they are adopted.
 _OWN_END = 1 << 30
 
 #: Of what the kernel knows already the number is enough.

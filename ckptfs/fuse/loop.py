@@ -11,7 +11,7 @@ can stand in (its asyncio support does that). Here a stand-in answers the two ca
   Every two milliseconds, and when none came for that long, it goes through trio. When idle, the
   daemon sleeps in trio's epoll and uses no CPU.
 
-Where the compiled front is at hand, it answers most requests while it looks for the next, and
+Where the compiled server is at hand, it answers most requests while it looks for the next, and
 pyfuse3 is left with what remains.
 
 Everything else is trio's own. The price: while requests come without a pause, other tasks of the
@@ -124,17 +124,17 @@ def _trios_own() -> int:
 
 
 class RequestWaiter:
-    """Waits for the FUSE descriptor, and lets the front, if there is one, answer what it can."""
+    """Waits for the FUSE descriptor, and lets the server, if there is one, answer what it can."""
 
     def __init__(
         self,
         turn: Callable[[], None],
-        front: ModuleType | None = None,
+        server: ModuleType | None = None,
         latency: Latency | None = None,
     ) -> None:
         self._passed = 0
         self._turn = turn
-        self._front = front
+        self._server = server
         self._latency = latency
         #: The descriptor of the requests; the same, and the one on which other tasks are called.
         self._poll = self._both = select.poll().poll
@@ -146,7 +146,7 @@ class RequestWaiter:
 
     def requests(self) -> int:
         """How often there was something to read."""
-        return self._passed + (self._front.count() if self._front else 0)
+        return self._passed + (self._server.count() if self._server else 0)
 
     def wait_readable(self, fd: int) -> Awaitable[None]:
         """Return when a request is there for pyfuse3 to take."""
@@ -158,12 +158,12 @@ class RequestWaiter:
 
     def _is_left(self, fd: int) -> bool:
         """Whether a request for pyfuse3 comes before it is somebody else's turn."""
-        front = self._front
+        server = self._server
         turn_ns = self._turn_ns + YIELD_NS
         spin_ns = 0 if self._busy else SPIN_NS
-        if front is not None and front.hooked():
-            outcome: int = front.serve(fd, spin_ns, turn_ns, self._calls)
-            return bool(outcome == front.LEFT)
+        if server is not None and server.hooked():
+            outcome: int = server.serve(fd, spin_ns, turn_ns, self._calls)
+            return bool(outcome == server.LEFT)
         now = monotonic_ns()
         if now > turn_ns or not self._look(now + spin_ns, turn_ns):
             return False
@@ -237,13 +237,13 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
 
 
 def install(
-    turn: Callable[[], None], front: ModuleType | None, latency: Latency
+    turn: Callable[[], None], server: ModuleType | None, latency: Latency
 ) -> Callable[[], int]:
     """Put the stand-in into pyfuse3; return a function that tells how many requests came.
 
     ``turn`` is called whenever the requests pause, and every two milliseconds when they do not.
     """
-    waiter = RequestWaiter(turn, front, latency)
+    waiter = RequestWaiter(turn, server, latency)
     pyfuse3.trio = stand_in(waiter)  # type: ignore[attr-defined]
     _installed.append(waiter)
     return waiter.requests

@@ -1,7 +1,7 @@
 """What the kernel's requests mean here: node ids to views and inodes, plain values in and out.
 
-Every door to the kernel calls these: pyfuse3's handlers (`adapter`) and the compiled front
-(`front`). A request is a plain function: nothing in it waits, so no other can fall into the middle
+Both paths from the kernel call these: pyfuse3's handlers (`adapter`) and the compiled server
+(`server`). A request is a plain function: nothing in it waits, so no other can fall into the middle
 of one. What an operation does to the tree is decided below.
 
 An answer is an inode. If its number is that of a node outside the live workspace (`.checkpoints`,
@@ -21,13 +21,13 @@ from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
 from ckptfs.fuse.connections import Connect, Connections, refuse
 from ckptfs.fuse.control_files import ControlFiles, is_control
-from ckptfs.fuse.fresh import DIRTY_BYTES_MAX, Fresh
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, LossOf, touching
 from ckptfs.fuse.listings import Item, Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
 from ckptfs.fuse.options import MountOptions
-from ckptfs.history.moments import Loss
+from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
+from ckptfs.history.auto import Loss
 from ckptfs.history.references import safe_tag
 from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
@@ -387,13 +387,13 @@ class Requests:
         return copied
 
     def share_record(self, node: int, length: int) -> bytes | None:
-        """What `Fresh.take` is to be told of a copy of a file that is no longer than a block."""
+        """What `WriteBehind.flush` needs to know of a copy of a file of at most one block."""
         view, ino, _ = self.nodes.place(node)
         return self._fs.share_record(view, ino, length)
 
-    def fresh(self) -> Fresh:
+    def write_behind(self) -> WriteBehind:
         """What may be answered before it is in the store."""
-        return Fresh(self._fs, self.guard)
+        return WriteBehind(self._fs, self.guard)
 
     # -- directories ------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Requests:
         return self._listings.entries(node, cookie)
 
     def adopt(self, node: int, stream: int, given: list[bytes]) -> None:
-        """Go on with a listing that the front began: these are the names that it gave."""
+        """Go on with a listing that the server began: these are the names that it gave."""
         self._listings.adopt(node, stream, given)
 
     def _dots(self, node: int) -> tuple[Item, Item]:

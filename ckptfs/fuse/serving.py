@@ -22,7 +22,7 @@ import trio
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import unheard
-from ckptfs.fuse import front, loop, notices
+from ckptfs.fuse import loop, notices
 from ckptfs.fuse.adapter import Operations
 from ckptfs.fuse.answers import is_awaited
 from ckptfs.fuse.connections import Connect, refuse
@@ -31,8 +31,9 @@ from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
+from ckptfs.fuse.server import binding
 from ckptfs.model import Ino
-from ckptfs.store.standing import NOBODY, Standing
+from ckptfs.store.snapshot import NO_READER, SnapshotReader
 from ckptfs.sync import lower
 
 log = logging.getLogger(__name__)
@@ -70,20 +71,20 @@ async def serve(
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
-    compiled = front.load()
+    compiled = binding.load()
 
     def met() -> None:
         _read_ahead(mountpoint)
         if fs.can_ask and not (compiled and compiled.hooked()):
-            log.info("requests: pyfuse3 alone, since the kernel is too old for the front")
-            _go_by_handles(fs, operations.requests)
+            log.info("requests: pyfuse3 alone, since the kernel is too old for the server")
+            _use_open_handles(fs, operations.requests)
 
     committer = Committer(fs, committed, met)
     latency = Latency()
     committer.requests = loop.install(committer.turn, compiled, latency)
     operations = Operations(fs, options, history, guard, connect)
     if compiled is not None:
-        compiled.bind(front.Bound(operations.requests, fs))
+        compiled.bind(binding.Bound(operations.requests, fs))
     _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
@@ -93,8 +94,8 @@ async def serve(
     notices.ended.clear()
     fs.keep_unlinked = True
     if compiled is not None and compiled.hooked():
-        _go_by_front(fs, operations.requests, compiled)
-    log.info("requests: %s", "compiled front" if fs.can_ask else "pyfuse3 alone")
+        _use_lookup_counts(fs, operations.requests, compiled)
+    log.info("requests: %s", "compiled server" if fs.can_ask else "pyfuse3 alone")
     usable = False
     try:
         async with trio.open_nursery() as nursery:
@@ -109,7 +110,7 @@ async def serve(
     finally:
         fs.keep_unlinked = False
         operations.requests.connections.close()
-        _go_by_handles(fs, operations.requests)
+        _use_open_handles(fs, operations.requests)
         latency.close()
         notices.ended.set()
         # One that never became usable covers nothing that is newer.
@@ -149,22 +150,22 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     return False
 
 
-def _go_by_front(fs: Filesystem, requests: Requests, compiled: ModuleType) -> None:
-    """What is in use is what the kernel knows; the front counts that, and knows attributes."""
+def _use_lookup_counts(fs: Filesystem, requests: Requests, compiled: ModuleType) -> None:
+    """What is in use is what the kernel knows; the server counts that, and knows attributes."""
     fs.is_used = compiled.knows
     fs.can_ask = True
     fs.changing, fs.changed = compiled.changing, compiled.changed
     requests.familiar = compiled.familiar
     fs.commit()
-    fs.store.stand_by(cast("Standing", compiled))
+    fs.store.attach_reader(cast("SnapshotReader", compiled))
 
 
-def _go_by_handles(fs: Filesystem, requests: Requests) -> None:
+def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
     """What is in use is what somebody has open; nobody counts what the kernel knows."""
     fs.is_used = fs.is_held
     fs.can_ask = False
     fs.changing = fs.changed = unheard
-    fs.store.stand_by(NOBODY)
+    fs.store.attach_reader(NO_READER)
     requests.familiar = unfamiliar
 
 

@@ -14,6 +14,8 @@ from ckptfs.history.checkpoints import (
     seal,
     without_moments,
 )
+from ckptfs.history.diff.changed import Touched
+from ckptfs.history.paths import select
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -29,8 +31,6 @@ from ckptfs.history.restore import (
     would_change,
 )
 from ckptfs.history.restore import log as restore_log
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
 
 __all__ = [
     "Cause",

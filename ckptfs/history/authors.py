@@ -1,6 +1,6 @@
 """Whose the changes are: signing them as they are made, and asking for them by author.
 
-An author is a command as `ckptfs.history.processes` sees it, or a verb of our own. `Signer` stands
+An author is a command as `ckptfs.history.steps` sees it, or a verb of our own. `Signer` stands
 in the path of the writer: a further request of the same process costs a few comparisons.
 """
 
@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
+from ckptfs.errors import AuthorUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import signatures
-from ckptfs.history.checkpoints import Cause
-from ckptfs.history.processes import Actor
+from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
+from ckptfs.history.diff.aspects import TIMES, differences
+from ckptfs.history.diff.changed import Touched, epochs_between
+from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, compare_views
+from ckptfs.history.path_restore import Undoing, claims_of, put_back
+from ckptfs.history.paths import at, is_below, lies_below
+from ckptfs.history.restore import Plan, Restored, log, note, or_as_it_was, token_of
+from ckptfs.history.steps import Actor, Who
 from ckptfs.model import Epoch, Ino
 from ckptfs.store.format import GONE, inode_entity, unpack_inode
 
@@ -62,7 +70,7 @@ def acting(fs: Filesystem, cause: Cause) -> Iterator[None]:
 # -- asking ----------------------------------------------------------------------------------------
 
 
-class Record(NamedTuple):
+class Attribution(NamedTuple):
     """Who changed what in some epochs: an inode's authors in the order in which they came, and by
     epoch what was signed."""
 
@@ -93,10 +101,10 @@ def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
     return own != GONE or before is None or unpack_inode(ino, before).nlink > 0
 
 
-def record_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Record:
+def attribution_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Attribution:
     """Who changed what in these epochs."""
     fs.flush()
-    found = Record({}, {})
+    found = Attribution({}, {})
     for epoch in sorted(epochs):
         signed = found.signed[epoch] = set()
         for _, description, inodes in signatures(fs.store, epoch):
@@ -108,3 +116,190 @@ def record_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Record:
                 known.append(author)
             signed.update(inodes)
     return found
+
+
+#: Why a path is left alone: others changed it; the author and others did; nobody knows who did;
+#: others changed something in a directory that would have to go or move; others moved the
+#: directory that it is in, or put something else in its place.
+Reason = Literal["others", "both", "unknown", "content", "moved", "blocked"]
+
+#: How many authors an error names.
+_NAMED = 10
+
+
+class Skipped(NamedTuple):
+    """A path that differs and is left alone, and who changed it besides the author."""
+
+    path: bytes
+    reason: Reason
+    by: tuple[Cause, ...]
+
+
+@dataclass
+class Choice:
+    """What of the changes since a checkpoint is one author's."""
+
+    wanted: str
+    target: Checkpoint
+    mine: list[Change] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    #: Paths where now something stands that is no directory.
+    files: set[bytes] = field(default_factory=set)
+
+    def plan(self, fs: Filesystem, paths: list[bytes]) -> Plan:
+        added = [change.source for change in self.mine if change.old_path is not None]
+        added += [change.path for change in self.mine if DELETED in change.kinds]
+        deleted = [c.path for c in self.mine if ADDED in c.kinds or c.old_path is not None]
+        known = {*added, *deleted}
+        modified = [change.path for change in self.mine if change.path not in known]
+        return Plan(
+            self.target.id,
+            tuple(sorted(path for path in added if path)),
+            tuple(sorted(modified)),
+            tuple(sorted(deleted)),
+            token(fs, self.target, paths, self.wanted),
+        )
+
+
+def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) -> Choice:
+    """Which changes since the checkpoint, at or below some paths if there are any, are the
+    author's. Raises AuthorUnknown if nobody who changed anything goes by that."""
+    fs.flush()
+    record = attribution_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
+    mine = matching(record.everybody(), wanted)
+    if not mine:
+        known = [author.command or str(author.pid) for author in record.everybody()]
+        raise AuthorUnknown(wanted, target.id, known[-_NAMED:])
+    choice = Choice(wanted, target)
+    restores = _Restores(fs, target)
+    for change in compare_views(fs, fs.view_of(target.epoch), fs.head):
+        if not paths or any(is_below(path, paths) for path in (change.path, change.source or b"")):
+            _judge(fs, record, mine, restores, change, choice)
+            if change.new is not None and not change.new.is_dir:
+                choice.files.add(change.path)
+    _leave_moved(choice)
+    return choice
+
+
+def matching(authors: Iterable[Cause], wanted: str) -> set[Cause]:
+    """Those who go by a session ("SID" or "SID:START"), a process or group id, or by some text of
+    their command line."""
+    if not wanted.isdecimal():
+        return {one for one in authors if wanted in one.command or wanted == one.session}
+    # The process may be one of many in a command that is known by its first.
+    alive = Who()(int(wanted))
+    pids = {int(wanted)} | ({alive.step.pid} if alive is not None else set())
+    return {one for one in authors if one.pid in pids or one.session.split(":")[0] == wanted}
+
+
+class _Restores:
+    """Our own restores, as authors: one that made a path what it was at the checkpoint has added
+    nothing to it that could be lost."""
+
+    def __init__(self, fs: Filesystem, target: Checkpoint) -> None:
+        self._fs = fs
+        self._view = fs.view_of(target.epoch)
+        known = {checkpoint.id: checkpoint.epoch for checkpoint in checkpoints(fs.store)}
+        #: By process and command, where each of its restores went; None if that is gone.
+        self._went: dict[tuple[int, str], set[Epoch | None]] = {}
+        for entry in log(fs.store):
+            went = self._went.setdefault((entry.pid, entry.command), set())
+            went.add(known.get(entry.target))
+
+    def added_nothing(self, author: Cause, path: bytes) -> bool:
+        went = self._went.get((author.pid, author.command), {None})
+        return all(epoch is not None and self._is_same(epoch, path) for epoch in went)
+
+    def _is_same(self, epoch: Epoch, path: bytes) -> bool:
+        fs, there = self._fs, self._fs.view_of(epoch)
+        old, new = at(fs, self._view, path), at(fs, there, path)
+        if old is None or new is None:
+            return old is new
+        return differences(fs, self._view, old, there, new) <= {TIMES}
+
+
+def _judge(
+    fs: Filesystem,
+    record: Attribution,
+    mine: set[Cause],
+    restores: _Restores,
+    change: Change,
+    choice: Choice,
+) -> None:
+    inodes = {inode.ino for inode in (change.old, change.new) if inode is not None}
+    path = change.source or change.path
+    authors = [
+        author
+        for author in record.of(*inodes)
+        if author in mine or not restores.added_nothing(author, path)
+    ]
+    others = tuple(author for author in authors if author not in mine)
+    is_dir = any(inode.is_dir for inode in (change.old, change.new) if inode is not None)
+    unknown = not is_dir and any(record.has_unknown(fs, ino) for ino in inodes)
+    if len(others) == len(authors):
+        reason: Reason = "others" if others else "unknown"
+        choice.skipped.append(Skipped(change.path, reason, others))
+    elif others or unknown:
+        choice.skipped.append(Skipped(change.path, "both", others))
+    else:
+        choice.mine.append(change)
+
+
+def _leave_moved(choice: Choice) -> None:
+    """Leave alone what cannot go back without taking others' work along."""
+    while moved := list(_moved(choice)):
+        gone = {id(change) for change, _ in moved}
+        choice.mine = [change for change in choice.mine if id(change) not in gone]
+        choice.skipped += [Skipped(change.path, reason, ()) for change, reason in moved]
+    choice.skipped.sort()
+
+
+def _moved(choice: Choice) -> Iterator[tuple[Change, Reason]]:
+    left = [skipped.path for skipped in choice.skipped]
+    whole = {change.path for change in choice.mine if RENAMED in change.kinds and _is_dir(change)}
+    in_the_way = choice.files - {change.path for change in choice.mine}
+    for change in choice.mine:
+        came = RENAMED in change.kinds or ADDED in change.kinds
+        if _is_dir(change) and came and any(lies_below(path, {change.path}) for path in left):
+            yield change, "content"
+        elif (
+            RENAMED not in change.kinds
+            and change.source not in (None, change.path)
+            and not lies_below(change.path, whole)
+        ):
+            yield change, "moved"
+        elif lies_below(change.source or change.path, in_the_way):
+            yield change, "blocked"
+
+
+def _is_dir(change: Change) -> bool:
+    inode = change.new or change.old
+    return inode is not None and inode.is_dir
+
+
+# -- doing it --------------------------------------------------------------------------------------
+
+
+def token(fs: Filesystem, target: Checkpoint, paths: list[bytes], wanted: str) -> str:
+    return token_of(fs, target, [*paths, b"only changed by", wanted.encode("utf-8", "replace")])
+
+
+def restore_choice(
+    fs: Filesystem, choice: Choice, *, touched_here: Touched, cause: Cause | None = None
+) -> Restored:
+    """Put back what was chosen, as one step that `undo` takes back. The caller commits.
+
+    ``touched_here`` takes what the kernel has to hear of, also if it fails: then everything is as
+    it was.
+    """
+    target, cause = choice.target, cause or Cause()
+    undoing = Undoing(choice.wanted)
+    for change in choice.mine:
+        undoing.goals.update(dict.fromkeys(claims_of(change), target))
+    message = f"before restore of what {choice.wanted} changed to {target.id}"
+    before = seal(fs, "restore", message, fs.clock(), cause=cause)
+    with or_as_it_was(fs, before, touched_here, cause):
+        put_back(fs, undoing, touched_here)
+    paths, whole = undoing.paths, undoing.whole
+    note(fs, "restore", target, before, touched_here, cause, paths=paths, whole=whole)
+    return Restored(before, target.id, touched_here)

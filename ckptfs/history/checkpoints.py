@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
-from ckptfs.store import Store
+from ckptfs.store import Store, View
 from ckptfs.store.facts import NEXT_CHECKPOINT
+from ckptfs.store.format import NO_EPOCH
 
-#: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.moments`).
+#: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.auto`).
 MOMENT = "moment"
 #: In the metadata of a moment: the path that the next change took something away from.
 LOST = "lost"
@@ -292,3 +293,38 @@ def _way_back(store: Store) -> Iterator[Checkpoint]:
         if found is not None:
             yield found
         epoch = store.epochs[epoch].parent
+
+
+def empty_view() -> View:
+    """The view before the first epoch: it has no file at all."""
+    return View(NO_EPOCH, set(), writable=False, inodes=0)
+
+
+def state_before(store: Store, epoch: Epoch) -> Epoch:
+    """The epoch of the checkpoint or moment that one came from, or none. One that was deleted is
+    passed over: nobody can look at it any more."""
+    parent = store.epochs[epoch].parent
+    while parent != NO_EPOCH and not store.epochs[parent].info:
+        parent = store.epochs[parent].parent
+    return parent
+
+
+def origin(store: Store, epoch: Epoch) -> Epoch:
+    """The epoch of the checkpoint that one came from, or none: that of a moment may be another
+    moment, a step is told as a whole."""
+    found = state_before(store, epoch)
+    own = of_epoch(store, epoch)
+    if own is not None and own.is_moment:
+        return found
+    while (state := of_epoch(store, found)) is not None and state.is_moment:
+        found = state_before(store, found)
+    return found
+
+
+def view_before(fs: Filesystem, epoch: Epoch) -> View:
+    """The view of the checkpoint that an epoch came from, or nothing."""
+    return view_or_empty(fs, origin(fs.store, epoch))
+
+
+def view_or_empty(fs: Filesystem, epoch: Epoch) -> View:
+    return empty_view() if epoch == NO_EPOCH else fs.view_of(epoch)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ckptfs.fs import Filesystem, copies, crossing, inodes
 from ckptfs.fs.exclusion import excluded_entries, home_of, is_own
-from ckptfs.history.touched import Touched, entry_in, inode_in
+from ckptfs.history.diff.changed import Touched, entry_in, inode_in
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
 from ckptfs.store import View
 from ckptfs.store.format import dirent_entity, link_place, pack_u64

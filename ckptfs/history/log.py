@@ -1,8 +1,8 @@
-"""The history of one path: every checkpoint in which it differs from the one before.
+"""Lists of checkpoints, and the history of one path.
 
-The checkpoint before is the one that it came from, so what a restore left aside is told too. The
-file is followed over renames, in both directions, from the newest place where the path is found;
-one that is gone now has a history like any other.
+A path has an entry for every checkpoint in which it differs from the parent checkpoint, so states
+that a restore left behind are listed too. The file is followed over renames in both directions,
+starting at the newest place where the path exists; a deleted path has a history like any other.
 """
 
 from __future__ import annotations
@@ -10,27 +10,90 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckptfs import interrupts
+from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.history import sameness
-from ckptfs.history.authors import record_of
-from ckptfs.history.checkpoints import MOMENT, Cause, Checkpoint, checkpoints
-from ckptfs.history.diff import (
-    ADDED,
-    DELETED,
-    RENAMED,
-    ROOT_PATH,
-    Change,
-    compare,
+from ckptfs.history import references
+from ckptfs.history.authors import attribution_of
+from ckptfs.history.checkpoints import (
+    MOMENT,
+    Cause,
+    Checkpoint,
+    checkpoints,
+    count_moments,
     state_before,
-    view_or_nothing,
+    view_or_empty,
+    without_moments,
 )
-from ckptfs.history.sides import Side
-from ckptfs.history.touched import differing_blocks, epochs_between
-from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Inode
-from ckptfs.store import View
+from ckptfs.history.diff import aspects
+from ckptfs.history.diff.changed import differing_blocks, epochs_between
+from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, Tree, compare_views
+from ckptfs.history.paths import ROOT_PATH, _inodes_along, seek
+from ckptfs.history.time_expressions import parse_time
+from ckptfs.model import NO_CONTENT, Epoch, Inode
+from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
+
+_SECOND_NS = 1_000_000_000
+
+
+class Listed(NamedTuple):
+    """The checkpoints of a list, oldest first, how many older ones a limit left out, and how many
+    moments stand between them."""
+
+    checkpoints: list[Checkpoint]
+    more: int
+    moments: int
+
+
+def listed(
+    fs: Filesystem,
+    *,
+    limit: int | None = None,
+    since: str = "",
+    path: bytes | None = None,
+    moments: bool = False,
+) -> Listed:
+    """The newest checkpoints, ``limit`` of them or all; only those from ``since`` on (a time, or
+    a checkpoint), only those in which ``path`` changed. With ``moments`` also those.
+
+    Raises FileNotFoundError if no checkpoint has the path.
+    """
+    found = checkpoints(fs.store) if moments else without_moments(fs.store)
+    if since:
+        found = _from(fs, found, since)
+    if path is not None:
+        changed = {version.checkpoint.id for version in history_of(fs, path) if version.checkpoint}
+        found = [item for item in found if item.id in changed]
+    more = 0 if limit is None else max(0, len(found) - limit)
+    shown = found[more:]
+    return Listed(shown, more, 0 if moments else _moments_between(fs.store, shown))
+
+
+def _moments_between(store: Store, shown: list[Checkpoint]) -> int:
+    """How many moments are as new as the oldest of those that are shown."""
+    if not count_moments(store):
+        return 0
+    oldest = shown[0].id if shown else 0
+    return sum(item.is_moment and item.id >= oldest for item in checkpoints(store))
+
+
+def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:
+    now_ns = fs.clock()
+    at_ns = parse_time(since, now_ns)
+    if at_ns is not None:
+        # A list shows whole seconds, and the one that was read there is meant as a whole.
+        begin_ns = at_ns // _SECOND_NS * _SECOND_NS
+        return [item for item in known if item.time_ns >= begin_ns]
+    try:
+        first = references.resolve_checkpoint(fs.store, since, now_ns)
+    except CheckpointUnknown as error:
+        reason = f"Cannot list since {since}: it is neither a time nor a checkpoint"
+        raise CheckpointUnknown(since, error.near, reason) from error
+    return [item for item in known if item.id >= first.id]
+
 
 #: How the message of a checkpoint begins that was taken because a command was about to write.
 _BEFORE = "before: "
@@ -57,7 +120,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     for checkpoint in reversed(checkpoints(fs.store)):
         known[checkpoint.epoch] = checkpoint
     views = {epoch: fs.view_of(epoch).bare for epoch in known}
-    origins = {epoch: view_or_nothing(fs, state_before(fs.store, epoch)) for epoch in known}
+    origins = {epoch: view_or_empty(fs, state_before(fs.store, epoch)) for epoch in known}
     paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
     found = []
     for epoch, saved in known.items():
@@ -75,7 +138,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
 
 def _writer(fs: Filesystem, origin: View, view: View, change: Change) -> Cause | None:
     """Who made the change; an empty cause if that is not known, None if nothing is noted at all."""
-    noted = record_of(fs, epochs_between(fs.store, origin.epoch, view.epoch))
+    noted = attribution_of(fs, epochs_between(fs.store, origin.epoch, view.epoch))
     authors = noted.of(*(inode.ino for inode in (change.old, change.new) if inode is not None))
     if authors:
         return authors[-1]
@@ -151,7 +214,7 @@ def _nearest_there(
 ) -> tuple[int, bytes]:
     """How many of the names lead to the deepest thing that the other view has, under the same
     path or as the same inode, and what that is called there."""
-    side = Side(fs.store, there)
+    side = Tree(fs.store, there)
     same_path = len(_inodes_along(fs, there, b"/".join(names)))
     for level in range(len(names), 0, -1):
         path = b"/".join(names[:level])
@@ -168,32 +231,11 @@ def _renames(fs: Filesystem, here: View, there: View, *, newer: bool) -> dict[by
     """What a comparison takes for renamed: the path here, and the one there."""
     older, later = (there, here) if newer else (here, there)
     found: dict[bytes, bytes] = {}
-    for change in compare(fs, older, later):
+    for change in compare_views(fs, older, later):
         if RENAMED in change.kinds and change.source is not None:
             mine, its = (change.path, change.source) if newer else (change.source, change.path)
             found.setdefault(mine, its)
     return found
-
-
-def _inodes_along(fs: Filesystem, view: View, path: bytes) -> list[Inode]:
-    """The inodes on the way to a path, the root's first, as far as the view has them."""
-    if view.epoch == NO_EPOCH:
-        return []
-    view = view.bare
-    found = [fs.getattr(view, ROOT_INO)]
-    for name in path.split(b"/") if path else ():
-        child = fs.seek(view, found[-1].ino, name) if found[-1].is_dir else None
-        if child is None:
-            break
-        found.append(child)
-    return found
-
-
-def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
-    """What stands at a path, or None. Links are not followed; the root is the empty path."""
-    found = _inodes_along(fs, view, path)
-    levels = path.count(b"/") + 1 if path else 0
-    return found[-1] if len(found) == levels + 1 else None
 
 
 # -- comparing -------------------------------------------------------------------------------------
@@ -209,7 +251,7 @@ def _change(fs: Filesystem, a: View, old_path: bytes, b: View, path: bytes) -> C
         return Change(old_path, old_path, frozenset({DELETED}), old, None)
     kinds = set(_kinds(fs, a, old, b, new))
     if old.is_dir and new.is_dir and _changed_below(fs, a, b, path):
-        kinds.add(sameness.MODIFIED)
+        kinds.add(aspects.MODIFIED)
     if old_path != path:
         kinds.add(RENAMED)
     return Change(path, old_path, frozenset(kinds), old, new) if kinds else None
@@ -228,7 +270,7 @@ def _kinds(fs: Filesystem, a: View, old: Inode, b: View, new: Inode) -> frozense
             for entity in changes.walk(epoch, kind, pack_u64(new.content))
         }
         blocks = differing_blocks(fs.store, a, b, entities)
-    return sameness.differences(fs, a, old, b, new, blocks)
+    return aspects.differences(fs, a, old, b, new, blocks)
 
 
 def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:
@@ -241,6 +283,6 @@ def _changed_below(fs: Filesystem, a: View, b: View, path: bytes) -> bool:
     prefix = path + b"/" if path else b""
     return any(
         change.path.startswith(prefix) or (change.source or b"").startswith(prefix)
-        for change in compare(fs, a, b)
+        for change in compare_views(fs, a, b)
         if not change.only_times and change.path != ROOT_PATH
     )

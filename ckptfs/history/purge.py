@@ -14,9 +14,10 @@ from typing import NamedTuple
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_partial
-from ckptfs.history import removal, tally
-from ckptfs.history.selection import select
-from ckptfs.history.touched import Touched
+from ckptfs.history import removal
+from ckptfs.history.diff import compare
+from ckptfs.history.diff.changed import Touched
+from ckptfs.history.paths import select
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
@@ -106,7 +107,7 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
         _let_go(fs, ino)
     # What is kept as a difference from a purged block, or together with one, must not keep it.
     store.blocks.detach(pieces | packs)
-    tally.forget(store)
+    compare.forget_counts(store)
     return Purged(doomed, _elsewhere(store, views, pieces), touched)
 
 

@@ -20,15 +20,15 @@ import xxhash
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
-from ckptfs.history.diff import Change, compare
-from ckptfs.history.equalise import Equaliser
+from ckptfs.history.diff.changed import Touched, inode_in, names_differ, touched
+from ckptfs.history.diff.tree import Change, compare_views
 from ckptfs.history.excluded import (
     hidden_by_excluded,
     keep_excluded,
     needed_by_excluded,
     seen_under,
 )
-from ckptfs.history.touched import Touched, inode_in, names_differ, touched
+from ckptfs.history.path_restore import PathRestorer
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import has_links, pack_u64, unpack_inode
@@ -131,7 +131,7 @@ def restore_paths(
     plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = Equaliser(fs, fs.store.view(target.epoch), touched=touched_here)
+    equaliser = PathRestorer(fs, fs.store.view(target.epoch), touched=touched_here)
     with or_as_it_was(fs, before, touched_here, cause):
         for path in paths:
             equaliser.path(path)
@@ -158,7 +158,7 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
     fs.flush()
     goal = fs.store.view(target.epoch)
     if paths:
-        equaliser = Equaliser(fs, goal, apply=False)
+        equaliser = PathRestorer(fs, goal, apply=False)
         for path in paths:
             equaliser.path(path)
         lists = (equaliser.added, equaliser.modified, equaliser.deleted)
@@ -187,7 +187,7 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
     return [
         change
-        for change in compare(fs, fs.head, goal)
+        for change in compare_views(fs, fs.head, goal)
         if not (hidden(change.path) or (change.new is None and change.path in needed))
     ]
 

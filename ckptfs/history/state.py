@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 from ckptfs.errors import StateInvalid
 from ckptfs.fs import Filesystem, inodes
 from ckptfs.history.checkpoints import Checkpoint, checkpoints
-from ckptfs.history.touched import inode_in
+from ckptfs.history.diff.changed import inode_in
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
 from ckptfs.store import mapping
 from ckptfs.store.format import pack_u64, unpack_u64

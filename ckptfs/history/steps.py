@@ -6,7 +6,416 @@ very many others have one.
 
 from __future__ import annotations
 
-from ckptfs.history.processes import Process, Told, main_thread, read_process
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from ckptfs.commands import MASKED, command_line, printable
+from ckptfs.history.programs import HARNESSES, Kind, is_shell, is_shell_name, kind_of, runs_command
+from ckptfs.model import Clock
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+#: How much of a command line is read to see what kind of program it is, and to name it: what agents
+#: put around a command may be 40 KB, with the command at its end.
+_ARGV_BYTES = 4 << 10
+_CMDLINE_BYTES = 64 << 10
+#: How far up parents are followed.
+ANCESTORS_MAX = 64
+#: How many processes and groups are remembered; the oldest half goes when there are more.
+_KNOWN_MAX = 2048
+#: For how long a process id means the process it meant: ids come again only after a whole round,
+#: and no machine starts 32,768 processes in a second.
+TRUST_NS = 1_000_000_000
+
+_PF_KTHREAD = 0x0020_0000
+#: Set for a process that was forked and has not become another program.
+_PF_FORKNOEXEC = 0x40
+#: The exit signal that /proc shows for a thread that is not its process's first.
+_NO_SIGNAL = -1
+_INIT = 1
+#: The process group of a process whose group is in another pid namespace.
+_NO_GROUP = 0
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat. ``start`` is in clock ticks since boot; with the process id it
+    names a process for as long as the machine runs. A thread has its own id and start."""
+
+    pid: int
+    comm: str
+    state: str
+    ppid: int
+    pgid: int
+    sid: int
+    tty: int
+    kernel: bool
+    start: int
+    is_thread: bool = False
+    forked: bool = False
+
+
+#: A process and when it began; of a step that a process told of, its number below zero.
+Key = tuple[int, int]
+
+
+class Told(NamedTuple):
+    """What a process says that it does. ``serial`` tells one such thing from the next."""
+
+    text: str
+    serial: int
+    #: When its process began: the number alone comes again.
+    start: int
+
+
+class Actor(NamedTuple):
+    """A step: the process it is known by, and what to call it.
+
+    ``start`` is 0 for a group whose leader ended before it was seen. ``provisional`` tells that a
+    shell had forked but not yet become the command (it opens the target of ``>`` in between), so
+    that a second look will give a better name. ``edits`` tells that a harness changes files itself.
+    """
+
+    pid: int
+    start: int
+    command: str
+    session: str = ""
+    provisional: bool = False
+    edits: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.pid, self.start
+
+
+class Caller(NamedTuple):
+    """Who makes a request: the step, the call, and the process itself."""
+
+    step: Actor
+    call: Key
+    pid: int
+
+
+class _Node(NamedTuple):
+    """What is known of a process. ``inside`` tells that it is below a harness."""
+
+    process: Process
+    kind: Kind | None
+    call: Key
+    #: The process that its step is known by.
+    step: Key
+    inside: bool
+    seen_ns: int
+
+
+class Who:
+    """From process ids to callers; None is a process that is unknown: a kernel thread, one that
+    another pid namespace hides, one of this program's own, or one that was gone too soon."""
+
+    def __init__(
+        self,
+        proc: str = "/proc",
+        harnesses: Iterable[str] = (),
+        clock: Clock = time.monotonic_ns,
+    ) -> None:
+        self._proc = proc
+        self._clock = clock
+        self.harnesses = HARNESSES | set(harnesses)
+        #: How much of a command line is told: see `ckptfs.commands`.
+        self.record = MASKED
+        #: What a process says that it does next (`ckptfs.history.steps`).
+        self.told: Callable[[Process], Told | None] = lambda process: None
+        #: Processes that were declared to be harnesses, and those whose children are steps.
+        self._declared: set[Key] = set()
+        self._has_steps: set[Key] = set()
+        self._nodes: dict[int, _Node] = {}
+        self._steps: dict[Key, Actor] = {}
+        #: The leader that a process group had.
+        self._leaders: dict[int, Key] = {}
+
+    def __call__(self, pid: int) -> Caller | None:
+        node = self._node(pid) if pid > 0 else None
+        if node is None or node.process.kernel or self._is_own(node.process):
+            return None
+        return Caller(self._step_of(node), node.call, node.process.pid)
+
+    @property
+    def harness_count(self) -> int:
+        """How many programs turned out to be harnesses."""
+        return len(self._has_steps)
+
+    def declare(self, pid: int) -> bool:
+        """Take a process for a harness, whatever it is called. False if there is none."""
+        process = read_process(pid, self._proc)
+        if process is None:
+            return False
+        if len(self._declared) >= _KNOWN_MAX:
+            self._declared.clear()
+        self._declared.add((pid, process.start))
+        self._nodes.clear()
+        return True
+
+    def may_be_harness(self, pid: int) -> bool:
+        """Whether each edit by this process may be a step of its own; so it is assumed where the
+        process is not known."""
+        node = self._node(pid) if pid > 0 else None
+        return node is None or self._kind(node) in ("prompt", "harness", "program", "outside")
+
+    def _is_own(self, process: Process) -> bool:
+        """Whether it is a thread of this program: what it does through the mount is housework."""
+        in_group = process.pgid == os.getpgrp()
+        return in_group and os.path.exists(f"{self._proc}/self/task/{process.pid}")
+
+    # -- the tree ----------------------------------------------------------------------------------
+
+    def _node(self, pid: int, depth: int = 0) -> _Node | None:
+        known, now_ns = self._nodes.get(pid), self._clock()
+        if known is not None and now_ns - known.seen_ns < TRUST_NS and depth:
+            return known
+        process = read_process(pid, self._proc)
+        if process is None:
+            return known
+        if known is not None and _same(known.process, process):
+            known = known._replace(seen_ns=now_ns)
+        elif process.is_thread:
+            tgid = main_thread(process, self._proc).pid
+            known = self._node(tgid, depth + 1) if tgid != pid else None
+        elif known is not None and known.process.start == process.start:
+            # It became another program, which keeps its place in the tree.
+            known = known._replace(process=process, kind=None, seen_ns=now_ns)
+            self._steps.pop(known.step, None)
+        else:
+            known = self._placed(process, depth, now_ns)
+        if known is not None:
+            _remember(self._nodes, pid, known)
+        return known
+
+    def _placed(self, process: Process, depth: int, now_ns: int) -> _Node:
+        """A process that is seen for the first time, at its place below its parent."""
+        parent = None
+        if process.ppid > 0 and process.pid != _INIT and depth < ANCESTORS_MAX:
+            parent = self._node(process.ppid, depth + 1)
+        key = process.pid, process.start
+        if parent is None:
+            return _Node(process, None, key, key, inside=False, seen_ns=now_ns)
+        kind = self._kind(parent)
+        begun = self._begun(process, parent, kind)
+        gives_steps = self._gives_steps(parent, kind, process)
+        by_harness = gives_steps and kind in ("program", "harness")
+        own = self._own_kind(process, parent)
+        if own in ("prompt", "harness") or (own == "program" and not gives_steps):
+            # It has steps itself, wherever it runs, and is a part of none.
+            return _Node(process, own, key, key, parent.inside or by_harness, now_ns)
+        if by_harness:
+            _remember_key(self._has_steps, (parent.process.pid, parent.process.start))
+        return _Node(
+            process,
+            own,
+            call=begun if kind not in ("script", "tool") else parent.call,
+            step=self._told_step(parent.process) or (begun if gives_steps else parent.step),
+            inside=parent.inside or by_harness,
+            seen_ns=now_ns,
+        )
+
+    def _own_kind(self, process: Process, parent: _Node) -> Kind | None:
+        """The kind of a process, if it may have steps: by its name, or since it was given a process
+        group of its own."""
+        named = is_shell_name(process.comm) or process.comm in self.harnesses
+        apart = process.pid == process.pgid != parent.process.pgid
+        if named or apart or (process.pid, process.start) in self._declared:
+            return self._find_kind(process, read_argv(process.pid, self._proc))
+        return None
+
+    def _gives_steps(self, parent: _Node, kind: Kind, child: Process) -> bool:
+        """Whether the child is a step. A program that leads its process group, as what is started
+        at a prompt or as a service does, is taken for a harness, unless it is itself the command
+        that a harness started; and so is one that has shells run commands, or gives a command a
+        group of its own."""
+        if kind != "program":
+            return kind in ("outside", "prompt", "harness")
+        own, group = (parent.process.pid, parent.process.start), parent.process.pgid
+        if group in (parent.process.pid, _NO_GROUP) and not (parent.inside and parent.step == own):
+            return True
+        if child.pgid != group:
+            return True
+        return own in self._has_steps or runs_command(read_argv(child.pid, self._proc))
+
+    def _begun(self, process: Process, parent: _Node, kind: Kind) -> Key:
+        """What a child begins: itself, or the pipeline that a shell made it a part of."""
+        key = process.pid, process.start
+        pgid = process.pgid
+        if kind != "prompt" or pgid in (process.pid, parent.process.pgid, _NO_GROUP):
+            _remember(self._leaders, process.pid, key)
+            return key
+        known = self._leaders.get(pgid)
+        if known is None:
+            leader = read_process(pgid, self._proc)
+            # The kernel gives the number to nobody else while the group has members.
+            known = (pgid, leader.start) if leader is not None else (pgid, 0)
+            _remember(self._leaders, pgid, known)
+        return known
+
+    def _kind(self, node: _Node) -> Kind:
+        """How a process is taken; found out when it is first asked for."""
+        if node.kind is not None:
+            return node.kind
+        process = node.process
+        kind = self._find_kind(process, read_argv(process.pid, self._proc))
+        if self._nodes.get(process.pid) is node:
+            self._nodes[process.pid] = node._replace(kind=kind)
+        return kind
+
+    def _find_kind(self, process: Process, argv: list[bytes]) -> Kind:
+        if (process.pid, process.start) in self._declared:
+            return "harness"
+        kind = kind_of(process.comm, argv, self.harnesses)
+        if kind == "prompt" and process.forked:
+            return "script"  # a copy that the shell made of itself runs a part of one command
+        if process.pid == _INIT and kind in ("script", "tool", "prompt"):
+            return "outside"  # orphans become its children, whoever started them
+        return kind
+
+    # -- what a step is called ---------------------------------------------------------------------
+
+    def _told_step(self, process: Process) -> Key | None:
+        """The step that a process told of, for what it does itself and for what it starts."""
+        told = self.told(process)
+        if told is None:
+            return None
+        key = (process.pid, -told.serial)
+        if key not in self._steps:
+            _remember(self._steps, key, Actor(*key, told.text, self._session(process)))
+        return key
+
+    def _step_of(self, node: _Node) -> Actor:
+        if (told := self._told_step(node.process)) is not None:
+            return self._steps[told]
+        known = self._steps.get(node.step)
+        if known is None:
+            known = self._named(node)
+            if not known.provisional:
+                _remember(self._steps, node.step, known)
+        edits = known.edits or self._is_edit(node)
+        return known if known.edits == edits else known._replace(edits=edits)
+
+    def _is_edit(self, node: _Node) -> bool:
+        """Whether a harness acts itself, not by a command that it started."""
+        own = (node.process.pid, node.process.start)
+        if node.step != own:
+            return False
+        return own in self._has_steps or self._kind(node) == "harness"
+
+    def _named(self, node: _Node) -> Actor:
+        pid, start = node.step
+        process, member = node.process, node.process
+        leader = process if process.pid == pid else read_process(pid, self._proc)
+        if leader is None or (start and leader.start != start):
+            return Actor(pid, start, self._command(member), self._session(member))
+        argv = read_argv(pid, self._proc)
+        # A shell's copy of itself has no name of its own yet, and a leader that has ended, but
+        # whose shell has not asked for it, lost its command line.
+        forked = leader.forked and is_shell(argv)
+        command = self._command(member if forked or not argv else leader)
+        session, provisional = self._session(leader), forked and member.pid == pid
+        # An agent may have a process of its own make an edit.
+        edits = os.path.basename(command.partition(" ")[0]) in self.harnesses
+        return Actor(pid, start, command, session, provisional, edits)
+
+    def _command(self, process: Process) -> str:
+        argv = read_argv(process.pid, self._proc, _CMDLINE_BYTES)
+        return command_line(argv, self.record) if argv else printable(process.comm)
+
+    def _session(self, process: Process) -> str:
+        """The session as "SID:START": a number alone comes again."""
+        leader = read_process(process.sid, self._proc)
+        return f"{process.sid}:{leader.start}" if leader else str(process.sid)
+
+
+def _same(known: Process, now: Process) -> bool:
+    """The same process, in the same group, and still the same program."""
+    return (known.start, known.comm, known.pgid) == (now.start, now.comm, now.pgid)
+
+
+def _remember(known: dict[K, T], key: K, value: T) -> None:
+    if len(known) >= _KNOWN_MAX and key not in known:
+        for old in list(known)[: _KNOWN_MAX // 2]:
+            del known[old]
+    known[key] = value
+
+
+def _remember_key(known: set[Key], key: Key) -> None:
+    if len(known) >= _KNOWN_MAX:
+        known.clear()
+    known.add(key)
+
+
+# -- reading /proc ---------------------------------------------------------------------------------
+
+
+def read_process(pid: int, proc: str = "/proc") -> Process | None:
+    """What the kernel says about a process or thread; None if it is not there."""
+    line = _read(f"{proc}/{pid}/stat", 1024)
+    opened, closed = line.find(b"("), line.rfind(b")")
+    fields = line[closed + 2 :].split()
+    if opened < 0 or closed < 0 or len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        comm=line[opened + 1 : closed].decode("utf-8", "backslashreplace"),
+        state=fields[0].decode(),
+        ppid=int(fields[1]),
+        pgid=int(fields[2]),
+        sid=int(fields[3]),
+        tty=int(fields[4]),
+        kernel=bool(int(fields[6]) & _PF_KTHREAD),
+        start=int(fields[19]),
+        forked=bool(int(fields[6]) & _PF_FORKNOEXEC),
+        is_thread=len(fields) > 35 and int(fields[35]) == _NO_SIGNAL,
+    )
+
+
+def read_argv(pid: int, proc: str = "/proc", size: int = _ARGV_BYTES) -> list[bytes]:
+    """A process's arguments, as far as they are needed; empty for one that is ending."""
+    raw = _read(f"{proc}/{pid}/cmdline", size).rstrip(b"\0")
+    return raw.split(b"\0") if raw else []
+
+
+def main_thread(process: Process, proc: str = "/proc") -> Process:
+    """The process that a thread belongs to: requests carry the ids of threads."""
+    for line in _read(f"{proc}/{process.pid}/status", 1024).splitlines():
+        if line.startswith(b"Tgid:"):
+            tgid = int(line[5:])
+            return process if tgid == process.pid else read_process(tgid, proc) or process
+    return process
+
+
+def ancestors(pid: int, limit: int = ANCESTORS_MAX, proc: str = "/proc") -> list[Process]:
+    """A process and those that it descends from, nearest first."""
+    found: list[Process] = []
+    while pid > 0 and len(found) < limit:
+        process = read_process(pid, proc)
+        if process is None:
+            break
+        found.append(process)
+        pid = process.ppid
+    return found
+
+
+def _read(path: str, size: int) -> bytes:
+    """The beginning of a small file; empty if there is none. Half the cost of a file object."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return b""  # the process ended between the two calls
+    finally:
+        os.close(fd)
+
 
 #: How many processes have a name at once.
 STEPS_MAX = 1024

@@ -13,12 +13,20 @@ An agent writes its list of tasks down first and works it off from the top. So w
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from ckptfs.errors import TaskInvalid, TaskUnknown
+from ckptfs import interrupts
+from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import CURRENT_TASK, Cause, Checkpoint, seal
+from ckptfs.history.checkpoints import CURRENT_TASK, Cause, Checkpoint, checkpoints, seal
+from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.tree import compare_views
+from ckptfs.history.path_restore import Claim, Undoing, claims_of, put_back
+from ckptfs.history.paths import at, lies_below
+from ckptfs.history.restore import note, or_as_it_was
 from ckptfs.store import Store
 
 KIND = "task"
@@ -70,7 +78,7 @@ class Task:
 
 def tasks(store: Store) -> dict[str, Task]:
     """Every task by its name, in the order in which they were started."""
-    return _Replay(log(store)).tasks
+    return _Replay(events(store)).tasks
 
 
 def current(store: Store) -> str:
@@ -87,7 +95,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
     if current(fs.store) == name:
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
-    note(fs, "start", name, begins, begins)
+    log_event(fs, "start", name, begins, begins)
     return begins
 
 
@@ -97,7 +105,7 @@ def done(fs: Filesystem, message: str = "", cause: Cause | None = None) -> tuple
     if not name:
         raise TaskUnknown("", "no task is open")
     ends = seal(fs, KIND, message or f"task done: {name}", fs.clock(), cause=cause)
-    note(fs, "done", name, ends, ends, message)
+    log_event(fs, "done", name, ends, ends, message)
     return name, ends
 
 
@@ -109,14 +117,14 @@ def announce(
     Returns where it begins; None if it waits, or is open already. The caller commits.
     """
     _require_name(name)
-    found = _Replay(log(fs.store))
+    found = _Replay(events(fs.store))
     if name in found.going_on:
         return None
     if found.in_line:
         _note_aside(fs, ANNOUNCE, name, message)
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
-    note(fs, ANNOUNCE, name, begins, begins, message)
+    log_event(fs, ANNOUNCE, name, begins, begins, message)
     return begins
 
 
@@ -125,18 +133,18 @@ def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint 
     open. The caller commits."""
     if name == current(fs.store):
         return done(fs, cause=cause)[1]
-    if name in _Replay(log(fs.store)).going_on:
+    if name in _Replay(events(fs.store)).going_on:
         _note_aside(fs, "done", name)
     return None
 
 
 def _note_aside(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
-    at = _Replay(log(fs.store)).since
+    at = _Replay(events(fs.store)).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
 
 
-def note(
+def log_event(
     fs: Filesystem,
     event: str,
     name: str,
@@ -150,7 +158,7 @@ def note(
 
 def _append(fs: Filesystem, unnumbered: Entry) -> None:
     store = fs.store
-    entries = log(store)
+    entries = events(store)
     number = entries[-1].number + 1 if entries else 0
     entry = replace(unnumbered, number=number)
     store.facts.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
@@ -161,7 +169,7 @@ def _append(fs: Filesystem, unnumbered: Entry) -> None:
         store.facts.delete(CURRENT_TASK)
 
 
-def log(store: Store) -> list[Entry]:
+def events(store: Store) -> list[Entry]:
     """Every event, oldest first."""
     return [Entry(**json.loads(value)) for _, value in store.facts.walk(_LOG)]
 
@@ -254,3 +262,159 @@ class _Replay:
         for names in (self.going_on, self.in_line):
             if name in names:
                 names.remove(name)
+
+
+#: How many paths of a conflict an error names.
+_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Reverted:
+    """A revert that is done. ``before`` is the checkpoint that undoes it."""
+
+    undoing: Undoing
+    before: Checkpoint
+    after: Checkpoint
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def plan_revert(fs: Filesystem, name: str) -> Undoing:
+    """What reverting a task would do, and what is in its way."""
+    fs.flush()
+    found = tasks(fs.store)
+    task = find(fs.store, name)
+    known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
+    undoing = Undoing(name)
+    foreign: set[bytes] = set()
+    others: list[Claim] = []
+    for (begin, end), following in zip(task.stretches, [*task.stretches[1:], None], strict=True):
+        upto = None if following is None else following.begin
+        _require(known, task, begin, end, upto)
+        for claim in claims(fs, known, begin, end):
+            undoing.goals.setdefault(claim, known[begin])
+        if end is not None:
+            meanwhile = list(claims(fs, known, end, upto))
+            others += meanwhile
+            foreign.update(_meetings(undoing.goals, meanwhile))
+    covered = set(_covered(fs, undoing))
+    foreign.update(claim.path for claim in others if lies_below(claim.path, covered))
+    if foreign:
+        undoing.conflicts = _blame(fs, known, found, name, foreign)
+    return undoing
+
+
+def _covered(fs: Filesystem, undoing: Undoing) -> Iterator[bytes]:
+    """Directories that have to go for something that stood in their place."""
+    for claim, goal in undoing.goals.items():
+        here, there = at(fs, fs.head, claim.path), at(fs, fs.view_of(goal.epoch), claim.path)
+        if here is not None and here.is_dir and there is not None and not there.is_dir:
+            yield claim.path
+
+
+def paths_changed_by(
+    fs: Filesystem, known: dict[int, Checkpoint], task: Task
+) -> list[bytes] | None:
+    """The paths that a task changed; None if a checkpoint at one of its ends is gone."""
+    ends = {end for stretch in task.stretches for end in stretch if end is not None}
+    if not ends <= known.keys():
+        return None
+    return sorted(
+        {claim.path for stretch in task.stretches for claim in claims(fs, known, *stretch)}
+    )
+
+
+def _require(known: dict[int, Checkpoint], task: Task, *numbers: int | None) -> None:
+    for number in numbers:
+        if number is not None and number not in known:
+            reason = f"checkpoint {number}, at one end of it, was deleted"
+            raise TaskInvalid(task.name, reason, deed="revert the task")
+
+
+def claims(
+    fs: Filesystem, known: dict[int, Checkpoint], begin: int, end: int | None
+) -> Iterator[Claim]:
+    """The paths that differ between two checkpoints, or a checkpoint and now."""
+    newer = fs.head if end is None else fs.view_of(known[end].epoch)
+    for change in compare_views(fs, fs.view_of(known[begin].epoch), newer):
+        if not change.only_times:
+            yield from claims_of(change)
+
+
+def _meetings(own: dict[Claim, Checkpoint], others: list[Claim]) -> Iterator[bytes]:
+    """The paths at which both changed something."""
+    paths = {claim.path for claim in own}
+    whole = {claim.path for claim in own if claim.whole}
+    for claim in others:
+        if claim.path in paths or lies_below(claim.path, whole):
+            yield claim.path
+        elif claim.whole:
+            yield from (path for path in paths if lies_below(path, {claim.path}))
+
+
+def _blame(
+    fs: Filesystem,
+    known: dict[int, Checkpoint],
+    found: dict[str, Task],
+    name: str,
+    foreign: set[bytes],
+) -> dict[bytes, str]:
+    blamed = dict.fromkeys(sorted(foreign), "")
+    for other in found.values():
+        for begin, end in other.stretches if other.name != name else ():
+            if begin in known and (end is None or end in known):
+                for claim in claims(fs, known, begin, end):
+                    if claim.path in blamed:
+                        blamed[claim.path] = other.name
+    return blamed
+
+
+# -- doing it --------------------------------------------------------------------------------------
+
+
+def revert(
+    fs: Filesystem,
+    name: str,
+    *,
+    force: bool = False,
+    touched_here: Touched,
+    cause: Cause | None = None,
+) -> Reverted:
+    """Take back what a task changed, and end it. The caller commits.
+
+    Raises `TaskConflict` if others changed the same paths, unless forced. ``touched_here`` takes
+    what the kernel has to hear of, also if it fails: then everything is as it was.
+    """
+    fs.flush()
+    with interrupts.stoppable():
+        undoing = plan_revert(fs, name)
+    if undoing.conflicts and not force:
+        raise TaskConflict(name, list(_told(undoing.conflicts)))
+    before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
+    with or_as_it_was(fs, before, touched_here, cause or Cause()):
+        put_back(fs, undoing, touched_here)
+    after = seal(
+        fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
+    )
+    target = min(undoing.goals.values(), key=lambda goal: goal.id, default=before)
+    note(
+        fs,
+        "restore",
+        target,
+        before,
+        touched_here,
+        cause or Cause(),
+        paths=undoing.paths,
+        whole=undoing.whole,
+        after=after,
+    )
+    log_event(fs, REVERT, name, before, after)
+    return Reverted(undoing, before, after)
+
+
+def _told(conflicts: dict[bytes, str]) -> Iterator[str]:
+    for path, other in list(conflicts.items())[:_NAMED]:
+        yield os.fsdecode(path) + (f" (task {other})" if other else "")
+    if len(conflicts) > _NAMED:
+        yield f"{len(conflicts) - _NAMED:,} more"

@@ -14,7 +14,10 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.history import tasks
 from ckptfs.history.checkpoints import Cause, Checkpoint, find, numbered, seal
-from ckptfs.history.diff import Change
+from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.tree import Change
+from ckptfs.history.path_restore import Claim, Undoing, put_back
+from ckptfs.history.paths import lies_below
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -29,8 +32,6 @@ from ckptfs.history.restore import (
     token_of,
     visible_changes,
 )
-from ckptfs.history.revert import Claim, Undoing, lies_below, put_back
-from ckptfs.history.touched import Touched
 
 
 class _Scope(NamedTuple):
@@ -181,7 +182,7 @@ def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -
     entries = log(fs.store)
     while entry.undoes is not None:
         entry = entries[entry.undoes]
-    for event in tasks.log(fs.store):
+    for event in tasks.events(fs.store):
         if event.event == tasks.REVERT and event.checkpoint == entry.before:
             deed = tasks.REVERT_UNDONE if kind == "undo" else tasks.REVERT_REDONE
-            tasks.note(fs, deed, event.name, before, before)
+            tasks.log_event(fs, deed, event.name, before, before)

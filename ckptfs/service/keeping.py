@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import commands, config, history
 from ckptfs.errors import CheckpointPinned, NotConfirmed, SettingInvalid
-from ckptfs.history import Checkpoint, excluded, removal, tags, upkeep
+from ckptfs.history import Checkpoint, excluded, expiry, references, removal
 from ckptfs.history import settings as settings_file
+from ckptfs.history.expiry import Outcome
 from ckptfs.history.retention import Decision, RetentionPolicy
 from ckptfs.history.settings import Settings
-from ckptfs.history.upkeep import Outcome
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Service
@@ -64,7 +64,11 @@ def keep_newest(service: Service, most: int) -> list[int]:
 def tag(service: Service, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
     """Give a checkpoint a tag; with an empty one, take its tag away."""
     store, found = service.fs.store, service.find(checkpoint)
-    changed = tags.set_tag(store, found, tag, move=move) if tag else tags.remove_tag(store, found)
+    changed = (
+        references.set_tag(store, found, tag, move=move)
+        if tag
+        else references.remove_tag(store, found)
+    )
     service.fs.commit()
     return changed
 
@@ -72,7 +76,7 @@ def tag(service: Service, checkpoint: str, tag: str, *, move: bool = False) -> C
 def pin(service: Service, names: Sequence[str], *, pinned: bool = True) -> list[Checkpoint]:
     """Keep checkpoints from expiring and from being deleted, or no longer."""
     found = [service.find(name) for name in names]
-    changed = [tags.set_pinned(service.fs.store, item, pinned=pinned) for item in found]
+    changed = [references.set_pinned(service.fs.store, item, pinned=pinned) for item in found]
     service.fs.commit()
     return changed
 
@@ -80,7 +84,7 @@ def pin(service: Service, names: Sequence[str], *, pinned: bool = True) -> list[
 def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
     """Let checkpoints expire; say for each one whether it stays and why."""
     policy = service.settings().retention
-    return upkeep.decide(service.fs, policy) if dry_run else upkeep.prune(service.fs, policy)
+    return expiry.decide(service.fs, policy) if dry_run else expiry.prune(service.fs, policy)
 
 
 def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
@@ -89,7 +93,7 @@ def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) ->
     chosen = service.settings()
     if not chosen.value(_AUTOMATIC):
         return Outcome([], None)
-    return upkeep.expire(service.fs, chosen.retention, now_ns, given_bytes)
+    return expiry.expire(service.fs, chosen.retention, now_ns, given_bytes)
 
 
 def room_makers(
@@ -101,11 +105,11 @@ def room_makers(
     try:
         chosen = service.settings()
     except SettingInvalid:
-        return upkeep.room_makers(service.fs, RetentionPolicy(), wanted, spares)
+        return expiry.room_makers(service.fs, RetentionPolicy(), wanted, spares)
     if not chosen.value(_AUTOMATIC):
         return []
     was_chosen = chosen.origins["retention.keep_all"] is not None
-    return upkeep.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
+    return expiry.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
 
 
 def settings(service: Service) -> Settings:
@@ -128,7 +132,7 @@ class Room(NamedTuple):
 
 def heaviest(service: Service) -> list[dict[str, int]]:
     """The checkpoints whose removal would give most."""
-    found = upkeep.heaviest(service.fs, _NAMED)
+    found = expiry.heaviest(service.fs, _NAMED)
     return [{"id": number, "bytes": size} for number, size in found]
 
 
@@ -140,7 +144,7 @@ def shortage(service: Service, given_bytes: int = 0) -> Room | None:
         chosen = service.settings()
     except SettingInvalid:
         return None
-    found = upkeep.shortage(service.fs, chosen.retention, given_bytes)
+    found = expiry.shortage(service.fs, chosen.retention, given_bytes)
     if found is None and not store.is_full:
         return None
     wanted = chosen.retention.min_free.of(store.disk_bytes())

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import history
-from ckptfs.history import Checkpoint, difference, listing, log, references, tally
-from ckptfs.history.diff import Counts
-from ckptfs.history.difference import Difference
-from ckptfs.history.listing import Listed
-from ckptfs.history.log import Version
+from ckptfs.history import Checkpoint, log, references
+from ckptfs.history.diff import compare
+from ckptfs.history.diff.compare import Counts, Difference
+from ckptfs.history.log import Listed, Version
 from ckptfs.model import Epoch
 from ckptfs.service.refusals import given, paths_known
 from ckptfs.store import View
@@ -33,7 +32,7 @@ class Figures(NamedTuple):
 def figures(service: Service) -> Figures:
     store = service.fs.store
     inodes = store.head.inodes + (store.excluded.inodes if store.excluded else 0)
-    counts = tally.unsaved(service.fs)
+    counts = compare.unsaved_counts(service.fs)
     unsaved = None if counts is None else counts._asdict()
     shown, moments = len(history.without_moments(store)), history.count_moments(store)
     return Figures(shown, moments, store.size_bytes(), inodes, unsaved)
@@ -67,12 +66,12 @@ def listed(
     """The newest checkpoints: some or all, from a time on, or in which a path changed; with the
     moments between them, if those are wanted."""
     with paths_known("list changes of", "neither the workspace nor any checkpoint has it"):
-        return listing.listed(service.fs, limit=limit, since=since, path=path, moments=moments)
+        return log.listed(service.fs, limit=limit, since=since, path=path, moments=moments)
 
 
 def counts(service: Service, wanted: Sequence[Checkpoint]) -> list[Counts]:
     """How much each checkpoint changed against the one it came from."""
-    return tally.tallies(service.fs, wanted)
+    return compare.counts_of(service.fs, wanted)
 
 
 def diff(
@@ -81,7 +80,7 @@ def diff(
     """What differs between two references; empty ones are the last checkpoint and now."""
     wanted = given(patterns, "compare")
     with paths_known("compare", "neither side has it"):
-        return difference.between(service.fs, older, newer, wanted)
+        return compare.between(service.fs, older, newer, wanted)
 
 
 def show(service: Service, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Difference:
@@ -89,12 +88,12 @@ def show(service: Service, checkpoint: str, patterns: Sequence[bytes] | None = N
     wanted = given(patterns, "show")
     found = references.resolve_checkpoint(service.fs.store, checkpoint, service.fs.clock())
     with paths_known("show", f"checkpoint {found.id} does not have it"):
-        return difference.of_checkpoint(service.fs, found, wanted)
+        return compare.of_checkpoint(service.fs, found, wanted)
 
 
 def contents(service: Service, view: int, paths: Sequence[bytes], limit: int) -> list[bytes | None]:
     """The bytes of files at one end of a difference; None for what is larger or no file."""
-    return difference.contents(service.fs, Epoch(view), paths, limit)
+    return compare.contents(service.fs, Epoch(view), paths, limit)
 
 
 def path_log(service: Service, path: bytes) -> list[Version]:

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 
 from ckptfs import history, interrupts
 from ckptfs.errors import PathUnknown, TreeMoved
-from ckptfs.history import (
-    Cause,
-    Checkpoint,
-    Plan,
-    Restored,
-    Touched,
-    authors,
-    excluded,
-    log,
-    selective,
-)
-from ckptfs.history.selective import Skipped
+from ckptfs.history import Cause, Checkpoint, Plan, Restored, Touched, authors, excluded
+from ckptfs.history.authors import Skipped
+from ckptfs.history.paths import seek
 from ckptfs.service.refusals import given, nothing_in_the_way, paths_known
 from ckptfs.store import View
 
@@ -78,7 +69,7 @@ def plan_selective(
     """What a restore of one author's changes would do, and what it would leave alone."""
     target = service.find(checkpoint)
     paths = _select(service, target, patterns)
-    choice = selective.choose(service.fs, target, wanted, paths)
+    choice = authors.choose(service.fs, target, wanted, paths)
     return choice.plan(service.fs, paths), choice.skipped
 
 
@@ -97,14 +88,14 @@ def restore_selective(
     service.fs.flush()
     with interrupts.stoppable():
         paths = _select(service, target, patterns)
-        if token and selective.token(service.fs, target, paths, wanted) != token:
+        if token and authors.token(service.fs, target, paths, wanted) != token:
             raise TreeMoved
-        choice = selective.choose(service.fs, target, wanted, paths)
+        choice = authors.choose(service.fs, target, wanted, paths)
     if not choice.mine:
         return None, choice.skipped
     touched = Touched(set(), set())
     service.unannounced.append(touched)  # first: also if it fails, the kernel has to hear of it
-    restored = selective.restore_choice(service.fs, choice, touched_here=touched, cause=cause)
+    restored = authors.restore_choice(service.fs, choice, touched_here=touched, cause=cause)
     service.fs.sync()
     if not backup:
         service.delete([restored.before])
@@ -148,7 +139,7 @@ def _is_kept_out(service: Service, path: bytes, views: Iterable[View]) -> bool:
     """Whether a path is excluded, or would be if it were restored."""
     if excluded.is_excluded(service.fs, path):
         return True
-    found = [log.seek(service.fs, view, path) for view in views]
+    found = [seek(service.fs, view, path) for view in views]
     is_dir = any(inode is not None and inode.is_dir for inode in found)
     return excluded.would_be_excluded(service.fs, path, is_dir=is_dir)
 

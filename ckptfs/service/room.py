@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.errors import SettingInvalid
-from ckptfs.history import compression, damage, removal, resting, settings, tally
+from ckptfs.history import compression, damage, removal, settings
 from ckptfs.history import purge as purging
 from ckptfs.history.damage import Affected
+from ckptfs.history.diff import compare
 from ckptfs.history.purge import Doomed, Purged
 from ckptfs.history.space import Space, measure
 from ckptfs.service.refusals import paths_known
@@ -41,11 +42,11 @@ def compact(service: Service) -> tuple[int, int]:
     before = service.fs.store.size_bytes()
     removal.reap(service.fs)
     if service.compresses():
-        resting.wake(service.fs)
+        compression.unpack_records(service.fs)
         compression.compress(service.fs)
         compression.gather(service.fs)
         compression.repack(service.fs)
-        resting.lay(service.fs)
+        compression.pack_records(service.fs)
     service.fs.commit()
     service.fs.store.compact()
     return before, service.fs.store.size_bytes()
@@ -73,7 +74,7 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
     """Remove files from the workspace and every checkpoint, and their bytes from the store."""
     purged = purging.purge(service.fs, _to_purge(service, patterns))
     if purged.doomed.inodes:
-        tally.forget(service.fs.store)
+        compare.forget_counts(service.fs.store)
         service.compact()
         service.unannounced.append(purged.touched)
     return purged

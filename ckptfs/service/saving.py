@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs import history
-from ckptfs.history import Cause, Checkpoint, state, tags
+from ckptfs.history import Cause, Checkpoint, references, state
 from ckptfs.service.room import may_compress
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def save(
 ) -> Checkpoint:
     """Take a checkpoint of the workspace as it is, with an agent's documents if it has any."""
     if tag:
-        tag = tags.cleaned(tag)
-        tags.require_free(service.fs.store, tag)
+        tag = references.clean_tag(tag)
+        references.require_free_tag(service.fs.store, tag)
     described = {}
     if documents:
         described = state.keep(service.fs, documents, compress=may_compress(service))

@@ -36,7 +36,7 @@ from ckptfs.store.pieces import Pieces, take_up
 from ckptfs.store.plain_lmdb import Failed
 from ckptfs.store.rest import Rest
 from ckptfs.store.room import AHEAD, Room
-from ckptfs.store.standing import NOBODY, Standing
+from ckptfs.store.snapshot import NO_READER, SnapshotReader
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.views import View, view_of
 
@@ -138,9 +138,9 @@ class Store:
         #: Called before everything is committed, by whoever has something that is not in the
         #: transaction yet.
         self.before_commit: Callable[[], None] = lambda: None
-        self._standing = NOBODY
+        self._reader = NO_READER
         #: The suffix of the head as it was at the last commit.
-        self._stood = b""
+        self._snapshot_suffix = b""
         #: Backups under way, in other threads.
         self._copying = 0
         #: Which file the data file is, and whether it is known to be gone.
@@ -262,13 +262,13 @@ class Store:
             view.see_excluded(self.excluded)
         self._lineage.head = view
         # What descends from the head of that commit differs from it only by what was written since.
-        if self._stood not in view.seen:
-            self._standing.fall()
+        if self._snapshot_suffix not in view.seen:
+            self._reader.invalidate()
 
     def open_excluded(self) -> View:
         """The epoch of what is kept out of history; from now on the head sees it."""
         if self.excluded is None:
-            self._standing.fall()
+            self._reader.invalidate()
             self._put_excluded(0)
             record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=0, info={})
             self.excluded = view_of({fmt.EXCLUDED_EPOCH: record}, fmt.EXCLUDED_EPOCH)
@@ -329,13 +329,13 @@ class Store:
                 self._budget.mark()
                 self._flush()
                 self._commit()
-        self._stand()
+        self._refresh_reader()
 
     def _commit(self) -> None:
         if self._is_unripe():
             self._meta.put(opening.FORMAT, self._meta.get(opening.FORMAT) or b"")
         self.heap.flush()
-        if not self._standing.free_is_whole():
+        if not self._reader.free_is_whole():
             self._txn.abort()
             raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
@@ -344,21 +344,21 @@ class Store:
         self.heap.committed()
         self._begin()
 
-    def stand_by(self, standing: Standing) -> None:
+    def attach_reader(self, reader: SnapshotReader) -> None:
         """From here on tell somebody what commits leave, and what changes after them. Everything
         must be committed."""
-        self._standing.leave()
-        self._standing = standing
-        self.dirents.touch = self.inodes.touch = standing.touch
-        standing.guard(TABLES, fmt.CorruptRecord, self._refuse_changes)
+        self._reader.detach()
+        self._reader = reader
+        self.dirents.touch = self.inodes.touch = reader.touch
+        reader.guard(TABLES, fmt.CorruptRecord, self._refuse_changes)
         for place, table in enumerate(self._tables):
-            table.guard(place, standing)
+            table.guard(place, reader)
         self._follow()
-        self._stand()
+        self._refresh_reader()
 
     def _follow(self) -> None:
         """Have it known what the pages of the last commit are."""
-        if not self._standing.committed(os.fsencode(self.files / DATA_FILE)):
+        if not self._reader.committed(os.fsencode(self.files / DATA_FILE)):
             raise lmdb.CorruptedError("a page was damaged before it was copied")
 
     def _refuse_changes(self) -> None:
@@ -366,16 +366,16 @@ class Store:
         so nothing is committed any more."""
         reason = "a page that was to be changed is not what was committed"
         self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
-        self._standing.fall()
+        self._reader.invalidate()
 
-    def _stand(self) -> None:
+    def _refresh_reader(self) -> None:
         """Not where the head sees more than what its own tables have."""
         if self.excluded is not None or (self.rest.used and self.rest.concerns(self.head)):
-            self._standing.fall()
+            self._reader.invalidate()
         else:
             path = os.fsencode(self.files / DATA_FILE)
-            self._stood = self.head.suffix
-            self._standing.stand(path, self.head.seen, self._stood)
+            self._snapshot_suffix = self.head.suffix
+            self._reader.refresh(path, self.head.seen, self._snapshot_suffix)
 
     @property
     def is_journalling(self) -> bool:
@@ -409,7 +409,7 @@ class Store:
         except (lmdb.Error, HeapFailed) as error:
             failure = opening.commit_failed(self.path, error)
             self._budget.fail(failure)
-            self._standing.fall()
+            self._reader.invalidate()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             for table in self._tables:
@@ -475,7 +475,7 @@ class Store:
                 self.commit()
                 committed = True
         finally:
-            self._standing.leave()
+            self._reader.detach()
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)
@@ -536,7 +536,7 @@ class Store:
             self._begin()
             raise
         map_size = int(self._env.info()["map_size"])
-        self._standing.leave()
+        self._reader.detach()
         self._env.close()
         try:
             compaction.adopt_copy(self.files / DATA_FILE)
@@ -549,7 +549,7 @@ class Store:
                 table.use(db)
             self._begin()
             self._follow()
-            self._stand()
+            self._refresh_reader()
         self._reclaim()
 
     def _require_pages(self) -> None:
@@ -693,7 +693,7 @@ class Store:
         """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""
         if residency.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
-            self._standing.release()
+            self._reader.release()
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""

@@ -11,7 +11,7 @@ history is to be changed. Two rules make that sound and keep it from costing the
   before anything is written about that entity to a sealed epoch. So a tombstone never stays behind
   while what it hides comes back, and what is taken out of an epoch uncovers nothing at rest.
 
-Which records rest is decided by `ckptfs.history.resting`. Does not know what records mean.
+Which records rest is decided by `ckptfs.history.compression`. Does not know what records mean.
 """
 
 from __future__ import annotations

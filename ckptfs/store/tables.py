@@ -14,7 +14,7 @@ from ckptfs import interrupts
 from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
-from ckptfs.store.standing import NOBODY, Standing, untouched
+from ckptfs.store.snapshot import NO_READER, SnapshotReader, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -36,17 +36,17 @@ class Plain:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._txn: Records
-        self.guard(0, NOBODY)
+        self.guard(0, NO_READER)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def guard(self, place: int, standing: Standing) -> None:
+    def guard(self, place: int, reader: SnapshotReader) -> None:
         """Ask somebody whether pages are whole, before LMDB is led to them."""
         self._place = place
-        self._require, self._require_some = standing.require, standing.require_some
-        self._require_before, self._require_all = standing.require_before, standing.require_all
+        self._require, self._require_some = reader.require, reader.require_some
+        self._require_before, self._require_all = reader.require_before, reader.require_all
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""
@@ -281,17 +281,17 @@ class Versioned:
         self.touch: Callable[[bytes], object] = untouched
         self._txn: Records
         self._cursor: Cursor
-        self.guard(0, NOBODY)
+        self.guard(0, NO_READER)
 
     def use(self, db: Database) -> None:
         """Go on in another environment, from the next `bind` on."""
         self._db = db
 
-    def guard(self, place: int, standing: Standing) -> None:
+    def guard(self, place: int, reader: SnapshotReader) -> None:
         """Ask somebody whether pages are whole, before LMDB is led to them."""
         self._place = place
-        self._require, self._require_some = standing.require, standing.require_some
-        self._require_before, self._require_all = standing.require_before, standing.require_all
+        self._require, self._require_some = reader.require, reader.require_some
+        self._require_before, self._require_all = reader.require_before, reader.require_all
 
     def require_whole(self) -> None:
         """Refuse a table of which any page is damaged."""

@@ -20,7 +20,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression, resting
+from ckptfs.history import compression
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
 from ckptfs.store.format import block_entity, pack_inline
@@ -51,7 +51,7 @@ def made() -> Iterator[tuple[Path, dict[int, Tree]]]:
             if number == 1:
                 compression.compress(fs)
             if number == 2:
-                resting.lay(fs, chunk_bytes=500)
+                compression.pack_records(fs, chunk_bytes=500)
             fs.commit()
         shown[-1] = tree(fs, fs.head)
         assert check(store) == []

@@ -156,7 +156,8 @@ _SANDBOX = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-pid"
 
 _WIDE = _tests("""
     mounted/test_history.py mounted/test_history_delete.py mounted/test_remount.py
-    mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py mounted/test_fresh.py
+    mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py
+    mounted/test_pending_creates.py
     mounted/test_control_files.py mounted/test_steps.py mounted/test_streams.py
     mounted/test_times.py mounted/test_xattrs.py
     crash/test_after_death.py crash/test_end.py crash/test_kill.py

@@ -10,7 +10,7 @@ import stat
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import Change, compare
+from ckptfs.history.diff.tree import Change, compare_views
 from ckptfs.model import ROOT_INO, Inode
 from ckptfs.store import View
 
@@ -59,7 +59,7 @@ def _facts(fs: Filesystem, view: View, inode: Inode) -> Facts:
 
 def verify(fs: Filesystem, a: View, b: View) -> list[Change]:
     """Compare two views, check the answer against their trees, and return it."""
-    changes = compare(fs, a, b)
+    changes = compare_views(fs, a, b)
     old, new = read_tree(fs, a), read_tree(fs, b)
     listed = {change.path: change for change in changes if "deleted" not in change.kinds}
     deleted = {change.path for change in changes if "deleted" in change.kinds}

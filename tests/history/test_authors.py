@@ -9,10 +9,10 @@ import pytest
 
 from ckptfs import history
 from ckptfs.errors import AuthorUnknown
-from ckptfs.history import Cause, Touched, authors, log, selective
-from ckptfs.history.processes import Actor
+from ckptfs.history import Cause, Touched, authors, log
+from ckptfs.history.diff.changed import epochs_between
 from ckptfs.history.removal import delete
-from ckptfs.history.touched import epochs_between
+from ckptfs.history.steps import Actor
 from ckptfs.model import Ino
 from ckptfs.service import Service
 from tests.direct import get, reopened
@@ -50,13 +50,13 @@ def save(work: Edits) -> history.Checkpoint:
 
 def names(work: Edits, ino: Ino, since: history.Checkpoint) -> list[str]:
     epochs = epochs_between(work.store, since.epoch, work.fs.head.epoch)
-    return [author.command for author in authors.record_of(work.fs, epochs).of(ino)]
+    return [author.command for author in authors.attribution_of(work.fs, epochs).of(ino)]
 
 
 def chosen(
     work: Edits, since: history.Checkpoint, wanted: str
 ) -> tuple[set[bytes], dict[str, str]]:
-    choice = selective.choose(work.fs, since, wanted, [])
+    choice = authors.choose(work.fs, since, wanted, [])
     skipped = {item.path.decode(): item.reason for item in choice.skipped}
     return {change.path for change in choice.mine}, {**skipped}
 
@@ -209,7 +209,7 @@ def test_only_at_some_paths(work: Edits, signer: Signer) -> None:
     work.mkdir("d")
     work.put("d/a", b"")
     work.put("b", b"")
-    choice = selective.choose(work.fs, first, "alice", [b"d"])
+    choice = authors.choose(work.fs, first, "alice", [b"d"])
     assert {change.path for change in choice.mine} == {b"d", b"d/a"}
 
 
@@ -237,8 +237,8 @@ def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: Signer) 
     signer.sign(100)
     work.move("d", "moved")
     work.put("moved/f", b"alice")
-    choice = selective.choose(work.fs, first, "alice", [])
-    selective.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
+    choice = authors.choose(work.fs, first, "alice", [])
+    authors.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
     assert get(work.fs, b"d/f") == b"before"
     assert work.fs.seek(work.fs.head, Ino(1), b"moved") is None
 
@@ -277,7 +277,7 @@ def test_nobody_of_that_name(work: Edits, signer: Signer) -> None:
     signer.sign(100)
     work.put("f")
     with pytest.raises(AuthorUnknown) as caught:
-        selective.choose(work.fs, first, "carol", [])
+        authors.choose(work.fs, first, "carol", [])
     assert "alice --work" in caught.value.hint
 
 

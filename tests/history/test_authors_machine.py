@@ -13,8 +13,8 @@ import pytest
 
 from ckptfs import history
 from ckptfs.errors import AuthorUnknown
-from ckptfs.history import Cause, Touched, authors, selective
-from ckptfs.history.diff import ADDED, DELETED
+from ckptfs.history import Cause, Touched, authors
+from ckptfs.history.diff.tree import ADDED, DELETED
 from ckptfs.store import check
 from tests.direct import Node, shown
 from tests.history.edits import Edits
@@ -86,12 +86,12 @@ def test_two_people(tmp_path: Path, seed: int) -> None:
         office.step(office.chance.choice(("alice", "bob")))
     before = office.tree()
     try:
-        choice = selective.choose(work.fs, first, "alice", [])
+        choice = authors.choose(work.fs, first, "alice", [])
     except AuthorUnknown:
         work.store.close(commit=False)
         return
     if choice.mine:
-        selective.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
+        authors.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
     after = office.tree()
     for skipped in choice.skipped:
         path = b"" if skipped.path == b"." else skipped.path

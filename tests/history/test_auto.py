@@ -19,7 +19,7 @@ from ckptfs.history.auto import (
     parse_policy,
 )
 from ckptfs.history.checkpoints import Cause
-from ckptfs.history.processes import TRUST_NS, Actor
+from ckptfs.history.steps import TRUST_NS, Actor
 
 A = Actor(100, 1, "make -j8", "7:1")
 B = Actor(200, 2, "npm run watch")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.history import checkpoints, compression, purge, removal, resting, restore, seal
+from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock
@@ -486,7 +486,7 @@ def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list)
             compress(work)
             gather(work)
             repack(work)
-            resting.lay(work.fs)
+            compression.pack_records(work.fs)
     compress(work)
     repack(work)
     compress(work)

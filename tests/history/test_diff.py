@@ -9,8 +9,9 @@ import pytest
 
 from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import plan, removal
-from ckptfs.history.checkpoints import checkpoints
-from ckptfs.history.diff import Change, Counts, compare, count, counts, nothing
+from ckptfs.history.checkpoints import checkpoints, empty_view
+from ckptfs.history.diff.compare import Counts, count_changes, count_checkpoint
+from ckptfs.history.diff.tree import Change, compare_views
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import View
 from tests.history.edits import Edits, edits
@@ -62,7 +63,7 @@ def test_each_kind(tmp_path: Path) -> None:
             "comes": "added",
             "dir/\xc3\xbf": "added",
         }
-        assert count(compare(work.fs, saved, work.fs.head)) == Counts(2, 7, 1)
+        assert count_changes(compare_views(work.fs, saved, work.fs.head)) == Counts(2, 7, 1)
 
 
 def test_a_renamed_directory_is_one_change(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_a_renamed_directory_is_one_change(tmp_path: Path) -> None:
         work.move("d", "z")
         work.write("z/e/7", 0, b"!")
         assert told(work, saved) == {"z": "renamed from b'd'", "z/e/7": "modified"}
-        [modified] = [c for c in compare(work.fs, saved, work.fs.head) if c.path == b"z/e/7"]
+        [modified] = [c for c in compare_views(work.fs, saved, work.fs.head) if c.path == b"z/e/7"]
         assert modified.source == b"d/e/7"
 
 
@@ -233,9 +234,9 @@ def test_deep_trees(tmp_path: Path) -> None:
         parent = 1
         for _ in range(1500):
             parent = work.fs.mkdir(work.fs.head, parent, b"d", 0o755, 0, 0).ino
-        changes = compare(work.fs, saved, work.fs.head)
+        changes = compare_views(work.fs, saved, work.fs.head)
         assert len(changes) == 1500
-        assert len(compare(work.fs, work.fs.head, saved)) == 1500
+        assert len(compare_views(work.fs, work.fs.head, saved)) == 1500
         assert len(changes[-1].path) == 2999
 
 
@@ -271,7 +272,7 @@ def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return original(key)
 
         monkeypatch.setattr(work.store.blocks, "read", counted)
-        assert len(compare(work.fs, saved, work.fs.head)) == 1
+        assert len(compare_views(work.fs, saved, work.fs.head)) == 1
         assert len(read) <= 2
 
 
@@ -285,10 +286,10 @@ def test_counts_of_a_checkpoint(tmp_path: Path) -> None:
         second = work.save()
         work.remove("g")
         third = work.save()
-        assert counts(work.fs, first.epoch) == Counts(2, 0, 0)
-        assert counts(work.fs, second.epoch) == Counts(1, 1, 0)
-        assert counts(work.fs, third.epoch) == Counts(0, 0, 1)
-        assert len(verify(work.fs, nothing(), second)) == 3
+        assert count_checkpoint(work.fs, first.epoch) == Counts(2, 0, 0)
+        assert count_checkpoint(work.fs, second.epoch) == Counts(1, 1, 0)
+        assert count_checkpoint(work.fs, third.epoch) == Counts(0, 0, 1)
+        assert len(verify(work.fs, empty_view(), second)) == 3
 
 
 def test_after_a_checkpoint_between_was_deleted(tmp_path: Path) -> None:
@@ -302,8 +303,8 @@ def test_after_a_checkpoint_between_was_deleted(tmp_path: Path) -> None:
         before = told(work, first, third)
         doomed = [found for found in checkpoints(work.store) if found.epoch == middle.epoch]
         removal.hide(work.fs, doomed)
-        assert counts(work.fs, third.epoch) == Counts(1, 0, 0)
+        assert count_checkpoint(work.fs, third.epoch) == Counts(1, 0, 0)
         removal.reap(work.fs)
         third = work.fs.view_of(third.epoch)
         assert told(work, first, third) == before == {"g": "added"}
-        assert counts(work.fs, third.epoch) == Counts(1, 0, 0)
+        assert count_checkpoint(work.fs, third.epoch) == Counts(1, 0, 0)

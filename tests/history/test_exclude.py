@@ -11,8 +11,9 @@ from ckptfs import history
 from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded, tally
+from ckptfs.history import excluded
 from ckptfs.history.diff import compare
+from ckptfs.history.diff.tree import compare_views
 from ckptfs.service import Service
 from ckptfs.store import Store
 from tests.direct import get, shown
@@ -73,7 +74,7 @@ def test_changes_are_no_changes_of_history(work: Edits) -> None:
     work.remove("a.log")
     work.change("cache", mode=0o700)
     assert changes(work) == 0
-    assert compare(work.fs, work.fs.view_of(1), work.fs.head) == []
+    assert compare_views(work.fs, work.fs.view_of(1), work.fs.head) == []
 
 
 def test_the_directory_around_shows_it(work: Edits) -> None:
@@ -145,7 +146,7 @@ def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
     excluded.apply(work.fs, ("mods/",))
     service = Service(work.fs)
     assert service.diff("", "").changes == []
-    assert tally.unsaved(work.fs) == (0, 0, 0)
+    assert compare.unsaved_counts(work.fs) == (0, 0, 0)
     assert service.diff(str(first.id), "").file_pairs(work.fs) == []
     assert service.restore(str(first.id)) is None
     for pattern in (b"mods", b"mods/a.js", b"mods/*.js", b"m*"):

@@ -16,7 +16,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded, purge, resting
+from ckptfs.history import compression, excluded, purge
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
 from ckptfs.service import Service
@@ -195,7 +195,7 @@ class Life:
         """Lay to rest what only history sees."""
         self.say("lay")
         before = self.tree()
-        resting.lay(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
+        compression.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
         assert self.tree() == before, self.said
         self.check_checkpoints()
 

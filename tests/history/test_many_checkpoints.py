@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ckptfs import history
 from ckptfs.history import Checkpoint, checkpoints, removal
 from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
+from ckptfs.history.expiry import expire
 from ckptfs.history.retention import RetentionPolicy
-from ckptfs.history.upkeep import expire
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.service import Service
 from ckptfs.store import Store

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.history import moments
-from ckptfs.history.moments import EDIT_NS, LARGE_BYTES, STOOD_NS, UNKNOWN, Loss, Moments
-from ckptfs.history.processes import Key
+from ckptfs.history import auto
+from ckptfs.history.auto import EDIT_NS, LARGE_BYTES, STOOD_NS, UNKNOWN, Loss, Moments
+from ckptfs.history.steps import Key
 
 MS = 1_000_000
 MAKE, RM = (100, 1), (200, 1)
@@ -207,7 +207,7 @@ def test_what_nothing_is_known_of_is_unsaved_if_the_head_has_it() -> None:
 def test_what_is_remembered_stays_bounded_and_loses_nothing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moments, "CONTENTS_MAX", 64)
+    monkeypatch.setattr(auto, "CONTENTS_MAX", 64)
     desk.own |= set(range(1000))
     for ino in range(1000):
         desk.make(MAKE, ino)

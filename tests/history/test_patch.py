@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ckptfs import sync
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import compare
-from ckptfs.history.pairs import Found, Pair, file_pairs
+from ckptfs.history.diff.patch import Found, Pair, file_pairs
+from ckptfs.history.diff.tree import compare_views
 from ckptfs.store import View
 from ckptfs.textdiff.patch import Side, is_shown, quoted, render, stat_of
 from tests.history.edits import Edits, edits
@@ -56,7 +56,7 @@ def representable(pair: Pair) -> bool:
 
 
 def patch_text(fs: Filesystem, a: View, b: View) -> bytes:
-    pairs = file_pairs(fs, a, b, compare(fs, a, b))
+    pairs = file_pairs(fs, a, b, compare_views(fs, a, b))
     return b"".join(
         line
         for pair in pairs

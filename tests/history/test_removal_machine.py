@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from ckptfs.history import checkpoints, compression, removal, resting, restore, seal
+from ckptfs.history import checkpoints, compression, removal, restore, seal
 from ckptfs.model import ROOT_INO
 from ckptfs.store import check
 from tests.direct import Node, crashed, reopened, shown
@@ -156,13 +156,13 @@ class Histories(RuleBasedStateMachine):
         compression.repack(self.work.fs)
         self.work.store.blocks.forget_decoded()
 
-    @rule(chunk_bytes=st.sampled_from([1, 200, resting.CHUNK_BYTES]))
+    @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
     def lay_to_rest(self, chunk_bytes: int) -> None:
-        resting.lay(self.work.fs, chunk_bytes)
+        compression.pack_records(self.work.fs, chunk_bytes)
 
     @rule()
     def wake_a_little(self) -> None:
-        resting.wake(self.work.fs, 0)
+        compression.unpack_records(self.work.fs, 0)
 
     def _forget(self, doomed: set[int]) -> list[removal.Checkpoint]:
         for number in doomed:

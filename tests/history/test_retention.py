@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfs import history
-from ckptfs.history import Checkpoint, upkeep
+from ckptfs.history import Checkpoint, expiry
 from ckptfs.history.retention import (
     Decision,
     Figures,
@@ -456,11 +456,11 @@ def test_what_becomes_a_moment_is_carried_out(tmp_path: Path) -> None:
         for number in range(6):
             work.put(f"file{number}", b"x")
             history.seal(work.fs, "auto", f"before: {number}", work.fs.clock())
-        upkeep.prune(work.fs, RetentionPolicy(max_checkpoints=2))
+        expiry.prune(work.fs, RetentionPolicy(max_checkpoints=2))
         every = history.checkpoints(work.fs.store)
         assert len(every) == 6 and len(history.without_moments(work.fs.store)) == 2
         assert {item.metadata.get("kind") for item in every if item.is_moment} == {"auto"}
-        upkeep.prune(work.fs, RetentionPolicy(max_checkpoints=2, moments_max=1))
+        expiry.prune(work.fs, RetentionPolicy(max_checkpoints=2, moments_max=1))
         assert len(history.checkpoints(work.fs.store)) == 3
 
 

@@ -1,78 +1,476 @@
-"""What processes call what they do: real processes, and a made-up /proc for the rest."""
+"""Who is behind a process id: real processes, groups and shells; a made-up /proc for the rest."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import shlex
+import signal
 import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ckptfs.history.processes import read_process
-from ckptfs.history.steps import STEPS_MAX, Steps
+import pytest
+
+from ckptfs.commands import command_text
+from ckptfs.history import steps
+from ckptfs.history.programs import takes_commands
+from ckptfs.history.steps import Actor, Caller, Who, ancestors, main_thread, read_argv, read_process
+from tests.support.waiting import wait_until
+
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
-def made_up(proc: Path, pid: int, start: int) -> None:
-    (proc / str(pid)).mkdir(exist_ok=True)
-    fields = " ".join(["S", "1", *["0"] * 17, str(start)])
-    (proc / str(pid) / "stat").write_text(f"{pid} (program) {fields}\n")
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start programs, each the leader of a group; what is left of the groups ends with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(*command: str, **options: object) -> subprocess.Popen[bytes]:
+        options.setdefault("process_group", 0)
+        started.append(subprocess.Popen(command, **options))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.stdin:
+            process.stdin.close()
+        _end_group(process.pid)
+        process.wait(20)
 
 
-def told(steps: Steps, pid: int, proc: str = "/proc") -> str:
-    """What a process says that it does, in words."""
-    process = read_process(pid, proc)
-    found = steps.of(process) if process is not None else None
-    return found.text if found is not None else ""
+def _end_group(pgid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pgid, signal.SIGKILL)
 
 
-def test_a_step_is_over_with_the_next_and_with_its_process() -> None:
-    steps = Steps()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        assert told(steps, process.pid) == ""
-        steps.name(process.pid, "make")
-        steps.name(process.pid, "make test")
-        assert told(steps, process.pid) == "make test"
-        steps.name(process.pid, "")
-        assert told(steps, process.pid) == ""
-        steps.name(process.pid, "rm -rf build")
-    assert told(steps, process.pid) == ""
+def children(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
 
 
-def test_a_thread_speaks_for_its_process() -> None:
-    steps = Steps()
+def child(pid: int, command: str) -> int:
+    """The child of a process that runs this command, once it does."""
+    found: list[int] = []
 
-    def speak() -> None:
-        steps.name(threading.get_native_id(), "from a thread")
+    def look() -> bool:
+        found[:] = [one for one in children(pid) if command_text(read_argv(one)) == command]
+        return bool(found)
 
-    thread = threading.Thread(target=speak)
+    wait_until(look, f"{command} runs")
+    return found[0]
+
+
+def caller(pid: int, who: Who | None = None) -> Caller:
+    found = (who or Who())(pid)
+    assert found is not None
+    return found
+
+
+def actor(pid: int, who: Who | None = None) -> Actor:
+    return caller(pid, who).step
+
+
+def started_at(pid: int) -> int:
+    process = read_process(pid)
+    assert process is not None
+    return process.start
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+def test_a_program_in_a_session_of_its_own(start: Start) -> None:
+    pid = start("sleep", "60", process_group=None, start_new_session=True).pid
+    began = started_at(pid)
+    wait_until(lambda: read_argv(pid)[:1] == [b"sleep"], "it is sleep")
+    assert actor(pid) == Actor(pid, began, "sleep 60", f"{pid}:{began}")
+
+
+def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> None:
+    script = "for i in 1 2 3 4 5 6 7 8; do sh -c 'sleep 60; true' & done; wait"
+    leader = start("sh", "-c", script).pid
+    wait_until(lambda: len(children(leader)) == 8, "all of them run")
+    wait_until(lambda: all(map(children, children(leader))), "and their children")
+    members = [leader, *children(leader), *(one for c in children(leader) for one in children(c))]
+    who = Who()
+    assert len(members) == 17
+    assert {actor(pid, who).key for pid in members} == {(leader, started_at(leader))}
+    assert {actor(pid, who).command for pid in members} == {script}
+
+
+def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    script = f"sleep 60 & echo $! > {note}.new && mv {note}.new {note}; read line"
+    leader = start("sh", "-c", script, stdin=subprocess.PIPE)
+    wait_until(note.exists, "the child is started")
+    pid = int(note.read_text())
+    wait_until(lambda: read_argv(pid) == [b"sleep", b"60"], "it is sleep")
+    who = Who()
+    before = actor(pid, who)
+    assert leader.stdin
+    leader.stdin.close()
+    leader.wait()
+    assert actor(pid, who) == before
+    assert actor(pid).key == (pid, started_at(pid))  # nobody can tell any more whose it was
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_calls_that_are_put_into_one_group_are_calls_of_their_own(start: Start) -> None:
+    """A group says who gets a signal, not who started what."""
+    leader = start("sleep", "50")
+    members = [start("sleep", str(60 + n), process_group=leader.pid) for n in range(2)]
+    wait_until(lambda: all(read_argv(one.pid)[:1] == [b"sleep"] for one in members), "they sleep")
+    who = Who()
+    assert len({caller(one.pid, who).call for one in members}) == 2
+    for member in members:
+        member.kill()
+        member.wait()
+
+
+def test_a_shell_that_a_shell_starts_takes_commands_as_well(start: Start) -> None:
+    shell = start("bash", "--norc", stdin=subprocess.PIPE, bufsize=0)
+    assert shell.stdin
+    shell.stdin.write(b"bash --norc\nsleep 81 &\nsleep 82 &\n")
+    inner = child(shell.pid, "bash --norc")
+    first, second = child(inner, "sleep 81"), child(inner, "sleep 82")
+    who = Who()
+    assert caller(first, who).call != caller(second, who).call
+
+
+def test_a_process_that_becomes_another_program_keeps_its_identity(start: Start) -> None:
+    process = start("sh", "-c", "read line; exec sleep 60", stdin=subprocess.PIPE)
+    who = Who()
+    wait_until(lambda: read_argv(process.pid)[:1] == [b"sh"], "it is the shell")
+    before = actor(process.pid, who)
+    assert process.stdin
+    process.stdin.close()
+    wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
+    assert actor(process.pid, who) == before._replace(command="sleep 60")
+
+
+def test_threads_belong_to_their_process(start: Start) -> None:
+    code = "import threading; threading.Thread(target=threading.Event().wait).start()"
+    pid = start(sys.executable, "-c", code).pid
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(lambda: len(list(tasks.iterdir())) == 2, "it has a thread")
+    (thread,) = (int(task.name) for task in tasks.iterdir() if int(task.name) != pid)
+    assert actor(thread) == actor(pid)
+    process = read_process(thread)
+    assert process and main_thread(process).pid == pid
+
+
+def test_ancestors_nearest_first(start: Start) -> None:
+    pid = start("sleep", "60").pid
+    found = [process.pid for process in ancestors(pid)]
+    assert found[:2] == [pid, os.getpid()]
+    assert [process.pid for process in ancestors(pid, limit=1)] == [pid]
+
+
+# -- shells ----------------------------------------------------------------------------------------
+
+
+class Prompt:
+    """An interactive shell with job control on a terminal of its own."""
+
+    def __init__(self) -> None:
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        self._drain = threading.Thread(target=self._read, daemon=True)
+        self._drain.start()
+
+    def _read(self) -> None:
+        try:
+            while os.read(self._terminal, 4096):
+                pass
+        except OSError:
+            pass
+
+    def type(self, line: str) -> None:
+        os.write(self._terminal, line.encode() + b"\n")
+
+    def close(self) -> None:
+        for pid in children(self.pid):
+            _end_group(pid)
+        _end_group(self.pid)
+        os.waitpid(self.pid, 0)
+        self._drain.join(20)
+        os.close(self._terminal)
+
+
+@pytest.fixture
+def prompt() -> Iterator[Prompt]:
+    prompt = Prompt()
+    yield prompt
+    prompt.close()
+
+
+def test_every_command_at_a_prompt_is_an_actor(prompt: Prompt) -> None:
+    prompt.type("sleep 61 &")
+    prompt.type("sh -c 'sleep 62; true'")
+    first = child(prompt.pid, "sleep 61")
+    second = child(prompt.pid, "sh -c 'sleep 62; true'")
+    inner = child(second, "sleep 62")
+    who = Who()
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(first, who).command == "sleep 61"
+    assert actor(inner, who) == actor(second, who)
+    assert actor(inner, who).command == "sleep 62; true"
+    assert actor(first).session == actor(second).session == actor(prompt.pid).session
+    assert actor(prompt.pid).command == "bash --norc --noprofile -i"
+
+
+def test_a_pipeline_is_one_actor(prompt: Prompt) -> None:
+    prompt.type("sleep 63 | sleep 64")
+    first, second = child(prompt.pid, "sleep 63"), child(prompt.pid, "sleep 64")
+    assert actor(second).key == actor(first).key
+    assert actor(first).command == "sleep 63"
+    assert actor(second, Who()).command == "sleep 63"
+
+
+def test_a_subshell_is_one_actor_that_its_command_names(prompt: Prompt) -> None:
+    prompt.type("( sleep 65; true )")
+    subshell = child(prompt.pid, "bash --norc --noprofile -i")
+    inner = child(subshell, "sleep 65")
+    assert actor(inner).key == (subshell, started_at(subshell))
+    assert actor(inner).command == "sleep 65"
+
+
+def test_a_redirection_is_opened_before_the_command_is_there(
+    prompt: Prompt, tmp_path: Path
+) -> None:
+    """The shell's copy waits in open(2), as it waits for a checkpoint: a fifo stands for both."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    prompt.type(f"sleep 66 > {fifo}")
+    copy = child(prompt.pid, "bash --norc --noprofile -i")
+    wait_until(lambda: (p := read_process(copy)) and p.pgid == copy, "it leads its group")
+    who = Who()
+    before = actor(copy, who)
+    assert before.provisional
+    reader = os.open(fifo, os.O_RDONLY)
+    child(prompt.pid, "sleep 66")
+    after = actor(copy, who)
+    os.close(reader)
+    assert after.key == before.key
+    assert (after.command, after.provisional) == ("sleep 66", False)
+
+
+def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path) -> None:
+    """A shell without job control keeps all of them in its own group."""
+    shell = start("bash", "--norc", stdin=subprocess.PIPE, bufsize=0)
+    assert shell.stdin
+    shell.stdin.write(b"sleep 67 &\nsh -c 'sleep 68; true' &\n")
+    first = child(shell.pid, "sleep 67")
+    second = child(shell.pid, "sh -c 'sleep 68; true'")
+    inner = child(second, "sleep 68")
+    who = Who()
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(inner, who) == actor(second, who)
+    assert actor(inner, who).command == "sleep 68; true"
+    assert actor(shell.pid, who).key == (shell.pid, started_at(shell.pid))
+
+
+# -- harnesses -------------------------------------------------------------------------------------
+
+#: Runs each argument by a shell in its own process group and waits for it, as most agents do.
+HARNESS = """
+import subprocess, sys
+for command in sys.argv[1:]:
+    subprocess.Popen(["bash", "-c", command])
+sys.stdin.read()
+"""
+
+
+def harness(start: Start, *commands: str, **options: object) -> int:
+    program = (sys.executable, "-c", HARNESS, *commands)
+    return start(*program, stdin=subprocess.PIPE, **options).pid
+
+
+def test_each_command_of_a_harness_is_a_step_though_all_are_in_its_group(start: Start) -> None:
+    agent = harness(start, "sleep 70; true", "sleep 71")
+    first, second = child(agent, "bash -c 'sleep 70; true'"), child(agent, "sleep 71")
+    inner = child(first, "sleep 70")
+    who = Who()
+    assert caller(inner, who).call == caller(first, who).call == (first, started_at(first))
+    assert actor(inner, who).key == (first, started_at(first))
+    assert actor(second, who).key == caller(second, who).call == (second, started_at(second))
+    assert actor(second, who).command == "sleep 71"
+
+
+def test_a_harness_that_changes_files_itself_edits(start: Start) -> None:
+    agent = harness(start, "sleep 72; true")
+    command = child(agent, "bash -c 'sleep 72; true'")
+    who = Who()
+    assert not actor(agent, who).edits, "it may be any program"
+    assert not actor(command, who).edits
+    assert actor(agent, who).edits
+    assert actor(agent, who).key == (agent, started_at(agent))
+
+
+def test_a_build_below_a_harness_is_one_step(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("all: a b\na b:\n\t@sleep 73; true\n")
+    agent = harness(start, f"make -j2 -C {tmp_path}; true")
+    shell = child(agent, f"bash -c 'make -j2 -C {tmp_path}; true'")
+    make = child(shell, f"make -j2 -C {tmp_path}")
+    wait_until(lambda: len(children(make)) == 2, "both recipes run")
+    who = Who()
+    assert {caller(one, who).call for one in children(make)} == {(shell, started_at(shell))}
+    assert {actor(one, who).key for one in children(make)} == {(shell, started_at(shell))}
+
+
+def test_a_program_that_a_harness_starts_is_one_step_of_several_calls(start: Start) -> None:
+    """It may be a harness as well: what one of its children makes is not another's to destroy."""
+    inner = shlex.join([sys.executable, "-c", HARNESS, "sleep 74", "sleep 75"])
+    agent = harness(start, f"cat | {inner}")
+    shell = child(agent, command_text([b"bash", b"-c", f"cat | {inner}".encode()]))
+    program = child(shell, command_text([word.encode() for word in shlex.split(inner)]))
+    first, second = child(program, "sleep 74"), child(program, "sleep 75")
+    who = Who()
+    assert actor(first, who).key == actor(second, who).key == (shell, started_at(shell))
+    assert caller(first, who).call != caller(second, who).call
+
+
+def test_a_harness_can_be_declared(start: Start) -> None:
+    script = "sleep 76 & sleep 77 & wait"
+    shell = start("sh", "-c", script).pid
+    first, second = child(shell, "sleep 76"), child(shell, "sleep 77")
+    who = Who()
+    assert actor(first, who).key == actor(second, who).key
+    assert who.declare(shell)
+    assert actor(first, who).key == (first, started_at(first))
+    assert actor(second, who).key == (second, started_at(second))
+    assert actor(shell, who).edits
+    assert not who.declare(1 << 30)
+
+
+def test_a_harness_can_be_known_by_name(start: Start, tmp_path: Path) -> None:
+    agent = tmp_path / "my-agent"
+    agent.write_text("#!/bin/sh\nsleep 78 & sleep 79 & wait\n")
+    agent.chmod(0o755)
+    pid = start(str(agent)).pid
+    first, second = child(pid, "sleep 78"), child(pid, "sleep 79")
+    assert actor(first).key == actor(second).key
+    who = Who(harnesses=["my-agent"])
+    assert actor(first, who).key != actor(second, who).key
+
+
+def test_what_may_be_a_harness(start: Start) -> None:
+    agent = harness(start, "sleep 80; true")
+    shell = child(agent, "bash -c 'sleep 80; true'")
+    who = Who()
+    assert who.may_be_harness(agent)
+    assert not who.may_be_harness(shell)
+    assert who.may_be_harness(0), "nobody can tell"
+
+
+# -- those that are unknown ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 30])
+def test_no_such_process(pid: int) -> None:
+    assert Who()(pid) is None
+
+
+def test_this_program_itself_is_no_actor() -> None:
+    who = Who()
+    found: list[Caller | None] = [who(os.getpid())]
+    thread = threading.Thread(target=lambda: found.append(who(threading.get_native_id())))
     thread.start()
     thread.join()
-    (main,) = {threading.main_thread().native_id}
-    assert main is not None and told(steps, main) == "from a thread"
+    assert found == [None, None]
 
 
-def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
-    made_up(tmp_path, 7, start=100)
-    steps.name(7, "one")
-    assert told(steps, 7, str(tmp_path)) == "one"
-    made_up(tmp_path, 7, start=200)
-    assert told(steps, 7, str(tmp_path)) == ""
+def test_what_was_known_of_a_process_that_is_gone(start: Start) -> None:
+    process = start("sleep", "60")
+    wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
+    who = Who()
+    before = caller(process.pid, who)
+    process.kill()
+    process.wait()
+    assert who(process.pid) == before
+    assert Who()(process.pid) is None
 
 
-def test_a_process_that_cannot_be_seen_has_no_steps(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
-    steps.name(0, "from another namespace")
-    assert told(steps, 0, str(tmp_path)) == ""
+def made_up(proc: Path, pid: int, comm: bytes = b"x", flags: int = 0, cmdline: bytes = b"") -> None:
+    place = proc / str(pid)
+    place.mkdir()
+    stat = b"%d (%s) S 1 %d %d 0 -1 %d" % (pid, comm, pid, pid, flags)
+    place.joinpath("stat").write_bytes(stat + b" 0" * 12 + b" 4711" + b" 0" * 30 + b"\n")
+    place.joinpath("cmdline").write_bytes(cmdline)
 
 
-def test_of_very_many_the_first_goes(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
-    for pid in range(1, STEPS_MAX + 2):
-        made_up(tmp_path, pid, start=1)
-        steps.name(pid, str(pid))
-        steps.name(1, "one")  # named again and again, so it is never the oldest
-    assert [told(steps, pid, str(tmp_path)) for pid in (1, 2, 3, STEPS_MAX + 1)] == [
-        "one",
+def test_kernel_threads_are_unknown(tmp_path: Path) -> None:
+    made_up(tmp_path, 42, b"kworker/u8:0", flags=0x0020_8060)
+    assert Who(str(tmp_path))(42) is None
+
+
+def test_a_name_cannot_forge_the_fields(tmp_path: Path) -> None:
+    made_up(tmp_path, 42, b"a) S 7 7 7 (\n\x1b[2J")
+    process = read_process(42, str(tmp_path))
+    assert process and (process.ppid, process.pgid, process.start) == (1, 42, 4711)
+    assert actor(42, Who(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
+
+
+@pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2"])
+def test_a_process_that_ends_while_it_is_read(tmp_path: Path, stat: bytes) -> None:
+    (tmp_path / "42").mkdir()
+    (tmp_path / "42" / "stat").write_bytes(stat)
+    assert Who(str(tmp_path))(42) is None
+
+
+def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_KNOWN_MAX", 8)
+    who = Who(str(tmp_path))
+    for pid in range(1, 51):
+        made_up(tmp_path, pid, cmdline=b"x\0")
+        who(pid)
+    known = (who._nodes, who._steps, who._leaders, who._has_steps)
+    assert all(len(one) <= 8 for one in known)
+    assert actor(50, who).command == "x"
+
+
+# -- command lines ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash",
+        "-bash",
+        "/bin/zsh -l",
+        "bash --norc --noprofile -i",
+        "bash --rcfile /etc/x -i",
+        "bash -o vi",
+        "sh -s one two",
+        "bash --login -",
+        "fish",
+    ],
+)
+def test_shells_that_take_commands(line: str) -> None:
+    assert takes_commands([word.encode() for word in line.split()])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "",
-        "3",
-        "1025",
-    ]
+        "make",
+        "bash build.sh",
+        "sh -c true",
+        "bash -lc true",
+        "bash -e build.sh",
+        "bash -o pipefail -c true",
+        "bash -- build.sh",
+        "/usr/bin/python3",
+        "bashful",
+    ],
+)
+def test_programs_that_do_not(line: str) -> None:
+    assert not takes_commands([word.encode() for word in line.split()])

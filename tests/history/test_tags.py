@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.errors import TagInvalid, TagTaken
-from ckptfs.history import checkpoints, find, seal, tags
+from ckptfs.history import checkpoints, find, references, seal
 from tests.history.edits import Edits, edits
 
 
@@ -24,36 +24,36 @@ def tagged(work: Edits) -> dict[int, str]:
 
 @pytest.mark.parametrize("raw", ["release 1.0", "a/b", "..", "12", "latest", "größe", "🙂"])
 def test_a_tag_is_kept_as_it_was_typed(work: Edits, raw: str) -> None:
-    tags.set_tag(work.store, find(work.store, 1), raw)
+    references.set_tag(work.store, find(work.store, 1), raw)
     assert tagged(work) == {1: raw}
 
 
 @pytest.mark.parametrize("raw", ["", "  ", "a\nb", "\x1b[31m", "x" * 201, "\udcff", "a\u2028b"])
 def test_what_cannot_be_a_tag(work: Edits, raw: str) -> None:
     with pytest.raises(TagInvalid):
-        tags.set_tag(work.store, find(work.store, 1), raw)
+        references.set_tag(work.store, find(work.store, 1), raw)
     assert tagged(work) == {}
 
 
 @pytest.mark.parametrize("again", ["a/b", "a-b", "A-B", " a b "])
 def test_two_tags_that_look_the_same_as_a_path(work: Edits, again: str) -> None:
-    tags.set_tag(work.store, find(work.store, 0), "a/b")
+    references.set_tag(work.store, find(work.store, 0), "a/b")
     with pytest.raises(TagTaken):
-        tags.set_tag(work.store, find(work.store, 1), again)
-    tags.set_tag(work.store, find(work.store, 0), again)
+        references.set_tag(work.store, find(work.store, 1), again)
+    references.set_tag(work.store, find(work.store, 0), again)
     assert tagged(work) == {0: again.strip()}
 
 
 def test_moving_a_tag(work: Edits) -> None:
-    tags.set_tag(work.store, find(work.store, 0), "good")
-    tags.set_tag(work.store, find(work.store, 2), "good", move=True)
+    references.set_tag(work.store, find(work.store, 0), "good")
+    references.set_tag(work.store, find(work.store, 2), "good", move=True)
     assert tagged(work) == {2: "good"}
-    tags.remove_tag(work.store, find(work.store, 2))
+    references.remove_tag(work.store, find(work.store, 2))
     assert tagged(work) == {}
 
 
 def test_pins(work: Edits) -> None:
-    tags.set_pinned(work.store, find(work.store, 1), pinned=True)
+    references.set_pinned(work.store, find(work.store, 1), pinned=True)
     assert [item.pinned for item in checkpoints(work.store)] == [False, True, False]
-    tags.set_pinned(work.store, find(work.store, 1), pinned=False)
+    references.set_pinned(work.store, find(work.store, 1), pinned=False)
     assert not any(item.pinned for item in checkpoints(work.store))

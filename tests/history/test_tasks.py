@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
 from ckptfs.history import Touched, checkpoints, removal, restore, seal, tasks, undoable
-from ckptfs.history.revert import Reverted, plan, revert
+from ckptfs.history.tasks import Reverted, plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, get, reopened, shown
 from tests.history.edits import Edits
@@ -200,7 +200,7 @@ def test_a_revert_is_nobody_elses_change(work: Edits) -> None:
     work.put("y", b"2")
     undo(work, "inner")
     assert tasks.current(work.store) == "outer"
-    assert plan(work.fs, "outer").paths == [b"y"]
+    assert plan_revert(work.fs, "outer").paths == [b"y"]
 
 
 def test_the_same_file_changed_by_another_is_a_conflict_that_is_named(work: Edits) -> None:
@@ -356,4 +356,4 @@ def test_a_name_can_be_used_again_after_a_revert(work: Edits) -> None:
         tasks.start(work.fs, "a")
         work.put("x", content)
         undo(work, "a")
-    assert files(work) == {} and len(tasks.log(work.store)) == 4
+    assert files(work) == {} and len(tasks.events(work.store)) == 4

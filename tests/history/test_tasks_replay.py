@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptfs.history import Touched, seal, tasks
-from ckptfs.history.revert import plan, revert
+from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
@@ -94,7 +94,7 @@ def do_all(work: Edits, without: Edits, steps: list[Step]) -> None:
 
 
 def revert_and_compare(work: Edits, without: Edits) -> None:
-    assert plan(work.fs, "a").conflicts == {}
+    assert plan_revert(work.fs, "a").conflicts == {}
     before = nodes(work)
     done = revert(work.fs, "a", touched_here=Touched(set(), set()))
     assert nodes(work) == nodes(without)

@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
 from ckptfs.history import Touched, cached_files, seal, tasks
-from ckptfs.history.revert import plan, revert
+from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
@@ -161,7 +161,7 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
         service.undo(if_unchanged=True)
         assert "made" in files(work)
         assert tasks.tasks(work.store)["t"].state == "done"
-        assert plan(fs, "t").paths == [b"made"]
+        assert plan_revert(fs, "t").paths == [b"made"]
     service.redo(if_unchanged=True)
     assert tasks.tasks(work.store)["t"].state == "reverted"
     service.undo(if_unchanged=True)
@@ -181,7 +181,7 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     service.undo()
     assert files(work).keys() == {*NEW, "first", "second"}
     tasks.done(fs)
-    assert plan(fs, "t").paths == [b"first", b"second"]
+    assert plan_revert(fs, "t").paths == [b"first", b"second"]
     # The first revert changed the same path in a time that was not the task's.
     revert(fs, "t", force=True, touched_here=Touched(set(), set()))
     assert files(work) == NEW

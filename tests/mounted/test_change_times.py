@@ -30,7 +30,7 @@ _numbers = count()
 def space(request: pytest.FixtureRequest) -> Iterator[Workspace]:
     """Through the compiled server, and through pyfuse3 alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CKPTFS_FRONT", request.param)
+        patch.setenv("CKPTFS_SERVER", request.param)
         with workspace("--no-write-back", "--auto", "off") as made:
             yield made
 
@@ -189,7 +189,7 @@ def test_a_clock_that_is_set_back_is_followed(
     server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No time is held up until the clock comes there again: later changes would all look alike."""
-    monkeypatch.setenv("CKPTFS_FRONT", server)
+    monkeypatch.setenv("CKPTFS_SERVER", server)
     clock = Clock(tmp_path)
     with scratch() as base:
         work = Workspace(base, "--no-write-back", "--auto", "off")

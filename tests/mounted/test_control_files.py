@@ -54,15 +54,15 @@ class Marked:
 
 
 @pytest.fixture(scope="module", params=["on", "off"])
-def front(request: pytest.FixtureRequest) -> Iterator[str]:
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Whether the compiled server answers, or pyfuse3 alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CKPTFS_FRONT", request.param)
+        patch.setenv("CKPTFS_SERVER", request.param)
         yield str(request.param)
 
 
 @pytest.fixture(scope="module")
-def shared(front: str) -> Iterator[Workspace]:
+def shared(server: str) -> Iterator[Workspace]:
     """Takes no checkpoints by itself, and lets none expire."""
     with workspace("--auto", "off", "--no-write-back") as made:
         succeed(made.cli("config", "retention.automatic", "off", "-w", made.path))
@@ -166,7 +166,7 @@ def test_it_tells_the_number_also_after_the_newest_was_deleted(work: Marked) -> 
     assert work.mark.read_text() == f"{work.newest}\n"
 
 
-def test_it_survives_a_kill(front: str, make_workspace: Callable[..., Workspace]) -> None:
+def test_it_survives_a_kill(server: str, make_workspace: Callable[..., Workspace]) -> None:
     made = make_workspace("--auto", "off", "--no-write-back")
     work = Marked(made)
     (work.path / "file").write_text("x")
@@ -261,7 +261,7 @@ def test_whoever_watches_hears_of_it(work: Marked) -> None:
     assert (event["data"]["kind"], event["data"]["message"]) == ("mark", "heard")
 
 
-def test_what_is_marked_is_saved(front: str, make_workspace: Callable[..., Workspace]) -> None:
+def test_what_is_marked_is_saved(server: str, make_workspace: Callable[..., Workspace]) -> None:
     """A command that goes on after its mark needs no checkpoint of the same state."""
     work = Marked(make_workspace("--no-write-back"))
     sh(work, "echo one > file")
@@ -366,9 +366,9 @@ def test_no_room_can_be_had_in_it(work: Marked) -> None:
         os.close(fd)
 
 
-def test_a_page_of_a_mapping_is_no_message(work: Marked, front: str) -> None:
+def test_a_page_of_a_mapping_is_no_message(work: Marked, server: str) -> None:
     with work.mark.open("r+b", buffering=0) as file:
-        if front == "off":
+        if server == "off":
             with fails(errno.ENODEV):
                 mmap.mmap(file.fileno(), 1)
             return
@@ -405,7 +405,7 @@ def test_a_step_takes_no_checkpoint(work: Marked) -> None:
     assert work.since() == []
 
 
-def test_a_step_is_told_with_the_process_that_names_it(front: str) -> None:
+def test_a_step_is_told_with_the_process_that_names_it(server: str) -> None:
     with told() as asked:
         script = "echo $$; echo 'make test' > .checkpoints/.step; echo 'done' > .checkpoints/.mark"
         done = subprocess.run(
@@ -426,13 +426,13 @@ def test_a_step_is_told_with_the_process_that_names_it(front: str) -> None:
         (b"x" * (1 << 20), "x" * 4096),
     ],
 )
-def test_a_step_is_named_by_its_first_line(front: str, text: bytes, name: str) -> None:
+def test_a_step_is_named_by_its_first_line(server: str, text: bytes, name: str) -> None:
     with told() as asked:
         (asked.path / ".checkpoints/.step").write_bytes(text)
         assert asked.steps() == [name]
 
 
-def test_further_lines_of_a_step_are_no_steps(front: str) -> None:
+def test_further_lines_of_a_step_are_no_steps(server: str) -> None:
     """bash writes line by line."""
     with told() as asked:
         for _ in range(2):

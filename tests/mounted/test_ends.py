@@ -37,7 +37,7 @@ from tests.support.waiting import wait_for_exit, wait_until
 
 pytestmark = pytest.mark.needs_mount
 
-FRONT = pytest.mark.parametrize("front", ["on", "off"])
+SERVER = pytest.mark.parametrize("server", ["on", "off"])
 
 
 class Failing(Workspace):
@@ -145,12 +145,12 @@ def reader(place: Failing) -> Iterator[dict[str, int]]:
 
 
 @pytest.mark.parametrize(
-    "number, front", [(errno.EIO, "on"), (errno.EIO, "off"), (errno.ENOSPC, "on")]
+    "number, server", [(errno.EIO, "on"), (errno.EIO, "off"), (errno.ENOSPC, "on")]
 )
 def test_a_failed_commit_shows_nobody_an_old_tree(
-    place: Failing, faults: Faults, front: str, number: int
+    place: Failing, faults: Faults, server: str, number: int
 ) -> None:
-    begin(place, CKPTFS_FRONT=front)
+    begin(place, CKPTFS_SERVER=server)
     with reader(place) as met:
         faults.begin(number)
         (place.path / "more").write_text("not synced")
@@ -170,9 +170,9 @@ def test_a_failed_commit_shows_nobody_an_old_tree(
     assert place.state.read_text() == "new" and place.status()["died"] is None
 
 
-@FRONT
-def test_whoever_syncs_hears_that_it_failed(place: Failing, faults: Faults, front: str) -> None:
-    begin(place, CKPTFS_FRONT=front)
+@SERVER
+def test_whoever_syncs_hears_that_it_failed(place: Failing, faults: Faults, server: str) -> None:
+    begin(place, CKPTFS_SERVER=server)
     faults.begin(errno.EIO)
     fd = os.open(place.path / "more", os.O_WRONLY | os.O_CREAT)
     try:
@@ -260,13 +260,13 @@ def test_an_error_in_the_daemon_itself(place: Failing) -> None:
 
 
 @pytest.mark.parametrize(
-    "how, front", [("deleted", "on"), ("deleted", "off"), ("moved away", "on")]
+    "how, server", [("deleted", "on"), ("deleted", "off"), ("moved away", "on")]
 )
 def test_a_store_that_goes_away_leaves_a_current_directory(
-    place: Failing, front: str, how: str
+    place: Failing, server: str, how: str
 ) -> None:
     """What programs wrote has no other place to stay."""
-    begin(place, CKPTFS_FRONT=front)
+    begin(place, CKPTFS_SERVER=server)
     for number in range(400):
         (place.path / f"file {number}").write_text(str(number))
     with reader(place) as met:
@@ -332,12 +332,12 @@ def test_force_uncovers_a_dead_mount_without_a_store(place: Failing) -> None:
 
 
 @pytest.mark.parametrize(
-    "number, front", [(signal.SIGTERM, "on"), (signal.SIGTERM, "off"), (signal.SIGHUP, "on")]
+    "number, server", [(signal.SIGTERM, "on"), (signal.SIGTERM, "off"), (signal.SIGHUP, "on")]
 )
 def test_a_signal_uncovers_a_current_directory(
-    place: Failing, front: str, number: signal.Signals
+    place: Failing, server: str, number: signal.Signals
 ) -> None:
-    begin(place, CKPTFS_FRONT=front)
+    begin(place, CKPTFS_SERVER=server)
     for name in range(300):
         (place.path / f"file {name}").write_text("x" * 5_000)
     with reader(place) as met:
@@ -351,10 +351,10 @@ def test_a_signal_uncovers_a_current_directory(
 
 
 @pytest.mark.parametrize(
-    "how, front", [("umount", "on"), ("umount", "off"), ("umount --force", "on")]
+    "how, server", [("umount", "on"), ("umount", "off"), ("umount --force", "on")]
 )
-def test_umount_uncovers_a_current_directory(place: Failing, front: str, how: str) -> None:
-    begin(place, CKPTFS_FRONT=front)
+def test_umount_uncovers_a_current_directory(place: Failing, server: str, how: str) -> None:
+    begin(place, CKPTFS_SERVER=server)
     for name in range(300):
         (place.path / f"file {name}").write_text("x" * 5_000)
     with reader(place) as met:
@@ -536,10 +536,10 @@ def test_umount_of_a_path_that_does_not_exist(place: Failing) -> None:
 
 
 @pytest.mark.needs_program("fusermount3")
-@FRONT
-def test_a_lazy_unmount_from_outside_is_written_back_at_once(place: Failing, front: str) -> None:
+@SERVER
+def test_a_lazy_unmount_from_outside_is_written_back_at_once(place: Failing, server: str) -> None:
     """The directory is in sight, so it becomes current while others still have files open."""
-    begin(place, CKPTFS_FRONT=front)
+    begin(place, CKPTFS_SERVER=server)
     with open(place.path / "open", "w") as file:
         file.write("1")
         file.flush()

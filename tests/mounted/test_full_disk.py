@@ -133,11 +133,11 @@ def test_a_full_workspace_can_be_unmounted_and_mounted(cramped: OnSmallDisk) -> 
     assert os.listdir(cramped.path) == names
 
 
-@pytest.mark.parametrize("front", ["on", "off"])
+@pytest.mark.parametrize("server", ["on", "off"])
 def test_a_mark_on_a_full_disk_is_refused(
-    cramped: OnSmallDisk, front: str, monkeypatch: pytest.MonkeyPatch
+    cramped: OnSmallDisk, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", front)
+    monkeypatch.setenv("CKPTFS_SERVER", server)
     cramped.remount()
     mark = cramped.path / ".checkpoints/.mark"
     mark.write_text("there is room")

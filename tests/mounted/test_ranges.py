@@ -336,10 +336,10 @@ def test_copies_and_holes_survive_a_kill(own_mount: Workspace, data: bytes) -> N
 
 
 @pytest.mark.needs_mount
-def test_without_the_front_programs_fall_back(
+def test_without_the_server_programs_fall_back(
     make_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", "off")
+    monkeypatch.setenv("CKPTFS_SERVER", "off")
     path = make_workspace().path
     (path / "file").write_bytes(data)
     subprocess.run(["cp", path / "file", path / "copy"], check=True)

@@ -34,10 +34,10 @@ CHOSEN = """
 
 
 @contextmanager
-def mounted(front: str, *options: str) -> Iterator[Workspace]:
-    """A mounted workspace. ``front`` is whether the compiled server answers, or pyfuse3 alone."""
+def mounted(server: str, *options: str) -> Iterator[Workspace]:
+    """A mounted workspace. ``server`` is whether the compiled server answers, or pyfuse3 alone."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setenv("CKPTFS_FRONT", front)
+        patch.setenv("CKPTFS_SERVER", server)
         made = stack.enter_context(workspace(*options))
         patch.undo()
         yield made
@@ -404,9 +404,9 @@ def test_the_mount_serves_others_while_many_wait(served: Workspace) -> None:
 
 
 @pytest.mark.needs_root
-@pytest.mark.parametrize("front", ["on", "off"])
-def test_only_its_owner_and_root_may_open_it(front: str) -> None:
-    with mounted(front, "--allow-other") as made:
+@pytest.mark.parametrize("server", ["on", "off"])
+def test_only_its_owner_and_root_may_open_it(server: str) -> None:
+    with mounted(server, "--allow-other") as made:
         path = made.path / ".checkpoints/.control"
         with peer(NOBODY) as nobody, fails(errno.EACCES):
             nobody(os.open, path, os.O_RDWR)

@@ -31,7 +31,7 @@ SETUID = struct.pack("<5I", 0x0200_0001, 1 << 7, 0, 0, 0)
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """Whether the compiled server is used, or pyfuse3 alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CKPTFS_FRONT", request.param)
+        patch.setenv("CKPTFS_SERVER", request.param)
         yield request.param
 
 

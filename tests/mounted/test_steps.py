@@ -37,8 +37,8 @@ run("echo 4 > src/app.py; curl --version --password=hunter2 > /dev/null 2>&1 || 
 
 
 @pytest.fixture(params=["on", "off"])
-def front(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", request.param)
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPTFS_SERVER", request.param)
 
 
 def listed(work: Workspace, *options: str) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def play(work: Workspace, program: str, *before: str) -> None:
 
 
 def test_steps_are_named_by_commands_and_edited_files(
-    front: None, make_workspace: Callable[..., Workspace]
+    server: None, make_workspace: Callable[..., Workspace]
 ) -> None:
     work = make_workspace()
     play(work, AGENT)

@@ -196,10 +196,10 @@ def test_what_is_deleted_gives_its_room_back(make_workspace: Callable[..., Works
 
 
 @pytest.mark.needs_mount
-def test_without_the_front(
+def test_without_the_server(
     make_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", "off")
+    monkeypatch.setenv("CKPTFS_SERVER", "off")
     made = make_workspace("--no-write-back")
     data = noise(12 * MIB + 77)
     stream(made.path / "large", data)

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint, removal, resting
+from ckptfs.history import Checkpoint, compression, removal
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from tests.direct import crashed, find, join, place, reopened
@@ -322,13 +322,13 @@ class HistoryMachine(RuleBasedStateMachine):
 
     # -- the store's life -------------------------------------------------------------------------
 
-    @rule(chunk_bytes=st.sampled_from([1, 200, resting.CHUNK_BYTES]))
+    @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
     def lay_to_rest(self, chunk_bytes: int) -> None:
-        resting.lay(self.fs, chunk_bytes)
+        compression.pack_records(self.fs, chunk_bytes)
 
     @rule()
     def wake_a_little(self) -> None:
-        resting.wake(self.fs, 0)
+        compression.unpack_records(self.fs, 0)
 
     def _remember_commit(self) -> None:
         self.fs.commit()

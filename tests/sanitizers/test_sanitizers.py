@@ -22,11 +22,12 @@ pytestmark = [
 ]
 
 _UNIT = (
-    "test_front test_fresh test_grants test_standing test_listings test_answers test_page_digests"
+    "test_server test_pending_creates test_write_behind test_snapshot_reader test_listings"
+    " test_answers test_page_digests"
 )
 _MOUNTED = (
-    "test_append test_fresh test_front test_links test_mapping_and_copying test_ranges test_readdir"
-    " test_rename test_unlink_open test_xattrs"
+    "test_append test_pending_creates test_server test_links test_mapping_and_copying test_ranges"
+    " test_readdir test_rename test_unlink_open test_xattrs"
 )
 _SUITES = {
     "unit": [f"tests/unit/{name}.py" for name in _UNIT.split()],
@@ -45,10 +46,10 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     ("what", "told"), [("memory", "heap-buffer-overflow"), ("integer", "AddressSanitizer: ILL")]
 )
 def test_the_sanitizers_find_what_is_wrong(sanitized: Sanitized, what: str, told: str) -> None:
-    script = f"from ckptfs.fuse import front; front.load().overflow({what!r})"
+    script = f"from ckptfs.fuse.server import binding; binding.load().overflow({what!r})"
     sanitized.run("-c", script)
     reports = sanitized.take_reports()
-    assert any(told in report and "_front.c" in report for report in reports), reports
+    assert any(told in report and "server.c" in report for report in reports), reports
 
 
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")

@@ -107,11 +107,11 @@ def test_not_even_the_owner_of_the_directory(shared: Workspace) -> None:
     assert then.exists()
 
 
-@pytest.mark.parametrize("front", ["on", "off"])
+@pytest.mark.parametrize("server", ["on", "off"])
 def test_control_files_are_for_whoever_may_save_in_the_same_directory(
-    front: str, monkeypatch: pytest.MonkeyPatch
+    server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CKPTFS_FRONT", front)
+    monkeypatch.setenv("CKPTFS_SERVER", server)
     with workspace("--allow-other", "--no-write-back") as made, peer(NOBODY) as nobody:
         history = made.path / ".checkpoints"
         made.path.chmod(0o777)

@@ -26,7 +26,7 @@ from tests.steps.harnesses import HARNESSES, drafted, perform
 from tests.steps.plans import Plan, Version
 from tests.support.mounting import Workspace, workspace
 
-FRONTS = {"compiled": "on", "pyfuse3": "off"}
+SERVERS = {"compiled": "on", "pyfuse3": "off"}
 
 _numbers = count(1)
 
@@ -198,14 +198,14 @@ def _call(words: list[str]) -> tuple[int, str]:
 
 
 @contextmanager
-def mounted(front: str, *options: str) -> Iterator[Workspace]:
+def mounted(server: str, *options: str) -> Iterator[Workspace]:
     """A workspace whose requests are served one way or the other."""
-    with mock.patch.dict(os.environ, {"CKPTFS_FRONT": FRONTS[front]}):
+    with mock.patch.dict(os.environ, {"CKPTFS_SERVER": SERVERS[server]}):
         with workspace("--no-write-back", *options) as made:
             yield made
 
 
-def report_of(front: str, cases: list[Case], side_by_side: int) -> str:
+def report_of(server: str, cases: list[Case], side_by_side: int) -> str:
     """Run cases in several workspaces at once, and say what was lost in which; empty if nothing.
 
     In one workspace cases run one after the other: a checkpoint for one would save another's
@@ -213,7 +213,7 @@ def report_of(front: str, cases: list[Case], side_by_side: int) -> str:
     """
     share = [cases[start::side_by_side] for start in range(min(side_by_side, len(cases)))]
     with ExitStack() as stack:
-        places = [stack.enter_context(mounted(front)) for _ in share]
+        places = [stack.enter_context(mounted(server)) for _ in share]
         with ThreadPoolExecutor(len(share)) as pool:
             rows = pool.map(_run_all, share, places)
             outcomes = [outcome for row in rows for outcome in row]

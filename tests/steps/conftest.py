@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import FRONTS, Place, mounted
+from tests.steps.cases import SERVERS, Place, mounted
 from tests.support.mounting import HAVE_FUSE, PLAIN, Workspace
 
 HERE = Path(__file__).parent
@@ -31,15 +31,15 @@ class Served:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._front = ""
+        self._server = ""
         self._made: Workspace | None = None
         self._cases = 0
 
-    def __call__(self, front: str) -> Workspace:
-        if self._made is None or self._front != front or self._cases >= _CASES_EACH:
+    def __call__(self, server: str) -> Workspace:
+        if self._made is None or self._server != server or self._cases >= _CASES_EACH:
             self.close()
-            self._front = front
-            self._made = self._stack.enter_context(mounted(front))
+            self._server = server
+            self._made = self._stack.enter_context(mounted(server))
             self._cases = 0
         self._cases += 1
         return self._made
@@ -71,7 +71,7 @@ def alone() -> Iterator[Place]:
         yield Place(made)
 
 
-@pytest.fixture(params=FRONTS)
+@pytest.fixture(params=SERVERS)
 def either(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A directory of the test's own, through each way of serving requests."""
     with mounted(request.param) as made:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.steps.cases import FRONTS, Case, mounted, report_of, run, story
+from tests.steps.cases import SERVERS, Case, mounted, report_of, run, story
 from tests.steps.conftest import Served
 from tests.steps.destroyers import DESTROYERS
 from tests.steps.harnesses import HARNESSES
@@ -45,16 +45,16 @@ def selection() -> list[tuple[str, Case]]:
 
 
 def _parameters() -> list[object]:
-    return [pytest.param(front, case, id=f"{case}-{front}") for front, case in selection()]
+    return [pytest.param(server, case, id=f"{case}-{server}") for server, case in selection()]
 
 
-@pytest.mark.parametrize("front, case", _parameters())
+@pytest.mark.parametrize("server, case", _parameters())
 def test_what_a_step_made_comes_back_after_another_destroyed_it(
-    served: Served, front: str, case: Case
+    served: Served, server: str, case: Case
 ) -> None:
     if case.missing:
         pytest.skip(case.missing)
-    work = served(front)
+    work = served(server)
     lost = run(case, work).losses()
     assert not lost, "\n".join([*lost, story(work)])
     work.quiet()
@@ -77,20 +77,20 @@ def test_the_matrix_fails_where_no_checkpoints_are_taken() -> None:
 
 def _rows() -> list[object]:
     return [
-        pytest.param(front, harness.name, gap, id=f"{front}-{harness.name}-{gap * 1000:.0f}ms")
-        for front in FRONTS
+        pytest.param(server, harness.name, gap, id=f"{server}-{harness.name}-{gap * 1000:.0f}ms")
+        for server in SERVERS
         for harness in HARNESSES.values()
         for gap in (ONE_STEP_GAPS if harness.one_step else GAPS)
     ]
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("front, harness, gap", _rows())
-def test_the_whole_product(front: str, harness: str, gap: float) -> None:
-    able = [made for made in DESTROYERS.values() if front == "compiled" or not made.compiled_only]
+@pytest.mark.parametrize("server, harness, gap", _rows())
+def test_the_whole_product(server: str, harness: str, gap: float) -> None:
+    able = [made for made in DESTROYERS.values() if server == "compiled" or not made.compiled_only]
     cases = [Case(harness, destroyer.name, gap) for destroyer in able]
     runnable = [case for case in cases if not case.missing]
     if not runnable:
         pytest.skip(cases[0].missing)
-    report = report_of(front, runnable, SIDE_BY_SIDE if gap >= 1 else 2)
+    report = report_of(server, runnable, SIDE_BY_SIDE if gap >= 1 else 2)
     assert not report, report

@@ -1,4 +1,4 @@
-"""The other end of the compiled front: a socket in place of the kernel, and somebody in place of
+"""The other end of the compiled server: a socket in place of the kernel, and somebody in place of
 the requests."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kernel:
     """The other end of the socket."""
 
     def __init__(self, compiled: ModuleType, owner: Owner | None = None) -> None:
-        self.front = compiled
+        self.server = compiled
         self.owner = owner or Owner()
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.theirs = theirs.detach()
@@ -68,7 +68,7 @@ class Kernel:
         return self.serve()
 
     def serve(self) -> int:
-        outcome: int = self.front.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
+        outcome: int = self.server.serve(self.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
         return outcome
 
     def error(self) -> int:

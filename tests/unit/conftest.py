@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import front
+from ckptfs.fuse.server import binding
 from ckptfs.store import Store
 from tests.direct import Life, new_filesystem
 
@@ -29,9 +29,9 @@ def memory() -> Iterator[Path]:
 @pytest.fixture
 def compiled() -> ModuleType:
     """The compiled server, without a mount."""
-    found = front.load()
+    found = binding.load()
     if found is None:
-        pytest.skip("the front was not built")
+        pytest.skip("the server was not built")
     return found
 
 

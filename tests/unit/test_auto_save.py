@@ -16,7 +16,7 @@ from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, checkpoints, seal, settings
 from ckptfs.history.auto import parse_policy
-from ckptfs.history.processes import read_argv
+from ckptfs.history.steps import read_argv
 from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 from tests.direct import new_filesystem, put

@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import resting
+from ckptfs.history import compression
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.chunks import Record, pack_chunk
@@ -25,7 +25,7 @@ def fs(memory: Path) -> Iterator[Filesystem]:
         put(fs, b"a", b"%d" % version)
         put(fs, b"b", b"%d" % version)
         history.seal(fs, "manual", "", 0)
-    resting.lay(fs)
+    compression.pack_records(fs)
     fs.commit()
     assert check(store) == []
     yield fs

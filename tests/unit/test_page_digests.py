@@ -42,10 +42,10 @@ def guarded(memory: Path, compiled: ModuleType) -> Iterator[Filesystem]:
     for number in range(FILES):
         put(fs, _name(number), b"%d" % number)
     fs.commit()
-    store.stand_by(compiled)  # type: ignore[arg-type]
+    store.attach_reader(compiled)  # type: ignore[arg-type]
     yield fs
     store.close(commit=False)
-    compiled.leave()
+    compiled.detach()
 
 
 def _name(number: int) -> bytes:
@@ -207,7 +207,7 @@ def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: ModuleTy
     fs = life.fs
     mkdir(fs, b"d")
     fs.commit()
-    fs.store.stand_by(compiled)  # type: ignore[arg-type]
+    fs.store.attach_reader(compiled)  # type: ignore[arg-type]
     there: dict[bytes, bytes] = {}
     for step in range(250):
         for _ in range(rng.choice([1, 3, 60])):
@@ -229,7 +229,7 @@ def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: ModuleTy
             assert get(fs, name) == there[name]
     assert sorted(b"d/" + name for name in _names(fs)) == sorted(there)
     _assert_all_known(fs, compiled)
-    compiled.leave()
+    compiled.detach()
 
 
 def _assert_all_known(fs: Filesystem, compiled: ModuleType) -> None:

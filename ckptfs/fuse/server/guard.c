@@ -1,0 +1,260 @@
+/* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must be
+ * what was committed. What that was is known by `pages.c`; who asks is `store/tables.py`. */
+
+#include "guard.h"
+#include "pages.h"
+
+#include <limits.h>
+
+/* -- what is about to be read or changed ---------------------------------------------------------- */
+
+/* Whether a key lies behind all that begin with a prefix. */
+static int is_behind(const Node *node, Bytes prefix)
+{
+    size_t least = node->key_size < prefix.size ? node->key_size : prefix.size;
+    return memcmp(node->data, prefix.at, least) > 0;
+}
+
+/* Leaves that were looked at: the last one, the one before it, and how many may be. */
+typedef struct {
+    const Page *last, *before;
+    int left;
+} Leaves;
+
+/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins
+ * with a prefix. */
+static int is_whole_from(const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
+{
+    Way way;
+    int sure = 1;
+    if (is_empty(tree))
+        return 1;
+    if (!pages_names_are_whole() || !find_way(&way, tree, key))
+        return 0;
+    while (leaves->left-- && node_on(&way, &sure)) {
+        leaves->before = leaves->last;
+        leaves->last = way.pages[way.depth - 1];
+        const Node *last = node_at(leaves->last, count_of(leaves->last) - 1);
+        if (!last || (compare(last, key) >= 0 && is_behind(last, prefix))) {
+            leaves->left = 0;
+            return last != NULL;
+        }
+        way.indexes[way.depth - 1] = count_of(leaves->last);
+        way.steps = 0; /* pages that are what was committed lead to an end, however many they are */
+    }
+    return sure;
+}
+
+/* The same, without a search for what is in the leaf that was found last. */
+static int is_whole_at(Table *table, Bytes key, Bytes prefix)
+{
+    uint32_t tick = pages_tick();
+    if (table->leaf && table->leaf_tick == tick) {
+        const Node *low = node_at(table->leaf, 0);
+        const Node *high = node_at(table->leaf, count_of(table->leaf) - 1);
+        if (low && high && compare(low, key) <= 0 && compare(high, key) >= 0 &&
+            is_behind(high, prefix))
+            return 1;
+    }
+    Leaves leaves = {.left = INT_MAX};
+    int whole = is_whole_from(&table->tree, key, prefix, &leaves);
+    table->leaf = whole ? leaves.last : NULL;
+    table->leaf_tick = tick;
+    return whole;
+}
+
+/* The same for the leaf before that of a key. */
+static int is_whole_before(const Tree *tree, Bytes key)
+{
+    Way way;
+    if (is_empty(tree))
+        return 1;
+    if (!find_way(&way, tree, key))
+        return 0;
+    do
+        if (!--way.depth)
+            return 1; /* it is the first one */
+    while (!way.indexes[way.depth - 1]);
+    const Node *node = node_at(way.pages[way.depth - 1], way.indexes[way.depth - 1] - 1);
+    while (node && way.depth < way.levels) {
+        const Page *page = page_at(child_of(node), ++way.depth == way.levels);
+        node = page ? node_at(page, count_of(page) - 1) : NULL;
+    }
+    return node != NULL;
+}
+
+/* -- for Python ---------------------------------------------------------------------------------- */
+
+static PyObject *damaged, *call_damaged;
+
+const char guard_guard_doc[] =
+    "guard(names, error, damaged)\n\n"
+    "From here on `require` knows the tables of these names by their places, and raises ``error``.\n"
+    "Before it does so of what was to be changed it calls ``damaged``.";
+
+PyObject *guard_guard(PyObject *module, PyObject *args)
+{
+    PyObject *names, *error, *call;
+    if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &names, &error, &call))
+        return NULL;
+    pages_forget_tables();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        const char *name = PyBytes_AsString(PyTuple_GET_ITEM(names, i));
+        if (!name)
+            return NULL;
+        if (!pages_know_table(name)) {
+            PyErr_SetString(PyExc_ValueError, "guard: such a table was not expected");
+            return NULL;
+        }
+    }
+    Py_XSETREF(damaged, Py_NewRef(error));
+    Py_XSETREF(call_damaged, Py_NewRef(call));
+    Py_RETURN_NONE;
+}
+
+PyObject *guard_committed(PyObject *module, PyObject *path)
+{
+    const char *name = PyBytes_AsString(path);
+    return name ? PyBool_FromLong(pages_follow_last(name) >= 0) : NULL;
+}
+
+static const char words[] =
+    "a page of the data file is damaged; unmount, and see: ckptfs check --deep";
+
+static PyObject *raise_damaged(int is_write)
+{
+    PyObject *told = is_write ? PyObject_CallNoArgs(call_damaged) : Py_NewRef(Py_None);
+    if (!told)
+        return NULL;
+    Py_DECREF(told);
+    PyObject *error = PyObject_CallFunction(damaged, "s", words);
+    if (error)
+        PyErr_SetObject(damaged, error);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+static int take_bytes(PyObject *object, Bytes *bytes)
+{
+    if (!PyBytes_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "require: a key was expected");
+        return 0;
+    }
+    *bytes = (Bytes){(const unsigned char *)PyBytes_AS_STRING(object),
+                     (size_t)PyBytes_GET_SIZE(object)};
+    return 1;
+}
+
+/* NULL with an exception set if there is no such table. */
+static Table *table_of(PyObject *number)
+{
+    Table *table = pages_table(PyLong_AsSize_t(number));
+    if (!table && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "require: there is no such table");
+    return PyErr_Occurred() ? NULL : table;
+}
+
+const char guard_require_doc[] =
+    "require(table, key, prefix, is_write)\n\n"
+    "Raise an error unless the pages are whole on which LMDB looks for a key, and for those behind it\n"
+    "that begin with the prefix.";
+
+PyObject *guard_require(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Bytes key, prefix;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "require: four arguments were expected");
+        return NULL;
+    }
+    Table *table = table_of(args[0]);
+    if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
+        return NULL;
+    if (!is_whole_at(table, key, prefix))
+        return raise_damaged(args[3] == Py_True);
+    Py_RETURN_NONE;
+}
+
+/* As many leaves are looked at before a walk goes on. */
+#define AHEAD 32
+
+const char guard_require_some_doc[] =
+    "require_some(table, key, prefix)\n\n"
+    "The same for a walk, which asks again once it comes to the key that is returned. None: that was\n"
+    "all.";
+
+PyObject *guard_require_some(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Bytes key, prefix;
+    Leaves leaves = {.left = AHEAD};
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "require_some: three arguments were expected");
+        return NULL;
+    }
+    const Table *table = table_of(args[0]);
+    if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
+        return NULL;
+    if (!is_whole_from(&table->tree, key, prefix, &leaves))
+        return raise_damaged(0);
+    if (leaves.left >= 0 || !leaves.before)
+        Py_RETURN_NONE;
+    /* Not that of the last leaf: if it was deleted since, a walk would be behind it without a stop. */
+    const Node *node = node_at(leaves.before, count_of(leaves.before) - 1);
+    return PyBytes_FromStringAndSize((const char *)node->data, node->key_size);
+}
+
+const char guard_require_before_doc[] =
+    "require_before(table, key)\n\n"
+    "The same for a key, and for the one before it.";
+
+PyObject *guard_require_before(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Bytes key;
+    Leaves leaves = {.left = INT_MAX};
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "require_before: two arguments were expected");
+        return NULL;
+    }
+    const Table *table = table_of(args[0]);
+    if (!table || !take_bytes(args[1], &key))
+        return NULL;
+    if (!is_whole_from(&table->tree, key, key, &leaves) || !is_whole_before(&table->tree, key))
+        return raise_damaged(0);
+    Py_RETURN_NONE;
+}
+
+const char guard_require_all_doc[] =
+    "require_all(table, records)\n\n"
+    "The same for all keys of a list of (key, value) that are to be changed.";
+
+PyObject *guard_require_all(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "require_all: a table and a list were expected");
+        return NULL;
+    }
+    Table *table = table_of(args[0]);
+    for (Py_ssize_t i = 0; table && i < PyList_GET_SIZE(args[1]); i++) {
+        PyObject *item = PyList_GET_ITEM(args[1], i);
+        Bytes key;
+        if (!PyTuple_Check(item) || !PyTuple_GET_SIZE(item)) {
+            PyErr_SetString(PyExc_TypeError, "require_all: records were expected");
+            return NULL;
+        }
+        if (!take_bytes(PyTuple_GET_ITEM(item, 0), &key))
+            return NULL;
+        if (!is_whole_at(table, key, key))
+            return raise_damaged(1);
+    }
+    return table ? Py_NewRef(Py_None) : NULL;
+}
+
+PyObject *guard_free_is_whole(PyObject *module, PyObject *none)
+{
+    return PyBool_FromLong(pages_free_are_whole());
+}
+
+PyObject *guard_release(PyObject *module, PyObject *none)
+{
+    pages_release();
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,198 @@
+/* The bytes of what is fresh (`pending.c`): how they come, by write(2) or from another file, how they are
+ * read, and how they go into the store, which may be before the file does. */
+
+#include "pending.h"
+
+static PyObject *call_record, *call_read_pieces, *call_share_record;
+
+int record_bytes(Pending *item)
+{
+    Py_ssize_t size = (Py_ssize_t)item->attributes.size;
+    item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
+    return item->record != NULL;
+}
+
+int has_bytes(const Pending *item)
+{
+    return S_ISREG(item->attributes.mode) && item->attributes.size;
+}
+
+PyObject *told_data(Pending *item)
+{
+    if (has_bytes(item))
+        return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
+    int is_link = S_ISLNK(item->attributes.mode);
+    return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
+}
+
+int make_space(Pending *item, size_t size)
+{
+    if (size <= item->room)
+        return 1;
+    size_t room = size < 4096 ? 4096 : DATA_MAX;
+    char *data = realloc(item->data, room);
+    if (!data)
+        return 0;
+    item->data = data;
+    item->room = room;
+    return 1;
+}
+
+/* The fresh file that bytes may be put into, up to ``end``; NULL if there is none. */
+static Pending *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
+{
+    Pending *item = pending_of(node);
+    if (!item || item->record || !has_lease(request->head->pid))
+        return NULL;
+    if (offset > item->attributes.size || end > DATA_MAX || !lease_covers(end - offset) ||
+        !S_ISREG(item->attributes.mode) || !make_space(item, end))
+        return NULL;
+    return item;
+}
+
+/* Bytes were put into a file up to ``end``. */
+static Outcome reply_written(const Request *request, Pending *item, uint64_t size, uint64_t end)
+{
+    struct fuse_attr *attributes = &item->attributes;
+    if (end > attributes->size)
+        attributes->size = end;
+    lease_spend(size);
+    attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
+    stamp_change(attributes, stamp_ns());
+    struct fuse_write_out out = {.size = (uint32_t)size};
+    return reply(request, &out, sizeof out);
+}
+
+Outcome write_bytes(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    if (coalesce_continues(request) && may_change(request->head->pid))
+        return coalesce_write(request);
+    coalesce_flush();
+    if (is_stream(request))
+        return stream_write(request);
+    uint64_t end = in->offset + in->size;
+    if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
+        return pass_change();
+    Pending *item = file_for(request, request->head->nodeid, in->offset, end);
+    if (!item)
+        return pass_change();
+    memcpy(item->data + in->offset, in + 1, in->size);
+    if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
+        item->attributes.mode = without_set_id(item->attributes.mode);
+    return reply_written(request, item, in->size, end);
+}
+
+/* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
+ * they are not such, or more than there is room for: a mistake of our own, after which what is there
+ * may be part of both. */
+static ssize_t put_pieces(char *place, size_t room, PyObject *list)
+{
+    size_t used = 0;
+    if (!list || !PyList_Check(list))
+        return -1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        Py_buffer piece;
+        if (PyObject_GetBuffer(PyList_GET_ITEM(list, i), &piece, PyBUF_SIMPLE))
+            return -1;
+        size_t size = (size_t)piece.len;
+        int fits = size <= room - used;
+        if (fits)
+            memcpy(place + used, piece.buf, size);
+        PyBuffer_Release(&piece);
+        if (!fits)
+            return -1;
+        used += size;
+    }
+    return (ssize_t)used;
+}
+
+/* Puts bytes of a file, which may be fresh itself, somewhere; fewer than ``size`` at its end. Returns
+ * how many they are, or -1 if they cannot be had. */
+static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
+{
+    Pending *source = pending_of(node);
+    if (source && source->is_shared)
+        return -1;
+    if (source) {
+        uint64_t end = source->attributes.size;
+        uint64_t left = offset < end ? end - offset : 0;
+        size = left < size ? left : size;
+        if (size)
+            memcpy(place, source->data + offset, size);
+        return (ssize_t)size;
+    }
+    PyObject *pieces = CALL(call_read_pieces, NUMBER(node), NUMBER(offset), NUMBER(size));
+    ssize_t used = put_pieces(place, size, pieces);
+    Py_XDECREF(pieces);
+    PyErr_Clear(); /* the ordinary way meets it, too */
+    return used;
+}
+
+/* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them. */
+static int share_bytes(Pending *item, const Request *request)
+{
+    const struct fuse_copy_file_range_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    if (in->off_in || in->off_out || !in->len || item->attributes.size || pending_of(node))
+        return 0;
+    PyObject *record = CALL(call_share_record, NUMBER(node), NUMBER(in->len));
+    if (record && PyBytes_Check(record)) {
+        item->record = record;
+        item->is_shared = 1;
+        return 1;
+    }
+    Py_XDECREF(record);
+    PyErr_Clear(); /* the ordinary way meets it, too */
+    return 0;
+}
+
+/* Bytes of another file, as by cp. */
+Outcome copy_bytes(const Request *request)
+{
+    const struct fuse_copy_file_range_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    if (in->nodeid_out == node || in->len > DATA_MAX || in->off_out > DATA_MAX)
+        return pass_change();
+    Pending *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
+    if (!item)
+        return pass_change();
+    ssize_t size = (ssize_t)in->len;
+    if (!share_bytes(item, request))
+        size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
+    if (size < 0)
+        return pass_change();
+    if (!keeps_set_id(request))
+        item->attributes.mode = without_set_id(item->attributes.mode);
+    return reply_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
+}
+
+Outcome read_bytes(const Request *request)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    Pending *item = pending_of(request->head->nodeid);
+    if (item && item->is_shared) {
+        pending_flush();
+        return PASSED;
+    }
+    if (!item)
+        return PASSED;
+    uint64_t size = item->attributes.size;
+    if (in->offset >= size)
+        return reply(request, NULL, 0);
+    uint64_t left = size - in->offset;
+    return reply(request, item->data + in->offset, left < in->size ? left : in->size);
+}
+
+Outcome read_link(const Request *request)
+{
+    Pending *item = pending_of(request->head->nodeid);
+    return item ? reply(request, item->data, item->attributes.size) : PASSED;
+}
+
+int bytes_bind(PyObject *owner)
+{
+    return take_attribute(owner, "record", &call_record) &&
+           take_attribute(owner, "read_pieces", &call_read_pieces) &&
+           take_attribute(owner, "share_record", &call_share_record);
+}

@@ -1,0 +1,128 @@
+"""Write-behind: what the compiled server may acknowledge before the store has it, and its flush.
+
+`pending.c` holds the pending creates. It needs from the file system a *lease*, under which a
+process may make files, directories and links without asking, and `flush`, which puts them into the
+workspace. Between a lease and the next `flush` nothing else changes the tree.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from time import monotonic_ns
+
+from ckptfs.fs import Filesystem
+from ckptfs.fs.arrival import Arrival, Changed
+from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.history.auto import Loss
+from ckptfs.model import Ino
+from ckptfs.store.blocks import Buffer
+
+#: How much may wait for a commit; it is held in memory until then.
+DIRTY_BYTES_MAX = 64 << 20
+#: How many bytes of files one lease is for.
+BYTES = 2 << 20
+#: What must be free beyond those: the records of as many files as the server holds at once.
+_RECORDS = 1 << 20
+
+#: Where an arrival has its size.
+_SIZE = 6
+#: Where a directory tells whether it was changed itself.
+_IS_CHANGED = 8
+#: How many records an arrival has.
+_RECORDS_EACH = 5
+
+#: Number of the first new inode, end by the monotonic clock, bytes.
+Lease = tuple[int, int, int]
+
+
+class WriteBehind:
+    def __init__(self, fs: Filesystem, guard: Guard) -> None:
+        self._fs = fs
+        self._guard = guard
+
+    def lease(self, pid: int) -> Lease | None:
+        """For how long and for how much this process need not ask, or None. Not where some names
+        are kept out of history, since each would have to be judged, nor while something lives on
+        that a restore took away, since it would have to be told apart."""
+        fs = self._fs
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
+            return None
+        if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+            fs.commit()
+        until_ns = self._guard.lasting(pid)
+        if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
+            return None
+        return fs.store.numbers.ino, until_ns, BYTES
+
+    def joins(self, pid: int) -> bool:
+        """Whether the process acts together with the one that has the lease."""
+        return self._guard.lasting(pid) > 0 and pid not in touching
+
+    def names_version(self) -> tuple[int, int]:
+        """As long as this is the same, no name has come into any directory."""
+        return self._fs.head.epoch, self._fs.store.dirents.changed
+
+    def record(self, data: Buffer) -> bytes:
+        """Put the bytes of a file, at most one block, into the store ahead of the file; return what
+        `flush` is to be told of them. Until then nobody names them."""
+        return self._fs.record_of(data)
+
+    def flush(
+        self,
+        arrivals: list[Arrival],
+        directories: list[Changed],
+        makers: list[int],
+        pid: int,
+    ) -> None:
+        """Put what was made under a lease into the workspace, and what became of the directories
+        that were there before. ``makers`` are the processes that made each arrival."""
+        fs = self._fs
+        self._guard(pid, None)
+        view = fs.head
+        if arrivals:
+            fs.store.numbers.skip(arrivals[-1][0], 0)
+            size = sum(map(itemgetter(_SIZE), arrivals))
+            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
+            fs.arrive(view, arrivals)
+            self._guard.made_all([arrival[0] for arrival in arrivals], makers)
+        for directory in directories:
+            fs.apply_attributes(view, directory)
+            if directory[_IS_CHANGED]:
+                self._guard.made(directory[0], content=False)
+
+    def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool:
+        """Whether a process goes on with whole blocks behind the end of a file that it was writing
+        to, and nothing can come of it but that they are there: so it may have its answer first."""
+        fs = self._fs
+        if fs.head.excluded is not None or fs.limbo or pid in touching:
+            return False
+        if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+            return False
+        inode = fs.getattr(fs.head, Ino(node))
+        return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
+
+    def write_acknowledged(
+        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+    ) -> None:
+        """Write on where the process's last write to a file ended: no beginning of anything. It was
+        acknowledged at ``time_ns``."""
+        fs = self._fs
+
+        def overwritten() -> Loss | None:
+            size = fs.getattr(fs.head, Ino(node)).size
+            return Loss(node, size) if offset < size else None
+
+        self._guard(pid, overwritten, begins=False)
+        fs.write(fs.head, Ino(node), offset, data, keep_set_id=keep_set_id, now_ns=time_ns)
+        self._guard.made(node)
+
+    def link_flushed(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
+        """Link a file that was taken, with the time of change that was answered then."""
+        self._guard(pid, None)
+        self._fs.link(self._fs.head, Ino(node), Ino(parent), name, time_ns)
+        self._guard.made(node, content=False)
+
+    def fail(self) -> None:
+        """Something that was acknowledged could not be put into the workspace: better to stop than
+        to go on without it."""
+        self._fs.store.fail()

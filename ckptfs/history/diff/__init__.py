@@ -1,0 +1,1 @@
+"""Differences between two views of a workspace: records, inodes, trees, checkpoints, patches."""

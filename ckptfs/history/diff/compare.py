@@ -1,0 +1,245 @@
+"""A comparison as people ask for it: two references and some paths, and what differs there.
+
+Turns words into views and views into changes. How they are shown, and over which wire they go, is
+not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from ckptfs.errors import CheckpointUnknown
+from ckptfs.fs import Filesystem
+from ckptfs.history.checkpoints import (
+    Checkpoint,
+    empty_view,
+    nearest,
+    of_epoch,
+    origin,
+    view_before,
+)
+from ckptfs.history.diff import patch
+from ckptfs.history.diff.patch import Pair
+from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views
+from ckptfs.history.excluded import hidden_by_excluded
+from ckptfs.history.paths import ROOT_PATH, is_below, seek, select
+from ckptfs.history.references import resolve
+from ckptfs.model import Epoch
+from ckptfs.store import Store, View
+from ckptfs.store.format import NO_EPOCH
+
+
+class Counts(NamedTuple):
+    """How many paths, directories among them, were added, changed in any way, and deleted."""
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+
+def count_changes(changes: Iterable[Change]) -> Counts:
+    """A change of nothing but times is not counted."""
+    added = modified = deleted = 0
+    for change in changes:
+        if ADDED in change.kinds:
+            added += 1
+        elif DELETED in change.kinds:
+            deleted += 1
+        elif not change.only_times:
+            modified += 1
+    return Counts(added, modified, deleted)
+
+
+def count_checkpoint(fs: Filesystem, epoch: Epoch) -> Counts:
+    """What a checkpoint changed against the one it came from."""
+    return count_changes(compare_views(fs, view_before(fs, epoch), fs.view_of(epoch)))
+
+
+class End(NamedTuple):
+    """One end of a comparison. Without a checkpoint it is the workspace as it is, or, if the view
+    is of no epoch, nothing at all."""
+
+    view: View
+    checkpoint: Checkpoint | None
+
+
+class Difference(NamedTuple):
+    older: End
+    newer: End
+    changes: list[Change]
+    #: The paths that it is limited to; none if it is not.
+    paths: list[bytes]
+
+    def without_times(self) -> Difference:
+        """Without what got nothing but other times."""
+        return self._replace(changes=[item for item in self.changes if not item.only_times])
+
+    def file_pairs(self, fs: Filesystem) -> list[Pair]:
+        """The files to show, one by one."""
+        a, b = self.older.view, self.newer.view
+        found = patch.file_pairs(fs, a, b, self.changes)
+        return [pair for pair in found if not self.paths or self._wants(pair)]
+
+    def _wants(self, pair: Pair) -> bool:
+        return any(found and is_below(found.path, self.paths) for found in (pair.old, pair.new))
+
+
+def between(
+    fs: Filesystem, older: str = "", newer: str = "", patterns: Sequence[bytes] = ()
+) -> Difference:
+    """What differs between two references.
+
+    Without ``older`` it is the checkpoint that the workspace goes on from, without ``newer`` the
+    workspace as it is. Raises CheckpointUnknown, and FileNotFoundError for a pattern that names
+    nothing at either end.
+    """
+    fs.flush()
+    return _difference(fs, _older(fs, older), _newer(fs, newer), patterns)
+
+
+def of_checkpoint(
+    fs: Filesystem, checkpoint: Checkpoint, patterns: Sequence[bytes] = ()
+) -> Difference:
+    """What a checkpoint changed against the one it came from."""
+    fs.flush()
+    origin = view_before(fs, checkpoint.epoch)
+    older = End(origin, of_epoch(fs.store, origin.epoch))
+    newer = End(fs.view_of(checkpoint.epoch), checkpoint)
+    return _difference(fs, older, newer, patterns)
+
+
+def _older(fs: Filesystem, text: str) -> End:
+    if text:
+        return _newer(fs, text)
+    found = nearest(fs.store)
+    return End(fs.view_of(found.epoch), found) if found else End(empty_view(), None)
+
+
+def _newer(fs: Filesystem, text: str) -> End:
+    if not text:
+        return End(fs.head, None)
+    found = resolve(fs.store, text, fs.clock())
+    return End(fs.view_of(found.epoch(fs.store)), found.checkpoint)
+
+
+def _difference(fs: Filesystem, older: End, newer: End, patterns: Sequence[bytes]) -> Difference:
+    paths = _selected(fs, (older.view, newer.view), patterns)
+    changes = compare_views(fs, older.view, newer.view)
+    if fs.head.epoch in (older.view.epoch, newer.view.epoch):
+        # What was excluded since has left history, not the workspace.
+        hidden = hidden_by_excluded(fs)
+        changes = [change for change in changes if not hidden(change.path)]
+    if paths:
+        changes = [change for change in changes if _concerns(change, paths)]
+    return Difference(older, newer, changes, paths)
+
+
+def _selected(fs: Filesystem, views: Iterable[View], patterns: Sequence[bytes]) -> list[bytes]:
+    real = tuple(view for view in views if view.epoch != NO_EPOCH)
+    if any(pattern in (b"", ROOT_PATH) for pattern in patterns):
+        return []
+    return select(fs, real, patterns)
+
+
+def _concerns(change: Change, paths: list[bytes]) -> bool:
+    """Whether a change is at or below one of the paths, or moved what is."""
+    own = [path for path in (change.path, change.source) if path is not None]
+    if any(is_below(path, paths) for path in own):
+        return True
+    moved = change.source not in (None, change.path)
+    return moved and any(is_below(path, own) for path in paths)
+
+
+def contents(
+    fs: Filesystem, epoch: Epoch, paths: Sequence[bytes], limit: int
+) -> list[bytes | None]:
+    """The bytes of the files at some paths; None for what is no file, gone, or larger.
+
+    Raises CheckpointUnknown if the epoch can no longer be looked at.
+    """
+    fs.flush()
+    record = fs.store.epochs.get(epoch)
+    if record is None or (record.sealed and not record.info):
+        raise CheckpointUnknown(str(epoch), reason="The checkpoint was deleted meanwhile")
+    view = fs.view_of(epoch)
+    return [_content(fs, view, path, limit) for path in paths]
+
+
+def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | None:
+    try:
+        inode = seek(fs, view, path)
+    except OSError as error:
+        if error.errno not in (errno.ESTALE, errno.ENAMETOOLONG):
+            raise
+        return None
+    if inode is None or not inode.is_file or inode.size > limit:
+        return None
+    return bytes(fs.read(view, inode.ino, 0, inode.size))
+
+
+#: A fact of the store: JSON, by epoch what it was counted against and its counts.
+_COUNTS = b"counts"
+#: So many records are compared for whoever asks only how things are: some hundredths of a second.
+_PASSING_MAX = 5_000
+
+
+def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
+    """What each checkpoint changed against the one it came from. The caller commits."""
+    known = _load_counts(fs.store)
+    found = []
+    fresh = False
+    for checkpoint in wanted:
+        came_from = origin(fs.store, checkpoint.epoch)
+        against, *figures = known.get(checkpoint.epoch, [-1])
+        if against != came_from:
+            figures = list(_count_epoch(fs, checkpoint.epoch, came_from))
+            known[checkpoint.epoch] = [came_from, *figures]
+            fresh = True
+        found.append(Counts(*figures))
+    if fresh:
+        _save_counts(fs.store, known)
+    return found
+
+
+def unsaved_counts(fs: Filesystem) -> Counts | None:
+    """What changed since the checkpoint that the head stands on; None if that is too much to be
+    counted in passing."""
+    fs.flush()
+    epoch = fs.store.head.epoch
+    written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
+    if written > _PASSING_MAX:
+        return None
+    hidden = hidden_by_excluded(fs)  # it has left history, not the workspace
+    changes = compare_views(fs, view_before(fs, epoch), fs.head)
+    return count_changes(change for change in changes if not hidden(change.path))
+
+
+def _load_counts(store: Store) -> dict[Epoch, list[int]]:
+    record = store.facts.get(_COUNTS)
+    if record is None:
+        return {}
+    return {Epoch(int(epoch)): figures for epoch, figures in json.loads(record).items()}
+
+
+def _save_counts(store: Store, known: dict[Epoch, list[int]]) -> None:
+    kept = {epoch: figures for epoch, figures in known.items() if epoch in store.epochs}
+    store.note()
+    store.facts.put(_COUNTS, json.dumps(kept, separators=(",", ":")).encode())
+
+
+def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
+    store = fs.store
+    if came_from == NO_EPOCH and store.epochs[epoch].parent == NO_EPOCH:
+        # Everything is new, and each name is one entry: the first import may have a million.
+        return Counts(added=sum(1 for _ in store.changes.walk(epoch, store.dirents.kind)))
+    return count_checkpoint(fs, epoch)
+
+
+def forget_counts(store: Store) -> None:
+    """Forget all counts, since history itself was changed."""
+    store.note()
+    store.facts.delete(_COUNTS)

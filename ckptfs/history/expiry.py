@@ -1,0 +1,199 @@
+"""Letting checkpoints expire: the plan of `retention` made from a store, and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from ckptfs.fs import Filesystem
+from ckptfs.history import removal
+from ckptfs.history.checkpoints import (
+    LOST,
+    Checkpoint,
+    as_moment,
+    checkpoints,
+    describe,
+    find,
+    numbered,
+)
+from ckptfs.history.hook_checkpoints import MARK
+from ckptfs.history.restore import redoable, undoable
+from ckptfs.history.retention import (
+    LIGHT_BYTES,
+    Decision,
+    Figures,
+    Insight,
+    RetentionPolicy,
+    Shortage,
+    Verdicts,
+    judge,
+)
+from ckptfs.history.space import freed_bytes, held_bytes, holds_more
+from ckptfs.store import Store
+
+#: Of what came after a checkpoint so many names are looked at.
+_LOOKED_AT = 32
+
+
+class Outcome(NamedTuple):
+    """What expired, and what the disk lacked, if it did."""
+
+    gone: list[Decision]
+    shortage: Shortage | None
+
+
+def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
+    """What becomes of each checkpoint now, newest first."""
+    return _judge(fs, policy).all()
+
+
+def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> Shortage | None:
+    """What the disk lacks, if it does, and how many checkpoints expire for that."""
+    store = fs.store
+    if store.spare_bytes() >= policy.min_free.of(store.disk_bytes()):
+        return None
+    return _judge(fs, policy, given_bytes=given_bytes).shortage
+
+
+def _judge(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Verdicts:
+    fs.flush()
+    store = fs.store
+    return judge(
+        checkpoints(store),
+        policy,
+        fs.clock() if now_ns is None else now_ns,
+        Figures(
+            store.size_bytes() - store.reusable_bytes(),
+            store.spare_bytes(),
+            store.disk_bytes(),
+            given_bytes,
+        ),
+        undo=_steps_back(store),
+        insight=Insight(
+            partial(_is_precious, store),
+            partial(_precedes_a_loss, store),
+            partial(held_bytes, store),
+            partial(holds_more, store),
+            partial(_frees, store),
+        ),
+    )
+
+
+def _steps_back(store: Store) -> list[int]:
+    """The checkpoints that `undo` and `redo` go to."""
+    entries = (undoable(store), redoable(store))
+    return [entry.before for entry in entries if entry is not None and entry.before is not None]
+
+
+def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
+    others = (numbered(store, number) for number in gone)
+    return freed_bytes(store, checkpoint, {item.epoch for item in others if item is not None})
+
+
+def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
+    """Whether somebody said that this moment matters, or what came after it suggests so."""
+    return checkpoint.kind == MARK or _precedes_a_loss(store, checkpoint)
+
+
+def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
+    """Whether something went after a checkpoint, which may be nowhere else: as far as the first of
+    the changes tell, or a moment that was taken for that."""
+    if checkpoint.metadata.get(LOST):
+        return True
+    for epoch in store.epoch_tree.children(checkpoint.epoch):
+        names = store.changes.walk(epoch, store.dirents.kind)
+        if any(store.dirents.drops(epoch, name) for name in islice(names, _LOOKED_AT)):
+            return True
+    return False
+
+
+def expire(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
+) -> Outcome:
+    """Hide what expires and say what that is. A `Reaper` frees what it holds; the caller commits.
+    ``given_bytes`` of history went for room in the last hour.
+
+    One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
+    """
+    verdicts = _judge(fs, policy, now_ns, given_bytes)
+    return Outcome(_carry_out(fs, verdicts), verdicts.shortage)
+
+
+def room_makers(
+    fs: Filesystem,
+    policy: RetentionPolicy,
+    wanted: int,
+    spares: Callable[[Checkpoint], bool],
+    *,
+    keep_young: bool = False,
+) -> list[Checkpoint]:
+    """What goes on a full disk, where a write would fail else, until about so many bytes are free:
+    moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
+    first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
+    that are younger than ``keep_all``."""
+    fs.flush()
+    every = checkpoints(fs.store)
+    moments = [item for item in every if item.is_moment and not spares(item)]
+    verdicts = judge(every, policy, fs.clock(), undo=_steps_back(fs.store))
+    held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)
+    shown = [
+        item
+        for item in reversed(verdicts.open)
+        if item.id != held and not (keep_young and verdicts.is_young(item))
+    ]
+    found = _taken(fs.store, (*moments, *shown), wanted, LIGHT_BYTES)
+    return found or _taken(fs.store, moments, wanted, 0)
+
+
+def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
+    return not checkpoint.is_moment and _precedes_a_loss(store, checkpoint)
+
+
+def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
+    """The checkpoints that alone hold most: (number, bytes that it would free)."""
+    fs.flush()
+    found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
+    found.sort(reverse=True)
+    return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]
+
+
+def _taken(
+    store: Store, order: Collection[Checkpoint], wanted: int, least: int
+) -> list[Checkpoint]:
+    """The first of these that free more than the least, together so much."""
+    taken: dict[int, Checkpoint] = {}
+    for item in order:
+        if wanted <= 0:
+            break
+        freed = _frees(store, item, taken)
+        if freed > least:
+            taken[item.id] = item
+            wanted -= freed
+    return list(taken.values())
+
+
+def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:
+    for number in verdicts.demoted:
+        describe(fs.store, as_moment(find(fs.store, number)))
+    gone = verdicts.expired()
+    removal.hide(fs, [find(fs.store, decision.id) for decision in gone])
+    return gone
+
+
+def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
+    """Expire and free until the limits are kept or nothing is left that may go. Returns what went
+    and, at the end, why the rest stays."""
+    gone: list[Decision] = []
+    while True:
+        expired = _carry_out(fs, verdicts := _judge(fs, policy))
+        if not expired and not verdicts.demoted:
+            break
+        gone += expired
+        if not removal.reap_if_waited_for(fs):
+            break
+        fs.commit()
+    return sorted([*gone, *verdicts.all()], reverse=True)
