@@ -52,7 +52,7 @@ class Asking:
 
     def text(self, op: str, asked: JsonObject) -> str:
         """The text diff of what `diff` or `show` answers."""
-        from ckptfs.control.difftext import patch_lines
+        from ckptfs.control.transfer import patch_lines
 
         with self.session() as session:
             record = session.call(op, {**asked, "files": True})

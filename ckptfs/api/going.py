@@ -8,7 +8,7 @@ from ckptfs.api import after
 from ckptfs.api.asking import Asking
 from ckptfs.api.events import CheckpointEvent
 from ckptfs.api.values import JsonObject, RestoreResult, restore_of
-from ckptfs.control import documents
+from ckptfs.control import transfer
 
 
 def go(
@@ -26,7 +26,7 @@ def go(
         else:
             record = session.call(op, {**asked, **asking.caller(), "names": True})
         wanted = asked.get("state", True) and record["state"]
-        found = documents.fetch(session, str(record["checkpoint"])) if wanted else {}
+        found = transfer.fetch(session, str(record["checkpoint"])) if wanted else {}
     if dry_run:
         return restore_of(record, found, dry_run=True)
     told = {**record, "workspace": str(asking.workspace.path), "state": found}

@@ -35,10 +35,10 @@ from ckptfs.api.values import (
     diff_of,
 )
 from ckptfs.config import Workspace
-from ckptfs.control import documents, runtime, trees
+from ckptfs.control import runtime, transfer
 from ckptfs.control.client import Client
-from ckptfs.control.protocol import metadata_of
 from ckptfs.errors import NotMounted, no_paths
+from ckptfs.service.arguments import metadata_of
 
 AnyPath = str | os.PathLike[str]
 
@@ -154,7 +154,7 @@ class CheckpointService:
             asked["max_checkpoints"] = self.config.limit
         with self._asking.telling_errors():
             asked["metadata"] = metadata_of(metadata or {})
-            with documents.staged(self.workspace, state or {}) as staged:
+            with transfer.staged(self.workspace, state or {}) as staged:
                 record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
         saved = self._checkpoint(record)
         if saved.created:
@@ -315,7 +315,7 @@ class CheckpointService:
     def state(self, checkpoint_id: str) -> dict[str, Any]:
         """The state documents of a checkpoint."""
         with self._asking.session() as session:
-            return documents.fetch(session, checkpoint_id)
+            return transfer.fetch(session, checkpoint_id)
 
     # -- the store ---------------------------------------------------------------------------------
 
@@ -364,15 +364,15 @@ class CheckpointService:
         empty."""
         full = places.resolve(source)
         with self._asking.telling_errors():
-            trees.check_source(full)
-            trees.check_apart(full, self.workspace)
+            runtime.check_source(full)
+            runtime.check_apart(full, self.workspace)
         return self._asking.ask("import", {"source": str(full), "merge": not self.mounted})
 
     def _destination(self, dest: AnyPath) -> Path:
         full = places.resolve(dest)
         with self._asking.telling_errors():
-            trees.check_apart(full, self.workspace)
-            trees.check_dest(full)
+            runtime.check_apart(full, self.workspace)
+            runtime.check_dest(full)
         return full
 
     def settings(self) -> dict[str, str]:

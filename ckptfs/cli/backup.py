@@ -7,7 +7,7 @@ from argparse import Namespace
 from ckptfs import config
 from ckptfs.cli import place, screen
 from ckptfs.connect import open_workspace
-from ckptfs.control.trees import check_apart, check_dest
+from ckptfs.control.runtime import check_apart, check_dest
 from ckptfs.errors.base import shell
 
 

@@ -125,9 +125,9 @@ def _write_stat(out: Output, session: Session, record: JsonObject) -> None:
 
 
 def _write_patch(out: Output, session: Session, record: JsonObject) -> None:
-    from ckptfs.control import difftext
+    from ckptfs.control import transfer
 
-    for line in difftext.patch_lines(session, record):
+    for line in transfer.patch_lines(session, record):
         out.line(line, _colour_of(line))
 
 

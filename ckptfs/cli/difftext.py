@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ckptfs.cli.names import shown_name
 from ckptfs.cli.screen import JsonObject, count_text
 from ckptfs.connect import Session
-from ckptfs.control.difftext import Files, read
+from ckptfs.control.transfer import FilePair, read_files
 from ckptfs.textdiff.patch import Stat, stat_of
 
 _STAT_WIDTH = 80
@@ -19,7 +19,7 @@ def stat_lines(session: Session, record: JsonObject) -> Iterator[bytes]:
     """A line for each file with how much of it changed, one for all else, and the sum."""
     rows = [
         (_stat_name(files), _stat(files), files)
-        for files in read(session, record)
+        for files in read_files(session, record)
         if not files.is_special
     ]
     others = list(_others(record))
@@ -74,16 +74,16 @@ def _sum_text(files: int, added: int, removed: int) -> str:
     return ", ".join(parts)
 
 
-def _stat_name(files: Files) -> bytes:
+def _stat_name(files: FilePair) -> bytes:
     names = [shown_name(os.fsdecode(side.path)) for side in (files.old, files.new) if side]
     return b" => ".join(dict.fromkeys(names))
 
 
-def _stat(files: Files) -> Stat:
+def _stat(files: FilePair) -> Stat:
     return Stat(0, 0) if files.same else stat_of(files.old, files.new)
 
 
-def _stat_text(found: Stat, files: Files, most: int) -> bytes:
+def _stat_text(found: Stat, files: FilePair, most: int) -> bytes:
     if found.reason:
         before, after = (side.size if side else 0 for side in (files.old, files.new))
         return b"%s %d -> %d bytes" % (found.reason.encode(), before, after)

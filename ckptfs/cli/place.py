@@ -12,9 +12,9 @@ from ckptfs import config
 from ckptfs.cli import screen
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import CheckpointUnknown, PathUnknown, StoreMissing, UsageError, WorkspaceUnknown
 from ckptfs.errors.base import shell
+from ckptfs.service.arguments import JsonObject
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 16 << 10

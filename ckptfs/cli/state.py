@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session
-from ckptfs.control.documents import Json, fetch_bytes, require_name, staged
+from ckptfs.control.transfer import fetch_bytes, staged
 from ckptfs.errors import StateInvalid, StateNotWritten, UsageError
+from ckptfs.service.documents import Json, require_name
 
 if TYPE_CHECKING:
     from ckptfs.api.after import Command

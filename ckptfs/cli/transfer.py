@@ -11,7 +11,7 @@ from ckptfs.cli.screen import JsonObject
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, has_store, new_store, open_workspace
 from ckptfs.control import runtime
-from ckptfs.control.trees import check_apart, check_dest, check_source
+from ckptfs.control.runtime import check_apart, check_dest, check_source
 from ckptfs.errors import UsageError, WorkspaceNotEmpty, WorkspaceUnknown
 
 

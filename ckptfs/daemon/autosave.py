@@ -16,7 +16,6 @@ from time import monotonic_ns
 from ckptfs import history
 from ckptfs.commands import FULL, masked, shown
 from ckptfs.control.events import Hub
-from ckptfs.control.verbs import checkpoint_record
 from ckptfs.daemon.notices import Notices
 from ckptfs.daemon.step_names import StepNames, edit_message, path_of
 from ckptfs.errors import CkptfsError, SettingInvalid
@@ -39,7 +38,7 @@ from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.history.steps import TRUST_NS, Caller, Key, Steps, Who
 from ckptfs.model import Epoch, Ino
-from ckptfs.service import Service
+from ckptfs.service import Service, wire
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ class AutoSave:
             message, hook_checkpoints.MARK, cause=cause_of(caller.step if caller else None)
         )
         if self._hub.is_watched:
-            self._hub.happened("save", checkpoint_record(saved))
+            self._hub.happened("save", wire.checkpoint(saved))
         return saved.id
 
     def take_back(self, number: int) -> None:
@@ -269,7 +268,7 @@ class AutoSave:
         saved = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
         self._note_saved()
         if self._hub.is_watched:  # a writer waits for this
-            self._hub.happened("save", checkpoint_record(saved))
+            self._hub.happened("save", wire.checkpoint(saved))
         return saved
 
     def _note_saved(self) -> None:

@@ -24,13 +24,11 @@ from pathlib import Path
 from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.control.protocol import JsonObject, OnProgress
-from ckptfs.control.verbs import relay, result_record
 from ckptfs.daemon import mounts, rules
 from ckptfs.daemon.ending import Ending, added_up, incomplete, with_file
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.log_file import LogFile
-from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
+from ckptfs.daemon.mounted import Mounted, UmountReplies, mount_options
 from ckptfs.daemon.stderr import Stderr
 from ckptfs.errors import (
     CkptfsError,
@@ -43,6 +41,8 @@ from ckptfs.errors import (
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
+from ckptfs.service.arguments import JsonObject, OnProgress
+from ckptfs.service.wire import progress_of, sync_result
 from ckptfs.store import Store, making
 from ckptfs.sync import SyncResult, lower
 
@@ -51,16 +51,16 @@ log = logging.getLogger(__name__)
 
 def live(plan: rules.Plan, announcer: Announcer) -> None:
     """The whole life of a daemon, in the process and thread that calls it."""
-    farewell = Farewell()
+    replies = UmountReplies()
     with _terminable():
         try:
             with _store_for(plan, announcer) as store, _logging_to(store, plan.workspace.log.name):
-                left = _live_with(store, plan, announcer, farewell)
+                left = _live_with(store, plan, announcer, replies)
         except CkptfsError as error:
-            farewell.fail(error)
+            replies.fail(error)
             raise
         # Only now: whoever hears it may use the store and the directory at once.
-        farewell.finish(left)
+        replies.finish(left)
 
 
 def write_back_alone(
@@ -88,13 +88,13 @@ def write_back_alone(
         result = _write_back(service, workspace.path, dir_fd, on_progress)
         if covered is not None and not force:
             _require_clean(service, workspace.path, result)
-        return {"write_back": result_record(result)}
+        return {"write_back": sync_result(result)}
     finally:
         store.close()
 
 
 def _live_with(
-    store: Store, plan: rules.Plan, announcer: Announcer, farewell: Farewell
+    store: Store, plan: rules.Plan, announcer: Announcer, replies: UmountReplies
 ) -> JsonObject:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
@@ -110,12 +110,12 @@ def _live_with(
                 start.bring_in(service, dir_fd)
             ending = Ending(plan, service, dir_fd, note)
             try:
-                _serve(service, start, dir_fd, farewell, ending)
+                _serve(service, start, dir_fd, replies, ending)
             except StoreGone as gone:
-                _save_from_gone(service, plan, dir_fd, farewell, ending, gone)
+                _save_from_gone(service, plan, dir_fd, replies, ending, gone)
                 raise
             runtime.update(workspace, note._replace(state=runtime.WRITING_BACK))
-            return _leave(service, plan, dir_fd, farewell, ending)
+            return _leave(service, plan, dir_fd, replies, ending)
     except CkptfsError as error:
         if announcer.is_ready:
             log.error("ending: %s", error)
@@ -157,8 +157,8 @@ def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announ
         imported = None
         service.add_excluded(plan.exclude)
         if plan.source is not None:
-            imported = service.import_tree(plan.source, relay(announcer.progress, "import"))
-        watch = relay(announcer.progress, "scan")
+            imported = service.import_tree(plan.source, progress_of(announcer.progress, "import"))
+        watch = progress_of(announcer.progress, "scan")
         result = service.bring_in(dir_fd, plan.workspace.path, watch)
         if imported is not None:
             # The directory itself is empty then.
@@ -166,7 +166,7 @@ def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announ
     except OSError as error:
         raise _not_brought_in(plan.workspace, error) from error
     log.info("brought in: %s", result[:5])
-    return result_record(result)
+    return sync_result(result)
 
 
 def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
@@ -203,7 +203,7 @@ class _Start:
 
 
 def _serve(
-    service: Service, start: _Start, dir_fd: int, farewell: Farewell, ending: Ending
+    service: Service, start: _Start, dir_fd: int, replies: UmountReplies, ending: Ending
 ) -> None:
     plan, workspace = start.plan, start.plan.workspace
 
@@ -217,7 +217,7 @@ def _serve(
     stderr = Stderr()
     try:
         _clear_dead(plan)
-        mounted = Mounted(plan, service, start.note, farewell, ending)
+        mounted = Mounted(plan, service, start.note, replies, ending)
         mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()
@@ -232,7 +232,7 @@ def _serve(
 
 
 def _leave(
-    service: Service, plan: rules.Plan, dir_fd: int, farewell: Farewell, ending: Ending
+    service: Service, plan: rules.Plan, dir_fd: int, replies: UmountReplies, ending: Ending
 ) -> JsonObject:
     """Bring the lower directory up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
@@ -240,13 +240,11 @@ def _leave(
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
     record: JsonObject = {"write_back": None, "cut_off": ending.cut_off}
-    if ending.writes_back and farewell.write_back:
-        result = _last_write_back(
-            service, plan.workspace.path, dir_fd, farewell.on_progress, ending
-        )
-        if ending.covers and not farewell.force:
+    if ending.writes_back and replies.write_back:
+        result = _last_write_back(service, plan.workspace.path, dir_fd, replies.on_progress, ending)
+        if ending.covers and not replies.force:
             _require_clean(service, plan.workspace.path, result)
-        record["write_back"] = result_record(result)
+        record["write_back"] = sync_result(result)
     try:
         ending.uncover()
     except OSError as error:
@@ -273,7 +271,7 @@ def _write_back(
     service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None
 ) -> SyncResult:
     try:
-        result = service.write_back(dir_fd, relay(on_progress, "write back"))
+        result = service.write_back(dir_fd, progress_of(on_progress, "write back"))
     except OSError as error:
         raise WriteBackIncomplete(path, with_file(error)) from error
     log.info("written back: %s", result[:5])
@@ -291,7 +289,7 @@ def _save_from_gone(
     service: Service,
     plan: rules.Plan,
     dir_fd: int,
-    farewell: Farewell,
+    replies: UmountReplies,
     ending: Ending,
     gone: StoreGone,
 ) -> None:
@@ -300,7 +298,7 @@ def _save_from_gone(
     log.error("%s", gone)
     if ending.writes_back:
         service.fs.store.abandon()
-        _leave(service, plan, dir_fd, farewell, ending)
+        _leave(service, plan, dir_fd, replies, ending)
         gone.message += f" {plan.workspace.path} was brought up to date, and is not mounted."
 
 

@@ -10,10 +10,17 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ckptfs.errors import ControlError, UsageError
+from ckptfs.errors import ControlError, PathUnknown, UsageError, no_paths
+
+#: What a JSON object is to Python.
+JsonObject = dict[str, Any]
+
+#: Called with how far a verb is.
+OnProgress = Callable[[JsonObject], None]
 
 #: A parameter without a default has to be given.
 REQUIRED: Any = object()
@@ -135,3 +142,43 @@ PATHS = _list_of(PATH, "a list of paths")
 #: A path outside of it, which means something else in a sandbox.
 OUTSIDE = Kind("a path", lambda value: _exactly(value, str))
 METADATA = Kind("an object", lambda value: metadata_of(_exactly(value, dict)))
+
+
+# -- paths that name nothing, and what is in the way -----------------------------------------------
+
+
+def given(patterns: Sequence[bytes] | None, verb: str) -> Sequence[bytes]:
+    """None is everything; a list that came out empty is a mistake of whoever made it."""
+    if patterns is None:
+        return ()
+    if not patterns:
+        raise no_paths(verb)
+    return patterns
+
+
+#: Where the usual hint would not do.
+_HINTS = {
+    "purge": "If a purge of it was interrupted, `ckptfs compact` removes what is left of its "
+    "bytes. `ckptfs log PATH` shows where a file was."
+}
+
+
+@contextmanager
+def paths_known(verb: str, reason: str, named: bytes = b"") -> Iterator[None]:
+    """Turn a path that names nothing into the error to show; ``named`` is what was asked for."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PathUnknown(error.filename, reason, verb=verb, hint=_HINTS.get(verb)) from error
+    except ValueError as error:
+        raise PathUnknown(named, str(error), verb=verb) from error
+
+
+@contextmanager
+def nothing_in_the_way() -> Iterator[None]:
+    """Turn what stands in the way of a restore by paths into the error to show."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = str(error.strerror)
+        raise PathUnknown(error.filename or b"", reason, verb="restore") from error

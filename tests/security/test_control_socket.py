@@ -18,9 +18,10 @@ import trio
 from ckptfs import config
 from ckptfs.control import runtime, server
 from ckptfs.control.client import Client
-from ckptfs.control.documents import fetch_bytes
-from ckptfs.control.protocol import JsonObject, Request
+from ckptfs.control.protocol import Request
+from ckptfs.control.transfer import fetch_bytes
 from ckptfs.errors import ControlError, PeerUntrusted, StateInvalid
+from ckptfs.service.arguments import JsonObject
 from tests.support.mounting import HAVE_FUSE, Workspace, ckptfs, scratch, succeed, workspace
 from tests.support.peer import NOBODY, STRANGER, peer
 from tests.support.waiting import wait_until
