@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ckptfs.errors import UsageError
-
-JsonObject = dict[str, Any]
+from ckptfs.service.arguments import JsonObject
 
 #: What an agent keeps with a checkpoint: documents by name, bytes or anything that JSON can say.
 State = Mapping[str, Any]

@@ -73,7 +73,7 @@ def workspace_to_save(args: Namespace) -> Workspace:
     except WorkspaceUnknown:
         if not args.no_mount:
             raise
-    from ckptfs.api.place import prepare_plain
+    from ckptfs.api.workspace import prepare_plain
 
     return prepare_plain(args.workspace or here(), keep_first=False)
 

@@ -15,7 +15,7 @@ from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed
 
 if TYPE_CHECKING:
-    from ckptfs.api.after import Command
+    from ckptfs.api.restore import Command
 
 #: How many paths a question names before it only counts.
 _NAMED = 10

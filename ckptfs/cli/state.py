@@ -18,7 +18,7 @@ from ckptfs.errors import StateInvalid, StateNotWritten, UsageError
 from ckptfs.service.documents import Json, require_name
 
 if TYPE_CHECKING:
-    from ckptfs.api.after import Command
+    from ckptfs.api.restore import Command
 
 __all__ = ["Documents", "fetched", "hook", "require", "run_hook", "staged", "to_keep", "write_out"]
 
@@ -119,7 +119,7 @@ def run_hook(
     command: Command, record: JsonObject, documents: Documents, workspace: Workspace
 ) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
-    from ckptfs.api import after
+    from ckptfs.api import restore as after
 
     if not (command and after.is_news(record, documents)):
         return ""
@@ -133,6 +133,6 @@ def run_hook(
 
 def hook(workspace: Workspace) -> Command:
     """The command that the user's settings want to be run after a restore."""
-    from ckptfs.api import after
+    from ckptfs.api import restore as after
 
     return after.command_of(workspace.store)
