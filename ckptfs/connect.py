@@ -294,10 +294,10 @@ def new_store(path: Path, *, lower: Path | None = None) -> Iterator[LocalSession
     its workspace's directory."""
     from ckptfs.fs import Filesystem
     from ckptfs.service import Service
-    from ckptfs.store import making
+    from ckptfs.store import new_store
 
     try:
-        with making.new_store(path) as store:
+        with new_store(path) as store:
             yield LocalSession(Service(Filesystem(store)), lower)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_left_without_store(lower)) from None
@@ -318,9 +318,9 @@ def has_store(path: Path) -> bool:
     """Whether there is a store to open, and not at most what an interrupt left of making one."""
     if not (path / "data.mdb").exists():
         return False
-    from ckptfs.store import making
+    from ckptfs.store.directory import store_exists
 
-    return making.is_made(path)
+    return store_exists(path)
 
 
 def remove_store(path: Path) -> list[str]:
@@ -328,14 +328,13 @@ def remove_store(path: Path) -> list[str]:
     own, which stays; a directory without a store in it is not touched at all."""
     from contextlib import closing
 
-    from ckptfs.store import making, opening
-    from ckptfs.store.directory import DATA_FILE
+    from ckptfs.store.directory import DATA_FILE, lock_directory, open_directory, remove_store_files
 
-    with closing(opening.existing(path)) as directory:
+    with closing(open_directory(path)) as directory:
         if not directory.has(DATA_FILE):
             raise NotAStore(path)
-        opening.lock(directory)
-        left = making.remove_files(directory.files)
+        lock_directory(directory)
+        left = remove_store_files(directory.files)
     if not left:
         os.rmdir(path)
     return left

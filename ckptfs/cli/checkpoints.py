@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
 
-from ckptfs.cli import place, screen
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import calling_process, find_workspace, path_inside, workspace_to_save
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.errors import UsageError
@@ -26,23 +27,23 @@ def save(args: Namespace) -> int:
         "pin": args.pin,
         "metadata": dict(_pair(word) for word in args.meta),
         "allow_empty": args.allow_empty,
-        **place.caller(),
+        **calling_process(),
     }
-    workspace = place.workspace_to_save(args)
+    workspace = workspace_to_save(args)
     with _state(args, workspace) as state, open_workspace(workspace) as session:
         record = session.call("save", asked | {"state": state})
     if record["changed"]:
         text = f"Saved checkpoint {record['id']}.{tag_note(record)}"
     else:
         text = f"Nothing changed since checkpoint {record['id']}; it was not saved again."
-    screen.result(record, text, as_json=args.json)
+    output.result(record, text, as_json=args.json)
     return 0
 
 
 def tag_note(record: JsonObject) -> str:
     """How to refer to a checkpoint whose tag reads like something else."""
     name = record.get("reference", "")
-    return "" if name == record["tag"] else f" Refer to it as {screen.safe(name)}."
+    return "" if name == record["tag"] else f" Refer to it as {output.safe(name)}."
 
 
 def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[JsonObject]]:
@@ -62,19 +63,19 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def show_list(args: Namespace) -> int:
-    from ckptfs.cli.pager import output
+    from ckptfs.cli.output import paged
 
-    workspace = place.workspace(args)
+    workspace = find_workspace(args)
     asked: JsonObject = {"limit": _limit(args), "since": args.since, "moments": args.moments}
     if args.path is not None:
-        asked["path"] = place.inside(args.path, workspace, "list changes of")
+        asked["path"] = path_inside(args.path, workspace, "list changes of")
     with open_workspace(workspace) as session:
         record = session.call("list", asked)
     record["checkpoints"].reverse()
     if args.json:
-        screen.result(record, "", as_json=True)
+        output.result(record, "", as_json=True)
         return 0
-    with output() as out:
+    with paged() as out:
         for line in _lines(record["checkpoints"]):
             out.line(line.encode("utf-8", "surrogateescape"))
     _say_rest(args, len(record["checkpoints"]), record["more"], record["moments"])
@@ -91,12 +92,12 @@ def _limit(args: Namespace) -> int | None:
 def _say_rest(args: Namespace, shown: int, more: int, moments: int) -> None:
     if moments:
         what = "1 moment" if moments == 1 else f"{moments:,} moments"
-        screen.note(f"Between them {what}; --moments shows them.")
+        output.note(f"Between them {what}; --moments shows them.")
     if more:
-        screen.note(f"... and {more:,} more; --all shows them.")
+        output.note(f"... and {more:,} more; --all shows them.")
     elif not shown:
         limited = args.since or args.path
-        screen.note("No such checkpoint." if limited else "There is no checkpoint yet.")
+        output.note("No such checkpoint." if limited else "There is no checkpoint yet.")
 
 
 def _lines(checkpoints: list[JsonObject]) -> list[str]:
@@ -106,7 +107,7 @@ def _lines(checkpoints: list[JsonObject]) -> list[str]:
 
 
 def _line(checkpoint: JsonObject, counts: str) -> str:
-    moment = screen.time_text(checkpoint["time_ns"])
+    moment = output.time_text(checkpoint["time_ns"])
     words = [checkpoint["message"] + _ended(checkpoint)]
     if checkpoint["tag"]:
         words.insert(0, f"[{checkpoint['tag']}]")
@@ -118,7 +119,7 @@ def _line(checkpoint: JsonObject, counts: str) -> str:
     who = _who(checkpoint)
     if who:
         words.append(f" by {who}")
-    told = screen.safe(" ".join(filter(None, words)))
+    told = output.safe(" ".join(filter(None, words)))
     return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {told}".rstrip()
 
 

@@ -6,21 +6,18 @@ is one sentence with a log, and no traceback reaches a user who did not set CKPT
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 
 from ckptfs import locating, notices
-from ckptfs.cli import screen
+from ckptfs.cli import output
 from ckptfs.errors import CkptfsError, SystemRefused, UsageError
 
 INTERRUPTED = 130
-#: What an error ends with if nothing became of a verb; of these verbs nobody expects anything else.
+#: How an error ends if the verb changed nothing. A verb that only reads need not say so.
 _UNCHANGED = " Nothing was changed."
-_READING = frozenset({"status", "list", "diff", "show", "log", "watch", "workspaces"})
 #: What a shell reports for a command whose reader went away.
 PIPE_CLOSED = 141
 
@@ -38,7 +35,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
     except KeyboardInterrupt as interrupt:
         # Who was interrupted in the middle of something says what became of it.
-        screen.note(f"ckptfs: {screen.safe(interrupt) or 'Interrupted.'}")
+        output.note(f"ckptfs: {output.safe(interrupt) or 'Interrupted.'}")
         return INTERRUPTED
 
 
@@ -46,20 +43,20 @@ def _run(words: list[str]) -> int:
     as_json = "--json" in words
     doing = "go on"
     try:
-        from ckptfs.cli.parser import make_parser
+        from ckptfs.cli.verbs import VERBS, function_of, make_parser
 
-        _require_own_helper(words)
+        _require_own_helper(words, VERBS)
         args = make_parser(words).parse_args(words)
         doing = args.verb
         _trust(args.trust_owner)
         notices.on_conflicts = _remark_conflicts
-        return verb(args.verb)(args)
+        return function_of(args.verb)(args)
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except CkptfsError as error:
-        if doing in _READING:
+        if doing in VERBS and VERBS[doing].reads:
             error.message = error.message.removesuffix(_UNCHANGED)
-        screen.failure(error, as_json=as_json)
+        output.failure(error, as_json=as_json)
         return error.exit_code
     except (BrokenPipeError, KeyboardInterrupt):
         raise
@@ -67,25 +64,25 @@ def _run(words: list[str]) -> int:
         if os.environ.get("CKPTFS_DEBUG"):
             raise
         refused = _refused(doing, error, words)
-        screen.failure(refused, as_json=as_json)
+        output.failure(refused, as_json=as_json)
         return refused.exit_code
     except Exception as error:
         if os.environ.get("CKPTFS_DEBUG"):
             raise
-        screen.failure(_fault(error), as_json=as_json)
+        output.failure(_fault(error), as_json=as_json)
         return CkptfsError.exit_code
 
 
-def _remark_conflicts(record: screen.JsonObject) -> None:
-    from ckptfs.cli import report
+def _remark_conflicts(record: output.JsonObject) -> None:
+    from ckptfs.cli import output
 
-    for line in report.remarks(record):
-        screen.note(line)
+    for line in output.remarks(record):
+        output.note(line)
 
 
-def _require_own_helper(words: list[str]) -> None:
+def _require_own_helper(words: list[str], verbs: Container[str]) -> None:
     """Refuse the words that mount.fuse3 has for a file system: it adds suid and dev to them."""
-    if len(words) == 4 and words[2] == "-o" and words[0] not in _VERBS:
+    if len(words) == 4 and words[2] == "-o" and words[0] not in verbs:
         raise UsageError(
             f"Cannot mount {words[1]} for mount(8): its helper mount.fuse.ckptfs is missing. "
             "Nothing was changed.",
@@ -105,65 +102,18 @@ def _trust(owner: str | None) -> None:
     os.environ[locating.TRUST_OWNER] = f"{known},{owner}" if known else owner
 
 
-#: Which function of which module of this package is behind a verb.
-_VERBS = {
-    "mount": ("mount", "mount"),
-    "umount": ("umount", "umount"),
-    "status": ("status", "status"),
-    "save": ("checkpoints", "save"),
-    "list": ("checkpoints", "show_list"),
-    "diff": ("diff", "diff"),
-    "show": ("diff", "show"),
-    "log": ("diff", "log"),
-    "restore": ("restore", "restore"),
-    "rewind": ("restore", "rewind"),
-    "undo": ("restore", "undo"),
-    "redo": ("restore", "redo"),
-    "tag": ("space", "tag"),
-    "pin": ("space", "pin"),
-    "unpin": ("space", "unpin"),
-    "delete": ("space", "delete"),
-    "prune": ("space", "prune"),
-    "compact": ("space", "compact"),
-    "purge": ("space", "purge"),
-    "config": ("settings", "config"),
-    "import": ("transfer", "import_tree"),
-    "export": ("transfer", "export"),
-    "check": ("check", "check"),
-    "backup": ("backup", "backup"),
-    "workspaces": ("known", "workspaces"),
-    "forget": ("known", "forget"),
-    "run": ("run", "run"),
-    "task": ("task", "task"),
-    "team": ("team", "team"),
-    "watch": ("watch", "watch"),
-    "hook": ("hook_settings", "hook"),
-    "mcp": ("mcp", "mcp"),
-    "shell-init": ("shell_init", "shell_init"),
-}
-
-
-def verb(name: str) -> Callable[[Namespace], int]:
-    """The function behind a verb; imported here, so that each verb pays for itself only."""
-    module, function = _VERBS[name]
-    chosen: Callable[[Namespace], int] = getattr(
-        importlib.import_module(f"ckptfs.cli.{module}"), function
-    )
-    return chosen
-
-
 def _refused(doing: str, error: OSError, words: list[str]) -> CkptfsError:
     """What the system said no to; of a dead mount, what there is to do about it."""
     import errno
 
     if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-        from ckptfs.cli import place
-        from ckptfs.cli.parser import make_parser
+        from ckptfs.cli.verbs import make_parser
+        from ckptfs.cli.workspace import find_workspace
         from ckptfs.control import runtime
         from ckptfs.errors import DaemonGone
 
         with suppress(CkptfsError):
-            found = place.workspace(make_parser(words).parse_args(words))
+            found = find_workspace(make_parser(words).parse_args(words))
             if runtime.living(found) is None and runtime.is_dead(found.path):
                 return DaemonGone(found.path, runtime.why_gone(found))
     return SystemRefused(doing, error)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from ckptfs.cli import screen
+from ckptfs.cli import output
 from ckptfs.cli.entry import run
 from ckptfs.errors import CkptfsError, UsageError
 
@@ -41,7 +41,7 @@ def main() -> int:
     try:
         code = _mount(sys.argv[1:])
     except CkptfsError as error:
-        screen.failure(error, as_json=False)
+        output.failure(error, as_json=False)
         code = error.exit_code
     if code == UsageError.exit_code:
         return _USAGE

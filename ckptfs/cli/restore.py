@@ -7,9 +7,9 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs.cli import place, screen, state
-from ckptfs.cli.names import shown_name
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output, state
+from ckptfs.cli.output import JsonObject, shown_name
+from ckptfs.cli.workspace import find_workspace, hinting_at_paths, path_below_root
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed
@@ -22,7 +22,7 @@ _NAMED = 10
 
 
 def restore(args: Namespace) -> int:
-    workspace = place.workspace(args)
+    workspace = find_workspace(args)
     asked: JsonObject = {
         "checkpoint": args.checkpoint,
         "token": args.token,
@@ -34,14 +34,14 @@ def restore(args: Namespace) -> int:
     if not args.only:
         del asked["only"]
     if args.paths:
-        asked["paths"] = [place.below_root(path, workspace, "restore") for path in args.paths]
-    with place.minding_paths([args.checkpoint], "ckptfs restore latest"):
+        asked["paths"] = [path_below_root(path, workspace, "restore") for path in args.paths]
+    with hinting_at_paths([args.checkpoint], "ckptfs restore latest"):
         return _plan_and_perform(args, workspace, "restore", asked, sure=sure)
 
 
 def rewind(args: Namespace) -> int:
     return _plan_and_perform(
-        args, place.workspace(args), "rewind", {"steps": args.steps}, sure=args.force
+        args, find_workspace(args), "rewind", {"steps": args.steps}, sure=args.force
     )
 
 
@@ -54,13 +54,13 @@ def redo(args: Namespace) -> int:
 
 
 def _take_back(args: Namespace, op: str) -> int:
-    workspace = place.workspace(args)
+    workspace = find_workspace(args)
     with open_workspace(workspace) as session:
         if args.state_out:
             state.require(args.state_out, session.call("plan", {"back": op}))
         if args.dry_run:
             plan = session.call("plan", {"back": op})
-            screen.result(plan, _dry_text(plan), as_json=args.json)
+            output.result(plan, _dry_text(plan), as_json=args.json)
             return 0
         try:
             done = _perform(args, workspace, session, op, {"if_unchanged": not args.force})
@@ -68,7 +68,7 @@ def _take_back(args: Namespace, op: str) -> int:
             if not sys.stdin.isatty():
                 raise
             plan = session.call("plan", {"back": op})
-            _confirm(plan)
+            output.confirm(_plan_text(plan, _NAMED), "Go ahead?")
             done = _perform(args, workspace, session, op, {"token": plan["token"]})
     return _finish(args, workspace, done)
 
@@ -81,12 +81,12 @@ def _plan_and_perform(
             op, asked = "restore", _carrying(args, session, op, asked)
         if args.dry_run:
             plan = session.call("plan", asked)
-            screen.result(plan, _dry_text(plan), as_json=args.json)
+            output.result(plan, _dry_text(plan), as_json=args.json)
             return 0
         if not sure:
             plan = session.call("plan", asked)
             if not _is_nothing(plan):
-                _confirm(plan)
+                output.confirm(_plan_text(plan, _NAMED), "Go ahead?")
             # What was shown is what happens, or nothing.
             op = "restore"
             asked = asked | {"checkpoint": str(plan["checkpoint"]), "token": plan["token"]}
@@ -130,9 +130,9 @@ def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     failure = state.run_hook(done.hook, done.record, done.documents, workspace)
     files = not getattr(args, "state_only", False)
     state.write_out(args.state_out, done.documents, done.record, restored=files)
-    screen.result(done.record, done.text, as_json=args.json)
+    output.result(done.record, done.text, as_json=args.json)
     if failure:
-        screen.note(f"The restore is done, but not the command after it: {failure}.")
+        output.note(f"The restore is done, but not the command after it: {failure}.")
     return 0
 
 
@@ -140,7 +140,7 @@ def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
     number = record["checkpoint"]
     if asked.get("files") is False:
         return f"The files stay as they are. Checkpoint {number} carries: " + (
-            ", ".join(map(screen.safe, record["state"])) or "no state"
+            ", ".join(map(output.safe, record["state"])) or "no state"
         )
     if asked.get("only"):
         return _selective_text(record, asked)
@@ -152,7 +152,7 @@ def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
                 " `latest` is the newest one, and every restore makes a new one: use its number."
             )
         return text
-    text = f"Restored checkpoint {number}: {screen.count_text(record['entries'], 'name', 'names')}"
+    text = f"Restored checkpoint {number}: {output.count_text(record['entries'], 'name', 'names')}"
     text += " changed."
     if asked.get("backup", True):
         back = "redo" if op == "undo" else "undo"
@@ -161,11 +161,11 @@ def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
 
 
 def _selective_text(record: JsonObject, asked: JsonObject) -> str:
-    number, who = record["checkpoint"], screen.safe(asked["only"])
+    number, who = record["checkpoint"], output.safe(asked["only"])
     if not record["changed"]:
         text = f"Nothing to restore: nothing that changed since {number} is by {who} alone."
     else:
-        names = screen.count_text(record["entries"], "name", "names")
+        names = output.count_text(record["entries"], "name", "names")
         text = f"Restored what {who} changed since checkpoint {number}: {names} changed."
         if asked.get("backup", True):
             text += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
@@ -187,7 +187,7 @@ def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
         return []
     lines = ["Left alone:"]
     for item in skipped:
-        by = ", ".join(screen.safe(author["command"] or author["pid"]) for author in item["by"])
+        by = ", ".join(output.safe(author["command"] or author["pid"]) for author in item["by"])
         reason = _REASONS[item["reason"]].format(by=by or "somebody unknown")
         lines.append(f"= {shown_name(item['path']).decode()}  ({reason})")
     return lines
@@ -195,14 +195,6 @@ def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
 
 def _is_nothing(plan: JsonObject) -> bool:
     return not (plan["added"] or plan["modified"] or plan["deleted"])
-
-
-def _confirm(plan: JsonObject) -> None:
-    if not sys.stdin.isatty():
-        raise NotConfirmed("there is no terminal to ask at")
-    screen.note(_plan_text(plan, _NAMED))
-    if not screen.confirmed("Go ahead?"):
-        raise NotConfirmed("it was not confirmed")
 
 
 def _dry_text(plan: JsonObject) -> str:

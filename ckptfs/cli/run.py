@@ -1,16 +1,19 @@
-"""`ckptfs run`: a command between two checkpoints."""
+"""`ckptfs run`: a command between two checkpoints, run as if the shell had started it."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 
-from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import JsonObject
-from ckptfs.cli.supervise import supervise
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import find_workspace
 from ckptfs.commands import quoted, shown
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
@@ -33,7 +36,7 @@ def run(args: Namespace) -> int:
             "Cannot run: name the command behind `--`.",
             hint="Such as: ckptfs run --on-failure restore -- make test",
         )
-    workspace = place.workspace(args)
+    workspace = find_workspace(args)
     if args.harness and args.on_failure != "keep":
         raise UsageError(
             "Cannot run: --harness becomes the command, so nothing is left that could look at how "
@@ -53,7 +56,7 @@ def run(args: Namespace) -> int:
         message = f"Cannot run {args.words[0]}: {reason}."
         refused = {"kind": "not-run", "message": message, "hint": "", "exit_code": code}
         record = _record(command, code, before, before["id"]) | {"error": refused}
-        _say(args, record, f"ckptfs: {screen.safe(message)}")
+        _say(args, record, f"ckptfs: {output.safe(message)}")
         _release(workspace, before)
         return code
     try:
@@ -63,7 +66,7 @@ def run(args: Namespace) -> int:
             record = _record(command, code, before, None) | {"error": error.record()}
             _say(args, record, "")
         else:
-            screen.failure(error, as_json=False)
+            output.failure(error, as_json=False)
     return code
 
 
@@ -78,7 +81,7 @@ def _become(args: Namespace, workspace: Workspace) -> int:
         os.execvp(args.words[0], args.words)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        screen.note(f"ckptfs: Cannot run {screen.safe(args.words[0])}: {reason}.")
+        output.note(f"ckptfs: Cannot run {output.safe(args.words[0])}: {reason}.")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
@@ -99,7 +102,7 @@ def _record(command: str, code: int, before: JsonObject, after: int | None) -> J
 
 def _say(args: Namespace, record: JsonObject, text: str) -> None:
     """All that we say goes to stderr: the standard output is the command's."""
-    screen.note(json.dumps(screen.portable(record)) if args.json else text)
+    output.note(json.dumps(output.portable(record)) if args.json else text)
 
 
 def _mark(session: Session, moment: str, typed: str, **metadata: str) -> JsonObject:
@@ -149,19 +152,19 @@ def _goes_back(on_failure: str, code: int) -> bool:
     if on_failure != "ask":
         return on_failure == "restore"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        screen.note("ckptfs: There is no terminal to ask at; the changes are kept.")
+        output.note("ckptfs: There is no terminal to ask at; the changes are kept.")
         return False
-    screen.note(f"ckptfs: The command failed ({code}). Put the workspace back? [y/N] ")
+    output.note(f"ckptfs: The command failed ({code}). Put the workspace back? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _summary(record: JsonObject) -> str:
-    command, changes = screen.safe(record["command"]), record["changes"]
+    command, changes = output.safe(record["command"]), record["changes"]
     if not changes:
         return f"ckptfs: {command} changed nothing (checkpoint {record['before']})."
     span = f"checkpoints {record['before']} and {record['after']}"
-    lines = [f"ckptfs: {command} changed the workspace: {report.counts(record)} ({span})."]
-    lines += [f"  {change['status']} {screen.safe(change['path'])}" for change in changes[:_NAMED]]
+    lines = [f"ckptfs: {command} changed the workspace: {output.changes_text(record)} ({span})."]
+    lines += [f"  {change['status']} {output.safe(change['path'])}" for change in changes[:_NAMED]]
     if len(changes) > _NAMED:
         lines.append(f"  ... and {len(changes) - _NAMED:,} more")
     if record["restored"]:
@@ -170,3 +173,72 @@ def _summary(record: JsonObject) -> str:
             f"`ckptfs undo` brings it again (checkpoint {record['undo']})."
         )
     return "\n".join(lines)
+
+
+# -- supervising the command
+#
+# The command stays in our process group, so the terminal talks to it as to us
+
+#: The terminal sends these to the whole group; what a process sends to us is meant for the command.
+_HANDED_ON = frozenset(
+    {
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+)
+#: Python ignores these, and what a program ignores its children ignore, too.
+_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+
+#: How long a command that the terminal stopped may take to be seen continued, in seconds.
+_SETTLE = 0.05
+
+
+def supervise(words: Sequence[str]) -> int:
+    """Run a command to its end. Returns its exit code, or 128 and the signal that ended it.
+
+    Raises OSError if it cannot be started.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    watched = {signal.SIGCHLD, *(s for s in _HANDED_ON if signal.getsignal(s) != signal.SIG_IGN)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        child = os.posix_spawnp(
+            words[0], list(words), os.environ, setsigmask=before, setsigdef=_RESTORED
+        )
+        return _watch(child, watched)
+    finally:
+        while signal.sigtimedwait(watched, 0) is not None:
+            pass  # it was meant for the command, which has ended
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch(child: int, watched: set[signal.Signals]) -> int:
+    while True:
+        heard = signal.sigwaitinfo(watched)
+        if heard.si_signo != signal.SIGCHLD:
+            # A positive code is the kernel's own: then the whole group has heard it.
+            if heard.si_code <= 0:
+                os.kill(child, heard.si_signo)
+            continue
+        while (found := os.waitpid(child, os.WNOHANG | os.WUNTRACED))[0]:
+            if not os.WIFSTOPPED(found[1]):
+                code = os.waitstatus_to_exitcode(found[1])
+                return code if code >= 0 else 128 - code
+            _stop_with(child)
+
+
+def _stop_with(child: int) -> None:
+    """The command was stopped: stop as well, so that the shell sees it, and go on with it."""
+    time.sleep(_SETTLE)
+    if _is_stopped(child):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(child, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()[0] == b"T"

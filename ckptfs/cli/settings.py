@@ -1,4 +1,4 @@
-"""`ckptfs config`: the settings of a workspace, or of all."""
+"""`ckptfs config` and `ckptfs shell-init`: settings, and code for a shell's rc file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from ckptfs import config as places
-from ckptfs.cli import place, screen
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import find_workspace
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
@@ -25,21 +26,21 @@ def config(args: Namespace) -> int:
     if (args.unset and args.value is not None) or (args.unset and args.key is None):
         raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
     user = places.settings_file()
-    own = user if args.for_all else runtime.require_store(place.workspace(args)) / settings.FILE
+    own = user if args.for_all else runtime.require_store(find_workspace(args)) / settings.FILE
     if args.value is not None or args.unset:
         _store(own, args)
         if args.key == _PATTERNS and not args.for_all:
-            _apply(place.workspace(args))
+            _apply(find_workspace(args))
     files = [user] if args.for_all else [user, own]
     found = settings.load(files)
     names = list(settings.SETTINGS) if args.key is None else [args.key]
     for name in names:
         settings.require_known(name)
     records = [_record(name, found) for name in names]
-    screen.result({"settings": records}, _human(records, args), as_json=args.json)
+    output.result({"settings": records}, _human(records, args), as_json=args.json)
     for name in names:
         if reason := found.refused.get(name):
-            screen.note(f"{name} is set to a command that is not run: {screen.safe(reason)}.")
+            output.note(f"{name} is set to a command that is not run: {output.safe(reason)}.")
     return 0
 
 
@@ -51,7 +52,7 @@ def _store(file: Path, args: Namespace) -> None:
             raise
         if args.for_all:
             raise SettingInvalid(args.key, "its file system is read-only", file) from None
-        if runtime.living(place.workspace(args)) is None:
+        if runtime.living(find_workspace(args)) is None:
             raise StoreReadOnly(file.parent) from None
         # Its daemon writes to it, so it is read-only only for us.
         raise RefusedInSandbox("change the settings", "the store is read-only there") from None
@@ -82,9 +83,18 @@ def _human(records: list[JsonObject], args: Namespace) -> str:
 
 def _line(item: JsonObject) -> str:
     """A setting in columns; a value that is too wide for its own stands below."""
-    value = screen.safe(", ".join(str(item["value"]).splitlines()))
+    value = output.safe(", ".join(str(item["value"]).splitlines()))
     fits = len(value) <= _VALUE_WIDTH
     line = f"{item['name']:<26} {value if fits else '...':<{_VALUE_WIDTH}} {item['meaning']}"
     if item["file"]:
-        line += f" ({screen.safe(item['file'])})"
+        line += f" ({output.safe(item['file'])})"
     return line if fits else f"{line}\n    {value}"
+
+
+# -- shell-init ------------------------------------------------------------------------------------
+
+
+def shell_init(args: Namespace) -> int:
+    code = Path(__file__).with_name(f"init.{args.shell}").read_text()
+    output.result({"shell": args.shell, "code": code}, code.rstrip("\n"), as_json=args.json)
+    return 0

@@ -6,9 +6,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 
-from ckptfs.cli import place, screen
+from ckptfs.cli import output
 from ckptfs.cli.checkpoints import tag_note
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import find_workspace, path_below_root
 from ckptfs.connect import Session, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.runtime import Daemon
@@ -27,11 +28,11 @@ def tag(args: Namespace) -> int:
     (found,) = record["checkpoints"]
     text = f"Checkpoint {found['id']} has no tag now"
     if found["tag"]:
-        text = f"Checkpoint {found['id']} is tagged {screen.safe(found['tag'])}"
+        text = f"Checkpoint {found['id']} is tagged {output.safe(found['tag'])}"
     if found["was"] not in ("", found["tag"]):
-        text += f" (was {screen.safe(found['was'])})"
+        text += f" (was {output.safe(found['was'])})"
     text += f".{tag_note(found)}"
-    screen.result(found, text, as_json=args.json)
+    output.result(found, text, as_json=args.json)
     return 0
 
 
@@ -51,17 +52,17 @@ def _done(args: Namespace, record: JsonObject, deed: str) -> int:
     numbers = [str(item["id"]) for item in record["checkpoints"]]
     one = len(numbers) == 1
     text = f"Checkpoint{'' if one else 's'} {', '.join(numbers)} {'is' if one else 'are'} {deed}."
-    screen.result(record, text, as_json=args.json)
+    output.result(record, text, as_json=args.json)
     return 0
 
 
 def _call(args: Namespace, op: str, asked: JsonObject) -> JsonObject:
-    with open_workspace(place.workspace(args)) as session:
+    with open_workspace(find_workspace(args)) as session:
         return session.call(op, asked)
 
 
 def delete(args: Namespace) -> int:
-    with open_workspace(place.workspace(args)) as session:
+    with open_workspace(find_workspace(args)) as session:
         asked = {"checkpoints": args.checkpoints, "tagged": args.force}
         try:
             record = session.call("delete", asked)
@@ -80,8 +81,8 @@ def _agreed(session: Session, names: list[str]) -> list[str]:
     found = {item["id"]: item for item in each}
     for item in found.values():
         if item["tag"]:
-            screen.note(f"Checkpoint {item['id']} is tagged {screen.safe(item['tag'])}.")
-    if not screen.confirmed(_QUESTION):
+            output.note(f"Checkpoint {item['id']} is tagged {output.safe(item['tag'])}.")
+    if not output.confirmed(_QUESTION):
         raise NotConfirmed("it was not confirmed", "deleted", dry_run=False)
     return [str(number) for number in found]
 
@@ -96,17 +97,17 @@ def prune(args: Namespace) -> int:
     ]
     stay = len(record["checkpoints"]) - len(gone)
     lines.append(
-        f"{screen.count_text(len(gone), 'checkpoint', 'checkpoints')} {deed}, {stay:,} stay."
+        f"{output.count_text(len(gone), 'checkpoint', 'checkpoints')} {deed}, {stay:,} stay."
     )
-    screen.result(record, "\n".join(lines), as_json=args.json)
+    output.result(record, "\n".join(lines), as_json=args.json)
     return 0
 
 
 def compact(args: Namespace) -> int:
     record = _call(args, "compact", {})
     before, after = record["before_bytes"], record["after_bytes"]
-    text = f"The store takes {screen.bytes_text(after)} now; it was {screen.bytes_text(before)}."
-    screen.result(record, text, as_json=args.json)
+    text = f"The store takes {output.bytes_text(after)} now; it was {output.bytes_text(before)}."
+    output.result(record, text, as_json=args.json)
     return 0
 
 
@@ -114,24 +115,24 @@ def compact(args: Namespace) -> int:
 
 
 def purge(args: Namespace) -> int:
-    workspace = place.workspace(args)
-    paths = [place.below_root(path, workspace, "purge") for path in args.paths]
+    workspace = find_workspace(args)
+    paths = [path_below_root(path, workspace, "purge") for path in args.paths]
     with open_workspace(workspace) as session:
         plan = session.call("purge", {"paths": paths, "dry_run": True})
         if args.dry_run:
-            screen.result(plan, _plan_text(plan), as_json=args.json)
+            output.result(plan, _plan_text(plan), as_json=args.json)
             return 0
         if not args.force:
-            _confirm(plan)
+            output.confirm(_plan_text(plan), _QUESTION, "purged")
         record = session.call("purge", {"paths": paths})
-    screen.result(record, _purged_text(record), as_json=args.json)
+    output.result(record, _purged_text(record), as_json=args.json)
     for line in _left_over(record, runtime.living(workspace)):
-        screen.note(line)
+        output.note(line)
     return 0
 
 
 def _purged_text(record: JsonObject) -> str:
-    paths = screen.count_text(record["path_count"], "path", "paths")
+    paths = output.count_text(record["path_count"], "path", "paths")
     text = f"Purged {paths} from the workspace and every checkpoint"
     if record["elsewhere"]:
         return f"{text}."
@@ -142,7 +143,7 @@ def _left_over(record: JsonObject, daemon: Daemon | None) -> Iterator[str]:
     """Where a purged secret may still be."""
     if record["elsewhere"]:
         yield "The store still has the same bytes in these files, which were not purged:"
-        yield from _some(record["elsewhere"])
+        yield from output.some_paths(record["elsewhere"], _NAMED)
     if daemon is not None:
         until = "until `ckptfs umount`" if daemon.options.get("write_back", True) else "for good"
         yield (
@@ -151,24 +152,9 @@ def _left_over(record: JsonObject, daemon: Daemon | None) -> Iterator[str]:
         )
 
 
-def _confirm(plan: JsonObject) -> None:
-    if not sys.stdin.isatty():
-        raise NotConfirmed("there is no terminal to ask at", "purged")
-    screen.note(_plan_text(plan))
-    if not screen.confirmed(_QUESTION):
-        raise NotConfirmed("it was not confirmed", "purged")
-
-
 def _plan_text(plan: JsonObject) -> str:
     lines = []
     for key, where in (("live_paths", "the workspace"), ("past_paths", "checkpoints")):
         if plan[key]:
-            lines += [f"To be removed from {where}:", *_some(plan[key])]
+            lines += [f"To be removed from {where}:", *output.some_paths(plan[key], _NAMED)]
     return "\n".join(lines) or "To be removed: files that have no name any more."
-
-
-def _some(paths: list[str]) -> list[str]:
-    lines = [f"  {screen.safe(path)}" for path in paths[:_NAMED]]
-    if len(paths) > _NAMED:
-        lines.append(f"  ... and {len(paths) - _NAMED:,} more")
-    return lines

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli.output import JsonObject
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session
 from ckptfs.control.transfer import fetch_bytes, staged

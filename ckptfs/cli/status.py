@@ -1,17 +1,27 @@
-"""`ckptfs status`: where a workspace lives and how it is."""
+"""`ckptfs status` and `ckptfs watch`: where a workspace lives, how it is, what happens to it."""
 
 from __future__ import annotations
 
+import json
+import sys
 from argparse import Namespace
 from contextlib import suppress
 
-from ckptfs.cli import place, report, screen
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import find_workspace
 from ckptfs.config import Workspace
 from ckptfs.connect import LocalSession, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.errors import DaemonGone, StoreError, StoreInUse, StoreMissing, StoreReadOnly
+from ckptfs.errors import (
+    DaemonGone,
+    NotMounted,
+    StoreError,
+    StoreInUse,
+    StoreMissing,
+    StoreReadOnly,
+)
 
 #: What is told of a daemon that died or failed.
 _NOTED = ("pid", "state", "started_ns", "version", "reason", "failed_ns")
@@ -20,7 +30,7 @@ _MOUNTED = (runtime.SERVING, runtime.UNMOUNTING)
 
 
 def status(args: Namespace) -> int:
-    workspace = place.workspace(args)
+    workspace = find_workspace(args)
     try:
         record = _record(workspace)
     except DaemonGone:
@@ -29,7 +39,7 @@ def status(args: Namespace) -> int:
     if args.space:
         with open_workspace(workspace) as session:
             record.update(session.call("space"))
-    screen.result(record, _human(record), as_json=args.json)
+    output.result(record, _human(record), as_json=args.json)
     return 0
 
 
@@ -150,7 +160,7 @@ def _space(record: JsonObject) -> list[tuple[str, str]]:
         "reclaimable_bytes": "free; `ckptfs compact` gives it back to the disk",
     }
     return [
-        (key.removesuffix("_bytes"), f"{screen.bytes_text(record[key])} ({meaning})")
+        (key.removesuffix("_bytes"), f"{output.bytes_text(record[key])} ({meaning})")
         for key, meaning in shown.items()
         if record.get(key) is not None
     ]
@@ -162,15 +172,15 @@ def _unsaved(record: JsonObject) -> list[tuple[str, str]]:
         return []
     counts = record["unsaved"]
     many = "thousands of paths; `ckptfs diff --name-status` lists them"
-    return [("unsaved", many if counts is None else report.counts(counts))]
+    return [("unsaved", many if counts is None else output.changes_text(counts))]
 
 
 def _obituary(died: JsonObject) -> str:
-    since = screen.time_text(died["started_ns"]) if died.get("started_ns") else "?"
-    committed = screen.time_text(died["last_commit_ns"]) if died["last_commit_ns"] else "?"
+    since = output.time_text(died["started_ns"]) if died.get("started_ns") else "?"
+    committed = output.time_text(died["last_commit_ns"]) if died["last_commit_ns"] else "?"
     how = f"ended without a word while {died['state']}"
     if died["state"] == runtime.FAILED:
-        how = f"failed at {screen.time_text(died['failed_ns'])}: {died['reason'].rstrip('.')}"
+        how = f"failed at {output.time_text(died['failed_ns'])}: {died['reason'].rstrip('.')}"
     return f"process {died['pid']}, since {since}, {how}; its last commit was at {committed}"
 
 
@@ -178,7 +188,7 @@ def _keeping(record: JsonObject) -> list[tuple[str, str]]:
     """Where less is kept than one might think."""
     policy = str(record["options"].get("auto", ""))
     if policy == "off":
-        return [("automatic", f"off; {report.NOTHING_KEPT}")]
+        return [("automatic", f"off; {output.NOTHING_KEPT}")]
     rows = [("automatic", policy)]
     if record["unseen"]:
         words = (
@@ -193,9 +203,9 @@ def _room(record: JsonObject) -> list[tuple[str, str]]:
     """What a disk without room costs."""
     rows = []
     if record["room"] is not None:
-        rows.append(("room", report.room(record["room"])))
+        rows.append(("room", output.disk_space_text(record["room"])))
     if record["expired_for_room"]:
-        gone = screen.count_text(record["expired_for_room"], "checkpoint", "checkpoints")
+        gone = output.count_text(record["expired_for_room"], "checkpoint", "checkpoints")
         words = f"{gone} since the mount, because the disk had no room; the log says which"
         rows.append(("expired", words))
     return rows
@@ -210,7 +220,7 @@ def _counted(record: JsonObject) -> str:
 def _state(record: JsonObject) -> str:
     state = str(record["state"])
     if record["mounted"]:
-        since = screen.time_text(record["started_ns"])
+        since = output.time_text(record["started_ns"])
         words = "mounted read-only" if record.get("read_only") else "mounted"
         if state != runtime.SERVING:
             words += f", {state}"
@@ -245,7 +255,37 @@ def _human(record: JsonObject) -> str:
         rows += _room(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:
-        rows[-1] = ("store", f"{record['store']} ({screen.bytes_text(record['store_bytes'])})")
+        rows[-1] = ("store", f"{record['store']} ({output.bytes_text(record['store_bytes'])})")
     rows += _space(record)
     rows.append(("log", record["log"]))
-    return "\n".join(f"{name:<12} {screen.safe(value)}" for name, value in rows)
+    return "\n".join(f"{name:<12} {output.safe(value)}" for name, value in rows)
+
+
+# -- watch -----------------------------------------------------------------------------------------
+
+
+def watch(args: Namespace) -> int:
+    workspace = find_workspace(args)
+    daemon = runtime.living(workspace)
+    if daemon is None and runtime.is_dead(workspace.path):
+        raise DaemonGone(workspace.path, runtime.why_gone(workspace))
+    if daemon is None:
+        runtime.require_uncovered(workspace)
+    if daemon is None or daemon.state != runtime.SERVING:
+        raise NotMounted(workspace.path)
+    with Client(workspace) as client:
+        for event in client.watch():
+            print(json.dumps(output.portable(event)) if args.json else _event_line(event))
+            sys.stdout.flush()
+    return 0
+
+
+def _event_line(event: JsonObject) -> str:
+    data, number = event["data"], event["checkpoint"]
+    words = [output.time_text(event["time_ns"]), event["event"]]
+    if number is not None:
+        words.append(str(number))
+    if event["event"] == "checkpoints_pruned":
+        words.append(", ".join(data["ids"]))
+    words.append(output.safe(data.get("message", "")))
+    return "  ".join(word for word in words if word)

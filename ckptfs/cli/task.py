@@ -6,8 +6,9 @@ import os
 import sys
 from argparse import Namespace
 
-from ckptfs.cli import place, screen
-from ckptfs.cli.screen import JsonObject
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import find_workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import UsageError
 
@@ -22,9 +23,9 @@ def task(args: Namespace) -> int:
         raise UsageError(f"Cannot {args.action} a task: name it.", hint="See `ckptfs task --help`.")
     if args.action == "list" and args.subject is not None:
         raise UsageError("Cannot list: it takes no name.", hint="See `ckptfs task --help`.")
-    with open_workspace(place.workspace(args)) as session:
+    with open_workspace(find_workspace(args)) as session:
         record, text = _ACTIONS[args.action](session, args)
-    screen.result(record, text, as_json=args.json)
+    output.result(record, text, as_json=args.json)
     return 0
 
 
@@ -34,7 +35,7 @@ def _who() -> JsonObject:
 
 def _start(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     record = session.call("task_start", {"name": args.subject, **_who()})
-    name = screen.safe(record["name"])
+    name = output.safe(record["name"])
     if not record["changed"]:
         return record, f"Task {name} is the current one already."
     at, was = f"at checkpoint {record['checkpoint']}", record["was"]
@@ -48,9 +49,9 @@ def _start(session: Session, args: Namespace) -> tuple[JsonObject, str]:
 
 def _done(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     record = session.call("task_done", {"message": args.subject or "", **_who()})
-    text = f"Task {screen.safe(record['name'])} is done at checkpoint {record['checkpoint']}."
+    text = f"Task {output.safe(record['name'])} is done at checkpoint {record['checkpoint']}."
     if record["current"]:
-        text += f" Task {screen.safe(record['current'])} goes on."
+        text += f" Task {output.safe(record['current'])} goes on."
     return record, text
 
 
@@ -61,18 +62,18 @@ def _list(session: Session, args: Namespace) -> tuple[JsonObject, str]:
 
 
 def _line(found: JsonObject) -> str:
-    count = "?" if found["count"] is None else screen.count_text(found["count"], "path", "paths")
-    words = f"{screen.safe(found['name'])}  {screen.safe(found['message'])}".rstrip()
-    return f"{found['state']:<8}  {screen.time_text(found['started_ns'])}  {count:>12}  {words}"
+    count = "?" if found["count"] is None else output.count_text(found["count"], "path", "paths")
+    words = f"{output.safe(found['name'])}  {output.safe(found['message'])}".rstrip()
+    return f"{found['state']:<8}  {output.time_text(found['started_ns'])}  {count:>12}  {words}"
 
 
 def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     wishes = {"name": args.subject, "force": args.force, "dry_run": args.dry_run}
     record = session.call("task_revert", {**wishes, **_who()})
-    name = screen.safe(record["name"])
+    name = output.safe(record["name"])
     if record["dry_run"]:
         return record, _plan_text(record, name)
-    names = screen.count_text(record["count"], "path", "paths")
+    names = output.count_text(record["count"], "path", "paths")
     back = f"`ckptfs undo` brings it again (checkpoint {record['before']})."
     return record, f"Reverted task {name}: {names}. {back}"
 
@@ -80,20 +81,18 @@ def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
 def _plan_text(record: JsonObject, name: str) -> str:
     if not record["count"]:
         return f"Task {name} changed nothing."
-    lines = [f"To revert task {name}:", *_some(record["paths"], record["count"])]
+    lines = [
+        f"To revert task {name}:",
+        *output.some_paths(record["paths"], _NAMED, record["count"]),
+    ]
     if record["conflicts"]:
         lines.append("Others changed these after it; only --force takes them back:")
         lines += [
-            f"  {screen.safe(found['path'])}"
-            + (f" (task {screen.safe(found['task'])})" if found["task"] else "")
+            f"  {output.safe(found['path'])}"
+            + (f" (task {output.safe(found['task'])})" if found["task"] else "")
             for found in record["conflicts"][:_NAMED]
         ]
     return "\n".join(lines)
-
-
-def _some(paths: list[str], count: int) -> list[str]:
-    lines = [f"  {screen.safe(path)}" for path in paths[:_NAMED]]
-    return [*lines, f"  ... and {count - len(lines):,} more"] if count > len(lines) else lines
 
 
 _ACTIONS = {"start": _start, "done": _done, "list": _list, "revert": _revert}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
-from ckptfs.cli import screen
-from ckptfs.cli.screen import JsonObject
-from ckptfs.errors import CkptfsError, NotConfirmed, UsageError
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.errors import CkptfsError, UsageError
 from ckptfs.team import Meta, Team
 
 #: How many paths a plan names of each workspace before it only counts.
@@ -35,15 +34,15 @@ def team(args: Namespace) -> int:
 
 def _snapshot(args: Namespace, found: Team) -> int:
     taken = found.snapshot(args.tag)
-    lines = [f"Took snapshot {taken.id} of team {screen.safe(taken.team)}: {_contents(taken)}."]
-    screen.result(taken.record(), "\n".join(lines), as_json=args.json)
+    lines = [f"Took snapshot {taken.id} of team {output.safe(taken.team)}: {_contents(taken)}."]
+    output.result(taken.record(), "\n".join(lines), as_json=args.json)
     for line in _remarks(taken):
-        screen.note(line)
+        output.note(line)
     return 0
 
 
 def _contents(meta: Meta) -> str:
-    parts = [screen.count_text(len(meta.parts), "workspace", "workspaces")]
+    parts = [output.count_text(len(meta.parts), "workspace", "workspaces")]
     counted = {kind: count for kind, count in meta.counts.items() if count}
     parts += [_count(count, kind) for kind, count in counted.items()]
     return ", ".join(parts)
@@ -51,13 +50,13 @@ def _contents(meta: Meta) -> str:
 
 def _count(count: int, kind: str) -> str:
     one = {"inboxes": "inbox"}.get(kind, kind.removesuffix("s"))
-    return screen.count_text(count, one, kind)
+    return output.count_text(count, one, kind)
 
 
 def _remarks(meta: Meta) -> list[str]:
-    lines = [f"{screen.safe(path)}: {screen.safe(why)}." for path, why in meta.remarks.items()]
+    lines = [f"{output.safe(path)}: {output.safe(why)}." for path, why in meta.remarks.items()]
     if meta.without_workspace:
-        listed = ", ".join(map(screen.safe, meta.without_workspace))
+        listed = ", ".join(map(output.safe, meta.without_workspace))
         lines.append(f"Without a workspace of ckptfs: {listed}.")
     return lines
 
@@ -68,18 +67,18 @@ def _snapshots(args: Namespace, found: Team) -> int:
         {"error": dict(item.record())} if isinstance(item, CkptfsError) else item.record()
         for item in listed
     ]
-    lines = [screen.safe(item) if isinstance(item, CkptfsError) else _line(item) for item in listed]
+    lines = [output.safe(item) if isinstance(item, CkptfsError) else _line(item) for item in listed]
     half_done = found.is_half_done()
     record = {"snapshots": records, "half_done": half_done}
-    screen.result(record, "\n".join(lines), as_json=args.json)
+    output.result(record, "\n".join(lines), as_json=args.json)
     if half_done:
-        screen.note(_HALF_DONE)
+        output.note(_HALF_DONE)
     return 0
 
 
 def _line(meta: Meta) -> str:
-    tag = f"  [{screen.safe(meta.tag)}]" if meta.tag else ""
-    return f"{meta.id}  {screen.time_text(meta.created_ns)}  {_contents(meta)}{tag}"
+    tag = f"  [{output.safe(meta.tag)}]" if meta.tag else ""
+    return f"{meta.id}  {output.time_text(meta.created_ns)}  {_contents(meta)}{tag}"
 
 
 def _restore(args: Namespace, found: Team) -> int:
@@ -88,30 +87,26 @@ def _restore(args: Namespace, found: Team) -> int:
     text = _plan_text(record)
     if not args.dry_run:
         text = (
-            f"Restored team {screen.safe(record['team'])} to snapshot {record['snapshot']}.\n"
+            f"Restored team {output.safe(record['team'])} to snapshot {record['snapshot']}.\n"
             f"`ckptfs team restore {record['team']} {record['before']}` takes it back."
         )
-    screen.result(record, text, as_json=args.json)
+    output.result(record, text, as_json=args.json)
     if args.dry_run and found.is_half_done():
-        screen.note(_HALF_DONE)
+        output.note(_HALF_DONE)
     for path in record.get("held", record["state"]["held"]):
-        screen.note(f"{screen.safe(path)} is being worked on and was left as it is.")
+        output.note(f"{output.safe(path)} is being worked on and was left as it is.")
     return 0
 
 
 def _confirm(plan: JsonObject) -> None:
-    if not sys.stdin.isatty():
-        raise NotConfirmed("there is no terminal to ask at")
-    screen.note(_plan_text(plan))
-    if not screen.confirmed("Go ahead?"):
-        raise NotConfirmed("it was not confirmed")
+    output.confirm(_plan_text(plan), "Go ahead?")
 
 
 def _plan_text(plan: JsonObject) -> str:
-    lines = [f"To restore team {screen.safe(plan['team'])} to snapshot {plan['snapshot']}:"]
+    lines = [f"To restore team {output.safe(plan['team'])} to snapshot {plan['snapshot']}:"]
     for part in plan["members"]:
-        who = ", ".join(map(screen.safe, part["members"]))
-        lines.append(f"{who}: {screen.safe(part['workspace'])} to checkpoint {part['checkpoint']}")
+        who = ", ".join(map(output.safe, part["members"]))
+        lines.append(f"{who}: {output.safe(part['workspace'])} to checkpoint {part['checkpoint']}")
         lines += _names(part)
     lines.append("state of the team:")
     lines += _names(plan["state"])
@@ -120,7 +115,7 @@ def _plan_text(plan: JsonObject) -> str:
 
 def _names(changes: JsonObject) -> list[str]:
     marked = [
-        f"  {mark} {screen.safe(path)}"
+        f"  {mark} {output.safe(path)}"
         for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
         for path in changes[kind]
     ]
@@ -132,5 +127,5 @@ def _names(changes: JsonObject) -> list[str]:
 
 def _delete(args: Namespace, found: Team) -> int:
     gone = found.delete(args.snapshot)
-    screen.result(gone.record(), f"Snapshot {gone.id} is deleted.", as_json=args.json)
+    output.result(gone.record(), f"Snapshot {gone.id} is deleted.", as_json=args.json)
     return 0

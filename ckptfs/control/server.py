@@ -46,11 +46,11 @@ LINE_PATIENCE = 10.0
 #: Seconds between two requests: somebody may be at a question on the screen.
 IDLE_PATIENCE = 3600.0
 
-#: Connections at once, of all users together.
+#: Slots at once, of all users together.
 CONNECTIONS_MAX = 128
 #: So many of them are out of each user's reach, for another: a daemon hears its owner and root.
 KEPT = 16
-#: Connections of one user that may watch, and so stay for as long as they like.
+#: Slots of one user that may watch, and so stay for as long as they like.
 WATCHERS_MAX = 64
 #: Seconds that a workspace stands still at most, whatever a client asks for.
 HOLD_MAX = 2.0
@@ -247,7 +247,7 @@ class Slot:
     watches: bool = field(default=False)
 
 
-class Connections:
+class Slots:
     """The connections of one server: how many there may be, whose, and who makes room for whom.
 
     No user can keep others from being heard by connecting and saying nothing: some slots are beyond
@@ -360,9 +360,9 @@ async def serve(
     """Answer requests until cancelled. ``handed`` brings connections that came another way."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
-    connections = Connections(users=len({0, os.geteuid()}))
+    slots = Slots(users=len({0, os.geteuid()}))
     async with trio.open_nursery() as nursery:
-        admit = partial(_admit, nursery, handler, connections)
+        admit = partial(_admit, nursery, handler, slots)
         if handed is not None:
             nursery.start_soon(_take_over, handed, admit)
         while True:
@@ -381,7 +381,7 @@ async def _take_over(
 def _admit(
     nursery: trio.Nursery,
     handler: Handler,
-    connections: Connections,
+    slots: Slots,
     raw: socket.socket,
     peer: Peer,
 ) -> None:
@@ -391,11 +391,11 @@ def _admit(
     connection = Connection(raw, peer)
     slot = Slot(peer.uid, connection.dismiss, trio.current_time())
     try:
-        connections.take(slot)
+        slots.take(slot)
     except ControlError as error:
         _refuse(raw, error)
     else:
-        nursery.start_soon(_converse, connection, handler, connections, slot)
+        nursery.start_soon(_converse, connection, handler, slots, slot)
 
 
 def _refuse(raw: socket.socket, error: ControlError) -> None:
@@ -414,16 +414,14 @@ def allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _converse(
-    connection: Connection, handler: Handler, connections: Connections, slot: Slot
-) -> None:
+async def _converse(connection: Connection, handler: Handler, slots: Slots, slot: Slot) -> None:
     """Serve one client to its end; whatever goes wrong with it ends here."""
     try:
         while (request := await connection.request()) is not None:
             slot.idle_since = None
             verb = VERBS.get(request.op)
             if verb is not None and verb.stays:
-                connections.watch(slot)
+                slots.watch(slot)
             answer = await _answer(request, connection, handler)
             if answer is None:
                 return
@@ -435,7 +433,7 @@ async def _converse(
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
         pass  # the client went away
     finally:
-        connections.leave(slot)
+        slots.leave(slot)
         await connection.close()
 
 

@@ -43,7 +43,8 @@ from ckptfs.fs import Filesystem
 from ckptfs.service import Service
 from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.wire import progress_of, sync_result
-from ckptfs.store import Store, making
+from ckptfs.store import Store, new_store
+from ckptfs.store.directory import store_exists
 from ckptfs.sync import SyncResult, lower
 
 log = logging.getLogger(__name__)
@@ -306,8 +307,8 @@ def _save_from_gone(
 def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
-    if not making.is_made(path):
-        with making.new_store(path, keep=lambda: announcer.is_ready) as store:
+    if not store_exists(path):
+        with new_store(path, keep=lambda: announcer.is_ready) as store:
             yield store
         return
     # LMDB does not survive every bit that flipped on disk, so every page is looked at first.

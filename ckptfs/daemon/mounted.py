@@ -324,19 +324,19 @@ class Mounted:
 
         ``before`` is the head as it was, ``nameless`` what was open in it without a name.
         """
-        changed, fs = self._service.take_unannounced(), self._service.fs
-        for touched in (*changed.touched, *changed.purged):
-            heard = known(fs, before, nameless, touched)
+        pending, fs = self._service.take_unannounced(), self._service.fs
+        for changed in (*pending.changed, *pending.purged):
+            heard = known(fs, before, nameless, changed)
             gone = vanished(fs, before, heard)
             await fuse.tell_kernel(heard.entries, heard.inodes, gone)
-            self._waker.changed(heard)
-        for touched in changed.purged:
+            self._waker.add(heard)
+        for changed in pending.purged:
             for checkpoint in self._service.checkpoints():
-                places = in_checkpoint(checkpoint.id, touched.entries, touched.inodes)
+                places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
                 await fuse.tell_kernel(*places)
-        if changed.deleted:
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in changed.deleted}, ())
-        if changed.new_names:
+        if pending.deleted:
+            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
+        if pending.new_names:
             # The kernel was told for ever that they are not there.
             names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
             await fuse.tell_kernel(names, {ROOT_INO})

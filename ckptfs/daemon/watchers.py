@@ -25,7 +25,7 @@ import trio
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
-from ckptfs.history import Touched
+from ckptfs.history import Changed
 from ckptfs.history.diff.tree import Tree
 from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.service import Service
@@ -53,14 +53,14 @@ class Waker:
     def __init__(self, service: Service, mountpoint: Path) -> None:
         self._service = service
         self._mountpoint = mountpoint
-        self._pending: list[Touched] = []
+        self._pending: list[Changed] = []
         self._stirred = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
 
-    def changed(self, touched: Touched) -> None:
-        if touched.entries or touched.inodes:
-            self._pending.append(touched)
+    def add(self, changed: Changed) -> None:
+        if changed.entries or changed.inodes:
+            self._pending.append(changed)
             self._idle = trio.Event()
             self._stirred.set()
 
@@ -80,13 +80,13 @@ class Waker:
             if not self._pending:
                 self._idle.set()
 
-    def _paths(self, changed: list[Touched], watched: set[Ino]) -> list[bytes]:
+    def _paths(self, pending: list[Changed], watched: set[Ino]) -> list[bytes]:
         """What to touch, as paths below the mountpoint."""
         fs = self._service.fs
         fs.flush()
         side = Tree(fs.store, fs.head)
         places = dict.fromkeys(
-            place for touched in changed for place in _places(side, touched, watched)
+            place for changed in pending for place in _places(side, changed, watched)
         )
         found = []
         for place in places:
@@ -97,12 +97,12 @@ class Waker:
         return found
 
 
-def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) -> Touched:
+def known(fs: Filesystem, before: View, nameless: set[Ino], changed: Changed) -> Changed:
     """What of all that changed the kernel may know. Where nobody counts what it knows: of an inode
     that neither was in the head before nor was ``nameless``, and of what stands in such a
     directory, it has never heard."""
     if before.epoch == fs.head.epoch:
-        return touched  # a purge: what was there before is nowhere any more
+        return changed  # a purge: what was there before is nowhere any more
     inodes, old = fs.store.inodes, before.bare
 
     def heard(ino: Ino) -> bool:
@@ -112,39 +112,39 @@ def known(fs: Filesystem, before: View, nameless: set[Ino], touched: Touched) ->
             return True
         return fs.is_excluded(ino)
 
-    parents = {parent for parent in {parent for parent, _ in touched.entries} if heard(parent)}
-    return Touched(
-        {ino for ino in touched.inodes if heard(ino)},
-        {entry for entry in touched.entries if entry[0] in parents},
+    parents = {parent for parent in {parent for parent, _ in changed.entries} if heard(parent)}
+    return Changed(
+        {ino for ino in changed.inodes if heard(ino)},
+        {entry for entry in changed.entries if entry[0] in parents},
     )
 
 
-def vanished(fs: Filesystem, before: View, touched: Touched) -> dict[Place, Ino]:
+def vanished(fs: Filesystem, before: View, changed: Changed) -> dict[Place, Ino]:
     """The files that changed names led to and that no program gets at again by name: deleted, or
     another generation now. A watch on one of them shall hear of it."""
     old, new = Tree(fs.store, before), Tree(fs.store, fs.head)
     found = {}
-    for place in touched.entries:
+    for place in changed.entries:
         ino = old.entry(place)
         was, now = old.inode(ino), new.inode(ino)
         if ino is None or was is None or was.is_dir:
             continue
-        if now is None or (now.is_file and ino in touched.inodes):
+        if now is None or (now.is_file and ino in changed.inodes):
             found[place] = ino
     return found
 
 
-def _places(side: Tree, touched: Touched, watched: set[Ino]) -> Iterator[Place]:
+def _places(side: Tree, changed: Changed, watched: set[Ino]) -> Iterator[Place]:
     """The names in watched directories that lead to something changed, and in place of those that
     lead nowhere now the directory itself."""
-    for parent, name in touched.entries:
+    for parent, name in changed.entries:
         if parent in watched and side.entry((parent, name)) is not None:
             yield parent, name
-    for ino in touched.inodes:
+    for ino in changed.inodes:
         inode = side.inode(ino)
         if inode is not None and inode.parent and (ino in watched or inode.parent in watched):
             yield from side.places(inode)
-    for parent, name in touched.entries:
+    for parent, name in changed.entries:
         if parent in watched and side.entry((parent, name)) is None:
             directory = side.inode(parent)
             if directory is not None:

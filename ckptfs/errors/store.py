@@ -44,11 +44,15 @@ class StoreVersionUnknown(StoreError):
     kind = "store-version-unknown"
     exit_code = 12
 
-    def __init__(self, path: AnyPath, found: int, supported: int | str) -> None:
+    def __init__(self, path: AnyPath, found: int, supported: int) -> None:
+        if found in range(1, supported):
+            hint = "Write its files into a directory with the ckptfs that made it: ckptfs export."
+        else:
+            hint = "Use the ckptfs release that wrote it, or a newer one."
         super().__init__(
             f"Cannot open store {show(path)}: its format is version {found} and this ckptfs "
             f"reads version {supported}. Nothing was changed.",
-            hint="Use the ckptfs release that wrote it, or a newer one.",
+            hint=hint,
         )
         self.found = found
         self.supported = supported

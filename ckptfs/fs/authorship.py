@@ -17,8 +17,8 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs.model import Epoch, Ino
-from ckptfs.store.facts import NEXT_AUTHOR
 from ckptfs.store.format import author_entity, author_number, inode_entity, pack_u32
+from ckptfs.store.metadata import NEXT_AUTHOR
 
 if TYPE_CHECKING:
     from ckptfs.store import Store, View

@@ -21,7 +21,7 @@ from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.fs.partial import PartialBlock
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store import mapping
+from ckptfs.store import blockmap
 from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import (
     NO_EPOCH,
@@ -65,9 +65,9 @@ def flush_view(fs: Filesystem, view: View) -> None:
 def _flush_block(fs: Filesystem, block: PartialBlock) -> None:
     if block.is_changed:  # it may have been opened for a write that was refused
         data = block.data
-        record = mapping.record_of(fs.store, data, block.edit, block.number)
+        record = blockmap.record_of(fs.store, data, block.edit, block.number)
         # What it takes is counted already (`write`).
-        mapping.put(fs.store, block.view, block.inode, block.number, record, len(data))
+        blockmap.put(fs.store, block.view, block.inode, block.number, record, len(data))
     fs.partial.drop(block)
 
 
@@ -187,8 +187,8 @@ def _partial_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Par
         return block
     if fs.partial.is_full() and (oldest := fs.partial.oldest()) is not None:
         _flush_block(fs, oldest)
-    found = mapping.find(fs.store, view, inode, number)
-    data = bytearray(mapping.bytes_of(fs.store, found)) if found else bytearray()
+    found = blockmap.find(fs.store, view, inode, number)
+    data = bytearray(blockmap.bytes_of(fs.store, found)) if found else bytearray()
     fs.store.note(_BLOCK_RECORDS)
     block = PartialBlock(view, inode, number, data, found.key if found else b"")
     fs.partial.add(block)
@@ -197,13 +197,13 @@ def _partial_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Par
 
 def put_block(fs: Filesystem, view: View, inode: Inode, number: int, data: Buffer) -> int:
     """Map a block to these bytes; return by how much the file's allocation grew."""
-    record = mapping.record_of(fs.store, data, number=number)
-    return mapping.put(fs.store, view, inode, number, record, len(data))
+    record = blockmap.record_of(fs.store, data, number=number)
+    return blockmap.put(fs.store, view, inode, number, record, len(data))
 
 
 def record_of(fs: Filesystem, data: Buffer) -> bytes:
     """The block-map record of these bytes, at most one block, for a file that is to come."""
-    return mapping.record_of(fs.store, data)
+    return blockmap.record_of(fs.store, data)
 
 
 # -- cutting ---------------------------------------------------------------------------------------
@@ -230,24 +230,24 @@ def _cut(fs: Filesystem, view: View, inode: Inode, size: int) -> Inode:
         found = unpack_mapping(record)
         if keep and block_number(entity) == first:
             if found.length > keep:
-                data = mapping.bytes_of(fs.store, found)[:keep]
+                data = blockmap.bytes_of(fs.store, found)[:keep]
                 allocated += put_block(fs, view, inode, first, data)
         else:
-            mapping.drop(fs.store, view, inode, entity)
+            blockmap.drop(fs.store, view, inode, entity)
             allocated -= found.length
     return inode._replace(allocated=allocated)
 
 
 def discard(fs: Filesystem, view: View, inode: Inode) -> None:
     """Let go of what the view's epoch wrote into the content; what it inherited stays."""
-    blockmap = fs.store.blockmap
+    table = fs.store.blockmap
     prefix = pack_u64(inode.content)
     if inode.content_epoch == view.epoch:
-        for entity, _ in blockmap.walk(view, prefix):
-            mapping.release(fs.store, blockmap.forget_unlisted(view, entity))
+        for entity, _ in table.walk(view, prefix):
+            blockmap.release(fs.store, table.forget_unlisted(view, entity))
         return
-    for entity in fs.store.changes.walk(view.epoch, blockmap.kind, prefix):
-        mapping.release(fs.store, blockmap.forget(view, entity))
+    for entity in fs.store.changes.walk(view.epoch, table.kind, prefix):
+        blockmap.release(fs.store, table.forget(view, entity))
 
 
 def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
@@ -262,7 +262,7 @@ def carry(fs: Filesystem, inode: Inode, home: View, place: View) -> Inode:
         if content == inode.content:
             store.blockmap.forget_unlisted(home, entity)
         else:
-            mapping.share(store, unpack_mapping(record))
+            blockmap.share(store, unpack_mapping(record))
         store.blockmap.put_unlisted(place, block_entity(content, block_number(entity)), record)
     if content != inode.content:
         discard(fs, home, inode)
@@ -341,8 +341,8 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
             return block.data
         # A checkpoint may have the same file as it was.
         _flush_block(fs, block)
-    found = mapping.find(fs.store, view, inode, number)
-    return mapping.bytes_of(fs.store, found) if found else b""
+    found = blockmap.find(fs.store, view, inode, number)
+    return blockmap.bytes_of(fs.store, found) if found else b""
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:

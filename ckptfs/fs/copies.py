@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
-from ckptfs.store import mapping
+from ckptfs.store import blockmap
 from ckptfs.store.format import (
     PRESENT,
     block_entity,
@@ -157,7 +157,7 @@ def _share_blocks(fs: Filesystem, source: View, original: Inode, view: View, cop
     store = fs.store
     for entity, record in store.blockmap.walk(source, pack_u64(original.content)):
         store.note()
-        mapping.share(store, unpack_mapping(record))
+        blockmap.share(store, unpack_mapping(record))
         place = block_entity(copy.content, block_number(entity))
         store.blockmap.put_unlisted(view, place, record)
 

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from ckptfs.fs import content, copies, inodes
 from ckptfs.fs.exclusion import is_own
-from ckptfs.model import Ino, Inode
+from ckptfs.model import Ino, Inode, Place
 from ckptfs.store.format import dirent_entity, pack_u64, unpack_u64
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
-
-Place = tuple[Ino, bytes]
 
 
 def tree_of(fs: Filesystem, home: View, top: Ino) -> list[Ino]:

@@ -15,7 +15,7 @@ from ckptfs.store.blocks import Edit
 if TYPE_CHECKING:
     from ckptfs.model import Ino, Inode
     from ckptfs.store import View
-    from ckptfs.store.pieces import Pieces
+    from ckptfs.store.blockmap import Pieces
 
 #: How many blocks the buffer holds at most.
 PARTIAL_MAX = 256

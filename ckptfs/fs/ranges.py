@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
-from ckptfs.store import mapping
+from ckptfs.store import blockmap
 from ckptfs.store.blocks import LOST
 from ckptfs.store.format import block_entity, block_number, pack_u64, unpack_mapping
 
@@ -168,7 +168,7 @@ def _gaps(fs: Filesystem, view: View, inode: Inode, offset: int, end: int) -> It
         if stop - start == found.length:
             yield _Gap(number, found.length, None)
         elif start < stop:
-            rest = bytearray(mapping.bytes_of(fs.store, found))
+            rest = bytearray(blockmap.bytes_of(fs.store, found))
             if stop == found.length:
                 del rest[start:]
             else:
@@ -180,7 +180,7 @@ def _fill_gap(fs: Filesystem, view: View, inode: Inode, gap: _Gap) -> int:
     """Return by how much the file's allocation grew."""
     if gap.rest is not None:
         return content.put_block(fs, view, inode, gap.number, gap.rest)
-    mapping.drop(fs.store, view, inode, block_entity(inode.content, gap.number))
+    blockmap.drop(fs.store, view, inode, block_entity(inode.content, gap.number))
     return -gap.length
 
 
@@ -199,7 +199,7 @@ def seek_hole(fs: Filesystem, view: View, ino: Ino, offset: int) -> int:
     """The first place from ``offset`` on that is in a hole; there is one behind every file."""
     inode = _file_within(fs, view, ino, offset)
     while offset < inode.size:
-        found = mapping.find(fs.store, view, inode, offset // BLOCK_SIZE)
+        found = blockmap.find(fs.store, view, inode, offset // BLOCK_SIZE)
         begin = offset - offset % BLOCK_SIZE
         if found is None or found.length < BLOCK_SIZE:
             return min(max(offset, begin + found.length if found else 0), inode.size)
@@ -321,9 +321,9 @@ def _share_next(
         gaps = list(_gaps(fs, home, inode, place, place + step))
         return step, sum(_fill_gap(fs, home, inode, gap) for gap in gaps)
     fs.store.charge()
-    mapping.share(fs.store, found)
+    blockmap.share(fs.store, found)
     number = place // BLOCK_SIZE
-    return step, mapping.put(fs.store, home, inode, number, record, found.length)
+    return step, blockmap.put(fs.store, home, inode, number, record, found.length)
 
 
 def _hole_at(fs: Filesystem, source: Spot, original: Inode, length: int) -> int:
@@ -345,5 +345,5 @@ def share_record(fs: Filesystem, view: View, ino: Ino, length: int) -> bytes | N
     found = unpack_mapping(record) if record else None
     if found is None or found.length != length or found.key == LOST:
         return None
-    mapping.share(fs.store, found)
+    blockmap.share(fs.store, found)
     return record

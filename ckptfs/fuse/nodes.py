@@ -38,7 +38,7 @@ CONTROL_NUMBERS = CONTROL_CONNECTION - 1
 _VIEWS_MAX = 128
 
 
-class Place(NamedTuple):
+class Node(NamedTuple):
     view: View
     ino: Ino
     #: What to add to an inode number of this view to make it a node id.
@@ -72,13 +72,13 @@ class Nodes:
         self._fs = fs
         self._views: dict[int, View] = {}
 
-    def place(self, node: int) -> Place:
+    def place(self, node: int) -> Node:
         """Where a node is. ESTALE if its checkpoint was deleted."""
         if node < LIVE_END:
             fs = self._fs
-            return Place(fs.limbo.get(Ino(node)) or fs.head, Ino(node), 0)
+            return Node(fs.limbo.get(Ino(node)) or fs.head, Ino(node), 0)
         slot = node >> _INO_BITS
-        return Place(self._checkpoint(slot), Ino(node & _INO_MASK), slot << _INO_BITS)
+        return Node(self._checkpoint(slot), Ino(node & _INO_MASK), slot << _INO_BITS)
 
     def _checkpoint(self, slot: int) -> View:
         view = self._views.get(slot)

@@ -24,7 +24,7 @@ from ckptfs.fuse.control_files import ControlFiles, is_control
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, LossOf, touching
 from ckptfs.fuse.listings import Item, Listings
-from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Nodes, Place
+from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Node, Nodes
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
 from ckptfs.history.auto import Loss
@@ -104,14 +104,14 @@ class Requests:
 
     # -- where ------------------------------------------------------------------------------------
 
-    def at(self, node: int) -> Place:
+    def at(self, node: int) -> Node:
         """Where something may be changed. Nothing in `.checkpoints` itself can, but by mkdir and
         rmdir."""
         if node >= HISTORY:
             raise _error(errno.EROFS)
         return self.nodes.place(node)
 
-    def entry_place(self, parent: int, name: bytes) -> Place:
+    def entry_place(self, parent: int, name: bytes) -> Node:
         """Where a name is to be made or removed."""
         if name == history_dir.NAME and parent == ROOT_INO:
             raise OSError(errno.EPERM, f"{name.decode()} is the history")
@@ -315,7 +315,7 @@ class Requests:
         self.guard.made(ino)
         return written
 
-    def _to_write(self, node: int, pid: int, offset: int) -> Place:
+    def _to_write(self, node: int, pid: int, offset: int) -> Node:
         """Where bytes are to be written, or taken away, now that this has been told of."""
         fs = self._fs
         if node >= LIVE_END:

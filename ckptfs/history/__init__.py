@@ -14,7 +14,7 @@ from ckptfs.history.checkpoints import (
     seal,
     without_moments,
 )
-from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.changed import Changed
 from ckptfs.history.paths import select
 from ckptfs.history.restore import (
     LogEntry,
@@ -34,11 +34,11 @@ from ckptfs.history.restore import log as restore_log
 
 __all__ = [
     "Cause",
+    "Changed",
     "Checkpoint",
     "LogEntry",
     "Plan",
     "Restored",
-    "Touched",
     "cached_files",
     "checkpoints",
     "count_moments",

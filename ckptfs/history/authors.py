@@ -16,10 +16,10 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import signatures
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
 from ckptfs.history.diff.aspects import TIMES, differences
-from ckptfs.history.diff.changed import Touched, epochs_between
+from ckptfs.history.diff.changed import Changed, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, compare_views
-from ckptfs.history.path_restore import Undoing, claims_of, put_back
-from ckptfs.history.paths import at, is_below, lies_below
+from ckptfs.history.path_restore import claimed_paths, claims_of, put_back, whole_paths
+from ckptfs.history.paths import is_below, is_within, seek
 from ckptfs.history.restore import Plan, Restored, log, note, or_as_it_was, token_of
 from ckptfs.history.steps import Actor, Who
 from ckptfs.model import Epoch, Ino
@@ -173,7 +173,7 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
     choice = Choice(wanted, target)
     restores = _Restores(fs, target)
     for change in compare_views(fs, fs.view_of(target.epoch), fs.head):
-        if not paths or any(is_below(path, paths) for path in (change.path, change.source or b"")):
+        if not paths or any(is_within(path, paths) for path in (change.path, change.source or b"")):
             _judge(fs, record, mine, restores, change, choice)
             if change.new is not None and not change.new.is_dir:
                 choice.files.add(change.path)
@@ -212,7 +212,7 @@ class _Restores:
 
     def _is_same(self, epoch: Epoch, path: bytes) -> bool:
         fs, there = self._fs, self._fs.view_of(epoch)
-        old, new = at(fs, self._view, path), at(fs, there, path)
+        old, new = seek(fs, self._view, path), seek(fs, there, path)
         if old is None or new is None:
             return old is new
         return differences(fs, self._view, old, there, new) <= {TIMES}
@@ -260,15 +260,15 @@ def _moved(choice: Choice) -> Iterator[tuple[Change, Reason]]:
     in_the_way = choice.files - {change.path for change in choice.mine}
     for change in choice.mine:
         came = RENAMED in change.kinds or ADDED in change.kinds
-        if _is_dir(change) and came and any(lies_below(path, {change.path}) for path in left):
+        if _is_dir(change) and came and any(is_below(path, {change.path}) for path in left):
             yield change, "content"
         elif (
             RENAMED not in change.kinds
             and change.source not in (None, change.path)
-            and not lies_below(change.path, whole)
+            and not is_below(change.path, whole)
         ):
             yield change, "moved"
-        elif lies_below(change.source or change.path, in_the_way):
+        elif is_below(change.source or change.path, in_the_way):
             yield change, "blocked"
 
 
@@ -285,21 +285,19 @@ def token(fs: Filesystem, target: Checkpoint, paths: list[bytes], wanted: str) -
 
 
 def restore_choice(
-    fs: Filesystem, choice: Choice, *, touched_here: Touched, cause: Cause | None = None
+    fs: Filesystem, choice: Choice, *, changed: Changed, cause: Cause | None = None
 ) -> Restored:
     """Put back what was chosen, as one step that `undo` takes back. The caller commits.
 
-    ``touched_here`` takes what the kernel has to hear of, also if it fails: then everything is as
+    ``changed`` takes what the kernel has to hear of, also if it fails: then everything is as
     it was.
     """
     target, cause = choice.target, cause or Cause()
-    undoing = Undoing(choice.wanted)
-    for change in choice.mine:
-        undoing.goals.update(dict.fromkeys(claims_of(change), target))
+    goals = {claim: target for change in choice.mine for claim in claims_of(change)}
     message = f"before restore of what {choice.wanted} changed to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause):
-        put_back(fs, undoing, touched_here)
-    paths, whole = undoing.paths, undoing.whole
-    note(fs, "restore", target, before, touched_here, cause, paths=paths, whole=whole)
-    return Restored(before, target.id, touched_here)
+    with or_as_it_was(fs, before, changed, cause):
+        put_back(fs, goals, changed)
+    paths, whole = claimed_paths(goals), whole_paths(goals)
+    note(fs, "restore", target, before, changed, cause, paths=paths, whole=whole)
+    return Restored(before, target.id, changed)

@@ -16,8 +16,8 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
 from ckptfs.store import Store, View
-from ckptfs.store.facts import NEXT_CHECKPOINT
 from ckptfs.store.format import NO_EPOCH
+from ckptfs.store.metadata import NEXT_CHECKPOINT
 
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.auto`).
 MOMENT = "moment"

@@ -24,8 +24,6 @@ from ckptfs.history.checkpoints import checkpoints
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import PACKED_MAX
-from ckptfs.store.chunks import Record
-from ckptfs.store.facts import COMPRESSED
 from ckptfs.store.format import (
     NO_EPOCH,
     PACK_MAX,
@@ -40,6 +38,8 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
+from ckptfs.store.metadata import COMPRESSED
+from ckptfs.store.packed import Record
 from ckptfs.store.tables import ByEpoch, Versioned
 
 #: What was written anew is committed after so many bytes: until then its old pages are not free.
@@ -128,7 +128,6 @@ def repack(fs: Filesystem) -> None:
     The caller commits."""
     fs.flush()
     store = fs.store
-    store.upgrade()
     blocks = store.blocks
     full = blocks.full_packs(PACK_MAX // 2)
     packing = _Packing(store, PACK_MAX)
@@ -312,7 +311,6 @@ def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
     # What could not be woken stays as it is: chunks do not overlap.
     if parent == NO_EPOCH or store.rest.used:
         return
-    store.upgrade()
     store.anchor = store.head.epoch
     with room_permitting():
         _pack_all(fs, _Sight(store, parent), chunk_bytes)

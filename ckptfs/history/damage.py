@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
+from ckptfs.history.paths import path_of
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.store import View
 from ckptfs.store.blocks import LOST
@@ -76,16 +77,7 @@ def _in_view(
         try:
             inode = fs.getattr(view, owners[content])
             if inode.content == content and inode.nlink:
-                path = _path(fs, view, inode.ino)
+                path = path_of(fs.store, view, (inode.parent, inode.name))
                 yield path, block_number(entity) * BLOCK_SIZE, unpack_mapping(record).length
         except OSError:
             continue  # this view has not got the file
-
-
-def _path(fs: Filesystem, view: View, ino: Ino) -> bytes:
-    parts: list[bytes] = []
-    inode = fs.getattr(view, ino)
-    while inode.name:
-        parts.append(inode.name)
-        inode = fs.getattr(view, inode.parent)
-    return b"/".join(reversed(parts))

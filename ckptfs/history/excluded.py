@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ckptfs.fs import Filesystem, copies, crossing, inodes
 from ckptfs.fs.exclusion import excluded_entries, home_of, is_own
-from ckptfs.history.diff.changed import Touched, entry_in, inode_in
-from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
+from ckptfs.history.diff.changed import Changed, entry_in, inode_in
+from ckptfs.history.paths import directories_above, is_within, path_of
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
 from ckptfs.store import View
 from ckptfs.store.format import dirent_entity, link_place, pack_u64
-
-Place = tuple[Ino, bytes]
 
 #: Added to the name of a directory of excluded files where a restore has a file of its name.
 _SUFFIX = b".excluded"
 
 
-def keep_excluded(fs: Filesystem, old: View, differing: Touched) -> None:
+def keep_excluded(fs: Filesystem, old: View, differing: Changed) -> None:
     """Make what is excluded stand in the new head as it stood in the old one. ``differing`` is what
     the kernel will hear of; it is corrected."""
     excluded = fs.head.excluded
@@ -31,7 +30,7 @@ def keep_excluded(fs: Filesystem, old: View, differing: Touched) -> None:
 
 
 class _Settling:
-    def __init__(self, fs: Filesystem, old: View, excluded: View, differing: Touched) -> None:
+    def __init__(self, fs: Filesystem, old: View, excluded: View, differing: Changed) -> None:
         self._fs = fs
         self._old = old
         self._excluded = excluded
@@ -209,28 +208,28 @@ def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
 # -- names that are to be judged again ------------------------------------------------------------
 
 
-def sift(fs: Filesystem, touched: Touched) -> None:
+def sift(fs: Filesystem, changed: Changed) -> None:
     """Exclude what came under names that the patterns match."""
     view = fs.head
     if view.excluded is None or not fs.exclusion.patterns:
         return
-    for directory, name in sorted(touched.entries):
+    for directory, name in sorted(changed.entries):
         ino = entry_in(fs.store, view, dirent_entity(directory, name))
         parent = inode_in(fs.store, view, directory)
         if ino is None or parent is None or not parent.nlink:
             continue
         inode = inodes.load(fs, view.bare, ino)
         if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
-            _cross(fs, (directory, name), view.bare, view.excluded, touched)
+            _cross(fs, (directory, name), view.bare, view.excluded, changed)
 
 
-def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
+def apply(fs: Filesystem, patterns: Sequence[str]) -> Changed:
     """Let other patterns hold, for what is there too: what they match leaves history with its next
     checkpoint, what they no longer match is in it from then on. The caller commits and tells the
     kernel."""
-    touched = Touched(set(), set())
+    changed = Changed(set(), set())
     if tuple(patterns) == fs.exclusion.patterns:
-        return touched
+        return changed
     fs.flush()
     excluded = fs.store.open_excluded()
     fs.exclusion.set_patterns(patterns)
@@ -239,19 +238,19 @@ def apply(fs: Filesystem, patterns: Sequence[str]) -> Touched:
         for name, ino in list(excluded_entries(fs, excluded, directory)):
             is_dir = inodes.load(fs, excluded, ino).is_dir
             if not fs.exclusion.matches(fs, view, directory, name, is_dir=is_dir):
-                _cross(fs, (directory, name), excluded, view.bare, touched)
+                _cross(fs, (directory, name), excluded, view.bare, changed)
     pending = [ROOT_INO]
     while pending:
         directory = pending.pop()
         for name, inode in list(fs.entries(view.bare, directory)):
             if fs.exclusion.matches(fs, view, directory, name, is_dir=inode.is_dir):
-                _cross(fs, (directory, name), view.bare, excluded, touched)
+                _cross(fs, (directory, name), view.bare, excluded, changed)
             elif inode.is_dir:
                 pending.append(inode.ino)
-    return touched
+    return changed
 
 
-def _cross(fs: Filesystem, place: Place, home: View, goal: View, touched: Touched) -> None:
+def _cross(fs: Filesystem, place: Place, home: View, goal: View, changed: Changed) -> None:
     """Let an entry cross the border. A file with names on both sides becomes two."""
     ino = entry_in(fs.store, home, dirent_entity(*place))
     if ino is None:
@@ -260,13 +259,13 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, touched: Touche
     tree = crossing.tree_of(fs, home, ino)
     for number, names in list(crossing.torn(fs, home, top, tree)):
         copies.part(fs, home, number, names)
-        touched.entries.update(names)
-        touched.inodes.add(number)
+        changed.entries.update(names)
+        changed.inodes.add(number)
     ino = entry_in(fs.store, home, dirent_entity(*place))
     if ino is not None:
         top = inodes.load(fs, home, ino)
         crossing.cross(fs, fs.head, top, home, goal, crossing.tree_of(fs, home, ino))
-        touched.inodes.add(place[0])  # its times
+        changed.inodes.add(place[0])  # its times
 
 
 # -- what a restore would leave alone --------------------------------------------------------------
@@ -275,24 +274,14 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, touched: Touche
 def hidden_by_excluded(fs: Filesystem) -> Callable[[bytes], bool]:
     """Tells of a path whether something excluded stands there, or above it."""
     tops = set(_tops(fs))
-
-    def hidden(path: bytes) -> bool:
-        while path and tops:
-            if path in tops:
-                return True
-            path = path.rpartition(b"/")[0]
-        return False
-
-    return hidden
+    return lambda path: bool(tops) and is_within(path, tops)
 
 
 def needed_by_excluded(fs: Filesystem) -> set[bytes]:
     """The directories that excluded files stand in."""
     needed: set[bytes] = set()
     for path in _tops(fs):
-        while b"/" in path:
-            path = path.rpartition(b"/")[0]
-            needed.add(path)
+        needed.update(directories_above(path))
     return needed
 
 
@@ -302,7 +291,7 @@ def _tops(fs: Filesystem) -> list[bytes]:
     if excluded is None:
         return []
     return [
-        path_of(fs, (directory, name))
+        path_of(fs.store, fs.head, (directory, name))
         for directory in fs.exclusion.borders
         for name, _ in excluded_entries(fs, excluded, directory)
     ]
@@ -314,17 +303,6 @@ def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | N
         return {}
     dirents = fs.store.dirents
     return {place: dirents.get(fs.head, dirent_entity(*place)) for place in places}
-
-
-def path_of(fs: Filesystem, place: Place) -> bytes:
-    """A place of the workspace as a path."""
-    directory, name = place
-    names = [name]
-    while directory != ROOT_INO and directory:
-        inode = inodes.load(fs, fs.head, directory)
-        names.append(inode.name)
-        directory = inode.parent
-    return b"/".join(reversed(names))
 
 
 def is_excluded(fs: Filesystem, path: bytes) -> bool:

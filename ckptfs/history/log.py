@@ -30,7 +30,7 @@ from ckptfs.history.checkpoints import (
 from ckptfs.history.diff import aspects
 from ckptfs.history.diff.changed import differing_blocks, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, Tree, compare_views
-from ckptfs.history.paths import ROOT_PATH, _inodes_along, seek
+from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
 from ckptfs.history.time_expressions import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
 from ckptfs.store import Store, View
@@ -192,7 +192,7 @@ def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: boo
     beside and renames into place replaces what was there. Then come the same name in the same
     directory, which may have been renamed, and what a comparison of the two calls a rename.
     """
-    inodes = _inodes_along(fs, here, path)
+    inodes = inodes_along(fs, here, path)
     if len(inodes) <= path.count(b"/") + 1:
         return path
     names = path.split(b"/")
@@ -215,7 +215,7 @@ def _nearest_there(
     """How many of the names lead to the deepest thing that the other view has, under the same
     path or as the same inode, and what that is called there."""
     side = Tree(fs.store, there)
-    same_path = len(_inodes_along(fs, there, b"/".join(names)))
+    same_path = len(inodes_along(fs, there, b"/".join(names)))
     for level in range(len(names), 0, -1):
         path = b"/".join(names[:level])
         if level < same_path:

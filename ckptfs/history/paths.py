@@ -1,4 +1,8 @@
-"""Which paths of two views a user's patterns mean."""
+"""Paths in views: what a pattern names, what a path leads to, and which paths lie below others.
+
+A path is relative to the root and has no dots in it; the root itself is empty or ``ROOT_PATH``.
+Links are never followed.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +13,99 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
-from ckptfs.store import View
-from ckptfs.store.format import NO_EPOCH
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
+from ckptfs.store import Store, View
+from ckptfs.store.format import NO_EPOCH, inode_entity, unpack_inode
 
-#: The path that stands for the root itself.
+#: How a list of changes names the root.
 ROOT_PATH = b"."
 
-
 _MAGIC = frozenset(b"*?[")
+
+
+# -- paths alone -----------------------------------------------------------------------------------
+
+
+def directories_above(path: bytes) -> Iterator[bytes]:
+    """The directories that a path is in, nearest first, without the root."""
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
+        yield path
+
+
+def is_below(path: bytes, tops: Container[bytes]) -> bool:
+    """Whether a path lies below one of ``tops``."""
+    return any(above in tops for above in directories_above(path))
+
+
+def is_within(path: bytes, tops: Container[bytes]) -> bool:
+    """Whether a path is one of ``tops`` or lies below one."""
+    return path in tops or is_below(path, tops)
+
+
+# -- paths and inodes ------------------------------------------------------------------------------
+
+
+def inodes_along(fs: Filesystem, view: View, path: bytes) -> list[Inode]:
+    """The inodes on the way to a path, the root's first, as far as the view has them in history."""
+    if view.epoch == NO_EPOCH:
+        return []
+    view = view.bare
+    found = [fs.getattr(view, ROOT_INO)]
+    for name in path.split(b"/") if path not in (b"", ROOT_PATH) else ():
+        child = fs.seek(view, found[-1].ino, name) if found[-1].is_dir else None
+        if child is None:
+            break
+        found.append(child)
+    return found
+
+
+def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
+    """What a view has at a path in history, or None."""
+    found = inodes_along(fs, view, path)
+    levels = path.count(b"/") + 1 if path not in (b"", ROOT_PATH) else 0
+    return found[-1] if len(found) == levels + 1 else None
+
+
+def path_of(store: Store, view: View, place: Place) -> bytes:
+    """The path of a directory entry. It begins where the view lacks a directory on the way: that
+    of a state document, which no directory has, is its name."""
+    directory, name = place
+    names = [name]
+    while directory != ROOT_INO:
+        inode = view.dirty_inodes.get(directory)
+        if inode is None:
+            record = store.inodes.get(view, inode_entity(directory))
+            if not record:
+                break
+            inode = unpack_inode(directory, record)
+        names.append(inode.name)
+        directory = inode.parent
+    return b"/".join(reversed(names))
+
+
+# -- patterns --------------------------------------------------------------------------------------
 
 
 def select(
     fs: Filesystem, views: Sequence[View], patterns: Iterable[bytes], *, excluded: bool = False
 ) -> list[bytes]:
-    """The paths, relative to the root, that the patterns name in any of the views. What is kept out
-    of history is found only with ``excluded``.
+    """The paths that the patterns name in any of the views. Files that are excluded from history
+    count only with ``excluded``.
 
-    A pattern that names nothing raises FileNotFoundError; one that leads out of the workspace
-    raises ValueError. What lies below another path that is named is left out: it goes with that.
+    Raises FileNotFoundError for a pattern that names nothing, and ValueError for one that leads out
+    of the workspace. A path below another selected one is left out: it belongs to that one.
     """
     looked = views if excluded else [view.bare for view in views]
     found: dict[bytes, None] = {}
     for pattern in patterns:
         parts = parts_of(pattern)
-        # A file of that very name, in whichever view, is meant before those that match.
+        # A file of exactly that name, in any view, is meant before those that match the pattern.
         matches = _all(fs, looked, parts, exact=True) or _all(fs, looked, parts, exact=False)
         if not matches:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), pattern)
         found.update(dict.fromkeys(matches))
-    return sorted(path for path in found if not _goes_along(path, found))
-
-
-def _goes_along(path: bytes, found: Container[bytes]) -> bool:
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        if path in found:
-            return True
-    return False
+    return sorted(path for path in found if not is_below(path, found))
 
 
 def parts_of(pattern: bytes) -> list[bytes]:
@@ -63,8 +122,8 @@ def _all(fs: Filesystem, views: Sequence[View], parts: list[bytes], *, exact: bo
 
 
 def _matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) -> list[bytes]:
-    """What the parts name in a view, a level of the tree at a time: trees are deeper than the
-    stack."""
+    """The paths that match in one view, found one level of the tree at a time: a tree may be deeper
+    than the interpreter's stack."""
     found = [(b"", ROOT_INO, True)]
     for part in parts:
         found = [
@@ -79,7 +138,7 @@ def _matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) ->
 def _children(
     fs: Filesystem, view: View, directory: Ino, part: bytes, *, exact: bool
 ) -> Iterator[tuple[bytes, Ino, bool]]:
-    """The entry of that very name, or those that match it."""
+    """The entry of exactly that name; if there is none, the entries that match it."""
     if len(part) > NAME_MAX:
         return
     same = fs.seek(view, directory, part)
@@ -89,47 +148,3 @@ def _children(
         for name, inode in list(fs.entries(view, directory)):
             if fnmatch.fnmatchcase(name, part):
                 yield name, inode.ino, inode.is_dir
-
-
-def _inodes_along(fs: Filesystem, view: View, path: bytes) -> list[Inode]:
-    """The inodes on the way to a path, the root's first, as far as the view has them."""
-    if view.epoch == NO_EPOCH:
-        return []
-    view = view.bare
-    found = [fs.getattr(view, ROOT_INO)]
-    for name in path.split(b"/") if path else ():
-        child = fs.seek(view, found[-1].ino, name) if found[-1].is_dir else None
-        if child is None:
-            break
-        found.append(child)
-    return found
-
-
-def seek(fs: Filesystem, view: View, path: bytes) -> Inode | None:
-    """What stands at a path, or None. Links are not followed; the root is the empty path."""
-    found = _inodes_along(fs, view, path)
-    levels = path.count(b"/") + 1 if path else 0
-    return found[-1] if len(found) == levels + 1 else None
-
-
-def is_below(path: bytes, tops: Iterable[bytes]) -> bool:
-    """Whether a path is one of ``tops`` or below one."""
-    return any(path == top or path.startswith(top + b"/") for top in tops)
-
-
-def lies_below(path: bytes, tops: set[bytes]) -> bool:
-    """Whether a path lies below one of ``tops``."""
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        if path in tops:
-            return True
-    return False
-
-
-def at(fs: Filesystem, view: View, path: bytes) -> Inode | None:
-    """What stands at a path of a view, not following links."""
-    view = view.bare
-    here: Inode | None = fs.getattr(view, ROOT_INO)
-    for part in path.split(b"/") if path != ROOT_PATH else ():
-        here = fs.seek(view, here.ino, part) if here is not None and here.is_dir else None
-    return here

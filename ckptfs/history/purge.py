@@ -16,9 +16,9 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.content import drop_partial
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
-from ckptfs.history.diff.changed import Touched
-from ckptfs.history.paths import select
-from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.paths import path_of, select
+from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
     GONE,
@@ -31,8 +31,6 @@ from ckptfs.store.format import (
     unpack_mapping,
     unpack_u64,
 )
-
-Place = tuple[Ino, bytes]
 
 
 class Doomed(NamedTuple):
@@ -48,7 +46,7 @@ class Purged(NamedTuple):
 
     doomed: Doomed
     elsewhere: list[bytes]
-    touched: Touched
+    changed: Changed
 
 
 def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
@@ -87,7 +85,7 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
     if store.excluded is not None:
         views[store.excluded.epoch] = store.excluded
-    touched = Touched(set(doomed.inodes), set())
+    changed = Changed(set(doomed.inodes), set())
     _count_out(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
     packs: set[bytes] = set()
@@ -103,12 +101,12 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
                 table.forget(views[epoch_of(suffix)], entity)
         for place in places:
             _drop_entry(store, views, place, ino)
-        touched.entries.update(places)
+        changed.entries.update(places)
         _let_go(fs, ino)
     # What is kept as a difference from a purged block, or together with one, must not keep it.
     store.blocks.detach(pieces | packs)
     compare.forget_counts(store)
-    return Purged(doomed, _elsewhere(store, views, pieces), touched)
+    return Purged(doomed, _elsewhere(store, views, pieces), changed)
 
 
 # -- finding ---------------------------------------------------------------------------------------
@@ -147,22 +145,7 @@ def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:
         others = (link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino)))
         for place in ((inode.parent, inode.name), *others):
             if place[1]:
-                yield _path(store, view, place)
-
-
-def _path(store: Store, view: View, place: Place) -> bytes:
-    parent, name = place
-    names = [name]
-    while parent != ROOT_INO:
-        record = store.inodes.get(view, pack_u64(parent))
-        if record is None:
-            break
-        directory = unpack_inode(parent, record)
-        names.append(directory.name)
-        parent = directory.parent
-        if not parent:
-            break
-    return b"/".join(reversed(names))
+                yield path_of(store, view, place)
 
 
 def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[View, Inode]]:

@@ -131,7 +131,7 @@ def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     """Remove one epoch, yielding after each entity."""
     if epoch == store.anchor:
-        # The child sees the same, and nothing of what it takes over is at rest (ckptfs.store.rest).
+        # The child sees the same, and nothing that it takes over is packed (ckptfs.store.packed).
         store.anchor = NO_EPOCH if child is None else child
     heir = _Nobody() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)

@@ -20,7 +20,7 @@ import xxhash
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
-from ckptfs.history.diff.changed import Touched, inode_in, names_differ, touched
+from ckptfs.history.diff.changed import Changed, changed_between, inode_in, names_differ
 from ckptfs.history.diff.tree import Change, compare_views
 from ckptfs.history.excluded import (
     hidden_by_excluded,
@@ -53,7 +53,7 @@ class Restored:
 
     before: Checkpoint
     target: int
-    touched: Touched
+    changed: Changed
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def restore(
     store = fs.store
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
-    differing = touched(store, old, goal)
+    differing = changed_between(store, old, goal)
     seen = seen_under(fs, differing.entries)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
@@ -119,37 +119,37 @@ def restore_paths(
     *,
     kind: str = "restore",
     takes_back: LogEntry | None = None,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Restored:
     """Make these paths what they were at the checkpoint; everything else stays as it is.
 
-    ``touched_here`` takes what the kernel has to hear of, also if it fails: then the head goes back
+    ``changed`` takes what the kernel has to hear of, also if it fails: then the head goes back
     to the state before.
     """
     cause = cause or Cause()
     plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = PathRestorer(fs, fs.store.view(target.epoch), touched=touched_here)
-    with or_as_it_was(fs, before, touched_here, cause):
+    equaliser = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
+    with or_as_it_was(fs, before, changed, cause):
         for path in paths:
             equaliser.path(path)
-    note(fs, kind, target, before, touched_here, cause, takes_back=takes_back, paths=paths)
-    return Restored(before, target.id, touched_here)
+    note(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
+    return Restored(before, target.id, changed)
 
 
 @contextmanager
 def or_as_it_was(
-    fs: Filesystem, before: Checkpoint, touched_here: Touched, cause: Cause
+    fs: Filesystem, before: Checkpoint, changed: Changed, cause: Cause
 ) -> Iterator[None]:
     """If what is done meanwhile fails, the head goes back to what it was before."""
     try:
         yield
     except OSError:
         back = restore(fs, before, cause=cause)
-        touched_here.entries.update(back.touched.entries)
-        touched_here.inodes.update(back.touched.inodes)
+        changed.entries.update(back.changed.entries)
+        changed.inodes.update(back.changed.inodes)
         raise
 
 
@@ -232,7 +232,7 @@ def note(
     kind: str,
     target: Checkpoint,
     before: Checkpoint,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause,
     *,
     takes_back: LogEntry | None = None,
@@ -247,7 +247,7 @@ def note(
         time_ns=fs.clock(),
         target=target.id,
         before=before.id,
-        entries=len(touched_here.entries),
+        entries=len(changed.entries),
         paths=tuple(map(os.fsdecode, paths)),
         command=cause.command,
         pid=cause.pid,
@@ -275,7 +275,7 @@ def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], 
         return {}
     fs.flush()
     old = fs.store.head.bare
-    differing = touched(fs.store, old, fs.store.view(target.epoch))
+    differing = changed_between(fs.store, old, fs.store.view(target.epoch))
     named = [inode for inode in _used(fs, old, differing.inodes) if inode.nlink]
     return {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
 

@@ -19,7 +19,7 @@ from ckptfs.fs import Filesystem, inodes
 from ckptfs.history.checkpoints import Checkpoint, checkpoints
 from ckptfs.history.diff.changed import inode_in
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
-from ckptfs.store import mapping
+from ckptfs.store import blockmap
 from ckptfs.store.format import pack_u64, unpack_u64
 
 #: Facts of the store: under which inode the head has the document of that name.
@@ -129,7 +129,7 @@ def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
 def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
     """The key of a document's block, which is flushed; empty if it has none."""
     inode = fs.getattr(fs.head.bare, ino)
-    found = mapping.find(fs.store, fs.head.bare, inode, number)
+    found = blockmap.find(fs.store, fs.head.bare, inode, number)
     return found.key if found is not None else b""
 
 

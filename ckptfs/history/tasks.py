@@ -22,10 +22,10 @@ from ckptfs import interrupts
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import CURRENT_TASK, Cause, Checkpoint, checkpoints, seal
-from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.changed import Changed
 from ckptfs.history.diff.tree import compare_views
-from ckptfs.history.path_restore import Claim, Undoing, claims_of, put_back
-from ckptfs.history.paths import at, lies_below
+from ckptfs.history.path_restore import Claim, claimed_paths, claims_of, put_back, whole_paths
+from ckptfs.history.paths import is_below, seek
 from ckptfs.history.restore import note, or_as_it_was
 from ckptfs.store import Store
 
@@ -268,11 +268,25 @@ class _Replay:
 _NAMED = 20
 
 
+@dataclass
+class RevertPlan:
+    """What reverting a task takes: each path with the checkpoint that it goes back to, and in
+    ``conflicts`` the paths that others changed since, each with the task that did, or nothing."""
+
+    name: str
+    goals: dict[Claim, Checkpoint] = field(default_factory=dict)
+    conflicts: dict[bytes, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[bytes]:
+        return claimed_paths(self.goals)
+
+
 @dataclass(frozen=True)
 class Reverted:
     """A revert that is done. ``before`` is the checkpoint that undoes it."""
 
-    undoing: Undoing
+    plan: RevertPlan
     before: Checkpoint
     after: Checkpoint
 
@@ -280,35 +294,35 @@ class Reverted:
 # -- looking ---------------------------------------------------------------------------------------
 
 
-def plan_revert(fs: Filesystem, name: str) -> Undoing:
+def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
     """What reverting a task would do, and what is in its way."""
     fs.flush()
     found = tasks(fs.store)
     task = find(fs.store, name)
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
-    undoing = Undoing(name)
+    plan = RevertPlan(name)
     foreign: set[bytes] = set()
     others: list[Claim] = []
     for (begin, end), following in zip(task.stretches, [*task.stretches[1:], None], strict=True):
         upto = None if following is None else following.begin
         _require(known, task, begin, end, upto)
         for claim in claims(fs, known, begin, end):
-            undoing.goals.setdefault(claim, known[begin])
+            plan.goals.setdefault(claim, known[begin])
         if end is not None:
             meanwhile = list(claims(fs, known, end, upto))
             others += meanwhile
-            foreign.update(_meetings(undoing.goals, meanwhile))
-    covered = set(_covered(fs, undoing))
-    foreign.update(claim.path for claim in others if lies_below(claim.path, covered))
+            foreign.update(_meetings(plan.goals, meanwhile))
+    covered = set(_covered(fs, plan))
+    foreign.update(claim.path for claim in others if is_below(claim.path, covered))
     if foreign:
-        undoing.conflicts = _blame(fs, known, found, name, foreign)
-    return undoing
+        plan.conflicts = _blame(fs, known, found, name, foreign)
+    return plan
 
 
-def _covered(fs: Filesystem, undoing: Undoing) -> Iterator[bytes]:
+def _covered(fs: Filesystem, plan: RevertPlan) -> Iterator[bytes]:
     """Directories that have to go for something that stood in their place."""
-    for claim, goal in undoing.goals.items():
-        here, there = at(fs, fs.head, claim.path), at(fs, fs.view_of(goal.epoch), claim.path)
+    for claim, goal in plan.goals.items():
+        here, there = seek(fs, fs.head, claim.path), seek(fs, fs.view_of(goal.epoch), claim.path)
         if here is not None and here.is_dir and there is not None and not there.is_dir:
             yield claim.path
 
@@ -347,10 +361,10 @@ def _meetings(own: dict[Claim, Checkpoint], others: list[Claim]) -> Iterator[byt
     paths = {claim.path for claim in own}
     whole = {claim.path for claim in own if claim.whole}
     for claim in others:
-        if claim.path in paths or lies_below(claim.path, whole):
+        if claim.path in paths or is_below(claim.path, whole):
             yield claim.path
         elif claim.whole:
-            yield from (path for path in paths if lies_below(path, {claim.path}))
+            yield from (path for path in paths if is_below(path, {claim.path}))
 
 
 def _blame(
@@ -378,39 +392,39 @@ def revert(
     name: str,
     *,
     force: bool = False,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Reverted:
     """Take back what a task changed, and end it. The caller commits.
 
-    Raises `TaskConflict` if others changed the same paths, unless forced. ``touched_here`` takes
+    Raises `TaskConflict` if others changed the same paths, unless forced. ``changed`` takes
     what the kernel has to hear of, also if it fails: then everything is as it was.
     """
     fs.flush()
     with interrupts.stoppable():
-        undoing = plan_revert(fs, name)
-    if undoing.conflicts and not force:
-        raise TaskConflict(name, list(_told(undoing.conflicts)))
+        plan = plan_revert(fs, name)
+    if plan.conflicts and not force:
+        raise TaskConflict(name, list(_told(plan.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause or Cause()):
-        put_back(fs, undoing, touched_here)
+    with or_as_it_was(fs, before, changed, cause or Cause()):
+        put_back(fs, plan.goals, changed)
     after = seal(
         fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
     )
-    target = min(undoing.goals.values(), key=lambda goal: goal.id, default=before)
+    target = min(plan.goals.values(), key=lambda goal: goal.id, default=before)
     note(
         fs,
         "restore",
         target,
         before,
-        touched_here,
+        changed,
         cause or Cause(),
-        paths=undoing.paths,
-        whole=undoing.whole,
+        paths=plan.paths,
+        whole=whole_paths(plan.goals),
         after=after,
     )
     log_event(fs, REVERT, name, before, after)
-    return Reverted(undoing, before, after)
+    return Reverted(plan, before, after)
 
 
 def _told(conflicts: dict[bytes, str]) -> Iterator[str]:

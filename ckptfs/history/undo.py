@@ -14,10 +14,10 @@ from typing import NamedTuple
 from ckptfs.fs import Filesystem
 from ckptfs.history import tasks
 from ckptfs.history.checkpoints import Cause, Checkpoint, find, numbered, seal
-from ckptfs.history.diff.changed import Touched
+from ckptfs.history.diff.changed import Changed
 from ckptfs.history.diff.tree import Change
-from ckptfs.history.path_restore import Claim, Undoing, put_back
-from ckptfs.history.paths import lies_below
+from ckptfs.history.path_restore import Claim, put_back
+from ckptfs.history.paths import directories_above, is_below
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
@@ -44,20 +44,14 @@ class _Scope(NamedTuple):
     ways: set[bytes]
 
     def holds(self, path: bytes) -> bool:
-        return path in self.named or lies_below(path, self.tops)
+        return path in self.named or is_below(path, self.tops)
 
 
 def _scope(entry: LogEntry) -> _Scope:
     paths = [os.fsencode(path) for path in entry.paths]
     whole = entry.paths if entry.whole is None else entry.whole
-    ways = {way for path in paths for way in _directories_above(path)}
+    ways = {way for path in paths for way in directories_above(path)}
     return _Scope(paths, set(paths), set(map(os.fsencode, whole)), ways)
-
-
-def _directories_above(path: bytes) -> Iterator[bytes]:
-    while b"/" in path:
-        path = path.rpartition(b"/")[0]
-        yield path
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -134,11 +128,11 @@ def take_back(
     entry: LogEntry,
     kind: str,
     *,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause | None = None,
 ) -> Restored:
     """Undo or redo, as ``kind`` says. The caller commits and tells the kernel of what the result
-    says, and of ``touched_here`` also if it fails: then everything is as it was.
+    says, and of ``changed`` also if it fails: then everything is as it was.
     """
     target, scope = find(fs.store, entry.before), _scope(entry)
     if head_after(fs, entry) is not None:
@@ -150,11 +144,11 @@ def take_back(
             scope.paths,
             kind=kind,
             takes_back=entry,
-            touched_here=touched_here,
+            changed=changed,
             cause=cause,
         )
     else:
-        restored = _put_back(fs, entry, target, kind, touched_here, cause or Cause())
+        restored = _put_back(fs, entry, target, kind, changed, cause or Cause())
     _tell_task(fs, entry, kind, restored.before)
     return restored
 
@@ -164,17 +158,17 @@ def _put_back(
     entry: LogEntry,
     target: Checkpoint,
     kind: str,
-    touched_here: Touched,
+    changed: Changed,
     cause: Cause,
 ) -> Restored:
     """The same for a restore that took some paths alone, without what is below them."""
     scope = _scope(entry)
     goals = {Claim(path, path in scope.tops): target for path in scope.paths}
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, touched_here, cause):
-        put_back(fs, Undoing(kind, goals), touched_here)
-    note(fs, kind, target, before, touched_here, cause, takes_back=entry)
-    return Restored(before, target.id, touched_here)
+    with or_as_it_was(fs, before, changed, cause):
+        put_back(fs, goals, changed)
+    note(fs, kind, target, before, changed, cause, takes_back=entry)
+    return Restored(before, target.id, changed)
 
 
 def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from ckptfs.errors import (
     TreeMoved,
     UsageError,
 )
-from ckptfs.history import Cause, Checkpoint, LogEntry, Plan, Restored, Touched, authors, excluded
+from ckptfs.history import Cause, Changed, Checkpoint, LogEntry, Plan, Restored, authors, excluded
 from ckptfs.history.authors import Skipped
 from ckptfs.history.paths import seek
 from ckptfs.history.undo import has_moved_on, head_after, take_back, token_back
@@ -68,7 +68,7 @@ def restore(
     else:
         restored = history.restore(service.fs, target, cause=cause)
         service.fs.sync()
-        service.unannounced.touched.append(restored.touched)
+        service.unannounced.changed.append(restored.changed)
     if not backup:
         service.delete([restored.before])
     return restored
@@ -104,10 +104,10 @@ def restore_selective(
         choice = authors.choose(service.fs, target, wanted, paths)
     if not choice.mine:
         return None, choice.skipped
-    touched = Touched(set(), set())
+    changed = Changed(set(), set())
     # First: also if it fails, the kernel has to hear of it.
-    service.unannounced.touched.append(touched)
-    restored = authors.restore_choice(service.fs, choice, touched_here=touched, cause=cause)
+    service.unannounced.changed.append(changed)
+    restored = authors.restore_choice(service.fs, choice, changed=changed, cause=cause)
     service.fs.sync()
     if not backup:
         service.delete([restored.before])
@@ -122,10 +122,10 @@ def acting(service: Service, cause: Cause) -> AbstractContextManager[None]:
 def _restore_paths(
     service: Service, target: Checkpoint, paths: list[bytes], cause: Cause | None
 ) -> Restored:
-    touched = Touched(set(), set())
+    changed = Changed(set(), set())
     # First: also if it fails, the kernel has to hear of it.
-    service.unannounced.touched.append(touched)
-    restored = history.restore_paths(service.fs, target, paths, touched_here=touched, cause=cause)
+    service.unannounced.changed.append(changed)
+    restored = history.restore_paths(service.fs, target, paths, changed=changed, cause=cause)
     service.fs.sync()
     return restored
 
@@ -226,7 +226,7 @@ def _to_take_back(service: Service, kind: str) -> LogEntry:
 def _take_back(
     service: Service, kind: str, cause: Cause | None, *, token: str, if_unchanged: bool
 ) -> Restored:
-    entry, touched = _to_take_back(service, kind), Touched(set(), set())
+    entry, changed = _to_take_back(service, kind), Changed(set(), set())
     service.fs.flush()
     with interrupts.stoppable():
         if token and token_back(service.fs, entry) != token:
@@ -235,11 +235,11 @@ def _take_back(
             done, since = ("undone", "restore") if kind == "undo" else ("redone", "undo")
             raise NotConfirmed(f"the workspace changed since that {since}", done)
     # First: also if it fails, the kernel has to hear of it.
-    service.unannounced.touched.append(touched)
+    service.unannounced.changed.append(changed)
     with nothing_in_the_way():
-        restored = take_back(service.fs, entry, kind, touched_here=touched, cause=cause)
+        restored = take_back(service.fs, entry, kind, changed=changed, cause=cause)
     service.fs.sync()
-    service.unannounced.touched.append(restored.touched)
+    service.unannounced.changed.append(restored.changed)
     return restored
 
 

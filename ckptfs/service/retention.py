@@ -190,9 +190,9 @@ def record_command(service: Service) -> str:
 def exclude(service: Service) -> tuple[str, ...]:
     """Let the exclude patterns of the settings hold, for what is there already, too."""
     patterns = service.settings().exclude
-    touched = excluded.apply(service.fs, patterns)
+    changed = excluded.apply(service.fs, patterns)
     service.fs.commit()
-    service.unannounced.touched.append(touched)
+    service.unannounced.changed.append(changed)
     return patterns
 
 

@@ -19,7 +19,7 @@ from ckptfs import interrupts
 from ckptfs.commands import shown
 from ckptfs.errors import ControlError
 from ckptfs.fs import Filesystem
-from ckptfs.history import Cause, Checkpoint, Touched
+from ckptfs.history import Cause, Changed, Checkpoint
 from ckptfs.service import checkpoints as checkpoint_verbs
 from ckptfs.service import queries, retention, storage, trees, verbs
 from ckptfs.service import restore as restore_verbs
@@ -39,9 +39,9 @@ class Call(NamedTuple):
 class Unannounced:
     """What verbs changed without the kernel asking for it; the server of the mount notifies it."""
 
-    touched: list[Touched] = field(default_factory=list)
+    changed: list[Changed] = field(default_factory=list)
     #: The same in every checkpoint: these never change but by a purge.
-    purged: list[Touched] = field(default_factory=list)
+    purged: list[Changed] = field(default_factory=list)
     #: Checkpoints that are gone.
     deleted: set[int] = field(default_factory=set)
     #: Names came into an empty workspace, of which the kernel knows that they are missing.

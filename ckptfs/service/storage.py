@@ -19,7 +19,7 @@ from ckptfs.service.arguments import JsonObject, paths_known
 from ckptfs.store import Problem
 from ckptfs.store import check as problems_of
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import Progress as CheckProgress
+from ckptfs.store.check import OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Call, Service
@@ -77,7 +77,7 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
     if purged.doomed.inodes:
         compare.forget_counts(service.fs.store)
         service.compact()
-        service.unannounced.purged.append(purged.touched)
+        service.unannounced.purged.append(purged.changed)
     return purged
 
 
@@ -89,7 +89,7 @@ def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
 
 
 def check(
-    service: Service, *, deep: bool = True, progress: CheckProgress | None = None
+    service: Service, *, deep: bool = True, progress: OnProgress | None = None
 ) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
     bytes of all blocks."""
@@ -147,7 +147,10 @@ def do_check(call: Call, deep: bool) -> JsonObject:
     problems = service.check(deep=deep, progress=watch if on_progress else None)
     affected = [wire.affected(item) for item in service.affected(problems)]
     return {
-        "problems": [problem._asdict() for problem in problems],
+        "problems": [
+            {"invariant": item.invariant, "message": item.message, "block": item.block}
+            for item in problems
+        ],
         "affected": affected if problems else [],
         "lost": [] if problems else affected,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs import commands, interrupts
 from ckptfs.errors import ControlError
-from ckptfs.history import Touched, hook_checkpoints, tasks
+from ckptfs.history import Changed, hook_checkpoints, tasks
 from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject
 
@@ -132,11 +132,11 @@ def do_task_revert(call: Call, name: str, force: bool, dry_run: bool) -> JsonObj
     if dry_run:
         fs.flush()
         with interrupts.stoppable():
-            return {"dry_run": True, **wire.undoing(tasks.plan_revert(fs, name))}
-    touched = Touched(set(), set())
+            return {"dry_run": True, **wire.revert_plan(tasks.plan_revert(fs, name))}
+    changed = Changed(set(), set())
     # First: also if it fails, the kernel has to hear of it.
-    service.unannounced.touched.append(touched)
-    done = tasks.revert(fs, name, force=force, touched_here=touched, cause=call.cause)
+    service.unannounced.changed.append(changed)
+    done = tasks.revert(fs, name, force=force, changed=changed, cause=call.cause)
     fs.commit()
     told = {"before": done.before.id, "after": done.after.id}
-    return {"dry_run": False, **wire.undoing(done.undoing), **told}
+    return {"dry_run": False, **wire.revert_plan(done.plan), **told}

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from ckptfs.history.diff.patch import Found, Pair
     from ckptfs.history.diff.tree import Change
     from ckptfs.history.log import Version
-    from ckptfs.history.path_restore import Undoing
     from ckptfs.history.purge import Doomed
-    from ckptfs.history.tasks import Task
+    from ckptfs.history.tasks import RevertPlan, Task
     from ckptfs.model import Inode
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
@@ -152,8 +151,8 @@ def restored(found: Restored) -> JsonObject:
         "checkpoint": found.target,
         "changed": True,
         "before": found.before.id,
-        "entries": len(found.touched.entries),
-        "inodes": len(found.touched.inodes),
+        "entries": len(found.changed.entries),
+        "inodes": len(found.changed.inodes),
     }
 
 
@@ -205,7 +204,7 @@ def task(found: Task, paths: list[bytes] | None) -> JsonObject:
     }
 
 
-def undoing(found: Undoing) -> JsonObject:
+def revert_plan(found: RevertPlan) -> JsonObject:
     """What a task's revert undoes."""
     conflicts = list(found.conflicts.items())[:NAMED_MAX]
     return {

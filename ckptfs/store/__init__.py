@@ -1,8 +1,7 @@
 """The store: versioned records and deduplicated blocks in one LMDB environment."""
 
-from ckptfs.store.check import check
-from ckptfs.store.environment import Store
-from ckptfs.store.problem import Problem
-from ckptfs.store.views import View
+from ckptfs.store.check import Problem, check
+from ckptfs.store.environment import Store, new_store
+from ckptfs.store.epochs import View
 
-__all__ = ["Problem", "Store", "View", "check"]
+__all__ = ["Problem", "Store", "View", "check", "new_store"]

@@ -29,11 +29,11 @@ from ckptfs.store.format import (
     SEEDS,
     CorruptRecord,
     block_header,
+    pack_number,
     pack_slice,
-    pack_slot,
     pack_u32,
+    unpack_number,
     unpack_slice,
-    unpack_slot,
     unpack_u32,
 )
 from ckptfs.store.tables import Plain
@@ -117,7 +117,7 @@ class Blocks:
         """The same for a whole block of a large file: its bytes go to the heap if there is room."""
         key = self.digest(data, 0)
         if not self.has(key) and (slot := self._heap.put(data)) is not None:
-            self._blocks.put(key, block_header(CODEC_HEAP, 0) + pack_slot(slot))
+            self._blocks.put(key, block_header(CODEC_HEAP, 0) + pack_number(slot))
             return key
         return self.add(data)
 
@@ -161,7 +161,7 @@ class Blocks:
         if record[0] == CODEC_RAW:
             return memoryview(record)[BLOCK_HEADER:]
         try:
-            return memoryview(self._heap.read(unpack_slot(record[BLOCK_HEADER:])))
+            return memoryview(self._heap.read(unpack_number(record[BLOCK_HEADER:])))
         except OSError as error:
             raise CorruptBlock(EIO, f"block {key.hex()} cannot be read: {error}") from error
 
@@ -355,7 +355,7 @@ class Blocks:
         if record is not None and record[:1] == _HEAP:
             # Where it does not say which slot is its own, that stays taken until a `compact`.
             with contextlib.suppress(CorruptRecord):
-                self._heap.free(unpack_slot(record[BLOCK_HEADER:]))
+                self._heap.free(unpack_number(record[BLOCK_HEADER:]))
         return record
 
     def _record(self, key: bytes) -> bytes:
@@ -428,7 +428,7 @@ class Blocks:
         for key, record in self._blocks.walk():
             if record[:1] == _HEAP:
                 try:
-                    yield key, unpack_slot(record[BLOCK_HEADER:])
+                    yield key, unpack_number(record[BLOCK_HEADER:])
                 except CorruptRecord:
                     yield key, None
 

@@ -10,20 +10,18 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check_rest import at_rest, chunks
-from ckptfs.store.facts import NEXT_CHECKPOINT
-from ckptfs.store.problem import Problem, show, versioned
-from ckptfs.store.views import View
+from ckptfs.store.epochs import View
+from ckptfs.store.metadata import NEXT_CHECKPOINT
 
 if TYPE_CHECKING:
     from ckptfs.store.environment import Store
-
+    from ckptfs.store.tables import Versioned
 
 P = ParamSpec("P")
 
@@ -36,10 +34,27 @@ _STRIDE = 256
 
 
 #: Hears how far a check is: what it looks at, how many of them are done, and how many there are.
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
-def check(store: Store, *, deep: bool = True, progress: Progress | None = None) -> list[Problem]:
+class Problem(NamedTuple):
+    invariant: str
+    message: str
+    #: The key, in hexadecimal, of a block that cannot be read.
+    block: str = ""
+    #: The epoch whose view it is in; `NO_EPOCH` where it is not of one view.
+    epoch: Epoch = fmt.NO_EPOCH
+
+
+def versioned(store: Store) -> tuple[Versioned, ...]:
+    return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
+
+
+def show(table: Versioned, entity: bytes) -> str:
+    return f"record {table.kind.decode()}:{entity.hex()}"
+
+
+def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is.
 
     Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
@@ -53,7 +68,7 @@ def check(store: Store, *, deep: bool = True, progress: Progress | None = None) 
     # A hidden epoch may be half removed.
     shown = [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
     for number, epoch in enumerate(shown):
-        problems += _told(_view, store, epoch)
+        problems += [item._replace(epoch=epoch) for item in _told(_view, store, epoch)]
         if progress is not None:
             progress("checkpoints", number + 1, len(shown))
     problems += _told(_excluded, store)
@@ -244,7 +259,7 @@ def _block_uses(store: Store) -> Iterator[Problem]:
             yield Problem("block uses", f"block {key.hex()} has a needless count")
 
 
-def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
+def _blocks(store: Store, progress: OnProgress | None) -> Iterator[Problem]:
     """Every block is named by the digest of its bytes and not longer than a block, or than a pack
     if it is one, and block-map records say how long it is."""
     blocks = store.blocks
@@ -270,6 +285,57 @@ def _blocks(store: Store, progress: Progress | None) -> Iterator[Problem]:
             yield Problem("blocks", f"{show(store.blockmap, entity)} has the wrong length")
 
 
+# -- records at rest -------------------------------------------------------------------------------
+
+
+def chunks(store: Store) -> Iterator[Problem]:
+    """Chunks can be read, their keys are in order, also from one to the next, no entity is in two
+    of them, and nothing in them stands in its table as well or is of an epoch that is open."""
+    tables = {table.kind: table for table in versioned(store)}
+    open_epochs = {epoch for epoch, record in store.epochs.items() if not record.sealed}
+    last = (b"", b"")
+    for kind, first, chunk in store.rest.chunks():
+        here = [(kind, key) for key in chunk.keys]
+        if not here or first > chunk.keys[0] or [last, *here] != sorted({last, *here}):
+            yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
+        table = tables.get(kind)
+        for key in chunk.keys if table is not None else ():
+            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.EXCLUDED_EPOCH}:
+                yield Problem("rest", f"{kind.decode()}:{key.hex()} rests, and is of an open epoch")
+        if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
+            yield Problem("rest", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
+        last = here[-1] if here else last
+    for key in store.rest.doubles():
+        yield Problem("rest", f"{key.hex()} is at rest and in its table")
+
+
+def _entity(key: tuple[bytes, bytes]) -> bytes:
+    return key[1][: -fmt.SUFFIX_SIZE]
+
+
+def at_rest(store: Store) -> Iterator[Problem]:
+    """Nothing that the anchor sees is at rest, but for tombstones and the blocks of contents that
+    it has not."""
+    anchor = store.epochs.get(store.anchor)
+    if anchor is None:
+        return
+    view = store.view(store.anchor).bare
+    contents = {
+        fmt.pack_u64(fmt.unpack_inode(Ino(0), record).content)
+        for _, record in store.inodes.walk(view, b"")
+    }
+    for table in versioned(store):
+        last = b""
+        for entity, suffix, record in table.versions(b""):
+            if entity == last or suffix not in view.seen:
+                continue
+            last = entity
+            if not record or (table is store.blockmap and entity[:8] not in contents):
+                continue
+            if store.rest.get(table.kind, entity + suffix) is not None:
+                yield Problem("rest", f"{show(table, entity)} rests, and the head needs it")
+
+
 # -- one view --------------------------------------------------------------------------------------
 
 
@@ -285,7 +351,7 @@ def _view(store: Store, epoch: Epoch) -> list[Problem]:
         *_xattrs(store, view, inodes),
         *_counted(view, inodes),
     ]
-    return [Problem(p.invariant, f"epoch {view.epoch}: {p.message}") for p in found]
+    return [item._replace(message=f"epoch {epoch}: {item.message}") for item in found]
 
 
 def _inodes_of(store: Store, view: View) -> Inodes:

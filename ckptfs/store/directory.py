@@ -9,12 +9,22 @@ whoever may rename the directories above can put another one in its place, and w
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import stat
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
+
 from ckptfs import errors, locating
+from ckptfs.model import Epoch
+from ckptfs.store import format as fmt
+from ckptfs.store.journal_format import JournalDamaged
+from ckptfs.store.pages import Pages
 
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock"
@@ -24,6 +34,12 @@ LMDB_LOCK_FILE = "lock.mdb"
 _LOG = "ckptfs.log"
 #: What is opened to be written.
 _WRITTEN = (DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE, "journal", "heap", _LOG)
+
+#: What stands in the directory of a store, and how the names of the rest begin.
+_OF_A_STORE = frozenset(
+    {"journal", "heap", "lock.mdb", "lock", "daemon.json", "control.sock", "config.toml"}
+)
+_BEGINNINGS = ("data.mdb", "ckptfs.", ".daemon.json.", ".config.toml.")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -156,3 +172,268 @@ def _kind(mode: int) -> str:
     if stat.S_ISLNK(mode):
         return "a symbolic link"
     return "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+
+
+# -- is this a store, is it whole, and if not, why -------------------------------------------------
+
+#: Why no store is made in a directory.
+_TAKEN = "it exists and is not empty"
+#: What to do about a store with nothing in it, not even the version of its format.
+_UNFINISHED = "Nothing is in it yet: `ckptfs mount` or `ckptfs import` takes it over."
+
+#: How an LMDB file begins: the header of its first page, then this.
+_MAGIC_AT = 16
+_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
+
+#: With less than this left, a commit that fails is put down to the disk.
+_FULL = 16 << 20
+#: What LMDB says of a file whose content is wrong.
+_DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.BadChecksumError)
+
+
+def store_exists(path: Path) -> bool:
+    """Whether there is something to open: not where the making of a store was interrupted, unless
+    another process is about to finish it."""
+    if not (path / DATA_FILE).exists():
+        return False
+    try:
+        with contextlib.closing(open_directory(path)) as directory:
+            directory.lock(make=False)
+            return not is_unfinished(directory)
+    except (errors.StoreError, OSError):
+        return True  # whoever opens it says what is wrong
+
+
+def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment:
+    return lmdb.open(
+        os.fspath(path), map_size=map_size, max_dbs=tables, mode=0o600, max_spare_txns=0
+    )
+
+
+def read_version(directory: StoreDirectory) -> int:
+    """The version of the store's format, or the reason why this is no store that can be used.
+
+    Reads under the lock where there is one already; whatever the answer is, nothing is written."""
+    path = directory.path
+    try:
+        if not directory.has(DATA_FILE):
+            raise errors.NotAStore(path)
+        directory.require_closed()
+        directory.lock(make=False)
+        version = None if _never_written(directory) else _version(directory)
+    except OSError as error:
+        raise open_error(path, error) from error
+    except lmdb.Error as error:
+        raise lmdb_error(path, error) from error
+    if version is None and is_unfinished(directory):
+        raise errors.NotAStore(path, "the making of it was interrupted", hint=_UNFINISHED)
+    if version is None:
+        raise errors.NotAStore(path)
+    return version
+
+
+def open_directory(path: Path) -> StoreDirectory:
+    """The directory of a store, or the reason why it cannot be used."""
+    try:
+        return StoreDirectory.open(path)
+    except OSError as error:
+        raise open_error(path, error) from error
+
+
+def create_directory(path: Path) -> StoreDirectory:
+    """The directory of a store that is to be made: absent until now, or empty. It is locked."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise errors.NotAStore(path, _TAKEN)
+        directory = StoreDirectory.make(path)
+        try:
+            if _foreign_files(directory):
+                raise errors.NotAStore(path, _TAKEN)
+            directory.close_to_others()
+            directory.require_closed()
+            lock_directory(directory)
+        except BaseException:
+            directory.close()
+            raise
+    except OSError as error:
+        raise open_error(path, error) from error
+    return directory
+
+
+def lock_directory(directory: StoreDirectory) -> None:
+    """Take the store for this process. It must be known to be a store, or to be none yet."""
+    try:
+        directory.lock()
+        directory.sign()
+    except OSError as error:
+        raise open_error(directory.path, error) from error
+
+
+def is_unfinished(directory: StoreDirectory) -> bool:
+    """Whether the making of a store was interrupted here before there was anything in it."""
+    try:
+        if not directory.has(DATA_FILE):
+            return False
+        if _never_written(directory):
+            return True
+        return _version(directory) is None and _is_blank(directory.files)
+    except (OSError, lmdb.Error, errors.StoreError):
+        return False
+
+
+def _never_written(directory: StoreDirectory) -> bool:
+    """Whether the data file is empty, and nobody has used the store, which leaves more files."""
+    size = os.stat(DATA_FILE, dir_fd=directory.fd, follow_symlinks=False).st_size
+    return size == 0 and directory.names() <= {DATA_FILE, LMDB_LOCK_FILE, LOCK_FILE}
+
+
+def _version(directory: StoreDirectory) -> int | None:
+    """The version in a store's data file, None if it has none. Changes nothing, not even a lock."""
+    _require_lmdb(directory)
+    with _reader(directory.files) as env:
+        try:
+            meta = env.open_db(fmt.META, create=False)
+        except lmdb.NotFoundError:
+            return None
+        with env.begin() as txn:
+            version = txn.get(fmt.META_FORMAT, db=meta)
+    return None if version is None else fmt.unpack_u32(bytes(version))
+
+
+def _is_blank(path: Path) -> bool:
+    """Whether nothing but empty tables is in the file."""
+    with _reader(path) as env, env.begin() as txn:
+        names = [bytes(name) for name in txn.cursor().iternext(values=False)]
+    with _reader(path) as env:
+        tables = [env.open_db(name, create=False) for name in names]
+        with env.begin() as txn:
+            return not any(txn.stat(table)["entries"] for table in tables)
+
+
+def _reader(path: Path) -> lmdb.Environment:
+    return lmdb.open(os.fspath(path), readonly=True, lock=False, max_dbs=64)
+
+
+def _require_lmdb(directory: StoreDirectory) -> None:
+    with (directory.files / DATA_FILE).open("rb") as data:
+        head = data.read(_MAGIC_AT + len(_MAGIC))
+    if head[_MAGIC_AT:] != _MAGIC:
+        raise errors.NotAStore(directory.path, "its data file is not an LMDB file")
+    require_whole_pages(directory, only_if_short=True)
+
+
+def require_whole_pages(directory: StoreDirectory, *, only_if_short: bool = False) -> None:
+    """Refuse a file that LMDB would not survive: it takes the numbers in its pages for granted, and
+    a page behind the end of a file that was cut short ends the process."""
+    epochs = _Epochs()
+    with contextlib.closing(Pages(directory.files / DATA_FILE)) as pages:
+        if only_if_short and not pages.is_short():
+            return
+        faults = pages.faults(epochs.meet) or epochs.faults()
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise errors.StoreCorrupt(directory.path, f"{faults[0]}{more}")
+
+
+class _Epochs:
+    """The epochs of a file, and those of which it has records: a key in which a bit flipped would
+    hide a record, and an older one would show in its place."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._met: set[bytes] = set()
+
+    def meet(self, table: bytes, keys: Iterator[bytes]) -> None:
+        tails = {key[-fmt.SUFFIX_SIZE :] for key in keys}
+        if table in fmt.VERSIONED.values():
+            self._met |= tails
+        elif table == fmt.EPOCHS:
+            self._known = tails
+
+    def faults(self) -> list[str]:
+        known = {fmt.suffix_of(Epoch(fmt.unpack_u32(key))) for key in self._known}
+        return [f"there are records of the lost epoch {tail.hex()}" for tail in self._met - known]
+
+
+def _foreign_files(directory: StoreDirectory) -> bool:
+    """Whether a directory holds more than the files that come before a store is made in it."""
+    names = {name for name in directory.names() if not name.startswith("ckptfs.")} - {LOCK_FILE}
+    if is_unfinished(directory):
+        names -= {DATA_FILE, LMDB_LOCK_FILE}
+    return bool(names)
+
+
+def open_error(path: Path, error: OSError) -> errors.StoreError:
+    if error.errno == errno.ENOENT and not path.exists():
+        return errors.StoreMissing(path)  # it went away under us
+    if error.errno == errno.EROFS:
+        return errors.StoreReadOnly(path)
+    if error.errno == errno.ENOSPC:
+        return errors.StoreFull(path)
+    if error.errno == errno.ENOTDIR:
+        return errors.NotAStore(path, "it is not a directory")
+    if error.errno == errno.EACCES and os.access(path, os.R_OK | os.X_OK):
+        return errors.StoreReadOnly(path)
+    return errors.StoreUnreadable(path, os.strerror(error.errno or 0).lower())
+
+
+def attach_error(path: Path, error: JournalDamaged | lmdb.Error | OSError) -> errors.StoreError:
+    """What to say of an error that the opening of a store met."""
+    if isinstance(error, JournalDamaged):
+        return errors.StoreCorrupt(path, str(error))
+    return lmdb_error(path, error) if isinstance(error, lmdb.Error) else open_error(path, error)
+
+
+def lmdb_error(path: Path, error: lmdb.Error) -> errors.StoreError:
+    if not path.exists():
+        return errors.StoreMissing(path)
+    if isinstance(error, lmdb.DiskError):
+        return errors.StoreFull(path, str(error))
+    if isinstance(error, lmdb.ReadonlyError):
+        return errors.StoreReadOnly(path)
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError):
+        return errors.NotAStore(path, "its data file is not an LMDB file")
+    if isinstance(error, lmdb.CorruptedError):
+        return errors.StoreCorrupt(path, str(error))
+    return errors.StoreUnreadable(path, str(error))
+
+
+def data_file_identity(path: Path) -> tuple[int, int] | None:
+    """Which file is a store's data file; None if there is none."""
+    try:
+        found = os.stat(path / DATA_FILE)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def commit_error(path: Path, error: lmdb.Error | OSError) -> errors.StoreError:
+    """Why nothing more can be written. Damage only where LMDB says so: most often it is the disk
+    that failed, and what was committed before is whole."""
+    quota = errno.EDQUOT in (getattr(error, "code", 0), getattr(error, "errno", 0))
+    if quota or _is_full(path) or isinstance(error, lmdb.DiskError | lmdb.MapFullError):
+        return errors.StoreFull(path, str(error))
+    if isinstance(error, _DAMAGE):
+        return errors.StoreCorrupt(path, str(error))
+    return errors.StoreUnwritten(path, str(error))
+
+
+def _is_full(path: Path) -> bool:
+    """A write that finds only part of its space ends with EIO."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _FULL
+
+
+def remove_store_files(files: Path) -> list[str]:
+    """Delete what is a store's own in its directory; the names of the rest."""
+    for entry in list(os.scandir(files)):
+        if not (entry.name in _OF_A_STORE or entry.name.startswith(_BEGINNINGS)):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    return sorted(os.listdir(files))

@@ -16,32 +16,42 @@ from typing import TYPE_CHECKING, cast
 
 import lmdb
 
-from ckptfs import errors
+from ckptfs import errors, interrupts
 from ckptfs.model import Epoch
-from ckptfs.store import batches, compaction, counters, opening, residency
+from ckptfs.store import compaction, journal_format, memory_map
 from ckptfs.store import format as fmt
+from ckptfs.store.blockmap import Pieces, take_up
 from ckptfs.store.blocks import Blocks
-from ckptfs.store.budget import RESERVE, Budget
-from ckptfs.store.counters import Counters
-from ckptfs.store.directory import DATA_FILE, StoreDirectory
-from ckptfs.store.facts import Facts, LedgerTable
+from ckptfs.store.directory import (
+    DATA_FILE,
+    StoreDirectory,
+    attach_error,
+    commit_error,
+    create_directory,
+    data_file_identity,
+    lock_directory,
+    open_directory,
+    open_environment,
+    open_error,
+    read_version,
+    remove_store_files,
+    require_whole_pages,
+)
+from ckptfs.store.disk_space import AHEAD, RESERVE, Budget, Room
+from ckptfs.store.epochs import Lineage, View, view_of
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
-from ckptfs.store.lineage import Lineage
-from ckptfs.store.numbers import Numbers
+from ckptfs.store.metadata import Counters, Facts, LedgerTable, Numbers
+from ckptfs.store.packed import Rest
 from ckptfs.store.pages import Pages
-from ckptfs.store.pieces import Pieces, take_up
-from ckptfs.store.plain_lmdb import Failed
-from ckptfs.store.rest import Rest
-from ckptfs.store.room import AHEAD, Room
 from ckptfs.store.snapshot import NO_READER, SnapshotReader
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
-from ckptfs.store.views import View, view_of
+from ckptfs.store.transaction import Failed
 
 if TYPE_CHECKING:
-    from ckptfs.store.plain_lmdb import Transaction
+    from ckptfs.store.transaction import Transaction
 
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
@@ -116,8 +126,8 @@ class Store:
         self.pieces = Pieces(plain[b"pieces"])
         self.facts = Facts(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
-        self._map = residency.Map(path / DATA_FILE)
-        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare, self.upgrade)
+        self._map = memory_map.Map(path / DATA_FILE)
+        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -144,7 +154,7 @@ class Store:
         #: Backups under way, in other threads.
         self._copying = 0
         #: Which file the data file is, and whether it is known to be gone.
-        self._identity = opening.identity(path)
+        self._identity = data_file_identity(path)
         self._abandoned = False
         self._journal = Journal(files)
         self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
@@ -163,8 +173,8 @@ class Store:
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
         """Make a new store at a path that is absent or an empty directory."""
-        store = cls._attach(opening.new(path), map_size)
-        store._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
+        store = cls._attach(create_directory(path), map_size)
+        store._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
         store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
         store.commit()
         compaction.sync(store.files)  # the names of its files, and then its own
@@ -176,14 +186,14 @@ class Store:
     def open(cls, path: Path, *, map_size: int = MAP_SIZE, doubt: bool = False) -> Store:
         """Open a store. With ``doubt`` every page of its tree is looked at first: a damaged one
         could end the process later."""
-        directory = opening.existing(path)
+        directory = open_directory(path)
         try:
-            version = opening.require_store(directory)
-            if version not in fmt.FORMATS_READ:
+            version = read_version(directory)
+            if version != fmt.FORMAT_VERSION:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
-            opening.lock(directory)
+            lock_directory(directory)
             if doubt:
-                opening.require_pages(directory)
+                require_whole_pages(directory)
         except BaseException:
             directory.close()
             raise
@@ -195,7 +205,7 @@ class Store:
             raise errors.StoreCorrupt(path, "its numbers and epochs make no sense") from error
         except OSError as error:
             store.close(commit=False)
-            raise opening.refusal(path, error) from error
+            raise open_error(path, error) from error
         except BaseException:
             store.close(commit=False)
             raise
@@ -208,30 +218,30 @@ class Store:
             undo.callback(directory.close)
             try:
                 compaction.remove_leftover(files / DATA_FILE)
-                env = opening.open_environment(files, map_size, len(TABLES))
+                env = open_environment(files, map_size, len(TABLES))
                 undo.callback(env.close)
-                batches.replay(files, env, TABLES)
+                journal_format.replay(files, env, TABLES)
                 store = cls(directory, env)
-            except (batches.JournalDamaged, lmdb.Error, OSError) as error:
-                raise opening.opening_failed(directory.path, error) from error
+            except (journal_format.JournalDamaged, lmdb.Error, OSError) as error:
+                raise attach_error(directory.path, error) from error
             undo.pop_all()
         return store
 
     def _load(self) -> None:
         numbers, kept = self.numbers, self._counters
         kept.require_known_names()
-        numbers.ino = kept.get(counters.NEXT_INO)
-        numbers.content = kept.get(counters.NEXT_CONTENT)
-        numbers.epoch = kept.get(counters.NEXT_EPOCH)
-        numbers.slot = kept.next_slot()
+        numbers.ino = kept.get(fmt.NEXT_INO)
+        numbers.content = kept.get(fmt.NEXT_CONTENT)
+        numbers.epoch = kept.get(fmt.NEXT_EPOCH)
+        numbers.slot = kept.get(fmt.NEXT_SLOT)
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.EXCLUDED_EPOCH:
                 self.excluded = view_of({epoch: record}, epoch)
             else:
                 self.epoch_tree.put(epoch, record)
-        self.head = view_of(self.epochs, Epoch(kept.get(counters.HEAD)))
-        anchor = Epoch(kept.anchor())
+        self.head = view_of(self.epochs, Epoch(kept.get(fmt.HEAD)))
+        anchor = Epoch(kept.get(fmt.ANCHOR))
         self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
         self.facts.require_counters(self.path)
@@ -242,9 +252,9 @@ class Store:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
         if not self.head.writable:
             raise errors.StoreCorrupt(self.path, "its numbers make no sense: the head is sealed")
-        self._counters.require_above(counters.NEXT_INO, self._last(b"i"))
-        self._counters.require_above(counters.NEXT_CONTENT, self._last(b"b"))
-        self._counters.require_above(counters.NEXT_EPOCH, max(self.epochs))
+        self._counters.require_above(fmt.NEXT_INO, self._last(b"i"))
+        self._counters.require_above(fmt.NEXT_CONTENT, self._last(b"b"))
+        self._counters.require_above(fmt.NEXT_EPOCH, max(self.epochs))
 
     def _last(self, kind: bytes) -> int:
         """The highest number that the keys of a table begin with, or a chunk of what rests."""
@@ -280,21 +290,16 @@ class Store:
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
         self._epochs.put(fmt.pack_u32(fmt.EXCLUDED_EPOCH), fmt.pack_epoch(record))
 
-    def upgrade(self) -> None:
-        """From here on the store may have what the first format does not know."""
-        self.dirty = True
-        self._meta.put(opening.FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
-
     @property
     def anchor(self) -> Epoch:
-        """The epoch of whose view nothing is at rest (ckptfs.store.rest), if there is one."""
+        """The epoch of whose view nothing is at rest (ckptfs.store.packed), if there is one."""
         return fmt.epoch_of(self.rest.anchor) if self.rest.anchor else fmt.NO_EPOCH
 
     @anchor.setter
     def anchor(self, epoch: Epoch) -> None:
         self.dirty = True
         self.rest.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
-        self._counters.put(counters.ANCHOR, epoch)
+        self._counters.put(fmt.ANCHOR, epoch)
 
     # -- transactions -----------------------------------------------------------------------------
 
@@ -333,7 +338,7 @@ class Store:
 
     def _commit(self) -> None:
         if self._is_unripe():
-            self._meta.put(opening.FORMAT, self._meta.get(opening.FORMAT) or b"")
+            self._meta.put(fmt.META_FORMAT, self._meta.get(fmt.META_FORMAT) or b"")
         self.heap.flush()
         if not self._reader.free_is_whole():
             self._txn.abort()
@@ -393,7 +398,7 @@ class Store:
             if self._journal.append():
                 return True
             if self._journal.want():
-                self._meta.put(batches.KEY, fmt.pack_journal_key(self._journal.key))
+                self._meta.put(fmt.META_JOURNAL, fmt.pack_journal_key(self._journal.key))
         return False
 
     @contextlib.contextmanager
@@ -407,7 +412,7 @@ class Store:
         try:
             yield
         except (lmdb.Error, HeapFailed) as error:
-            failure = opening.commit_failed(self.path, error)
+            failure = commit_error(self.path, error)
             self._budget.fail(failure)
             self._reader.invalidate()
             with contextlib.suppress(lmdb.Error):
@@ -419,7 +424,7 @@ class Store:
     def _is_gone(self) -> bool:
         """Whether the data file was deleted or moved away: what is written to it then helps nobody
         who looks for the store where it was."""
-        return opening.identity(self.path) != self._identity
+        return data_file_identity(self.path) != self._identity
 
     @property
     def failed(self) -> bool:
@@ -459,12 +464,12 @@ class Store:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
         for name, number in (
-            (counters.NEXT_INO, self.numbers.ino),
-            (counters.NEXT_CONTENT, self.numbers.content),
-            (counters.NEXT_EPOCH, self.numbers.epoch),
-            (counters.HEAD, head.epoch),
-            (counters.ANCHOR, self.anchor),
-            (counters.NEXT_SLOT, self.numbers.slot),
+            (fmt.NEXT_INO, self.numbers.ino),
+            (fmt.NEXT_CONTENT, self.numbers.content),
+            (fmt.NEXT_EPOCH, self.numbers.epoch),
+            (fmt.HEAD, head.epoch),
+            (fmt.ANCHOR, self.anchor),
+            (fmt.NEXT_SLOT, self.numbers.slot),
         ):
             self._counters.put(name, number)
 
@@ -541,8 +546,8 @@ class Store:
         try:
             compaction.adopt_copy(self.files / DATA_FILE)
         finally:
-            self._env = opening.open_environment(self.files, map_size, len(TABLES))
-            self._identity = opening.identity(self.path)
+            self._env = open_environment(self.files, map_size, len(TABLES))
+            self._identity = data_file_identity(self.path)
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
@@ -690,8 +695,8 @@ class Store:
         return (self.files / DATA_FILE).stat().st_blocks * 512 + self.heap.size_bytes()
 
     def trim(self) -> None:
-        """Keep the mapped file from counting as memory in use (ckptfs.store.residency)."""
-        if residency.resident_file_bytes() > _RESIDENT_MAX:
+        """Keep the mapped file from counting as memory in use (ckptfs.store.memory_map)."""
+        if memory_map.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
             self._reader.release()
 
@@ -702,3 +707,29 @@ class Store:
 
     def statvfs(self) -> os.statvfs_result:
         return self._room.statvfs()
+
+
+@contextlib.contextmanager
+def new_store(path: Path, *, keep: Callable[[], bool] = lambda: False) -> Iterator[Store]:
+    """A new store, which is removed again if what follows fails or is interrupted, unless ``keep``
+    says that it is in use by then."""
+    existed = path.exists()
+    store: Store | None = None
+    try:
+        with interrupts.deferred():  # nothing else would remove half a store
+            store = Store.create(path)
+        yield store
+    except BaseException:
+        if store is not None:
+            with interrupts.deferred():
+                store.close(commit=False)
+                if not keep():
+                    _remove(path, keep_directory=existed)
+        raise
+    store.close()
+
+
+def _remove(path: Path, *, keep_directory: bool) -> None:
+    with contextlib.suppress(OSError):
+        if not remove_store_files(path) and not keep_directory:
+            path.rmdir()

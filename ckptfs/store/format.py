@@ -18,12 +18,10 @@ from xxhash import xxh3_64_digest, xxh32_digest
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
-#: What a store is that this release makes, or has changed.
+#: The format of every released store so far. Another one is refused by name.
 FORMAT_VERSION = 4
-#: A store of an earlier format is one of this that has neither large packs nor records at rest (1),
-#: nor a heap (2), nor digests of its counters (3): it is read as it is, and named anew with the
-#: first commit, which gives it those.
-FORMATS_READ = frozenset({1, 2, 3, 4})
+#: Formats of before the first release. Their numbers are never used again.
+UNRELEASED_FORMATS = frozenset({1, 2, 3})
 
 SUFFIX_SIZE = 4
 _EPOCH_MASK = 0xFFFF_FFFF
@@ -62,9 +60,8 @@ def unpack_u64(data: bytes) -> int:
         raise CorruptRecord("a number of the store is damaged") from error
 
 
-# Inodes and epochs end in a digest of what is before it, so that nobody takes a bit that flipped on
-# disk for a size or a mode. A bit that is free in every such record says that it is there: those
-# of stores that were made before it was so have none.
+# Inodes, epochs and numbers end in a digest of what is before it, so that a bit that flipped on
+# disk is not taken for a size or a mode.
 _SUM = 4
 
 
@@ -109,6 +106,23 @@ VERSIONED = {
     b"b": b"blockmap",
     b"x": b"xattrs",
 }
+META = b"meta"
+EPOCHS = b"epochs"
+
+#: Names in `meta`: the version of the format, the key of the journal, and the counters.
+META_FORMAT = b"format"
+META_JOURNAL = b"journal"
+NEXT_INO = b"next_ino"
+NEXT_CONTENT = b"next_content"
+NEXT_EPOCH = b"next_epoch"
+NEXT_SLOT = b"next_slot"
+HEAD = b"head"
+ANCHOR = b"anchor"
+#: Everything that `meta` has: another name was one of these once.
+META_NAMES = frozenset(
+    {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR}
+)
+
 #: All tables whose records may be at rest.
 MAY_REST = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
 
@@ -163,7 +177,7 @@ _NAME = Inode._fields.index("name")
 _NAME_START = _INODE.size
 _unpack_fields = _INODE.unpack_from
 _new_tuple = tuple.__new__
-#: In the mode of a record that has its digest.
+#: In the mode of every record: it says that there is a digest.
 _INODE_SUMMED = 1 << 31
 
 
@@ -190,18 +204,9 @@ def unpack_inode(ino: Ino, data: bytes) -> Inode:
     mode = fields[0]
     end = _NAME_START + fields[-1]
     name = data[_NAME_START:end]
-    if mode < _INODE_SUMMED:
-        return _unsummed(_new_tuple(Inode, (ino, mode, *fields[1:-1], name, data[end:])))
-    if xxh32_digest(data[:-_SUM]) != data[-_SUM:]:
+    if mode < _INODE_SUMMED or xxh32_digest(data[:-_SUM]) != data[-_SUM:]:
         raise CorruptRecord(f"the record of inode {ino} is damaged")
     return _new_tuple(Inode, (ino, mode ^ _INODE_SUMMED, *fields[1:-1], name, data[end:-_SUM]))
-
-
-def _unsummed(inode: Inode) -> Inode:
-    """The inode of an early record, unless the bit that told of its digest was lost."""
-    if len(inode.target) != (inode.size if inode.is_link else 0):
-        raise CorruptRecord(f"the record of inode {inode.ino} is damaged")
-    return inode
 
 
 #: A tombstone: the entity is absent from this epoch on (a hole, in the block map).
@@ -213,11 +218,9 @@ PRESENT = b"\x01"
 # A block-map record is GONE (a hole), the bytes themselves, or a reference to a stored block.
 # Bytes up to INLINE_MAX still fit an LMDB leaf node; anything longer would take whole pages.
 INLINE_MAX = 1_920
-# The bytes come with their digest: nobody else would notice when they change on disk. Stores that
-# were made before it was so have them without.
+# The bytes come with their digest: nothing else would notice when they change on disk.
 INLINE = b"J"
-INLINE_BARE = b"I"
-_INLINE_TAG, _BARE_TAG = INLINE[0], INLINE_BARE[0]
+_INLINE_TAG = INLINE[0]
 _DIGEST = 8
 _REFERENCE = struct.Struct("<cI16s")
 REFERENCE = b"B"
@@ -250,8 +253,6 @@ def unpack_mapping(record: bytes) -> Mapping:
     if record[0] == _INLINE_TAG:
         start = 1 + _DIGEST
         return Mapping(len(record) - start, b"", record[start:], record[1:start])
-    if record[0] == _BARE_TAG:
-        return Mapping(len(record) - 1, b"", record[1:])
     if record[0] != REFERENCE[0] or len(record) != _REFERENCE.size:
         raise CorruptRecord("a record of the block map is damaged")
     _, length, key = _REFERENCE.unpack(record)
@@ -287,30 +288,16 @@ def unpack_slice(data: bytes) -> tuple[int, int]:
     return offset, length
 
 
-def pack_slot(slot: int) -> bytes:
-    """With a digest: in a slot that is named wrongly, or freed so, are the bytes of others."""
-    return _summed(pack_u64(slot))
-
-
-#: What a counter of `meta` and its digest take; of earlier stores it is the number alone.
-_COUNTER_SIZE = _U64_BE.size + _SUM
-
-
-def pack_counter(number: int) -> bytes:
-    """With a digest: a number that is too low would be given out again, one that is too high wastes
-    all those before it."""
+def pack_number(number: int) -> bytes:
+    """A counter, or a slot of the heap, with a digest: a counter that is too low would give out a
+    number again, and a slot that is named wrongly has the bytes of others."""
     return _summed(pack_u64(number))
 
 
-def unpack_counter(data: bytes) -> int:
-    if len(data) == _COUNTER_SIZE and not _is_whole(data):
-        raise CorruptRecord("a counter is damaged")
-    return unpack_u64(data[:-_SUM] if len(data) == _COUNTER_SIZE else data)
-
-
-def is_bare_counter(data: bytes) -> bool:
-    """Whether a counter was stored before they had a digest."""
-    return len(data) == _U64_BE.size
+def unpack_number(data: bytes) -> int:
+    if not _is_whole(data):
+        raise CorruptRecord("a number of the store is damaged")
+    return unpack_u64(data[:-_SUM])
 
 
 JOURNAL_KEY = 16
@@ -322,18 +309,9 @@ def pack_journal_key(key: bytes) -> bytes:
 
 
 def unpack_journal_key(data: bytes) -> bytes:
-    """Early stores have the key without a digest."""
-    if len(data) == JOURNAL_KEY:
-        return data
     if len(data) != JOURNAL_KEY + _SUM or not _is_whole(data):
         raise CorruptRecord("the key of its journal is damaged")
     return data[:-_SUM]
-
-
-def unpack_slot(data: bytes) -> int:
-    if not _is_whole(data):
-        raise CorruptRecord("where bytes stand in the heap is damaged")
-    return unpack_u64(data[:-_SUM])
 
 
 def block_header(codec: int, seed: int) -> bytes:
@@ -385,7 +363,7 @@ class EpochRecord(NamedTuple):
 
 
 _EPOCH = struct.Struct("<IBQ")
-#: Beside `sealed`, in a record that has its digest.
+#: Beside `sealed`, in every record: it says that there is a digest.
 _EPOCH_SUMMED = 0x80
 
 
@@ -396,11 +374,9 @@ def pack_epoch(record: EpochRecord) -> bytes:
 
 def unpack_epoch(data: bytes) -> EpochRecord:
     parent, flags, inodes = _EPOCH.unpack_from(data)
-    tail = data[_EPOCH.size :]
-    if flags & _EPOCH_SUMMED:
-        if not _is_whole(data):
-            raise CorruptRecord("the record of an epoch is damaged")
-        tail = tail[:-_SUM]
+    if not flags & _EPOCH_SUMMED or not _is_whole(data):
+        raise CorruptRecord("the record of an epoch is damaged")
+    tail = data[_EPOCH.size : -_SUM]
     info = json.loads(tail) if tail else {}
     if not isinstance(info, dict):
         raise CorruptRecord("the record of an epoch is damaged")

@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE
+from ckptfs.store.aio import Reader, Writer, open_direct
 from ckptfs.store.compaction import sync
-from ckptfs.store.disk import KEEP_SIZE, PUNCH_HOLE, fallocate, open_past_cache
-from ckptfs.store.format import CorruptRecord, pack_slot, pack_u64, unpack_slot
-from ckptfs.store.reading import Reader
-from ckptfs.store.writing import Writer
+from ckptfs.store.disk_space import KEEP_SIZE, PUNCH_HOLE, fallocate
+from ckptfs.store.format import CorruptRecord, pack_number, pack_u64, unpack_number
 
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
-    from ckptfs.store.numbers import Numbers
+    from ckptfs.store.metadata import Numbers
     from ckptfs.store.tables import Plain
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class HeapFailed(OSError):
 
 class Heap:
     """``freed`` is the table of that name. ``spare`` says whether the disk can spare so much, which
-    is then taken, and ``begin`` is called before the first slot of all is given out."""
+    is then taken."""
 
     def __init__(
         self,
@@ -67,13 +66,11 @@ class Heap:
         numbers: Numbers,
         freed: Plain,
         spare: Callable[[int], bool],
-        begin: Callable[[], None],
     ) -> None:
         self._path = directory / FILE
         self._numbers = numbers
         self._table = freed
         self._spare = spare
-        self._begin = begin
         self._fd = -1
         self._writer: Writer | None = None
         self._reader: Reader | None = None
@@ -109,7 +106,7 @@ class Heap:
             self._cut()
 
     def _open(self, flags: int) -> None:
-        self._fd = open_past_cache(self._path, flags)
+        self._fd = open_direct(self._path, flags)
         self._reserved = os.fstat(self._fd).st_size
 
     def _cut(self) -> None:
@@ -145,8 +142,6 @@ class Heap:
         end = (slot + 1) * BLOCK_SIZE
         if end > self._reserved and not self._reserve(end):
             return None
-        if not slot:
-            self._begin()
         self._writer = self._writer or Writer(self._fd)
         self._writer.put(data, end - BLOCK_SIZE)
         self._numbers.slot = slot + 1
@@ -218,14 +213,14 @@ class Heap:
 
     def free(self, slot: int) -> None:
         """Nothing in the transaction names the slot any more."""
-        self._table.put(pack_u64(slot), pack_slot(slot))
+        self._table.put(pack_u64(slot), pack_number(slot))
         self._freed.append(slot)
 
     def freed(self) -> Iterator[int | None]:
         """The slots in the table; None for one that is damaged."""
         for key, value in self._table.walk():
             with contextlib.suppress(CorruptRecord):
-                if pack_u64(slot := unpack_slot(value)) == key:
+                if pack_u64(slot := unpack_number(value)) == key:
                     yield slot
                     continue
             yield None
@@ -237,7 +232,7 @@ class Heap:
         self._punched.clear()
         if self.is_waiting:
             # So that there is something to commit: LMDB leaves out a commit of nothing.
-            self._table.put(pack_u64(self._waiting[0]), pack_slot(self._waiting[0]))
+            self._table.put(pack_u64(self._waiting[0]), pack_number(self._waiting[0]))
 
     @property
     def is_waiting(self) -> bool:

@@ -6,8 +6,8 @@ time. So from the second sync on, the records that changed since the commit are 
 appends them to a file beside the data file, with one wait for the disk; the commit comes later, for
 all of them. A store that was not closed is opened with its journal's records in it.
 
-The file holds batches, one behind the other (`ckptfs.store.batches`). With the next commit it
-begins anew.
+The file holds batches, one behind the other (`ckptfs.store.journal_format`). With the next commit
+it begins anew.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from ckptfs.store.batches import FILE, RECORD, STEP, Change, Part, new_key, pack
+from ckptfs.store.aio import open_direct
 from ckptfs.store.compaction import sync
-from ckptfs.store.disk import open_past_cache
+from ckptfs.store.journal_format import FILE, RECORD, STEP, JournalEntry, Part, new_key, pack
 
 if TYPE_CHECKING:
-    from ckptfs.store.plain_lmdb import Cursor, Database, Records
+    from ckptfs.store.transaction import Cursor, Database, Records
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +104,13 @@ class Recorder:
             self.note(db, key, None)
         return found
 
-    def take(self) -> list[Change] | None:
+    def take(self) -> list[JournalEntry] | None:
         """What changed since this was last asked, or None if that was too much to note."""
         if self._left < 0:
             return None
         places = self._places
-        parts: list[Change] = []
-        others: list[Change] = []
+        parts: list[JournalEntry] = []
+        others: list[JournalEntry] = []
         for (db, key), value in self._changed.items():
             (parts if isinstance(value, Part) else others).append((places[db], key, value))
         self._changed.clear()
@@ -185,7 +185,7 @@ class Journal:
         log.warning("%s: %s; every sync is a commit from here on", FILE, error)
         self._failed, self.wanted = True, False
 
-    def _add(self, changes: Iterable[Change]) -> bool:
+    def _add(self, changes: Iterable[JournalEntry]) -> bool:
         if self._fd < 0:
             self._open()
         length = pack(self._buffer, self.key, self._base, self._count, changes)
@@ -212,7 +212,7 @@ class Journal:
 
     def _open(self) -> None:
         # Of the disk's cache, where it has to be anyway, no copy is needed.
-        self._fd = open_past_cache(self._path, os.O_RDWR | os.O_CREAT | os.O_DSYNC)
+        self._fd = open_direct(self._path, os.O_RDWR | os.O_CREAT | os.O_DSYNC)
         # Begins with a page, as writing without a copy needs it.
         self._buffer = mmap.mmap(-1, _BATCH_MAX + 2 * STEP)
         self._size = 0

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import interrupts
-from ckptfs.store.batches import Part
 from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
 from ckptfs.store.journal import Recorder
+from ckptfs.store.journal_format import Part
 from ckptfs.store.snapshot import NO_READER, SnapshotReader, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from ckptfs.model import Epoch
-    from ckptfs.store.plain_lmdb import Cursor, Database, Records
-    from ckptfs.store.rest import Rest
-    from ckptfs.store.views import View
+    from ckptfs.store.epochs import View
+    from ckptfs.store.packed import Rest
+    from ckptfs.store.transaction import Cursor, Database, Records
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
 _BATCH = 256

@@ -1,5 +1,6 @@
 """Scan and materialise: a directory and the store, each brought up to date from the other."""
 
+from ckptfs.sync.materialise import export_tree
 from ckptfs.sync.results import (
     Conflict,
     ExportResult,
@@ -10,8 +11,7 @@ from ckptfs.sync.results import (
     SyncResult,
     WriteBackResult,
 )
-from ckptfs.sync.scan import scan
-from ckptfs.sync.trees import export_tree, import_tree
+from ckptfs.sync.scan import import_tree, scan
 from ckptfs.sync.write_back import push, write_back
 
 __all__ = [

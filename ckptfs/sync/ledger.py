@@ -3,10 +3,10 @@
 Owns the record behind every name of the lower directory, and its bytes in the store's `below`
 table. Decides nothing and touches no file.
 
-The ledger is a tree of its own, keyed by *our* directory inode and a name: it says where an inode
-of the store stands in the lower directory, which is not where the store has it once it was moved
-there. A record holds both sides of the last agreement, so that each can be asked alone, and
-without reading content, whether it changed since.
+The ledger is a tree of its own, keyed by *our* directory inode and a name. It says where an inode
+of the store stands in the lower directory; the store may have moved it since. A record holds both
+sides of the last agreement, so that each side can be asked, without reading content, whether it
+changed since.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, ContentId, Ino, Inode
 from ckptfs.store import Store
 
@@ -29,29 +31,29 @@ SIGNATURE_SIZE = _SIGNATURE.size
 DIGEST_SIZE = 16
 
 _VERSION = 1
-#: Set in the version byte of a record made so soon after the file's last change that a further
-#: one could have left the same times: the signature alone does not prove that it is unchanged.
+#: Set in the version byte of a record that was made so soon after the file's last change that a
+#: later change could have the same times: its signature does not prove that the file is unchanged.
 _DOUBT = 0x80
 
 #: How old a change must be for its times to tell it from a later one. Kernels before 6.13 stamp
 #: files with the last timer tick, at most 10 ms ago.
 SETTLED_NS = 20_000_000
 
-#: Stands where the store's ctime would, in a record of something that the store has changed since:
-#: no inode ever has it, so the next write-back looks at the entry.
+#: In place of the store's ctime: the store has changed the inode since. No inode ever has this
+#: ctime, so the next write-back looks at the entry.
 NEVER = -1
 
-#: Stands there in the record of a directory that a scan has made in the store and not filled yet:
-#: its attributes are still to be taken over.
+#: In its place, too, for a directory that a scan has made in the store and not filled yet: its
+#: attributes are still to be taken over.
 UNFINISHED = -2
 
-#: The directory and the name under which the root's own record stands; 0 is nobody's inode.
+#: The directory and the name under which the root's own record stands; no inode is 0.
 ROOT_PLACE = (Ino(0), b"/")
 
 
 class Record(NamedTuple):
-    """One agreement. The first fields are the entry below, `ino` to `content` the inode it stood
-    for, and `digest` and `xattrs` what both contained (empty for directories and no xattrs)."""
+    """One agreement. The first fields are the lower entry, `ino` to `content` the inode that it
+    stood for, `digest` and `xattrs` what both contained (empty for directories, and for none)."""
 
     mode: int
     uid: int
@@ -73,7 +75,7 @@ class Record(NamedTuple):
         return stat.S_ISDIR(self.mode)
 
     @property
-    def is_half_done(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether the content, and then the attributes, were still coming in."""
         return self.ctime_ns == NEVER
 
@@ -86,7 +88,7 @@ class Record(NamedTuple):
         )
 
     def matches(self, seen: os.stat_result) -> bool:
-        """Whether the entry below is still what it was; a doubtful record takes its word."""
+        """Whether the lower entry has the recorded attributes, doubtful or not."""
         return (
             self.mode == seen.st_mode
             and self.lower_ino == seen.st_ino
@@ -98,9 +100,9 @@ class Record(NamedTuple):
         )
 
     def is_directory(self, seen: os.stat_result) -> bool:
-        """Whether this is the directory that the record is of, whatever changed in it. Where inode
-        numbers are not kept it still is if nothing changed: to move another directory to its place
-        moves that one's ctime, which nobody can set."""
+        """Whether this is the recorded directory, whatever changed in it. Where a file system does
+        not keep inode numbers, unchanged times prove it: moving another directory to its place
+        changes that one's ctime, which no program can set."""
         return stat.S_ISDIR(seen.st_mode) and (
             self.lower_ino == seen.st_ino
             or (self.ctime_ns, self.mtime_ns) == (seen.st_ctime_ns, seen.st_mtime_ns)
@@ -108,7 +110,7 @@ class Record(NamedTuple):
 
 
 def signature(seen: os.stat_result) -> bytes:
-    """How a record of this very entry would begin."""
+    """The beginning of a record of this very entry."""
     return _SIGNATURE.pack(
         _VERSION,
         seen.st_mode,
@@ -122,7 +124,7 @@ def signature(seen: os.stat_result) -> bytes:
 
 
 def stored(inode: Inode) -> bytes:
-    """How a record of an entry in agreement with this inode goes on behind the signature."""
+    """What follows the signature in a record of an entry in agreement with this inode."""
     return _STORED.pack(inode.ino, inode.ctime_ns, inode.content)
 
 
@@ -141,9 +143,9 @@ def agreement(
     key: Ino | None = None,
     now_ns: int | None = None,
 ) -> bytes:
-    """The record of an entry below that stands for an inode. Not ``clean``: what is below was taken
-    note of, but the store has something else. ``key`` is the directory's inode in the ledger where
-    that is not the store's any more. ``now_ns`` is when the content was looked at."""
+    """The record of a lower entry that stands for an inode. Not ``clean``: the store has something
+    else to write back. ``key`` is the directory's inode in the ledger if the store has another by
+    now. ``now_ns`` is when the content was read."""
     doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS
     return (
         _BODY.pack(
@@ -164,16 +166,16 @@ def agreement(
     )
 
 
-def half_done(seen: os.stat_result, inode: Inode) -> bytes:
-    """The record of a file of which the store has only a part yet: the store is as it was, and what
-    is below differs from everything, so the next scan goes on with it."""
+def partial_record(seen: os.stat_result, inode: Inode) -> bytes:
+    """The record of a file of which the store has only a part: the store counts as unchanged, and
+    no lower entry matches it, so the next scan continues with the file."""
     value = agreement(seen, inode, digest=bytes(DIGEST_SIZE))
     record = decode(value)
     return value if record is None else encode(record._replace(ctime_ns=NEVER))
 
 
 def doubted_if_recent(value: bytes, now_ns: int) -> bytes:
-    """The record as one that was made now: doubtful if the file changed only just before."""
+    """The record as made now: doubtful if the file changed just before."""
     if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - SETTLED_NS:
         return value
     return bytes((_VERSION | _DOUBT,)) + value[1:]
@@ -187,7 +189,7 @@ def seen_again(
     xattrs: bytes = b"",
     now_ns: int | None = None,
 ) -> bytes:
-    """The record with the entry below as it is now; what the store had then stays as noted."""
+    """The record with the lower entry as it is now; the store's side stays as recorded."""
     return encode(
         Record(
             seen.st_mode,
@@ -208,8 +210,8 @@ def seen_again(
 
 
 def decode(value: bytes) -> Record | None:
-    """The record, or None for one of an unknown version or cut short: no known agreement is the
-    safe reading, since then nothing is deleted, and nothing overwritten without comparing."""
+    """The record, or None if its version is unknown or it is cut short. No agreement is the safe
+    reading: then nothing is deleted, and nothing overwritten without comparing."""
     if len(value) < _BODY.size or value[0] & ~_DOUBT != _VERSION:
         return None
     _, mode, uid, gid, lower_ino, size, mtime, ctime, ino, stored_ctime, content = (
@@ -254,7 +256,7 @@ def ino_of(value: bytes) -> Ino:
 
 
 class Ledger:
-    """The records in the store's transaction: what is put here is durable with the next commit."""
+    """The records in the store's transaction; they are durable with the next commit."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -267,7 +269,7 @@ class Ledger:
         return None if value is None else decode(value)
 
     def children(self, directory: Ino) -> dict[bytes, bytes]:
-        """Name to undecoded record: most of them only need comparing."""
+        """Name to undecoded record: most are only compared."""
         return dict(self._table.children(directory))
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
@@ -281,12 +283,12 @@ class Ledger:
         self._table.delete(directory, name)
 
     def forget_tree(self, directory: Ino, name: bytes) -> None:
-        """Forget an entry, and what stands below it if it is a directory."""
+        """Forget an entry, and everything in it if it is a directory."""
         value = self._table.get(directory, name)
         self.forget(directory, name)
         doomed = [ino_of(value)] if value is not None and is_directory(value) else []
         if (directory, name) == ROOT_PLACE:
-            # The root has a record of its own only when a scan has come to its end.
+            # The root has a record of its own only once a scan has ended.
             doomed = [ROOT_INO]
         while doomed:
             parent = doomed.pop()
@@ -301,13 +303,13 @@ class Ledger:
         self.put(*new, value)
 
     def adopt(self, old: Ino, new: Ino) -> None:
-        """Let the records below one directory inode stand below another."""
+        """Move the records of one directory inode's entries to another."""
         for name, value in self.children(old).items():
             self.forget(old, name)
             self.put(new, name, value)
 
     def walk(self, root: Ino) -> Iterator[tuple[Ino, bytes, bytes]]:
-        """(directory, name, undecoded record) of everything below ``root``."""
+        """(directory, name, undecoded record) of everything in ``root``."""
         waiting = [root]
         while waiting:
             directory = waiting.pop()
@@ -315,3 +317,43 @@ class Ledger:
                 if is_directory(value):
                     waiting.append(ino_of(value))
                 yield directory, name, value
+
+
+class EmptyLedger:
+    """The ledger of a directory that is only read once, as an import does: nothing is recorded."""
+
+    changed = False
+
+    def get(self, directory: Ino, name: bytes) -> Record | None:
+        return None
+
+    def children(self, directory: Ino) -> dict[bytes, bytes]:
+        return {}
+
+    def put(self, directory: Ino, name: bytes, value: bytes) -> None:
+        pass
+
+    def forget(self, directory: Ino, name: bytes) -> None:
+        pass
+
+    def walk(self, root: Ino) -> Iterator[tuple[Ino, bytes, bytes]]:
+        return iter(())
+
+
+# -- the store's clock -----------------------------------------------------------------------------
+
+# The ledger knows a change in the store by its ctime. With a coarse clock a change may come in the
+# very tick of an agreement; it would look like the agreement, and never be written back.
+
+_CLOCK_READS = 100
+_BETWEEN_READS_S = 0.000_5
+
+
+def wait_for_tick(fs: Filesystem) -> None:
+    """Return when every later change has a later ctime than all before. A clock that stands still,
+    as in a test, is not waited for."""
+    start = fs.clock()
+    for _ in range(_CLOCK_READS):
+        if fs.clock() > start:
+            return
+        time.sleep(_BETWEEN_READS_S)

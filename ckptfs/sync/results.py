@@ -1,4 +1,4 @@
-"""What a pass over two trees tells its caller: counts, what was kept twice, what was left out.
+"""The result of a pass over two trees: counts, what was kept twice, what was left out.
 
 Nothing here touches a disk. Paths are bytes, relative to the root of the lower directory.
 """
@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ckptfs import interrupts
 
-#: Progress is told after this many files, and after this many bytes.
+#: Progress is reported after this many files, and after this many bytes.
 _FILES_STEP = 256
 _BYTES_STEP = 8 << 20
 
 
 class Progress(NamedTuple):
-    """How far a pass is. ``total_files`` is None where nobody counted beforehand."""
+    """How far a pass is. ``total_files`` is None if they were not counted."""
 
     files: int
     bytes: int
@@ -29,15 +29,15 @@ Watcher = Callable[[Progress], None]
 
 
 class Conflict(NamedTuple):
-    """Both sides changed ``path``, as it is below. What the store had stays where it is; what was
-    below stands under ``kept_as`` in the store: ``path`` itself where the store had deleted it."""
+    """Both sides changed ``path`` of the lower directory. The store's version stays where it is;
+    the other is ``kept_as`` in the store: ``path`` itself if the store had deleted it."""
 
     path: bytes
     kept_as: bytes
 
 
 class Skipped(NamedTuple):
-    """Something that was left out, and why."""
+    """An entry that was left out, and why."""
 
     path: bytes
     reason: str
@@ -59,7 +59,7 @@ class SyncResult(NamedTuple):
         return bool(self.added or self.modified or self.deleted)
 
 
-# The facts are the same in every direction; the names say in a signature which one it was.
+# The same value for every direction; the names say in a signature which one it is.
 ScanResult = SyncResult
 WriteBackResult = SyncResult
 ImportResult = SyncResult
@@ -80,8 +80,8 @@ class Tally:
         self._watcher = watcher
         self._total = total_files
         self._files = 0
-        self._told_files = 0
-        self._told_bytes = 0
+        self._reported_files = 0
+        self._reported_bytes = 0
 
     def conflict(self, path: bytes, kept_as: bytes) -> None:
         self.conflicts.append(Conflict(path, kept_as))
@@ -90,24 +90,24 @@ class Tally:
         self.skipped.append(Skipped(path, reason_of(reason)))
 
     def step(self, files: int = 1) -> None:
-        """Note that this many entries are done with, and tell the watcher now and then."""
+        """Count this many entries as done, and report progress now and then."""
         self._files += files
         interrupts.between()
         if self._watcher is None:
             return
         if (
-            self._files - self._told_files >= _FILES_STEP
-            or self.bytes - self._told_bytes >= _BYTES_STEP
+            self._files - self._reported_files >= _FILES_STEP
+            or self.bytes - self._reported_bytes >= _BYTES_STEP
         ):
-            self._tell(self._watcher)
+            self._report(self._watcher)
 
-    def _tell(self, watcher: Watcher) -> None:
-        self._told_files, self._told_bytes = self._files, self.bytes
+    def _report(self, watcher: Watcher) -> None:
+        self._reported_files, self._reported_bytes = self._files, self.bytes
         watcher(Progress(self._files, self.bytes, self._total))
 
     def result(self) -> SyncResult:
         if self._watcher is not None:
-            self._tell(self._watcher)
+            self._report(self._watcher)
         return SyncResult(
             self.added,
             self.modified,
@@ -120,7 +120,7 @@ class Tally:
 
 
 def reason_of(reason: str | OSError) -> str:
-    """The words for an error, without the path that Python puts into them."""
+    """The text of an error, without the path that Python puts into it."""
     if isinstance(reason, str):
         return reason
     if reason.errno == errno.ESTALE:
@@ -129,9 +129,5 @@ def reason_of(reason: str | OSError) -> str:
 
 
 def is_fatal(error: OSError) -> bool:
-    """Whether an error says that going on makes no sense, rather than that one entry is bad."""
+    """Whether an error ends the pass, rather than leaving one entry out."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-
-
-def join(names: Iterable[bytes]) -> bytes:
-    return b"/".join(names)

@@ -26,7 +26,7 @@ _HOLDS = (0.5, 1.0, 2.0, 2.0)
 _DIRECTORY_FIELDS = ("workspace", "workspaceDir", "cwd")
 
 
-class Place(NamedTuple):
+class TeamWorkspace(NamedTuple):
     """A workspace, and the members whose it is."""
 
     members: list[str]
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Located(NamedTuple):
-    places: list[Place]
+    places: list[TeamWorkspace]
     without: list[str]
 
 
@@ -46,7 +46,7 @@ def locate(data_dir: DataDir, team: str, config: Any) -> Located:
     """Where the members work: what the team's config says, then the registry of their work trees,
     then the directory that they have by default."""
     trees = _work_trees(data_dir, team)
-    by_path: dict[str, Place] = {}
+    by_path: dict[str, TeamWorkspace] = {}
     without = []
     for member in _members(config):
         name = names.require_identifier(member.get("name"), "a member")
@@ -56,7 +56,7 @@ def locate(data_dir: DataDir, team: str, config: Any) -> Located:
         if workspace is None:
             without.append(name)
             continue
-        known = by_path.setdefault(str(workspace.path), Place([], workspace))
+        known = by_path.setdefault(str(workspace.path), TeamWorkspace([], workspace))
         known.members.append(name)
     found = list(by_path.values())
     _require_apart(data_dir, found)
@@ -106,7 +106,7 @@ def resolve(workspace: str, store: str, members: Sequence[str] = ()) -> Workspac
     return known
 
 
-def _require_apart(data_dir: DataDir, found: Sequence[Place]) -> None:
+def _require_apart(data_dir: DataDir, found: Sequence[TeamWorkspace]) -> None:
     """Files that are held still cannot be read meanwhile."""
     here = places.resolve(data_dir.path)
     for place in found:
@@ -115,7 +115,7 @@ def _require_apart(data_dir: DataDir, found: Sequence[Place]) -> None:
             raise TeamInvalid(f"the data directory {here}", reason)
 
 
-def unmounted(found: Sequence[Place]) -> list[Place]:
+def unmounted(found: Sequence[TeamWorkspace]) -> list[TeamWorkspace]:
     return [place for place in found if not _is_mounted(place.workspace)]
 
 
@@ -125,7 +125,7 @@ def _is_mounted(workspace: Workspace) -> bool:
 
 
 def save_all(
-    team: str, found: Sequence[Place], asked: JsonObject, meanwhile: Callable[[], bool]
+    team: str, found: Sequence[TeamWorkspace], asked: JsonObject, meanwhile: Callable[[], bool]
 ) -> list[int]:
     """A checkpoint of every workspace, all of the same moment; their numbers.
 
@@ -156,7 +156,7 @@ def _save_plain(workspace: Workspace, asked: JsonObject) -> int:
 
 
 def _save_mounted(
-    team: str, mounted: Sequence[Place], asked: JsonObject, meanwhile: Callable[[], bool]
+    team: str, mounted: Sequence[TeamWorkspace], asked: JsonObject, meanwhile: Callable[[], bool]
 ) -> list[int]:
     reason = ""
     for seconds in _HOLDS:
@@ -176,7 +176,7 @@ def _save_mounted(
 
 
 def _save_at_once(
-    mounted: Sequence[Place],
+    mounted: Sequence[TeamWorkspace],
     asked: JsonObject,
     seconds: float,
     meanwhile: Callable[[], bool],
@@ -213,7 +213,7 @@ def _everywhere(clients: Sequence[Client], op: str, args: JsonObject) -> None:
         client.hear(patience=PATIENCE_SHORT)
 
 
-def _forget_all(mounted: Sequence[Place], numbers: Sequence[int | None]) -> None:
+def _forget_all(mounted: Sequence[TeamWorkspace], numbers: Sequence[int | None]) -> None:
     for place, number in zip(mounted, numbers, strict=True):
         if number is not None:
             forget(place.workspace, number)

@@ -20,7 +20,7 @@ from ckptfs.team import bundles, journal, members, putting
 from ckptfs.team.bundles import Part, Snapshot
 from ckptfs.team.files import DataDir
 from ckptfs.team.journal import Journal, Step
-from ckptfs.team.members import Place
+from ckptfs.team.members import TeamWorkspace
 
 JsonObject = dict[str, Any]
 
@@ -30,7 +30,9 @@ class Restoring:
         self._data_dir = data_dir
         self._snapshot = snapshot
         self._team = snapshot.meta.team
-        self.places = [Place(part.members, _workspace(part)) for part in snapshot.meta.parts]
+        self.places = [
+            TeamWorkspace(part.members, _workspace(part)) for part in snapshot.meta.parts
+        ]
 
     # -- before ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckptfs.cli.parser import make_parser
+from ckptfs.cli.verbs import make_parser
 from ckptfs.errors import UsageError
 
 

@@ -1,6 +1,6 @@
-"""The small history that the stored old workspaces hold, and how one of them is made:
+"""The small history that the stored workspaces hold, and how one of them is made:
 
-    python -m tests.compat.history tests/compat/format-N.mdb.xz
+    python -m tests.compat.history tests/compat/format-N.tar.xz
 
 with the last release that writes format N. What such a workspace shows must never change, so
 neither may `states`.
@@ -8,8 +8,8 @@ neither may `states`.
 
 from __future__ import annotations
 
-import lzma
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -26,14 +26,15 @@ def text(seed: int, lines: int) -> bytes:
 
 
 def states() -> list[State]:
-    """What the files hold at each checkpoint: inline, in one block, in several; edited, replaced
-    and removed."""
+    """What the files hold at each checkpoint: inline, in one block, in several, in the heap;
+    edited, replaced and removed."""
     found: list[State] = []
     for step in range(8):
         state = {f"src/{n}.txt": text(n + step * (n % 3 == 0), 60) for n in range(12)}
         state |= {f"small-{n}": b"%d of step %d\n" % (n, step // 3) * 20 for n in range(5)}
         state["large"] = text(1, 1500 + 40 * step) + b"end of step %d\n" % step
         state["tiny"] = b"%d" % step
+        state["huge"] = text(step // 4, 9_000)
         if step % 2:
             state["sometimes"] = text(step, 100)
         found.append(state)
@@ -64,7 +65,9 @@ def main(target: Path) -> None:
         work.fs.commit()
         work.store.compact()
         work.store.close()
-        target.write_bytes(lzma.compress((Path(scratch) / "store/data.mdb").read_bytes()))
+        with tarfile.open(target, "w:xz") as packed:
+            for name in ("data.mdb", "heap"):
+                packed.add(Path(scratch) / "store" / name, name)
 
 
 if __name__ == "__main__":

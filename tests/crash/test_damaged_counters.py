@@ -18,13 +18,13 @@ from ckptfs.history import compression
 from ckptfs.model import INO_MAX
 from ckptfs.store import Store, check, repair
 from ckptfs.store import format as fmt
-from ckptfs.store.counters import AHEAD_MAX, NAMES
-from ckptfs.store.facts import COUNTERS
+from ckptfs.store.format import META_NAMES
+from ckptfs.store.metadata import COUNTERS
 from tests.direct import Ticks, get, put
 from tests.support.mounting import HAVE_FUSE, Workspace, scratch
 
 #: Every counter, and the table that it is in.
-_ALL = [(b"meta", name) for name in sorted(NAMES - {b"format", b"journal"})]
+_ALL = [(b"meta", name) for name in sorted(META_NAMES - {b"format", b"journal"})]
 _ALL += [(b"facts", name) for name in COUNTERS]
 
 
@@ -110,7 +110,7 @@ def test_a_repair_counts_anew_what_cannot_be_told(path: Path, table: bytes, name
         store.close()
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(META_NAMES))
 def test_a_bit_of_a_name_is_noticed_and_put_right(path: Path, name: bytes) -> None:
     _put(path, b"meta", b"journal", fmt.pack_journal_key(bytes(range(16))))
     before = _records(path, b"meta")
@@ -125,32 +125,6 @@ def test_a_bit_of_a_name_is_noticed_and_put_right(path: Path, name: bytes) -> No
     after = _records(path, b"meta")
     del before[b"journal"]  # nothing is left that needs it
     assert after == before
-
-
-def test_a_counter_without_a_digest_that_cannot_be_right(path: Path) -> None:
-    """Stores that were made before counters had digests: a number far from all others."""
-    for number, fine in ((100, True), (1, False), (AHEAD_MAX + 100, False), (1 << 38, False)):
-        _put(path, b"meta", b"next_ino", fmt.pack_u64(number))
-        if fine:
-            Store.open(path).close(commit=False)
-            continue
-        with pytest.raises(StoreCorrupt, match="next_ino"):
-            Store.open(path)
-    assert repair.repair(path).left == []
-    Store.open(path).close(commit=False)
-
-
-def test_a_counter_without_a_digest_gets_one_with_the_next_commit(path: Path) -> None:
-    before = _records(path, b"meta")
-    for name in NAMES - {b"format", b"journal", b"next_slot"}:
-        _put(path, b"meta", name, before[name][:8])
-    store = Store.open(path)
-    put(Filesystem(store, Ticks()), b"new", b"new")
-    store.close()
-    after = _records(path, b"meta")
-    assert {len(value) for name, value in after.items() if name not in (b"format", b"journal")} == {
-        12
-    }
 
 
 def test_the_key_of_the_journal(path: Path) -> None:
@@ -209,7 +183,7 @@ def test_large_inode_numbers_take_no_memory() -> None:
         workspace = Workspace(base, "--no-write-back")
         workspace.mount()
         workspace.umount()
-        _put(workspace.store, b"meta", b"next_ino", fmt.pack_counter(INO_MAX - 1_000))
+        _put(workspace.store, b"meta", b"next_ino", fmt.pack_number(INO_MAX - 1_000))
         workspace.mount()
         assert workspace.pid is not None
         before = _resident_kib(workspace.pid)

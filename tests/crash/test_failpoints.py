@@ -25,7 +25,7 @@ from ckptfs.history import compression, removal, settings
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import Store, check, heap, repair
-from ckptfs.sync import intake
+from ckptfs.sync import ingest
 from tests.direct import Ticks, find, mkdir, put, shown
 
 #: So long that a part of it goes to the heap.
@@ -109,7 +109,7 @@ def _arm(last: int) -> None:
     heap.fallocate = wrap(heap.fallocate)
     # As many transactions as there can be.
     removal._COMMIT_BYTES = removal._STRIDE = 1
-    compression._COMMIT_BYTES = intake.COMMIT_BYTES = 1
+    compression._COMMIT_BYTES = ingest.COMMIT_BYTES = 1
 
 
 def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[Filesystem, Shown]]:

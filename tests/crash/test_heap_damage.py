@@ -20,8 +20,8 @@ import pytest
 from ckptfs import errors, history
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.store import Store, View, check, heap, mapping
-from ckptfs.store.format import BLOCK_HEADER, CODEC_HEAP, block_header, pack_slot, pack_u64
+from ckptfs.store import Store, View, blockmap, check, heap
+from ckptfs.store.format import BLOCK_HEADER, CODEC_HEAP, block_header, pack_number, pack_u64
 from ckptfs.store.heap import Heap
 from ckptfs.store.repair import repair
 from tests.crash.test_repair import PAGE, Tree, tree
@@ -81,7 +81,7 @@ def _users(fs: Filesystem, views: dict[int, View]) -> dict[int, set[tuple[int, b
     for where, view in views.items():
         for name, inode in fs.entries(view, 1):
             for number in range(-(-inode.size // BLOCK_SIZE)):
-                record = mapping.find(fs.store, view, inode, number)
+                record = blockmap.find(fs.store, view, inode, number)
                 slot = slots.get(record.key) if record else None
                 if slot is not None:
                     found.setdefault(slot, set()).add((where, name))
@@ -245,7 +245,7 @@ def test_flipped_bits_of_a_record(made: Made, path: Path) -> None:
     """The slot is no other one, and the bytes are not taken for something else."""
     slot = min(made.users)
     hit = made.users[slot]
-    record = block_header(CODEC_HEAP, 0) + pack_slot(slot)
+    record = block_header(CODEC_HEAP, 0) + pack_number(slot)
     assert len(record) == BLOCK_HEADER + 12
     for bit in _flips(path, record, step=3):
         with closing(Store.open(path)) as store:
@@ -264,7 +264,7 @@ def test_flipped_bits_of_a_slot_that_was_freed(made: Made, path: Path) -> None:
     with closing(Store.open(path)) as store:
         freed = next(store.heap.freed())
     assert freed is not None
-    for _ in _flips(path, pack_u64(freed) + pack_slot(freed), step=5):
+    for _ in _flips(path, pack_u64(freed) + pack_number(freed), step=5):
         with closing(Store.open(path)) as store:
             fs = Filesystem(store, Ticks())
             assert check(store)

@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.errors import AuthorUnknown
-from ckptfs.history import Cause, Touched, authors, log
+from ckptfs.history import Cause, Changed, authors, log
 from ckptfs.history.diff.changed import epochs_between
 from ckptfs.history.removal import delete
 from ckptfs.history.steps import Actor
@@ -238,7 +238,7 @@ def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: Signer) 
     work.move("d", "moved")
     work.put("moved/f", b"alice")
     choice = authors.choose(work.fs, first, "alice", [])
-    authors.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
+    authors.restore_choice(work.fs, choice, changed=Changed(set(), set()))
     assert get(work.fs, b"d/f") == b"before"
     assert work.fs.seek(work.fs.head, Ino(1), b"moved") is None
 

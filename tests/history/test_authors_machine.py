@@ -13,7 +13,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.errors import AuthorUnknown
-from ckptfs.history import Cause, Touched, authors
+from ckptfs.history import Cause, Changed, authors
 from ckptfs.history.diff.tree import ADDED, DELETED
 from ckptfs.store import check
 from tests.direct import Node, shown
@@ -91,7 +91,7 @@ def test_two_people(tmp_path: Path, seed: int) -> None:
         work.store.close(commit=False)
         return
     if choice.mine:
-        authors.restore_choice(work.fs, choice, touched_here=Touched(set(), set()))
+        authors.restore_choice(work.fs, choice, changed=Changed(set(), set()))
     after = office.tree()
     for skipped in choice.skipped:
         path = b"" if skipped.path == b"." else skipped.path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff.changed import Touched, touched
+from ckptfs.history.diff.changed import Changed, changed_between
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.store import View
 from ckptfs.store.format import unpack_u64
@@ -29,9 +29,9 @@ def records(fs: Filesystem, view: View) -> tuple[dict[Ino, object], dict[tuple[I
     return inodes, entries
 
 
-def touched_by_reading(fs: Filesystem, a: View, b: View) -> Touched:
+def touched_by_reading(fs: Filesystem, a: View, b: View) -> Changed:
     (inodes_a, entries_a), (inodes_b, entries_b) = records(fs, a), records(fs, b)
-    return Touched(
+    return Changed(
         {i for i in inodes_a.keys() | inodes_b.keys() if inodes_a.get(i) != inodes_b.get(i)},
         {e for e in entries_a.keys() | entries_b.keys() if entries_a.get(e) != entries_b.get(e)},
     )
@@ -41,8 +41,8 @@ def test_nothing_was_done(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("a", b"1")
         saved = work.save()
-        assert touched(work.store, saved, work.fs.head) == Touched(set(), set())
-        assert touched(work.store, saved, saved) == Touched(set(), set())
+        assert changed_between(work.store, saved, work.fs.head) == Changed(set(), set())
+        assert changed_between(work.store, saved, saved) == Changed(set(), set())
 
 
 def test_one_file_of_many(tmp_path: Path) -> None:
@@ -52,7 +52,9 @@ def test_one_file_of_many(tmp_path: Path) -> None:
         saved = work.save()
         work.write("f7", 0, b"y")
         work.fs.flush()
-        assert touched(work.store, saved, work.fs.head) == Touched({work.at("f7").ino}, set())
+        assert changed_between(work.store, saved, work.fs.head) == Changed(
+            {work.at("f7").ino}, set()
+        )
 
 
 def test_inodes_that_are_dirty(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_inodes_that_are_dirty(tmp_path: Path) -> None:
         work.put("a", b"1")
         saved = work.save()
         work.change("a", mode=0o600)
-        assert touched(work.store, saved, work.fs.head).inodes == {work.at("a").ino}
+        assert changed_between(work.store, saved, work.fs.head).inodes == {work.at("a").ino}
 
 
 def test_bytes_changed_under_the_same_attributes(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_bytes_changed_under_the_same_attributes(tmp_path: Path) -> None:
         work.write("a", 0, b"2")
         work.change("a", mtime_ns=before.mtime_ns, ctime_ns=before.ctime_ns)
         work.fs.flush()
-        assert touched(work.store, saved, work.fs.head).inodes == {before.ino}
+        assert changed_between(work.store, saved, work.fs.head).inodes == {before.ino}
 
 
 def test_branches(tmp_path: Path) -> None:
@@ -95,5 +97,5 @@ def test_branches(tmp_path: Path) -> None:
         views = (first, second, third, work.fs.head)
         for a in views:
             for b in views:
-                assert touched(work.store, a, b) == touched_by_reading(work.fs, a, b)
-        assert (ROOT_INO, b"e") in touched(work.store, third, work.fs.head).entries
+                assert changed_between(work.store, a, b) == touched_by_reading(work.fs, a, b)
+        assert (ROOT_INO, b"e") in changed_between(work.store, third, work.fs.head).entries

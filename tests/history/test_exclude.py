@@ -155,7 +155,7 @@ def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
     work.put("plain", b"2")
     restored = service.restore(str(first.id))
     assert restored is not None
-    assert {name for _, name in restored.touched.entries} == {b"plain"}
+    assert {name for _, name in restored.changed.entries} == {b"plain"}
     work.put("plain", b"3")
     service.restore(str(first.id), [b"*"])
     assert get(work.fs, b"plain") == b"1"
@@ -246,8 +246,8 @@ def test_restoring_paths_leaves_it_alone(work: Edits) -> None:
     work.put("e/plain", b"")
     plan = history.plan(work.fs, first, [b"d", b"e"])
     assert (plan.added, plan.modified, plan.deleted) == ((), (b"d/plain",), (b"e/plain",))
-    touched = history.Touched(set(), set())
-    history.restore_paths(work.fs, first, [b"d", b"e"], touched_here=touched)
+    changed = history.Changed(set(), set())
+    history.restore_paths(work.fs, first, [b"d", b"e"], changed=changed)
     assert paths(work) == {"d", "d/plain", "d/x.log", "e", "e/x.log"}
     assert get(work.fs, b"d/plain") == b"1"
 
@@ -351,8 +351,8 @@ def test_patterns_that_come_later(work: Edits) -> None:
     ino = work.put("build/out", b"1")
     work.put("a.log", b"log")
     first = save(work)
-    touched = excluded.apply(work.fs, ("build/",))
-    assert not touched.entries
+    changed = excluded.apply(work.fs, ("build/",))
+    assert not changed.entries
     second = save(work)
     assert checkpoint_paths(work, second) == {"a.log"}
     assert work.at("build/out").ino == ino
@@ -384,8 +384,8 @@ def test_patterns_part_hard_links(work: Edits) -> None:
     work.put("build/a", b"1")
     work.link("build/a", "build/b")
     work.link("build/a", "c")
-    touched = excluded.apply(work.fs, ("build/",))
-    assert {name for _, name in touched.entries} == {b"a", b"b"}
+    changed = excluded.apply(work.fs, ("build/",))
+    assert {name for _, name in changed.entries} == {b"a", b"b"}
     assert work.at("build/a") == work.at("build/b") != work.at("c")
     assert (work.at("build/a").nlink, work.at("c").nlink) == (2, 1)
     assert get(work.fs, b"c") == get(work.fs, b"build/a") == b"1"

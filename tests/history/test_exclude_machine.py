@@ -17,6 +17,7 @@ from ckptfs import history
 from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import compression, excluded, purge
+from ckptfs.history.paths import path_of
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
 from ckptfs.service import Service
@@ -141,9 +142,9 @@ class Life:
         point, path = self.chance.choice(points), self.path().encode()
         self.say("restore", point.id, path)
         before = self.excluded()
-        touched = history.Touched(set(), set())
+        changed = history.Changed(set(), set())
         try:
-            history.restore_paths(self.work.fs, point, [path], touched_here=touched)
+            history.restore_paths(self.work.fs, point, [path], changed=changed)
         finally:
             after = self.excluded()
             assert {path: after.get(path) for path in before} == before, self.said
@@ -205,7 +206,7 @@ class Life:
         fs = self.work.fs
         return shown(fs, fs.head.bare if history_only else fs.head).nodes
 
-    def aside(self) -> dict[bytes, Node]:
+    def excluded(self) -> dict[bytes, Node]:
         """What is excluded, by its path."""
         fs = self.work.fs
         fs.flush()
@@ -215,7 +216,7 @@ class Life:
             if path and excluded.is_excluded(fs, path)
         }
         tops = [
-            excluded.path_of(fs, (directory, name))
+            path_of(fs.store, fs.head, (directory, name))
             for directory in fs.exclusion.borders
             for name, _ in excluded_entries(fs, fs.store.excluded, directory)  # type: ignore[arg-type]
         ]

@@ -38,7 +38,7 @@ def test_only_where_it_differs(tmp_path: Path) -> None:
         work.change("f", mode=0o600)
         work.save("mode")
         work.change("f", mtime_ns=5)
-        work.save("touched")
+        work.save("changed")
         work.put("f", b"3")
         assert told(work, b"f") == [
             ("", b"f", ["modified"]),

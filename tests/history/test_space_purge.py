@@ -169,8 +169,8 @@ def test_an_open_file_is_stale_afterwards(work: Edits) -> None:
     ino = work.put("secret", SECRET * 200)
     work.fs.hold(ino)
     result = purged(work, b"secret")
-    assert result.touched.inodes == {ino}
-    assert result.touched.entries == {(1, b"secret")}
+    assert result.changed.inodes == {ino}
+    assert result.changed.entries == {(1, b"secret")}
     with pytest.raises(OSError, match="Stale"):
         work.fs.write(work.fs.head, ino, 0, b"again")
     work.fs.drop(ino)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
-from ckptfs.history import Touched, checkpoints, removal, restore, seal, tasks, undoable
+from ckptfs.history import Changed, checkpoints, removal, restore, seal, tasks, undoable
 from ckptfs.history.tasks import Reverted, plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, get, reopened, shown
@@ -25,7 +25,7 @@ def work(tmp_path: Path) -> Iterator[Edits]:
 
 
 def undo(work: Edits, name: str, *, force: bool = False) -> Reverted:
-    return revert(work.fs, name, force=force, touched_here=Touched(set(), set()))
+    return revert(work.fs, name, force=force, changed=Changed(set(), set()))
 
 
 def files(work: Edits) -> dict[bytes, bytes]:

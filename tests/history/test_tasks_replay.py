@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptfs.history import Touched, seal, tasks
+from ckptfs.history import Changed, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
@@ -96,8 +96,8 @@ def do_all(work: Edits, without: Edits, steps: list[Step]) -> None:
 def revert_and_compare(work: Edits, without: Edits) -> None:
     assert plan_revert(work.fs, "a").conflicts == {}
     before = nodes(work)
-    done = revert(work.fs, "a", touched_here=Touched(set(), set()))
+    done = revert(work.fs, "a", changed=Changed(set(), set()))
     assert nodes(work) == nodes(without)
-    assert {path.split(b"/")[0] for path in done.undoing.paths} <= {b"a"}
+    assert {path.split(b"/")[0] for path in done.plan.paths} <= {b"a"}
     Service(work.fs).undo()
     assert nodes(work) == before

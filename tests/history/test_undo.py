@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Touched, cached_files, seal, tasks
+from ckptfs.history import Changed, cached_files, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
@@ -155,7 +155,7 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
     work.put("made", b"by the task")
     tasks.done(fs)
     for _ in range(2):
-        revert(fs, "t", touched_here=Touched(set(), set()))
+        revert(fs, "t", changed=Changed(set(), set()))
         assert files(work) == NEW
         assert tasks.tasks(work.store)["t"].state == "reverted"
         service.undo(if_unchanged=True)
@@ -165,7 +165,7 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
     service.redo(if_unchanged=True)
     assert tasks.tasks(work.store)["t"].state == "reverted"
     service.undo(if_unchanged=True)
-    revert(fs, "t", touched_here=Touched(set(), set()))
+    revert(fs, "t", changed=Changed(set(), set()))
     work.put("later", b"work")
     service.undo()
     assert files(work) == NEW | {"made": "by the task", "later": "work"}
@@ -175,7 +175,7 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     service, fs = Service(work.fs), work.fs
     tasks.start(fs, "t")
     work.put("first", b"")
-    revert(fs, "t", touched_here=Touched(set(), set()))
+    revert(fs, "t", changed=Changed(set(), set()))
     tasks.start(fs, "t")
     work.put("second", b"")
     service.undo()
@@ -183,7 +183,7 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     tasks.done(fs)
     assert plan_revert(fs, "t").paths == [b"first", b"second"]
     # The first revert changed the same path in a time that was not the task's.
-    revert(fs, "t", force=True, touched_here=Touched(set(), set()))
+    revert(fs, "t", force=True, changed=Changed(set(), set()))
     assert files(work) == NEW
 
 

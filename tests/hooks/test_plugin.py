@@ -14,7 +14,7 @@ import pytest
 
 from ckptfs.agents.settings import plugin_files
 from ckptfs.agents.table import AGENTS, caller_of, commands_in
-from ckptfs.cli.parser import make_parser
+from ckptfs.cli.verbs import make_parser
 from tests.hooks.conftest import Agent
 from tests.support.mounting import ckptfs, succeed
 

@@ -26,8 +26,8 @@ from ckptfs.service.service import perform
 from ckptfs.service.verbs import VERBS
 from ckptfs.store import Store, check, codec
 from ckptfs.store import format as fmt
-from ckptfs.store.mend import mend
 from ckptfs.store.pages import Pages
+from ckptfs.store.repair.consistency import mend
 from tests.direct import Ticks, find, mkdir, put
 
 #: `make test-deep` looks much longer.

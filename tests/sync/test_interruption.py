@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.sync import content, intake
+from ckptfs.sync import content, ingest
 from tests.support.trees import File, Link, Same, facts
 from tests.sync.interruption import dying_at
 from tests.sync.pair import Pair
@@ -106,7 +106,7 @@ def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
 
 def test_scan(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a commit behind every entry, a scan that dies at any of them is just gone on with."""
-    monkeypatch.setattr(intake, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(ingest, "COMMIT_BYTES", 1)
     step = 0
     while True:
         step += 1
@@ -130,7 +130,7 @@ def test_in_the_middle_of_a_large_file(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """A large file is committed in parts; a scan that dies between them goes on with it."""
-    monkeypatch.setattr(intake, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(ingest, "COMMIT_BYTES", 1)
     monkeypatch.setattr(content, "_CHUNK", BLOCK_SIZE)
     for step in (1, 2, 3, 4):
         root = memory_path / str(step)
@@ -155,7 +155,7 @@ def test_in_the_middle_of_a_large_file(
 def test_between_the_content_of_a_large_file_and_its_attributes(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "COMMIT_BYTES", 2 * BLOCK_SIZE)
+    monkeypatch.setattr(ingest, "COMMIT_BYTES", 2 * BLOCK_SIZE)
     pair = Pair(memory_path)
     pair.plant({"dir": {"large": File(os.urandom(3 * BLOCK_SIZE), mode=0o4750, mtime_ns=77)}})
     with dying_at(1, done=True) as steps:

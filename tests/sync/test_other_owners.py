@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.sync import SyncResult, export_tree, lay
+from ckptfs.sync import SyncResult, export_tree, materialise
 from tests.support.trees import File
 from tests.sync.pair import Pair
 
@@ -262,7 +262,9 @@ def test_an_ordinary_user_never_lends_its_rights(memory_path: Path) -> None:
         pair.write("own", "x")
         give(pair, "own", stat.S_IFREG | 0o4755, NOBODY)
         result = pair.write_back()
-        assert [(item.path, item.reason) for item in result.skipped] == [(b"theirs", lay.NO_SET_ID)]
+        assert [(item.path, item.reason) for item in result.skipped] == [
+            (b"theirs", materialise.NO_SET_ID)
+        ]
         assert owner(pair.lower / "theirs")[:2] == (0o755, NOBODY)
         assert owner(pair.lower / "own")[:2] == (0o4755, NOBODY)
         assert pair.write_back().skipped == ()

@@ -10,8 +10,7 @@ import pytest
 
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.sync import lower
-from ckptfs.sync.content import Digest, data_ranges, digest_below, digest_of_one
-from ckptfs.sync.descent import Descent
+from ckptfs.sync.content import Digest, data_ranges, digest_lower, digest_of_one
 from ckptfs.sync.ledger import (
     SETTLED_NS,
     SIGNATURE_SIZE,
@@ -25,6 +24,7 @@ from ckptfs.sync.ledger import (
     signature,
     stored,
 )
+from ckptfs.sync.lower import Descent
 from tests.sync.pair import Pair
 
 # -- records ---------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_holes_and_zeros_are_the_same(tmp_path: Path) -> None:
         file.write(b"x")
     hole = os.open(other, os.O_RDONLY)
     try:
-        assert digest_below(fd, seen) == digest_below(hole, os.fstat(hole))
+        assert digest_lower(fd, seen) == digest_lower(hole, os.fstat(hole))
     finally:
         os.close(fd)
         os.close(hole)

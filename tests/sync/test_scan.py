@@ -245,7 +245,7 @@ def test_reserved_name_at_the_root_only(pair: Pair) -> None:
 
 
 def test_unfinished_files(pair: Pair) -> None:
-    from ckptfs.sync.moves import make_temp_prefix
+    from ckptfs.sync.intent_log import make_temp_prefix
 
     own = os.fsdecode(make_temp_prefix(pair.fs)) + "7"
     pair.plant({own: "half", "d": {own: "half"}, ".ckptfs-tmp-feed-1": "another's"})

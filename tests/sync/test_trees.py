@@ -67,11 +67,8 @@ def test_import_over_content(pair: Pair, tmp_path: Path) -> None:
     assert pair.inode("d").mode & 0o777 == 0o700
 
 
-def test_import_into_a_directory(pair: Pair, source: Path) -> None:
+def test_import_leaves_out_the_name_of_the_checkpoints_directory(pair: Pair, source: Path) -> None:
     (source / ".checkpoints").mkdir()
-    into = pair.mkdir("into").ino
-    assert import_tree(pair.fs, source, into=into).skipped == ()
-    assert pair.exists("into/.checkpoints") and pair.exists("into/dir/inner/deep")
     result = import_tree(pair.fs, source)
     assert [item.path for item in result.skipped] == [b".checkpoints"]
 

@@ -11,7 +11,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino, Inode
-from ckptfs.store import Store, check, pieces
+from ckptfs.store import Store, blockmap, check
 from ckptfs.store import format as fmt
 from tests.direct import Ticks, find, mkdir, put
 
@@ -301,6 +301,15 @@ def test_a_checkpoint_is_checked_too(fs: Filesystem) -> None:
 # -- what is left over -----------------------------------------------------------------------------
 
 
+def test_a_problem_says_which_epochs_view_it_is_in(fs: Filesystem) -> None:
+    """Also where a record makes so little sense that the check of the view cannot go on."""
+    (checkpoint,) = history.checkpoints(fs.store)
+    fs.store.recount_epoch(checkpoint.epoch, 77)
+    assert {problem.epoch for problem in check(fs.store)} == {checkpoint.epoch}
+    fs.store.inodes.rewrite(fmt.inode_entity(Ino(99)) + fs.head.suffix, b"nonsense")
+    assert fs.head.epoch in {problem.epoch for problem in check(fs.store)}
+
+
 def _xattr_of_nobody(fs: Filesystem) -> None:
     fs.store.xattrs.put(fs.head, fmt.xattr_entity(Ino(999), b"user.a"), fmt.PRESENT)
 
@@ -355,5 +364,5 @@ def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None
 
 def test_a_piece_that_is_in_no_block(fs: Filesystem) -> None:
     ino = find(fs, fs.head, b"small")
-    fs.store.pieces._table.put(pieces._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
+    fs.store.pieces._table.put(blockmap._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
     assert found(fs) == {"pieces"}

@@ -302,7 +302,7 @@ def test_what_is_no_socket_is_not_taken_away_for_one(workspace: Workspace) -> No
 
 
 def test_users_do_not_take_each_others_places() -> None:
-    found = server.Connections(users=2)
+    found = server.Slots(users=2)
     most = server.CONNECTIONS_MAX - server.KEPT
     for _ in range(most):
         found.take(server.Slot(1000, lambda: True, None))

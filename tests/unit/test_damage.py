@@ -16,10 +16,10 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.ranges import Spot
 from ckptfs.history import compression, removal
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
-from ckptfs.store import Store, check
+from ckptfs.store import Problem, Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.mend import mend
+from ckptfs.store.repair.consistency import hide_broken, mend
 from tests.direct import Ticks, find, get, mkdir, put
 from tests.support.errnos import fails
 
@@ -223,13 +223,13 @@ def test_a_directory_gets_its_attributes_back(memory: Path) -> None:
     checkpoint = history.seal(fs, "manual", "", 0)
     fs.removexattr(fs.head, ino, b"user.kept")
     fs.setxattr(fs.head, ino, b"user.new", b"2")
-    touched = history.Touched(set(), set())
-    history.restore_paths(fs, checkpoint, [b"dir"], touched_here=touched)
+    changed = history.Changed(set(), set())
+    history.restore_paths(fs, checkpoint, [b"dir"], changed=changed)
     ino = find(fs, fs.head, b"dir").ino
     assert fs.listxattr(fs.head, ino) == [b"user.kept"]
     fs.unlink(fs.head, ino, b"file")
     fs.rmdir(fs.head, 1, b"dir")
-    history.restore_paths(fs, checkpoint, [b"dir"], touched_here=touched)
+    history.restore_paths(fs, checkpoint, [b"dir"], changed=changed)
     assert fs.listxattr(fs.head, find(fs, fs.head, b"dir").ino) == [b"user.kept"]
     fs.commit()
     assert check(store) == []
@@ -314,7 +314,7 @@ def test_numbers_that_were_given_out_are_not_given_out_again(memory: Path, name:
     put(fs, b"one", b"1")
     history.seal(fs, "manual", "", 0)
     fs.commit()
-    store._meta.put(name, fmt.pack_u64(1))
+    store._meta.put(name, fmt.pack_number(1))
     store._txn.commit()
     store._env.close()
     store._directory.close()
@@ -366,3 +366,17 @@ def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
     assert mend(pair.store) == []
     with pytest.raises(OSError, match="'one' in the workspace"):
         get(pair, b"one")
+
+
+def test_a_repair_hides_the_checkpoints_that_have_a_problem_whatever_its_words(
+    pair: Filesystem,
+) -> None:
+    first, second = (history.seal(pair, "manual", "", 0) for _ in range(2))
+    problems = [
+        Problem("size", "told in words that name no epoch", epoch=first.epoch),
+        Problem("changes", f"epoch {second.epoch}: words that name one"),
+        Problem("root", "of the head", epoch=pair.head.epoch),
+    ]
+    hide_broken(pair.store, problems)
+    assert [item.epoch for item in history.checkpoints(pair.store)] == [second.epoch]
+    assert pair.store.epoch_tree.hidden == {first.epoch}

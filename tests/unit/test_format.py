@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,18 +71,6 @@ def _flip(record: bytes, bit: int) -> bytes:
     return bytes(flipped)
 
 
-def test_records_from_before_they_had_a_digest_are_read() -> None:
-    numbers = struct.pack("<4I3Q4qQIQB", 0o100644, 1, 0, 0, 0, 5, 5, 1, 2, 3, 4, 9, 1, 1, 4)
-    inode = fmt.unpack_inode(Ino(7), numbers + b"name")
-    assert (inode.mode, inode.size, inode.name, inode.target) == (0o100644, 5, b"name", b"")
-    assert fmt.unpack_inode(Ino(7), fmt.pack_inode(inode)) == inode
-    link = struct.pack("<4I3Q4qQIQB", 0o120777, 1, 0, 0, 0, 2, 0, 1, 2, 3, 4, 0, 0, 1, 1) + b"nto"
-    assert fmt.unpack_inode(Ino(7), link).target == b"to"
-    epoch = struct.pack("<IBQ", 1, 1, 5)
-    assert fmt.unpack_epoch(epoch) == fmt.EpochRecord(Epoch(1), True, 5, {})
-    assert fmt.unpack_epoch(epoch + b'{"id":3}').info == {"id": 3}
-
-
 @pytest.mark.parametrize("record", [b"", b"x", b"B" + bytes(19), b"C" + bytes(20)])
 def test_what_is_no_record_of_the_block_map_is_refused(record: bytes) -> None:
     with pytest.raises((fmt.CorruptRecord, IndexError)):
@@ -134,8 +120,6 @@ def test_inline_bytes_come_back(data: bytes) -> None:
     mapping = fmt.unpack_mapping(fmt.pack_inline(data))
     assert mapping[:3] == (len(data), b"", data) and mapping.is_whole
     assert not mapping._replace(inline=data + b"x").is_whole
-    # As stores had them before there was a digest.
-    assert fmt.unpack_mapping(fmt.INLINE_BARE + data) == (len(data), b"", data, b"")
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, compression, removal
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.service import Service
-from ckptfs.store import Store, check, environment, heap, orders, writing
+from ckptfs.store import Store, aio, check, environment, heap
 from ckptfs.store import format as fmt
 from ckptfs.store import repair as repairing
+from ckptfs.store.check import Problem
 from ckptfs.store.pages import Pages
-from ckptfs.store.problem import Problem
 from ckptfs.store.repair import repair
 from tests.direct import Life, Ticks, find, get, put
 from tests.support.errnos import fails
@@ -43,12 +43,12 @@ def life(tmp_path: Path) -> Iterator[Life]:
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's own asynchronous I/O, and as where there is none."""
     if request.param == "without":
-        monkeypatch.setattr(orders, "_CALLS", {})
-        monkeypatch.setattr(orders, "_idle", [])
+        monkeypatch.setattr(aio, "_CALLS", {})
+        monkeypatch.setattr(aio, "_idle", [])
     else:
-        queue = orders.queue_of_own()
+        queue = aio.acquire_queue()
         assert queue is not None
-        orders.give_back(queue)
+        aio.release_queue(queue)
 
 
 def noise(blocks: float, seed: int = 0) -> bytes:
@@ -157,21 +157,11 @@ def test_readers_in_a_row_and_anywhere(life: Life) -> None:
 
 def test_more_than_can_be_under_way_at_once(life: Life) -> None:
     data = noise(40 * 16)
-    assert len(data) > 2 * writing.PIECE * orders.DEPTH
+    assert len(data) > 2 * aio.SEGMENT * aio.DEPTH
     put(life.fs, b"large", data)
     append(life.fs, b"large", noise(3, 5))
     assert get(life.fs, b"large") == data + noise(3, 5)
     assert get(life.reopen(), b"large") == data + noise(3, 5)
-
-
-def test_old_stores_are_named_anew_with_the_first_block(life: Life) -> None:
-    store = life.fs.store
-    store._meta.put(b"format", fmt.pack_u32(2))
-    put(life.fs, b"small", b"x")
-    life.fs.commit()
-    assert store._meta.get(b"format") == fmt.pack_u32(2)
-    put(life.fs, b"large", noise(LARGE))
-    assert store._meta.get(b"format") == fmt.pack_u32(fmt.FORMAT_VERSION)
 
 
 # -- what was not committed ------------------------------------------------------------------------
@@ -365,7 +355,7 @@ def test_a_repair_makes_no_holes_in_what_others_name(tmp_path: Path) -> None:
     right, slot = next((key, slot) for key, slot in blocks.slots() if slot == LARGE)
     wrong = next(key for key, slot in blocks.slots() if slot == 1)
     record = blocks._blocks.get(wrong) or b""
-    blocks._blocks.put(wrong, record[: fmt.BLOCK_HEADER] + fmt.pack_slot(slot or 0))
+    blocks._blocks.put(wrong, record[: fmt.BLOCK_HEADER] + fmt.pack_number(slot or 0))
     life.fs.commit()
     life.fs.store.close()
     repair(tmp_path / "store")
@@ -381,7 +371,7 @@ def test_a_repair_makes_no_holes_in_what_others_name(tmp_path: Path) -> None:
     assert right
 
 
-@pytest.mark.parametrize("damage", [None, bytes(12), fmt.pack_slot(3)[:-1]])
+@pytest.mark.parametrize("damage", [None, bytes(12), fmt.pack_number(3)[:-1]])
 def test_a_number_of_slots_that_is_lost_or_damaged_cuts_nothing_off(
     tmp_path: Path, damage: bytes | None
 ) -> None:
@@ -427,7 +417,7 @@ def test_a_slot_that_is_freed_wrongly_is_left_alone(life: Life) -> None:
     """A bit that flipped in the table must not make a hole of somebody's bytes."""
     fs = life.fs
     put(fs, b"a", noise(LARGE, 1))
-    fs.store.heap._table.put(fmt.pack_u64(3), fmt.pack_slot(2))
+    fs.store.heap._table.put(fmt.pack_u64(3), fmt.pack_number(2))
     fs.store.heap._table.put(fmt.pack_u64(4), bytes(12))
     fs.commit()
     assert {problem.invariant for problem in check(fs.store)} == {"heap"}
@@ -551,7 +541,7 @@ def test_two_blocks_in_one_slot_are_noticed(life: Life) -> None:
     put(fs, b"large", noise(LARGE))
     (one, _), (_, slot) = list(fs.store.blocks.slots())[:2]
     record = fs.store.blocks._blocks.get(one) or b""
-    fs.store.blocks._blocks.put(one, record[: fmt.BLOCK_HEADER] + fmt.pack_slot(slot or 0))
+    fs.store.blocks._blocks.put(one, record[: fmt.BLOCK_HEADER] + fmt.pack_number(slot or 0))
     assert "heap" in {problem.invariant for problem in check(fs.store)}
     fs.store.blocks._blocks.put(one, record)
 

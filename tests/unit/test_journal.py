@@ -21,13 +21,13 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.model import BLOCK_SIZE, Attributes
 from ckptfs.service import Service
-from ckptfs.store import Store, batches, blocks, check, compaction, journal, repair
+from ckptfs.store import Store, blocks, check, compaction, journal, journal_format, repair
 from ckptfs.store.blocks import Buffer
 from ckptfs.store.environment import TABLES
 from ckptfs.store.format import dirent_entity
 from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
 
-_STEP = batches.STEP
+_STEP = journal_format.STEP
 
 
 def synced(fs: Filesystem, *names: bytes) -> None:
@@ -38,7 +38,7 @@ def synced(fs: Filesystem, *names: bytes) -> None:
 
 
 def file_of(store: Store) -> Path:
-    return store.path / batches.FILE
+    return store.path / journal_format.FILE
 
 
 def commits(fs: Filesystem) -> int:
@@ -327,11 +327,11 @@ def test_a_change_that_is_listed_is_not_listed_again(memory: Path) -> None:
         edited(fs, ino, 100)
         place = fs.store._journal._end
         edited(fs, ino, 200)
-        batch = batches._batch_at(
+        batch = journal_format._batch_at(
             memoryview(file_of(fs.store).read_bytes()), place, fs.store._journal.key
         )
         assert batch is not None
-        tables = {TABLES[table] for table, _, _ in batches._changes(batch.body, len(TABLES))}
+        tables = {TABLES[table] for table, _, _ in journal_format._changes(batch.body, len(TABLES))}
         assert tables == {b"inodes", b"pieces"}
 
 
@@ -392,11 +392,11 @@ def test_a_damaged_batch_before_others_is_told(memory: Path) -> None:
     fs.store.close()
 
 
-def foreign(data: bytearray, change: batches.Change) -> None:
+def foreign(data: bytearray, change: journal_format.Change) -> None:
     """A second batch that is whole by its digest, with such a change."""
     with mmap.mmap(-1, 2 * _STEP) as buffer:
         (follows,) = struct.unpack_from("<Q", data, 8)
-        length = batches.pack(buffer, b"k" * 16, follows, 1, [change])
+        length = journal_format.pack(buffer, b"k" * 16, follows, 1, [change])
         data[_STEP : _STEP + length] = buffer[:length]
         data[_STEP + length :] = bytes(len(data) - _STEP - length)
 
@@ -406,13 +406,13 @@ def foreign(data: bytearray, change: batches.Change) -> None:
     [
         ((200, b"key", b"value"), "its journal has records that make no sense"),
         (
-            (TABLES.index(b"blocks"), b"key", batches.Part(b"no such block", 2, b"x")),
+            (TABLES.index(b"blocks"), b"key", journal_format.Part(b"no such block", 2, b"x")),
             "its journal tells of a record by another that is not there",
         ),
     ],
 )
 def test_changes_that_cannot_be_made_are_told(
-    memory: Path, monkeypatch: pytest.MonkeyPatch, change: batches.Change, fault: str
+    memory: Path, monkeypatch: pytest.MonkeyPatch, change: journal_format.Change, fault: str
 ) -> None:
     monkeypatch.setattr(journal, "new_key", lambda: b"k" * 16)
     path = damaged(memory, lambda data: foreign(data, change))
@@ -453,7 +453,7 @@ def _crafted(fs: Filesystem) -> bytes:
     """What would remove a file if it were the second batch after the next commit."""
     gone = [(TABLES.index(b"dirents"), dirent_entity(1, b"a") + fs.head.suffix, None)]
     with mmap.mmap(-1, 2 * _STEP) as buffer:
-        batches.pack(buffer, bytes(16), commits(fs) + 1, 1, gone)
+        journal_format.pack(buffer, bytes(16), commits(fs) + 1, 1, gone)
         return bytes(buffer[:200])
 
 
@@ -484,13 +484,13 @@ def test_a_repair_that_is_interrupted_leaves_no_journal_to_the_new_file(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = damaged(memory, lambda data: None)
-    before = (path / batches.FILE).read_bytes()
+    before = (path / journal_format.FILE).read_bytes()
     repair.repair(path)
-    (path / batches.FILE).write_bytes(before)
+    (path / journal_format.FILE).write_bytes(before)
     new = bytearray(before)
     with lmdb.open(os.fspath(path), readonly=True, lock=False, max_dbs=64) as env:
         struct.pack_into("<Q", new, 8, env.info()["last_txnid"])
-    (path / batches.FILE).write_bytes(new)
+    (path / journal_format.FILE).write_bytes(new)
     fs = Filesystem(Store.open(path), Ticks())
     assert names(fs) == [b"a", b"b", b"c", b"d", b"e"]
     assert check(fs.store) == []
@@ -499,13 +499,13 @@ def test_a_repair_that_is_interrupted_leaves_no_journal_to_the_new_file(
 
 def test_a_journal_that_cannot_be_read_is_told_and_the_store_let_go(memory: Path) -> None:
     path = damaged(memory, lambda data: None)
-    (path / batches.FILE).rename(path / "aside")
-    (path / batches.FILE).mkdir()
+    (path / journal_format.FILE).rename(path / "aside")
+    (path / journal_format.FILE).mkdir()
     for _ in range(2):
         with pytest.raises(errors.StoreUntrusted, match="directory"):
             Store.open(path)
-    (path / batches.FILE).rmdir()
-    (path / "aside").rename(path / batches.FILE)
+    (path / journal_format.FILE).rmdir()
+    (path / "aside").rename(path / journal_format.FILE)
     fs = Filesystem(Store.open(path), Ticks())
     assert names(fs) == [b"a", b"b", b"c", b"d", b"e"]
     fs.store.close()
@@ -571,7 +571,7 @@ def _of_the_first_pages(store: Store) -> int:
 
 def test_a_journal_that_others_may_write_to_is_refused(memory: Path) -> None:
     path = damaged(memory, lambda data: None)
-    (path / batches.FILE).chmod(0o660)
+    (path / journal_format.FILE).chmod(0o660)
     with pytest.raises(errors.StoreExposed):
         Store.open(path)
 

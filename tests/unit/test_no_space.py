@@ -17,7 +17,8 @@ import pytest
 from ckptfs.errors import StoreCorrupt, StoreFull, StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.store import Store, budget, check, environment, opening
+from ckptfs.store import Store, check, disk_space, environment
+from ckptfs.store.directory import commit_error
 from tests.direct import find, get, put
 from tests.support.errnos import fails
 from tests.support.mounting import scratch
@@ -243,18 +244,20 @@ def test_removing_very_many_small_files_from_a_full_disk(
 
 def test_a_quota_is_told_as_a_full_disk(memory: Path) -> None:
     """It is not known beforehand: the commit that meets it says so."""
-    failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EDQUOT)}")
-    assert isinstance(opening.commit_failed(memory, failed), StoreFull)
+    failed = lmdb.Error("mdb_txn_commit: whatever it says")
+    failed.code = errno.EDQUOT
+    assert isinstance(commit_error(memory, failed), StoreFull)
+    assert isinstance(commit_error(memory, OSError(errno.EDQUOT, "of the heap")), StoreFull)
 
 
 def test_a_disk_that_fails_is_not_told_as_damage(memory: Path) -> None:
     for number in (errno.EIO, errno.EFBIG, errno.EROFS):
         failed = lmdb.Error(f"mdb_txn_commit: {os.strerror(number)}")
-        told = opening.commit_failed(memory, failed)
+        told = commit_error(memory, failed)
         assert isinstance(told, StoreUnwritten) and "damaged" not in told.message
-    assert isinstance(opening.commit_failed(memory, lmdb.CorruptedError("page")), StoreCorrupt)
+    assert isinstance(commit_error(memory, lmdb.CorruptedError("page")), StoreCorrupt)
     # Also where the directory is gone, so that nobody can say how full its disk is.
-    assert isinstance(opening.commit_failed(memory / "gone", failed), StoreUnwritten)
+    assert isinstance(commit_error(memory / "gone", failed), StoreUnwritten)
 
 
 @AS_ROOT
@@ -266,7 +269,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     full.files[b"kept"] = b"before"
     put(full.fs, b"kept", b"before")
     full.fs.commit()
-    monkeypatch.setattr(budget, "RESERVE", -(1 << 40))
+    monkeypatch.setattr(disk_space, "RESERVE", -(1 << 40))
     monkeypatch.setattr(environment, "_LEAST", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()

@@ -19,7 +19,8 @@ import pytest
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.store import Store, check, making
+from ckptfs.store import Store, check, new_store
+from ckptfs.store.directory import store_exists
 from ckptfs.store.format import FORMAT_VERSION, pack_u32
 from tests.direct import get, put
 from tests.support.mounting import scratch
@@ -389,7 +390,7 @@ def _interrupted_at(moment: int, path: Path) -> bool:
     before = sys.gettrace()
     sys.settrace(at_line)
     try:
-        with making.new_store(path):
+        with new_store(path):
             sys.settrace(before)
     except KeyboardInterrupt:
         return True
@@ -429,6 +430,6 @@ def test_what_a_power_cut_left_of_a_new_store_is_no_store_yet(
     with pytest.raises(errors.NotAStore, match="the making of it was interrupted") as refused:
         Store.open(path)
     assert "takes it over" in refused.value.hint
-    assert not making.is_made(path)
+    assert not store_exists(path)
     Store.create(path).close()
-    assert making.is_made(path)
+    assert store_exists(path)

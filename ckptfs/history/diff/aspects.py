@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import NO_CONTENT, ContentId, Ino, Inode
-from ckptfs.store import View, mapping
+from ckptfs.store import View, blockmap
 from ckptfs.store.format import block_entity, block_number, pack_u64, unpack_mapping
 
 MODIFIED = "modified"
@@ -104,4 +104,4 @@ def _same_block(fs: Filesystem, mine: bytes | None, theirs: bytes | None) -> boo
 
 
 def _stripped(fs: Filesystem, value: bytes | None) -> bytes:
-    return bytes(mapping.bytes_of(fs.store, unpack_mapping(value))).rstrip(b"\0") if value else b""
+    return bytes(blockmap.bytes_of(fs.store, unpack_mapping(value))).rstrip(b"\0") if value else b""

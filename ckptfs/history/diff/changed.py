@@ -29,7 +29,7 @@ class Entities(NamedTuple):
     xattrs: set[bytes]
 
 
-class Touched(NamedTuple):
+class Changed(NamedTuple):
     """What looks different: inodes (attributes, bytes, xattrs) and directory entries."""
 
     inodes: set[Ino]
@@ -92,19 +92,19 @@ def entry_in(store: Store, view: View, entity: bytes) -> Ino | None:
     return Ino(unpack_u64(record)) if record else None
 
 
-def touched(store: Store, a: View, b: View) -> Touched:
+def changed_between(store: Store, a: View, b: View) -> Changed:
     """Every inode and directory entry whose visible record differs between the two views.
 
     A file whose bytes differ is among the inodes, and so is one whose xattrs do.
     """
     written = entities_between(store, a, b)
-    return touched_of(store, a, b, written, differing_blocks(store, a, b, written.blocks))
+    return changed_of(store, a, b, written, differing_blocks(store, a, b, written.blocks))
 
 
-def touched_of(
+def changed_of(
     store: Store, a: View, b: View, written: Entities, blocks: dict[ContentId, list[int]]
-) -> Touched:
-    """`touched`, when the entities and blocks between the views are known already."""
+) -> Changed:
+    """`changed_between`, when the entities and blocks between the views are known already."""
     a, b = a.bare, b.bare
     inodes = set(_inodes(store, a, b, written.inodes, blocks))
     for entity in interrupts.checked(written.xattrs):
@@ -115,7 +115,7 @@ def touched_of(
         for entity in interrupts.checked(written.dirents)
         if store.dirents.get(a, entity) != store.dirents.get(b, entity)
     }
-    return Touched(inodes, entries)
+    return Changed(inodes, entries)
 
 
 def _inodes(

@@ -26,7 +26,7 @@ from ckptfs.history.diff import patch
 from ckptfs.history.diff.patch import Pair
 from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views
 from ckptfs.history.excluded import hidden_by_excluded
-from ckptfs.history.paths import ROOT_PATH, is_below, seek, select
+from ckptfs.history.paths import ROOT_PATH, is_within, seek, select
 from ckptfs.history.references import resolve
 from ckptfs.model import Epoch
 from ckptfs.store import Store, View
@@ -85,7 +85,7 @@ class Difference(NamedTuple):
         return [pair for pair in found if not self.paths or self._wants(pair)]
 
     def _wants(self, pair: Pair) -> bool:
-        return any(found and is_below(found.path, self.paths) for found in (pair.old, pair.new))
+        return any(found and is_within(found.path, self.paths) for found in (pair.old, pair.new))
 
 
 def between(
@@ -148,10 +148,10 @@ def _selected(fs: Filesystem, views: Iterable[View], patterns: Sequence[bytes]) 
 def _concerns(change: Change, paths: list[bytes]) -> bool:
     """Whether a change is at or below one of the paths, or moved what is."""
     own = [path for path in (change.path, change.source) if path is not None]
-    if any(is_below(path, paths) for path in own):
+    if any(is_within(path, paths) for path in own):
         return True
     moved = change.source not in (None, change.path)
-    return moved and any(is_below(path, own) for path in paths)
+    return moved and any(is_within(path, own) for path in paths)
 
 
 def contents(

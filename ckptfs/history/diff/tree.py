@@ -14,11 +14,11 @@ from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.diff import aspects
 from ckptfs.history.diff.changed import (
+    changed_of,
     differing_blocks,
     entities_between,
     entry_in,
     inode_in,
-    touched_of,
 )
 from ckptfs.history.paths import ROOT_PATH
 from ckptfs.model import ROOT_INO, Ino, Inode, Place
@@ -175,7 +175,7 @@ class _Comparison:
         self._fs = fs
         written = entities_between(fs.store, a, b)
         self._blocks = differing_blocks(fs.store, a, b, written.blocks)
-        self._touched = touched_of(fs.store, a, b, written, self._blocks)
+        self._changed = changed_of(fs.store, a, b, written, self._blocks)
         self._old = Tree(fs.store, a)
         self._new = Tree(fs.store, b)
         self._lost: list[_Named] = []
@@ -190,7 +190,7 @@ class _Comparison:
     # -- under names that did not change ----------------------------------------------------------
 
     def _in_place(self) -> Iterator[Change]:
-        for ino in interrupts.checked(self._touched.inodes):
+        for ino in interrupts.checked(self._changed.inodes):
             old, new = self._old.inode(ino), self._new.inode(ino)
             if old is None or new is None:
                 continue
@@ -198,7 +198,7 @@ class _Comparison:
                 yield from self._pair(ROOT_PATH, ROOT_PATH, old, new)
                 continue
             for place in self._new.places(new):
-                if place not in self._touched.entries:
+                if place not in self._changed.entries:
                     yield from self._pair(self._old.path(place), self._new.path(place), old, new)
 
     def _pair(self, old_path: bytes, path: bytes, old: Inode, new: Inode) -> Iterator[Change]:
@@ -215,7 +215,7 @@ class _Comparison:
         to_new = Partners(self._old, self._new)
         to_old = Partners(self._new, self._old)
         slots = set()
-        for directory, name in interrupts.checked(self._touched.entries):
+        for directory, name in interrupts.checked(self._changed.entries):
             if self._old.inode(directory) is not None:
                 there = to_new.of(directory)
                 slots.add(_Slot((directory, name), None if there is None else (there, name)))

@@ -1,0 +1,168 @@
+"""`ckptfs workspaces` and `ckptfs forget`: which workspaces there are, and the end of one."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ckptfs import config
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject
+from ckptfs.cli.workspace import exact_workspace, named_directory, workspace_or_store
+from ckptfs.config import Workspace
+from ckptfs.connect import LocalSession, open_store, remove_store
+from ckptfs.control import runtime
+from ckptfs.errors import (
+    DaemonGone,
+    NotAStore,
+    StoreError,
+    StoreInUse,
+    StoreMissing,
+    UsageError,
+)
+
+
+def workspaces(args: Namespace) -> int:
+    found = sorted(config.known())
+    records = [_record(workspace, str(workspace.path)) for workspace in found]
+    stores = {workspace.store for workspace in found}
+    records += [
+        _record(Workspace(store, store), None) for store in _stores() if store not in stores
+    ]
+    human = "\n".join(map(_line, records))
+    output.result({"workspaces": records}, human, as_json=args.json)
+    if not records:
+        output.note("There is no workspace yet; `ckptfs mount DIR` makes one.")
+    return 0
+
+
+def _stores() -> Iterator[Path]:
+    """The stores in the data directory, whether a workspace is known for them or not."""
+    with suppress(OSError):
+        for entry in sorted(config.data_dir().iterdir()):
+            if (entry / "data.mdb").exists():
+                yield entry
+
+
+def _record(workspace: Workspace, path: str | None) -> JsonObject:
+    state = _state(workspace)
+    return {
+        "workspace": path,
+        "store": str(workspace.store),
+        "mounted": state in (runtime.SERVING, runtime.UNMOUNTING),
+        "state": state,
+        "store_bytes": _bytes(workspace.store),
+        "directory_exists": path is not None and not config.is_gone(Path(path)),
+    }
+
+
+def _state(workspace: Workspace) -> str:
+    daemon = runtime.living(workspace)
+    if daemon is not None:
+        return daemon.state
+    if not (workspace.store / "data.mdb").exists():
+        return "store missing"
+    if runtime.is_dead(workspace.path):
+        return "dead"
+    return "unmounted" if runtime.foreign_mount(workspace) is None else "covered"
+
+
+def _bytes(store: Path) -> int | None:
+    """What the store takes on the disk, with its log and what else lies in it."""
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(store))
+    except OSError:
+        return None
+
+
+def _line(record: JsonObject) -> str:
+    size = "-" if record["store_bytes"] is None else output.bytes_text(record["store_bytes"])
+    state = "mounted" if record["mounted"] else record["state"]
+    path = "(no workspace)" if record["workspace"] is None else output.safe(record["workspace"])
+    if record["workspace"] is not None and not record["directory_exists"]:
+        path += " (gone)"
+    return f"{state:<13} {size:>10}  {path}  {output.safe(record['store'])}"
+
+
+def forget(args: Namespace) -> int:
+    target = _target(args)
+    _require_idle(target)
+    if args.store is not None and not (target.store / "data.mdb").is_file():
+        raise NotAStore(target.store) if target.store.exists() else StoreMissing(target.store)
+    record = {
+        "workspace": str(target.path),
+        "store": str(target.store),
+        "store_bytes": _bytes(target.store),
+        **_figures(target, named=args.store is not None),
+        "forgotten": not args.dry_run,
+    }
+    if args.dry_run:
+        output.result(record, _what(record), as_json=args.json)
+        return 0
+    if not args.force:
+        question = "Its history cannot be brought back. Go ahead?"
+        output.confirm(_what(record), question, "forgotten")
+    there = (target.store / "data.mdb").exists()
+    left = remove_store(target.store) if there else []
+    for known in list(config.known()):
+        if known.store == target.store:
+            config.forget(known.path)
+    store, path = output.safe(target.store), output.safe(target.path)
+    human = f"Deleted {store}." if there else f"Forgot {path}; its store, {store}, was gone."
+    output.result(record, human, as_json=args.json)
+    if left:
+        output.note(f"Left there, since it is not of the store: {output.safe(', '.join(left))}")
+    return 0
+
+
+def _target(args: Namespace) -> Workspace:
+    """Named by its directory or its store: one that is merely around us is not given up."""
+    if args.store is not None:
+        if named_directory(args) is not None:
+            raise UsageError("Cannot tell what to forget: name DIR or --store STORE, not both.")
+        return workspace_or_store(args)
+    if named_directory(args) is None:
+        raise UsageError("Cannot forget: name the workspace, or its store with --store.")
+    return exact_workspace(args)
+
+
+def _require_idle(target: Workspace) -> None:
+    daemon = runtime.living(target)
+    if daemon is not None:
+        raise StoreInUse(target.store, daemon.pid)
+    if runtime.is_dead(target.path):
+        raise DaemonGone(target.path, runtime.why_gone(target))
+
+
+def _figures(target: Workspace, *, named: bool) -> JsonObject:
+    """What would be lost; of a store that cannot be read, nobody knows. One that was only ``named``
+    may be something else."""
+    found: JsonObject = {"checkpoints": None, "directory_current": None}
+    try:
+        with open_store(target.store) as session:
+            found["checkpoints"] = session.call("figures")["checkpoints"]
+            if isinstance(session, LocalSession):
+                found["directory_current"] = session.is_directory_current()
+    except StoreInUse:
+        raise
+    except StoreError as error:  # damaged or gone: one more reason to forget it
+        if named and isinstance(error, NotAStore):
+            raise
+    return found
+
+
+def _what(record: JsonObject) -> str:
+    count = record["checkpoints"]
+    holds = "a store that cannot be read" if count is None else _holdings(record)
+    lines = [f"To delete: {output.safe(record['store'])}, {holds}."]
+    if record["directory_current"] is False:
+        lines.append("It has changes that were never written back to the directory.")
+    return "\n".join(lines)
+
+
+def _holdings(record: JsonObject) -> str:
+    count = output.count_text(record["checkpoints"], "checkpoint", "checkpoints")
+    return f"{count}, {output.bytes_text(record['store_bytes'] or 0)}"
