@@ -50,7 +50,7 @@ def restore(
             record = session.call("plan", asked)
         else:
             record = session.call(op, {**asked, **sessions.caller(), "names": True})
-        wanted = asked.get("state", True) and record["state"]
+        wanted = asked.get("state", True) and record["state_names"]
         found = transfer.fetch(session, str(record["checkpoint"])) if wanted else {}
     if dry_run:
         return restore_of(record, found, dry_run=True)

@@ -328,7 +328,7 @@ class CheckpointService:
             workspace=str(self.workspace.path),
             store=str(self.workspace.store),
             mounted=mounted,
-            checkpoints=record["checkpoints"],
+            checkpoints=record["checkpoint_count"],
             store_bytes=record["store_bytes"],
             inodes=record["inodes"],
             daemon={key: record[key] for key in known} if mounted else {},
@@ -447,7 +447,7 @@ class CheckpointService:
         return [item.path for item in changes if not item.is_directory or item.old_path]
 
     def _version(self, record: JsonObject) -> FileVersion:
-        saved = record["checkpoint"]
+        saved = record["saved"]
         return FileVersion(
             change_of(record), None if saved is None else self._checkpoint(saved), record["writer"]
         )

@@ -115,7 +115,7 @@ def _show_changes(args: Namespace, session: Session, record: JsonObject) -> None
 
 def _public(record: JsonObject) -> JsonObject:
     """Without what only `contents` needs."""
-    ends = {key: record[key]["checkpoint"] for key in ("from", "to")}
+    ends = {key: record[key]["saved"] for key in ("from", "to")}
     return {**record, **ends}
 
 
@@ -164,7 +164,7 @@ def _described(record: JsonObject) -> Iterator[bytes]:
 
 
 def _description(record: JsonObject) -> Iterator[str]:
-    checkpoint = record["to"]["checkpoint"]
+    checkpoint = record["to"]["saved"]
     tag = f" [{checkpoint['tag']}]" if checkpoint["tag"] else ""
     yield f"checkpoint {checkpoint['id']}{tag}{' (pinned)' if checkpoint['pinned'] else ''}"
     yield f"kind       {checkpoint['kind']}"
@@ -176,7 +176,7 @@ def _description(record: JsonObject) -> Iterator[str]:
         yield f"by         {_who(cause)}"
     for key, value in checkpoint["metadata"].items():
         yield f"meta       {key}={value}"
-    if checkpoint["state"]:
+    if checkpoint["state_names"]:
         yield f"state      {', '.join(checkpoint['state'])}"
     yield f"changes    {counts_text(record)}"
     yield ""
@@ -193,7 +193,7 @@ def counts_text(record: JsonObject) -> str:
 
 
 def _version_line(version: JsonObject) -> str:
-    saved = version["checkpoint"]
+    saved = version["saved"]
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
         path = f"{_name(version['old_path'])} -> {path}"
@@ -226,7 +226,7 @@ def _restores(args: Namespace, workspace: Workspace) -> int:
 def _restore_line(entry: JsonObject) -> str:
     when = output.time_text(entry["time_ns"])
     names = output.count_text(entry["entries"], "name", "names")
-    what = f"{entry['kind']} of checkpoint {entry['target']}"
+    what = f"{entry['kind']} of checkpoint {entry['checkpoint']}"
     undo = f", state before: {entry['before']}" if entry["before"] is not None else ""
     command = f"  {output.safe(entry['command'])}" if entry["command"] else ""
     number = f"#{entry['number']}"  # marked, or it would pass for a checkpoint's

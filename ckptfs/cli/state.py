@@ -61,13 +61,13 @@ def _checked(path: str, data: bytes) -> Json:
 
 
 def fetched(session: Session, record: JsonObject) -> Documents:
-    return fetch_bytes(session, str(record["checkpoint"])) if record["state"] else {}
+    return fetch_bytes(session, str(record["checkpoint"])) if record["state_names"] else {}
 
 
 def require(words: list[str], record: JsonObject) -> None:
     """Refuse what ``--state-out`` wants of a checkpoint that does not carry it, before anything is
     restored."""
-    known = list(record["state"])
+    known = list(record["state_names"])
     for word in words:
         name = _chosen(word, known)
         if name is not None and name not in known:

@@ -74,7 +74,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "short_of_room": None,
         "room": None,
         "read_only": None,
-        "checkpoints": None,
+        "checkpoint_count": None,
         "moments": None,
         "store_bytes": None,
         "inodes": None,
@@ -105,7 +105,7 @@ def _of_store(workspace: Workspace) -> JsonObject:
         "other_mount": other,
         "pid": None,
         "died": died,
-        "checkpoints": None,
+        "checkpoint_count": None,
         "moments": None,
         "store_bytes": None,
         "inodes": None,
@@ -214,7 +214,7 @@ def _room(record: JsonObject) -> list[tuple[str, str]]:
 def _counted(record: JsonObject) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
-    return f"{record['checkpoints']:,}{between}"
+    return f"{record['checkpoint_count']:,}{between}"
 
 
 def _state(record: JsonObject) -> str:
@@ -246,7 +246,7 @@ def _human(record: JsonObject) -> str:
         rows.append(("trouble", error))
     if died := record.get("died"):
         rows.append(("last daemon", _obituary(died)))
-    if record["checkpoints"] is not None:
+    if record["checkpoint_count"] is not None:
         rows.append(("checkpoints", _counted(record)))
         rows += _unsaved(record)
         rows.append(("entries", f"{record['inodes']:,}"))

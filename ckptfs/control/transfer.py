@@ -131,7 +131,7 @@ def _read(session: Session, number: str, item: JsonObject) -> bytes:
     pieces = []
     for offset in range(0, item["bytes"], _PIECE):
         asked = {"checkpoint": number, "name": item["name"], "offset": offset, "length": _PIECE}
-        pieces.append(b64decode(session.call("state_read", asked)["data"]))
+        pieces.append(b64decode(session.call("state_read", asked)["base64"]))
     return b"".join(pieces)
 
 

@@ -179,4 +179,4 @@ def do_state(call: Call, checkpoint: str) -> JsonObject:
 def do_state_read(call: Call, checkpoint: str, name: str, offset: int, length: int) -> JsonObject:
     wanted = min(max(0, length), _PIECE_MAX)
     data = call.service.read_document(checkpoint, name, max(0, offset), wanted)
-    return {"data": b64encode(data).decode()}
+    return {"base64": b64encode(data).decode()}

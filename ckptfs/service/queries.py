@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import history, interrupts
-from ckptfs.history import Checkpoint, log, references
+from ckptfs.history import Checkpoint, LogEntry, log, references
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.compare import Counts, Difference
 from ckptfs.history.log import Listed, Version
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Figures(NamedTuple):
     """What `status` says about a store."""
 
-    checkpoints: int
+    checkpoint_count: int
     moments: int
     store_bytes: int
     inodes: int
@@ -167,4 +167,10 @@ def do_log(call: Call, path: bytes) -> JsonObject:
 
 
 def do_restores(call: Call) -> JsonObject:
-    return {"restores": [asdict(entry) for entry in call.service.restores()]}
+    return {"restores": [_restore_entry(entry) for entry in call.service.restores()]}
+
+
+def _restore_entry(entry: LogEntry) -> JsonObject:
+    """``checkpoint`` is where the restore went, ``before`` the one that it took first."""
+    record = asdict(entry)
+    return {"checkpoint": record.pop("target"), **record}

@@ -286,11 +286,11 @@ def _planned(target: Checkpoint, found: Plan, skipped: list[Skipped]) -> JsonObj
     return {
         "checkpoint": found.target,
         "token": found.token,
-        "added": wire.names(found.added),
-        "modified": wire.names(found.modified),
-        "deleted": wire.names(found.deleted),
+        "added_files": wire.names(found.added),
+        "modified_files": wire.names(found.modified),
+        "deleted_files": wire.names(found.deleted),
         "skipped": wire.skipped(skipped),
-        "state": list(target.state),
+        "state_names": list(target.state),
     }
 
 
@@ -361,7 +361,7 @@ def _told(service: Service, record: JsonObject, *, names: bool) -> JsonObject:
     """A restore with what its checkpoint carries and, if asked for, the paths that changed. Which
     command to run after it, the client reads in its own user's settings: no client runs what an
     answer names."""
-    record["state"] = list(service.find(str(record["checkpoint"])).state)
+    record["state_names"] = list(service.find(str(record["checkpoint"])).state)
     if names:
         before = record["before"]
         changes = [] if before is None else service.diff(str(before), "").changes

@@ -130,14 +130,22 @@ _RESULTS = objects(
     Parameter("tool_use_id", TEXT, ""),
 )
 
-_SAVED = "id kind message time_ns parent tag pinned metadata cause state"
+_SAVED = "id kind message time_ns tag pinned metadata cause bytes state_names"
 _DIFFERENCE = "from to changes files added modified deleted renamed"
-_RESTORED = "checkpoint changed before entries inodes state skipped added modified deleted"
+_NAMED = "added_files modified_files deleted_files skipped state_names"
+_RESTORED = f"checkpoint changed before entries inodes {_NAMED}"
 _PASS = "added modified deleted unchanged bytes conflicts skipped conflict_count skipped_count"
+
+_SPACE = "live_bytes shared_bytes history_bytes store_bytes reclaimable_bytes"
 
 _DECLARED = (
     # -- looking
-    Verb("figures", "queries", result="checkpoints", changes=NOTHING),
+    Verb(
+        "figures",
+        "queries",
+        result="checkpoint_count moments store_bytes inodes unsaved",
+        changes=NOTHING,
+    ),
     Verb(
         "list",
         "queries",
@@ -212,7 +220,7 @@ _DECLARED = (
         "state_read",
         "checkpoints",
         (_CHECKPOINT, _NAME, Parameter("offset", INTEGER), Parameter("length", INTEGER)),
-        result="data",
+        result="base64",
         changes=NOTHING,
     ),
     Verb(
@@ -234,7 +242,7 @@ _DECLARED = (
             _ONLY,
             _FILES,
         ),
-        result="checkpoint token added modified deleted skipped state",
+        result=f"checkpoint token {_NAMED}",
         changes=NOTHING,
         needs_sync=True,
     ),
@@ -290,13 +298,13 @@ _DECLARED = (
     Verb("prune", "retention", (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
     Verb("exclude", "retention", (Parameter("patterns", TEXTS, []),), result="patterns"),
     # -- the store
-    Verb("space", "storage", result="", changes=NOTHING),
+    Verb("space", "storage", result=_SPACE, changes=NOTHING),
     Verb("compact", "storage", result="before_bytes after_bytes", takes_long=True),
     Verb(
         "purge",
         "storage",
         (Parameter("paths", PATHS), _DRY_RUN),
-        result="files path_count live_paths past_paths dry_run elsewhere",
+        result="file_count path_count live_paths past_paths dry_run elsewhere",
         changes=FILES,
         needs_sync=True,
     ),
@@ -466,5 +474,5 @@ def _pruned(numbers: list[int]) -> Iterator[Event]:
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     """A restore without thousands of names."""
-    kinds = ("added", "modified", "deleted")
+    kinds = ("added_files", "modified_files", "deleted_files")
     return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}

@@ -1,7 +1,8 @@
 """The wire form of what verbs answer: values of `history` and `sync` as JSON objects.
 
-Each value has one form, whichever verb, event or tool tells of it. Fields may be added to a form;
-none changes its meaning. Names of files are strings with surrogate escapes.
+Each value has one form, whichever verb, event or tool tells of it, and one name has one type in all
+of them: ``added`` is a number, ``added_files`` a list. Fields may be added; none changes its
+meaning. Names of files are strings with surrogate escapes.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def names(paths: Iterable[bytes]) -> list[str]:
 def checkpoint(found: Checkpoint) -> JsonObject:
     """A checkpoint; of its documents, their names."""
     record = asdict(found)
-    del record["epoch"]
-    return {**record, "state": list(found.state)}
+    del record["epoch"], record["state"]
+    return {**record, "state_names": list(found.state)}
 
 
 # -- differences -----------------------------------------------------------------------------------
@@ -84,9 +85,9 @@ def difference(found: Difference) -> JsonObject:
 
 
 def _end(end: End) -> JsonObject:
-    """``view`` names it for `contents`; the checkpoint is null for the workspace as it is."""
+    """``view`` names it for `contents`; ``saved`` is null for the workspace as it is."""
     saved = end.checkpoint
-    return {"view": end.view.epoch, "checkpoint": None if saved is None else checkpoint(saved)}
+    return {"view": end.view.epoch, "saved": None if saved is None else checkpoint(saved)}
 
 
 def change(found: Change) -> JsonObject:
@@ -137,7 +138,7 @@ def _file(found: Found | None) -> JsonObject | None:
 def version(found: Version) -> JsonObject:
     saved = found.checkpoint
     return {
-        "checkpoint": None if saved is None else checkpoint(saved),
+        "saved": None if saved is None else checkpoint(saved),
         "writer": None if found.writer is None else asdict(found.writer),
         **change(found.change),
     }
@@ -183,7 +184,7 @@ def paths_by_change(changes: Sequence[Change]) -> JsonObject:
             deleted.append(item.old_path or item.path)
         if item.old is not None and item.new is not None and item.old_path is None:
             modified.append(item.path)
-    lists = {"added": added, "modified": modified, "deleted": deleted}
+    lists = {"added_files": added, "modified_files": modified, "deleted_files": deleted}
     return {kind: names(paths[:_RESTORED_MAX]) for kind, paths in lists.items()}
 
 
@@ -221,7 +222,7 @@ def revert_plan(found: RevertPlan) -> JsonObject:
 def doomed(found: Doomed) -> JsonObject:
     """What a purge takes away."""
     return {
-        "files": len(found.inodes),
+        "file_count": len(found.inodes),
         "path_count": len({*found.live_paths, *found.past_paths}),
         "live_paths": names(found.live_paths[:NAMED_MAX]),
         "past_paths": names(found.past_paths[:NAMED_MAX]),

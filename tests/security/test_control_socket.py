@@ -134,7 +134,8 @@ def test_root_talks_to_nobody_else_about_it(store: config.Workspace) -> None:
 def test_a_command_in_an_answer_is_not_run(store: config.Workspace) -> None:
     """Whoever answers: commands come from the settings of the user who runs them."""
     ran = store.path / "ran"
-    told = {"checkpoint": 1, "changed": True, "before": 2, "entries": 1, "inodes": 1, "state": []}
+    counts = {"entries": 1, "inodes": 1}
+    told = {"checkpoint": 1, "changed": True, "before": 2, **counts, "state_names": []}
     with peer() as daemon:
         answer: dict[str, object] = {**told, "on_restore": f"touch {ran}"}
         daemon.begin(impersonate, str(store.store), [answer])

@@ -138,8 +138,8 @@ def test_events_follow_from_the_answer() -> None:
         Event(PRUNED, {"ids": ["1"]}),
     ]
     assert list(events_of(VERBS["save"], {"id": 3, "changed": False})) == []
-    found = list(events_of(VERBS["restore"], {"checkpoint": 2, "added": ["f"] * 1000}))
-    assert [(item.kind, item.checkpoint, len(item.data["added"])) for item in found] == [
+    found = list(events_of(VERBS["restore"], {"checkpoint": 2, "added_files": ["f"] * 1000}))
+    assert [(item.kind, item.checkpoint, len(item.data["added_files"])) for item in found] == [
         (RESTORED, 2, 100)
     ]
     kept = {"checkpoints": [{"id": 1, "keep": True}, {"id": 2, "keep": False}]}
