@@ -38,7 +38,7 @@ Clock = Callable[[], int]
 #: A directory entry, by its directory and its name.
 Place = tuple[Ino, bytes]
 
-#: Files are stamped with the fine clock, in the compiled server too (`stamp_ns` in `_grant.c`): one
+#: Files are stamped with the fine clock, in the compiled server too (`stamp_ns` in `lease.c`): one
 #: that ticks gives two changes the same time, and a program that looked in between misses the
 #: second. Without the writeback cache the kernel stamps no file of the mount itself.
 wall_clock: Clock = time.time_ns

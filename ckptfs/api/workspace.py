@@ -139,13 +139,13 @@ def prepare(
     directory: AnyPath, storage: AnyPath | None, wanted: CheckpointConfig, *, configured: bool
 ) -> Prepared:
     """Mount the directory, or make it a plain workspace; what is ready stays as it is."""
-    from ckptfs.daemon import rules
+    from ckptfs.daemon import preflight
 
     path = places.resolve(directory)
-    rules.check_not_dangerous(path)
+    preflight.check_not_dangerous(path)
     workspace = _seen_by_mount(path, storage)
     if workspace is None:
-        workspace = Workspace(path, rules.choose_store(path, _text(storage)))
+        workspace = Workspace(path, preflight.choose_store(path, _text(storage)))
     if runtime.living(workspace) is not None:
         if wanted.exclude_patterns:
             with open_workspace(workspace) as session:
@@ -172,16 +172,16 @@ def prepare_plain(
 ) -> Workspace:
     """Make a directory a workspace as it stands, without mounting it; its first state becomes a
     checkpoint unless the caller is about to take one."""
-    from ckptfs.daemon import rules
+    from ckptfs.daemon import preflight
 
     path = places.resolve(directory)
-    rules.check_not_dangerous(path)
-    rules.check_is_directory(path)
+    preflight.check_not_dangerous(path)
+    preflight.check_is_directory(path)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         raise SystemRefused("take a directory for a workspace", refused)
-    workspace = Workspace(path, rules.choose_store(path, _text(storage)))
-    rules.check_apart(path, workspace.store)
+    workspace = Workspace(path, preflight.choose_store(path, _text(storage)))
+    preflight.check_apart(path, workspace.store)
     prepare_directory(workspace, keep_first=keep_first, exclude=exclude)
     return workspace
 

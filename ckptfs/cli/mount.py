@@ -17,7 +17,7 @@ from ckptfs.cli.workspace import exact_workspace, named_directory
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE, PATIENCE_SHORT, Client
-from ckptfs.daemon import options, rules
+from ckptfs.daemon import preflight
 from ckptfs.daemon.launch import Announcer, launch
 from ckptfs.errors import (
     CkptfsError,
@@ -34,12 +34,14 @@ from ckptfs.errors.base import shell
 
 
 def mount(args: Namespace) -> int:
-    plan = rules.plan(_request(args))
+    plan = preflight.plan(_request(args))
     if args.foreground:
-        _live(plan, _ForegroundAnnouncer(plan, as_json=args.json))
+        _run_daemon(plan, _ForegroundAnnouncer(plan, as_json=args.json))
         return 0
     with output.progress("Reading") as show:
-        started = launch(lambda announcer: _live(plan, announcer), show, ended=lambda: _died(plan))
+        started = launch(
+            lambda announcer: _run_daemon(plan, announcer), show, ended=lambda: _died(plan)
+        )
     _look_at_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
@@ -47,19 +49,19 @@ def mount(args: Namespace) -> int:
 
 def start(workspace: Workspace) -> None:
     """Mount a workspace that is known, to unmount it in order."""
-    request = rules.MountRequest(str(workspace.path), str(workspace.store), auto="off")
-    plan = rules.plan(request)
-    launch(lambda announcer: _live(plan, announcer), None, ended=lambda: _died(plan))
+    request = preflight.MountRequest(str(workspace.path), str(workspace.store), auto="off")
+    plan = preflight.plan(request)
+    launch(lambda announcer: _run_daemon(plan, announcer), None, ended=lambda: _died(plan))
 
 
-def _look_at_root(plan: rules.Plan) -> None:
+def _look_at_root(plan: preflight.Plan) -> None:
     """Until somebody asks whose it is, the kernel takes the root of a mount for uid 0's, and
     refuses its owner's chmod."""
     with suppress(OSError):
         plan.workspace.path.stat()
 
 
-def _request(args: Namespace) -> rules.MountRequest:
+def _request(args: Namespace) -> preflight.MountRequest:
     directory = named_directory(args)
     if directory is None:
         raise UsageError("Cannot mount: no directory is named.")
@@ -67,8 +69,8 @@ def _request(args: Namespace) -> rules.MountRequest:
         raise UsageError(
             "Cannot mount with --no-mount.", hint="`ckptfs save -w DIR --no-mount` needs no mount."
         )
-    flags = options.parse(options.split(args.options))
-    return rules.MountRequest(
+    flags = preflight.parse_options(preflight.split_options(args.options))
+    return preflight.MountRequest(
         directory=directory,
         store=args.store,
         source=args.source,
@@ -101,14 +103,14 @@ def _patterns(patterns: list[str]) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _live(plan: rules.Plan, announcer: Announcer) -> None:
+def _run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
     # Late, and in the daemon only: LMDB and trio have no business in the process that forks.
-    from ckptfs.daemon.life import live
+    from ckptfs.daemon.lifecycle import run_daemon
 
-    live(plan, announcer)
+    run_daemon(plan, announcer)
 
 
-def _died(plan: rules.Plan) -> CkptfsError:
+def _died(plan: preflight.Plan) -> CkptfsError:
     return MountFailed(
         plan.workspace.path,
         "the daemon ended without a word",
@@ -119,7 +121,7 @@ def _died(plan: rules.Plan) -> CkptfsError:
 class _ForegroundAnnouncer:
     """Says on our own screen what a daemon would tell its parent."""
 
-    def __init__(self, plan: rules.Plan, *, as_json: bool) -> None:
+    def __init__(self, plan: preflight.Plan, *, as_json: bool) -> None:
         self._plan = plan
         self._as_json = as_json
         self.is_ready = False
@@ -130,7 +132,7 @@ class _ForegroundAnnouncer:
         _say(self._plan, record, as_json=self._as_json)
 
 
-def _say(plan: rules.Plan, started: JsonObject, *, as_json: bool) -> None:
+def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
     workspace, scan = plan.workspace, started["scan"]
     record = {
         "workspace": str(workspace.path),
@@ -154,11 +156,11 @@ def _say(plan: rules.Plan, started: JsonObject, *, as_json: bool) -> None:
         output.note(f"Room is short: {output.disk_space_text(started['room'])}.")
 
 
-def _reason(plan: rules.Plan) -> str:
+def _reason(plan: preflight.Plan) -> str:
     return f": {output.safe(plan.failure).rstrip('.')}" if plan.failure else ""
 
 
-def _remarks(plan: rules.Plan) -> Iterator[str]:
+def _remarks(plan: preflight.Plan) -> Iterator[str]:
     workspace = plan.workspace
     if plan.auto == "off":
         yield f"Automatic checkpoints are off: {output.NOTHING_KEPT}."
@@ -367,7 +369,7 @@ def _end_without_store(workspace: Workspace, args: Namespace) -> JsonObject:
     """The store was deleted or moved away. A daemon that still serves has met that by now: it
     brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
     any more, so only --force or --no-write-back take it away."""
-    from ckptfs.daemon import mounts, storeless
+    from ckptfs.daemon import mounts
 
     mounted = mounts.is_covered(workspace.path)
     if mounted:
@@ -375,7 +377,9 @@ def _end_without_store(workspace: Workspace, args: Namespace) -> JsonObject:
             f"Its store {output.safe(workspace.store)} is gone; waiting for its daemon to bring "
             "the directory up to date."
         )
-        mounted = not storeless.let_end(workspace, PATIENCE_SHORT if args.force else PATIENCE)
+        mounted = not preflight.wait_for_storeless(
+            workspace, PATIENCE_SHORT if args.force else PATIENCE
+        )
     if mounted and (args.force or not args.write_back):
         mounts.unmount(workspace.path, detach=True)
         return {"daemon": "dead", "cleared": True, "store_gone": True}
@@ -400,7 +404,7 @@ def _mount_and_end(workspace: Workspace, args: Namespace, show: output.Show | No
 def _write_back_alone(
     workspace: Workspace, args: Namespace, show: output.Show | None, covered: int | None
 ) -> JsonObject | None:
-    from ckptfs.daemon.life import write_back_alone
+    from ckptfs.daemon.lifecycle import write_back_alone
 
     return write_back_alone(workspace, show, covered=covered, force=args.force)
 

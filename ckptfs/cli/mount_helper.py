@@ -68,7 +68,7 @@ def _mount(argv: Sequence[str]) -> int:
 def _translated(listed: Sequence[str], *, sloppy: bool) -> tuple[list[str], list[str]]:
     """Words for the command line, and the options that stay one list. ``sloppy`` is mount's -s:
     leave out what is not known."""
-    from ckptfs.daemon import options
+    from ckptfs.daemon import preflight
 
     words: list[str] = []
     rest: list[str] = []
@@ -77,7 +77,7 @@ def _translated(listed: Sequence[str], *, sloppy: bool) -> tuple[list[str], list
         own = _OWN.get(name + equals)
         if own is not None:
             words += [own, value] if equals else [own]
-        elif option not in _OF_MOUNT and (options.is_known(option) or not sloppy):
+        elif option not in _OF_MOUNT and (preflight.is_known_option(option) or not sloppy):
             rest.append(option)
     return words, rest
 
@@ -85,12 +85,12 @@ def _translated(listed: Sequence[str], *, sloppy: bool) -> tuple[list[str], list
 def _remount(directory: str, listed: Sequence[str]) -> int:
     """The kernel's own: what is not in the list stays as it is."""
     from ckptfs.config import resolve
-    from ckptfs.daemon import mounts, options
+    from ckptfs.daemon import mounts, preflight
 
     mount = mounts.mount_at(resolve(directory))
     if mount is None or not mount.is_ours:
         raise UsageError(f"Cannot remount {directory}: no workspace is mounted there.")
-    words = options.flags_after(mount.options, listed)
+    words = preflight.flags_after(mount.options, listed)
     command = ["mount", "-i", "-o", ",".join(["remount", *words]), "--", directory]
     return subprocess.run(command, check=False).returncode
 

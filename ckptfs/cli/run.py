@@ -175,7 +175,7 @@ def _summary(record: JsonObject) -> str:
     return "\n".join(lines)
 
 
-# -- supervising the command
+# -- supervising the command -----------------------------------------------------------------------
 #
 # The command stays in our process group, so the terminal talks to it as to us
 

@@ -1,24 +1,24 @@
-"""Checkpoints that take themselves: asked before every change, in the path of the writer.
+"""Automatic checkpoints: asked before every change, in the path of the writer.
 
-It only decides and seals, which costs a few records and no sync. When a checkpoint that people read
-is due, `ckptfs.history.auto` decides; `ckptfs.history.auto` decides what must not be destroyed
-unseen.
+It only decides and seals, which costs a few records and no sync. `ckptfs.history.auto` decides when
+a checkpoint that people read is due, and what must not be destroyed unseen.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from time import monotonic_ns
+from dataclasses import replace
+from time import monotonic, monotonic_ns
+from typing import NamedTuple
 
 from ckptfs import history
-from ckptfs.commands import FULL, masked, shown
+from ckptfs.commands import FULL, masked, printable, shown
 from ckptfs.control.events import Hub
-from ckptfs.daemon.notices import Notices
-from ckptfs.daemon.step_names import StepNames, edit_message, path_of
 from ckptfs.errors import CkptfsError, SettingInvalid
+from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import LossOf
 from ckptfs.history import Checkpoint, hook_checkpoints, removal
 from ckptfs.history.authors import Signer
@@ -32,12 +32,12 @@ from ckptfs.history.auto import (
     cause_of,
     message_of,
 )
-from ckptfs.history.checkpoints import LOST, MOMENT
+from ckptfs.history.checkpoints import LOST, MOMENT, numbered
 from ckptfs.history.paths import seek
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
-from ckptfs.history.steps import TRUST_NS, Caller, Key, Steps, Who
-from ckptfs.model import Epoch, Ino
+from ckptfs.history.steps import TRUST_NS, Actor, Caller, Key, Steps, Who
+from ckptfs.model import ROOT_INO, Epoch, Ino
 from ckptfs.service import Service, wire
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class AutoSave:
         self._names = StepNames(service.fs, self._who, self._moments)
         #: Callers by process id, and until when they are believed.
         self._recent: dict[int, tuple[Caller | None, int]] = {}
-        self._notices = Notices(log)
+        self._warnings = ThrottledLog(log)
         #: How many checkpoints and moments expired because the disk had no room.
         self.expired_for_room = 0
         #: How many changes came from processes that cannot be seen.
@@ -102,7 +102,7 @@ class AutoSave:
         """Before a change."""
         base = self._base
         if self._service.fs.head is not self._head:  # somebody else saved or restored
-            self._names.settle()
+            self._names.resolve()
             base = self._head.epoch
             self._note_saved()
         if not self._is_kept(base):
@@ -223,7 +223,7 @@ class AutoSave:
             self._tell_of_full_disk()
             return False
         self.expired_for_room += len(doomed)
-        self._notices.warn("expiring", _EXPIRING)
+        self._warnings.warn("expiring", _EXPIRING)
         log.info("expired, since the disk is full: %s", ", ".join(str(item.id) for item in doomed))
         removal.delete(fs, doomed)
         # Pages that one commit gives up can be used by the one after the next.
@@ -233,10 +233,10 @@ class AutoSave:
         return True
 
     def _tell_of_full_disk(self) -> None:
-        if self._notices.is_due("full"):
+        if self._warnings.is_due("full"):
             found = self._service.heaviest()
             named = (f"{item['id']} ({item['bytes'] >> 10:,} KiB)" for item in found)
-            self._notices.warn("full", _FULL, ", ".join(named) or "none")
+            self._warnings.warn("full", _FULL, ", ".join(named) or "none")
 
     def _keeps(self, moment: Checkpoint, path: bytes, ino: int) -> bool:
         """Whether a moment was taken for the sake of this very file."""
@@ -258,10 +258,10 @@ class AutoSave:
         due = self._checkpointer.tick()
         if due is not None:
             self._save(due, "auto")
-        self._names.settle()
+        self._names.resolve()
 
     def _save(self, due: Due, kind: str, metadata: dict[str, str] | None = None) -> Checkpoint:
-        self._names.settle()
+        self._names.resolve()
         fs = self._service.fs
         # What is sealed has stood like this since the last change, however late it is sealed.
         since = fs.clock() - due.idle_ns
@@ -286,3 +286,114 @@ class AutoSave:
         it had is the head's again, and in no other."""
         record = self._service.fs.store.epochs.get(epoch)
         return record is not None and bool(record.info)
+
+
+# -- names that show only after a checkpoint was taken ---------------------------------------------
+#
+# A shell opens the target of ``>`` before it becomes the command, and which files a harness edits
+# shows when they are edited.
+
+#: How many files are looked at to name an edit.
+_EDITED_MAX = 1000
+#: How many checkpoints wait for their name at once.
+_WAITING_MAX = 16
+
+
+class _Waiting(NamedTuple):
+    number: int
+    caller: Caller
+    since_ns: int
+
+
+class StepNames:
+    """The checkpoints that have no good name yet."""
+
+    def __init__(self, fs: Filesystem, who: Who, moments: Moments) -> None:
+        self._fs = fs
+        self._who = who
+        self._moments = moments
+        self._waiting: list[_Waiting] = []
+
+    def expect(self, checkpoint: Checkpoint, caller: Caller) -> None:
+        """A checkpoint was taken before a step whose name shows later, if that is so."""
+        if caller.step.provisional or caller.step.edits:
+            waiting = _Waiting(checkpoint.id, caller, monotonic_ns())
+            self._waiting = [*self._waiting, waiting][-_WAITING_MAX:]
+
+    def resolve(self) -> None:
+        """Name what can be named. Also to be called before a seal: what was edited since the last
+        is known until then."""
+        self._waiting = [one for one in self._waiting if not self._name(one)]
+
+    def _name(self, waiting: _Waiting) -> bool:
+        """Whether nothing is left to wait for."""
+        step = waiting.caller.step
+        if step.edits:
+            self._rename(waiting.number, self._edit_of(waiting.caller), step)
+            return True
+        found = self._who(waiting.caller.pid)
+        if found is not None and found.step.provisional:
+            return monotonic_ns() - waiting.since_ns >= TRUST_NS
+        if found is not None:
+            self._rename(waiting.number, message_of(found.step), found.step)
+        return True
+
+    def _edit_of(self, caller: Caller) -> str:
+        changed = self._moments.changed_by(caller.call)[:_EDITED_MAX]
+        return edit_message(path_of(self._fs, Ino(ino)) for ino in changed) or "before: edit"
+
+    def _rename(self, number: int, message: str, step: Actor) -> None:
+        """Somebody may have tagged, pinned or deleted it meanwhile."""
+        found = numbered(self._fs.store, number)
+        if found is not None:
+            better = replace(found, message=message, cause=cause_of(step))
+            history.describe(self._fs.store, better)
+
+
+def edit_message(paths: Iterable[bytes]) -> str:
+    """What a harness edited, in words; empty if nothing is left of it."""
+    files = [path for path in paths if path]
+    if not files:
+        return ""
+    if len(files) == 1:
+        return f"before: edit: {printable(os.fsdecode(files[0]))}"
+    return f"before: edit: {len(files):,} files"
+
+
+def path_of(fs: Filesystem, ino: Ino) -> bytes:
+    """Where a file of the workspace is; empty for a directory, and for what has no name."""
+    names: list[bytes] = []
+    try:
+        inode = fs.getattr(fs.head, ino)
+        if inode.is_dir:
+            return b""
+        while inode.ino != ROOT_INO:
+            if not inode.parent:
+                return b""
+            names.append(inode.name)
+            inode = fs.getattr(fs.head, inode.parent)
+    except OSError:
+        return b""  # damaged, or gone: a name is not worth a failure
+    return b"/".join(reversed(names))
+
+
+# -- warnings that come true again and again -------------------------------------------------------
+
+#: How long a warning is not repeated.
+_INTERVAL_S = 600.0
+
+
+class ThrottledLog:
+    """Logs a warning under a name, unless one of that name was logged a short while ago."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last: dict[str, float] = {}
+
+    def is_due(self, name: str) -> bool:
+        return monotonic() - self._last.get(name, -_INTERVAL_S) >= _INTERVAL_S
+
+    def warn(self, name: str, message: str, *values: object) -> None:
+        if self.is_due(name):
+            self._last[name] = monotonic()
+            self._log.warning(message, *values)

@@ -15,8 +15,7 @@ import trio
 
 from ckptfs import history
 from ckptfs.control.events import Hub
-from ckptfs.daemon.autosave import AutoSave
-from ckptfs.daemon.notices import Notices
+from ckptfs.daemon.autosave import AutoSave, ThrottledLog
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import compression
@@ -64,11 +63,11 @@ class Housekeeping:
         self._service = service
         self._hub = hub
         self._auto = auto
-        self._stirred = trio.Event()
+        self._woken = trio.Event()
         #: Something was committed that is too young to be compressed.
         self._young = trio.Event()
         self._complaint = ""
-        self._notices = Notices(log)
+        self._warnings = ThrottledLog(log)
         #: What of history went for room, and when.
         self._given: list[tuple[int, int]] = []
         #: When the machine was started, as the clock would have it when this began.
@@ -76,15 +75,15 @@ class Housekeeping:
         self._began_uptime_ns = _uptime_ns()
         self._last_ns = _last_ns(service)
 
-    def stir(self) -> None:
+    def notify(self) -> None:
         """Something was committed, or is to be."""
-        self._stirred.set()
+        self._woken.set()
         self._young.set()
 
     async def run(self) -> None:
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._woken.wait()
+            self._woken = trio.Event()
             await trio.sleep(_REST_S)
             with self._surviving():
                 self._auto.rest()
@@ -141,7 +140,7 @@ class Housekeeping:
         if shortage.expiring:
             self._given.append((_uptime_ns(), shortage.expirable_bytes))
         free, wanted = max(shortage.free_bytes, 0) >> 20, shortage.wanted_bytes >> 20
-        self._notices.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expiring > 0])
+        self._warnings.warn("short", _SHORT_OF_ROOM, free, wanted, _EXPIRES[shortage.expiring > 0])
 
     def _now_ns(self) -> int:
         """The time, but no later than the time that has passed allows: a clock that is set forward

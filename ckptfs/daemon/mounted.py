@@ -2,8 +2,8 @@
 
 Owns trio in the daemon. FUSE requests are answered by `ckptfs.fuse`, questions on the control
 socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, whoever
-ended it: `ckptfs umount`, umount by hand, or a signal. How it ends is in `ending`, what comes
-before and after in `life`.
+ended it: `ckptfs umount`, umount by hand, or a signal. How it ends is in `shutdown`, what comes
+before and after in `lifecycle`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ckptfs.control.protocol import Request, encode_error, encode_result
 from ckptfs.control.server import CONNECTIONS_MAX, Accepted, Connection, Peer, ReplyStream
 from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
-from ckptfs.daemon.ending import Ending
-from ckptfs.daemon.holders import is_inside
 from ckptfs.daemon.housekeeping import Housekeeping
-from ckptfs.daemon.rules import Plan
-from ckptfs.daemon.watchers import Waker, known, vanished
+from ckptfs.daemon.mounts import is_inside
+from ckptfs.daemon.preflight import Plan
+from ckptfs.daemon.shutdown import Shutdown
+from ckptfs.daemon.watchers import WatchNotifier, known, vanished
 from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
@@ -168,19 +168,19 @@ class Mounted:
         service: Service,
         note: runtime.Daemon,
         replies: UmountReplies,
-        ending: Ending,
+        shutdown: Shutdown,
     ) -> None:
         self._plan = plan
         self._service = service
         self._note = note
         self._replies = replies
-        self._ending = ending
+        self._shutdown = shutdown
         self._failure: Exception | None = None
         self._scope = trio.CancelScope()
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._housekeeping = Housekeeping(service, self._auto, self._hub)
-        self._waker = Waker(service, plan.workspace.path)
+        self._watch_notifier = WatchNotifier(service, plan.workspace.path)
         self._mount_connections = MountConnections()
 
     def serve(
@@ -204,14 +204,14 @@ class Mounted:
                 )
                 nursery.start_soon(self._housekeeping.run)
                 nursery.start_soon(self._housekeeping.compress)
-                nursery.start_soon(self._waker.run)
+                nursery.start_soon(self._watch_notifier.run)
                 with self._scope:
                     await self._serve_files(lambda: self._started(started, nursery))
                 nursery.cancel_scope.cancel()
 
     def _started(self, started: Callable[[], None], nursery: trio.Nursery) -> None:
-        self._ending.mounted()
-        nursery.start_soon(self._ending.watch)
+        self._shutdown.mounted()
+        nursery.start_soon(self._shutdown.watch)
         started()
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
@@ -226,7 +226,7 @@ class Mounted:
                 history=CheckpointsDir(self._service, path, self._hub),
                 guard=self._auto,
                 connect=self._mount_connections,
-                committed=self._housekeeping.stir,
+                committed=self._housekeeping.notify,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
@@ -234,7 +234,7 @@ class Mounted:
     async def _obey(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
             log.info("ending on %s", signal.Signals(number).name)
-            await self._ending.settle()
+            await self._shutdown.sync_kernel()
             self._scope.cancel()
 
     async def _answer(self, request: Request, connection: Connection) -> JsonObject | None:
@@ -273,7 +273,7 @@ class Mounted:
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
                 # follow; or one has failed, and the next ends the mount.
-                self._housekeeping.stir()
+                self._housekeeping.notify()
             if not self._service.fs.store.failed:
                 await self._announce(before, nameless)
 
@@ -329,7 +329,7 @@ class Mounted:
             heard = known(fs, before, nameless, changed)
             gone = vanished(fs, before, heard)
             await fuse.tell_kernel(heard.entries, heard.inodes, gone)
-            self._waker.add(heard)
+            self._watch_notifier.add(heard)
         for changed in pending.purged:
             for checkpoint in self._service.checkpoints():
                 places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
@@ -399,7 +399,7 @@ class Mounted:
         force: bool,
         write_back: bool,
     ) -> JsonObject | None:
-        """Unmount; the answer comes once the lower directory is current, from `life`."""
+        """Unmount; the answer comes once the lower directory is current, from `lifecycle`."""
         # Adopted first: a mount that ends takes this task with it.
         stream = connection.adopt()
         self._replies.add(stream, listening=request.progress)
@@ -417,26 +417,26 @@ class Mounted:
             runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
             return {"detached": True}
         if not cut_off:
-            await self._ending.outlived()
+            await self._shutdown.outlived()
         self._scope.cancel()
         return None
 
     async def _take_away(self, asking: int, *, lazy: bool, force: bool, write_back: bool) -> bool:
         """Take the mount away. Whether the connection has to end first, for others who have it."""
         with trio.move_on_after(_WAKING_PATIENCE):
-            await self._waker.idle()
+            await self._watch_notifier.idle()
         if force:
-            await self._ending.settle()
+            await self._shutdown.sync_kernel()
             return True
         if not lazy:
-            await self._ending.require_idle(asking)
-            if not await self._ending.wait_for_copies(self._replies.on_progress):
-                await self._ending.settle()
+            await self._shutdown.require_idle(asking)
+            if not await self._shutdown.wait_for_copies(self._replies.on_progress):
+                await self._shutdown.sync_kernel()
                 return True
-        await self._ending.settle()
-        await self._ending.unmount(
+        await self._shutdown.sync_kernel()
+        await self._shutdown.unmount(
             lazy=lazy,
-            write_back=write_back and self._ending.writes_back,
+            write_back=write_back and self._shutdown.writes_back,
             on_progress=self._replies.on_progress,
         )
         return False

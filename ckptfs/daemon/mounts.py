@@ -1,7 +1,7 @@
-"""The kernel's mounts: what is mounted where, whether it is dead, and taking it away.
+"""The kernel's mounts: what is mounted where, which processes keep it, and taking it away.
 
-Only the mount table and system calls; it knows no store and no daemon. The table is read from
-/proc, which never asks the file systems themselves, so a hung one cannot hang us.
+Reads the mount table and links in /proc, which never ask the mounted file systems themselves, so a
+hung one cannot hang us. Processes of other users are invisible. Knows no store and no daemon.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -239,3 +240,169 @@ def _fusermount(path: Path, *, detach: bool) -> None:
 def _unescape(field: bytes) -> bytes:
     """The table writes blanks, newlines and backslashes as three octal digits."""
     return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field)
+
+
+# -- processes that keep a mount busy --------------------------------------------------------------
+
+#: More than this many names do not help anyone.
+NAMED_MAX = 5
+
+
+def holders(mountpoint: Path, *, but: int = 0, device: int | None = None) -> list[str]:
+    """The processes that use something below the mountpoint, as "name (PID)".
+
+    ``but`` is the one that wants to know: it holds at most what it inherited. With ``device``, that
+    of the mount, only those count that an unmount in this namespace would meet: the same names may
+    lead to the lower directory, or to a copy of the mount. That asks the mounted file system.
+    """
+    own = namespace_of("self")
+    found = [
+        f"{command_of(pid)} ({pid})"
+        for pid in processes()
+        if pid not in (os.getpid(), but)
+        and (device is None or namespace_of(pid) == own)
+        and any(
+            _lies_in(path, mountpoint) and (device is None or _device_of(link) == device)
+            for link, path in _used(pid)
+        )
+    ]
+    return shortened(found)
+
+
+def shortened(found: list[str]) -> list[str]:
+    """The first of them, and how many more there are."""
+    if len(found) > NAMED_MAX:
+        return [*found[:NAMED_MAX], f"{len(found) - NAMED_MAX} more"]
+    return found
+
+
+def is_inside(pid: int, directory: Path) -> bool:
+    """Whether a process has something open at or below a directory, or stands there. One that
+    cannot be looked at is not."""
+    base = f"/proc/{pid}"
+    try:
+        links = [f"{base}/cwd", *(f"{base}/fd/{number}" for number in os.listdir(f"{base}/fd"))]
+    except OSError:
+        return False
+    return any(_lies_in(path, directory) for _, path in _targets(links))
+
+
+def processes() -> list[int]:
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def namespace_of(pid: int | str) -> str:
+    """What tells a mount namespace from others; nothing where it may not be known."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
+
+
+def _used(pid: int) -> Iterator[tuple[str, str]]:
+    """What a process has open: links in /proc, and where they lead."""
+    base = f"/proc/{pid}"
+    links = [f"{base}/cwd", f"{base}/root", f"{base}/exe"]
+    for folder in (f"{base}/fd", f"{base}/map_files"):
+        try:
+            links.extend(f"{folder}/{name}" for name in os.listdir(folder))
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to look at
+    yield from _targets(links)
+
+
+def _targets(links: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for link in links:
+        try:
+            yield link, os.readlink(link)
+        except OSError:
+            continue
+
+
+def _device_of(link: str) -> int:
+    try:
+        return os.stat(link).st_dev
+    except OSError:
+        return 0
+
+
+def _lies_in(path: str, mountpoint: Path) -> bool:
+    top = str(mountpoint)
+    return path == top or path.startswith(top + "/")
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() or "process"
+    except OSError:
+        return "process"
+
+
+# -- copies of a mount in other mount namespaces ---------------------------------------------------
+
+#: The kinds of propagation that bring an unmount along.
+_RECEIVING = ("shared", "master", "propagate_from")
+
+
+class Copies:
+    """The copies of one mount of this process's namespace."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        mount = mount_at(path)
+        self.device = "" if mount is None else mount.device
+        self._groups = _groups_around(mount)
+
+    @property
+    def device_number(self) -> int:
+        major, _, minor = self.device.partition(":")
+        return os.makedev(int(major), int(minor)) if minor else 0
+
+    def is_mounted(self) -> bool:
+        """Whether the mount still covers its directory."""
+        mount = mount_at(self._path)
+        return mount is not None and mount.device == self.device
+
+    def elsewhere(self) -> list[Path]:
+        """Where else the file system is mounted in this namespace."""
+        found = [mount.path for mount in all_mounts() if mount.device == self.device]
+        return [path for path in found if path != self._path]
+
+    def holders(self) -> list[str]:
+        """The processes, as "name (PID)", in namespaces whose copy would outlive an unmount."""
+        own = namespace_of("self")
+        survives = {own: False, "": False}
+        found = []
+        for pid in processes():
+            namespace = namespace_of(pid)
+            if namespace not in survives:
+                survives[namespace] = self._survives(_table_of(pid))
+            if survives[namespace]:
+                found.append(f"{command_of(pid)} ({pid})")
+        return found
+
+    def _survives(self, table: list[Mount]) -> bool:
+        by_number = {mount.number: mount for mount in table}
+        copies = [mount for mount in table if mount.device == self.device]
+        return any(not self._follows(by_number.get(copy.parent)) for copy in copies)
+
+    def _follows(self, around: Mount | None) -> bool:
+        """Whether an unmount here reaches what stands on a mount there."""
+        return around is not None and any(
+            kind in _RECEIVING and group in self._groups
+            for kind, _, group in (word.partition(":") for word in around.propagation)
+        )
+
+
+def _groups_around(mount: Mount | None) -> set[str]:
+    """The peer groups to which the mount around this one tells what happens on it."""
+    around = next((other for other in all_mounts() if mount and other.number == mount.parent), None)
+    words = [] if around is None else [word.partition(":") for word in around.propagation]
+    return {group for kind, _, group in words if kind == "shared"}
+
+
+def _table_of(pid: int) -> list[Mount]:
+    try:
+        return parse_mountinfo(Path(f"/proc/{pid}/mountinfo").read_bytes())
+    except OSError:
+        return []

@@ -47,14 +47,14 @@ _PIN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY = _PIN | os.O_DIRECTORY
 
 
-class Waker:
+class WatchNotifier:
     """Takes what was changed, and wakes those who watch it when there is time."""
 
     def __init__(self, service: Service, mountpoint: Path) -> None:
         self._service = service
         self._mountpoint = mountpoint
         self._pending: list[Changed] = []
-        self._stirred = trio.Event()
+        self._woken = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
 
@@ -62,7 +62,7 @@ class Waker:
         if changed.entries or changed.inodes:
             self._pending.append(changed)
             self._idle = trio.Event()
-            self._stirred.set()
+            self._woken.set()
 
     async def idle(self) -> None:
         """Return when nobody is left to be woken: the thread would keep the mount busy."""
@@ -70,8 +70,8 @@ class Waker:
 
     async def run(self) -> None:
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._woken.wait()
+            self._woken = trio.Event()
             pending, self._pending = self._pending, []
             watched = await _in_thread(watched_inodes, self._mountpoint)
             paths = self._paths(pending, watched) if watched else []

@@ -69,8 +69,8 @@ class Authorship:
         return pending
 
     def _next(self) -> int:
-        number = self._store.facts.number(NEXT_AUTHOR, 1)
-        self._store.facts.put_number(NEXT_AUTHOR, number + 1)
+        number = self._store.metadata.number(NEXT_AUTHOR, 1)
+        self._store.metadata.put_number(NEXT_AUTHOR, number + 1)
         return number
 
     def flush(self) -> None:

@@ -159,9 +159,9 @@ def _scatter(
             if partial is not None:
                 yield -partial.growth
                 fs.partial.drop(partial)
-            slot = fs.store.numbers.slot
+            slot = fs.store.ids.slot
             yield put_block(fs, view, inode, number, piece)
-            if fs.store.numbers.slot != slot:
+            if fs.store.ids.slot != slot:
                 fs.store.place(BLOCK_SIZE)
         else:
             yield _write_part(fs, view, inode, number, start, piece)

@@ -46,7 +46,7 @@ class Exclusion:
     def __init__(self, store: Store, changing: Callable[[Ino], object]) -> None:
         self._store = store
         self._changing = changing
-        self.patterns: tuple[str, ...] = tuple(json.loads(store.facts.get(_FACT) or b"[]"))
+        self.patterns: tuple[str, ...] = tuple(json.loads(store.metadata.get(_FACT) or b"[]"))
         self._spec = spec_of(self.patterns)
         #: By directory of history, what its excluded entries add to it.
         self.borders = {
@@ -59,7 +59,7 @@ class Exclusion:
         """From now on names are judged by these; what is there stays as it is."""
         self._spec = spec_of(patterns)
         self.patterns = tuple(patterns)
-        self._store.facts.put(_FACT, json.dumps(self.patterns).encode())
+        self._store.metadata.put(_FACT, json.dumps(self.patterns).encode())
         self.forget_paths()
 
     def forget_paths(self) -> None:

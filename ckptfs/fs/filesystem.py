@@ -33,7 +33,7 @@ class Filesystem:
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
         #: The blocks of which short writes have filled parts.
-        self.partial = PartialBlocks(store.pieces)
+        self.partial = PartialBlocks(store.fragments)
         #: Inodes of the head as the journal has them, where the transaction has older ones.
         self.logged: dict[Ino, Inode] = {}
         #: New entries by the thousand, on their way into the transaction.

@@ -15,7 +15,7 @@ from ckptfs.store.blocks import Edit
 if TYPE_CHECKING:
     from ckptfs.model import Ino, Inode
     from ckptfs.store import View
-    from ckptfs.store.blockmap import Pieces
+    from ckptfs.store.blockmap import JournalFragments
 
 #: How many blocks the buffer holds at most.
 PARTIAL_MAX = 256
@@ -94,8 +94,8 @@ class PartialBlocks:
     `content.flush`, and no commit happens before `content.flush_all`.
     """
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces = pieces
+    def __init__(self, fragments: JournalFragments) -> None:
+        self._fragments = fragments
         self._files: dict[Ino, dict[int, PartialBlock]] = {}
         self._count = 0
         #: Those of which the journal does not have everything.
@@ -146,13 +146,15 @@ class PartialBlocks:
             del self._files[inode.ino]
         self._count -= 1
         self._unlogged.pop(block, None)
-        self._pieces.withdraw(inode, block.number, block.logged)
+        self._fragments.withdraw(inode, block.number, block.logged)
 
     def log(self) -> None:
         """Have the journal note what was written since the last time."""
         for block in self._unlogged:
             start, stop = block.unlogged
-            self._pieces.log(block.inode, block.number, block.logged, start, block.data[start:stop])
+            self._fragments.log(
+                block.inode, block.number, block.logged, start, block.data[start:stop]
+            )
             block.logged += 1
             block.unlogged = _NOWHERE
         self._unlogged.clear()

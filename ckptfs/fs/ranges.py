@@ -113,7 +113,7 @@ def allocate(
     inode = _flushed_file(fs, home, ino)
     missing = min(length, max(end, inode.size) - min(inode.allocated, inode.size))
     store = fs.store
-    if missing > store.free_bytes() - store.dirty_bytes or not store.has_room(_CERTAIN):
+    if missing > store.free_bytes() - store.dirty_bytes or not store.has_space(_CERTAIN):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     store.charge()
     size = inode.size if keep_size else max(inode.size, end)

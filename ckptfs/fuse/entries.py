@@ -13,7 +13,7 @@ FOREVER = 86_400.0 * 365
 
 #: What stat calls a block, and the size that programs are told to write in.
 _STAT_BLOCK = 512
-_IO_SIZE = 4096
+_IO_SIZE = 65_536
 
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
@@ -34,7 +34,7 @@ def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
-    # As `validity_of` in `_answers.c`, which says why.
+    # As `validity_of` in `reply.c`, which says why.
     may_lose_bits = inode.is_file and without_set_id(inode.mode) != inode.mode
     entry.attr_timeout = FOREVER if node < HISTORY and not may_lose_bits else 0
     entry.entry_timeout = FOREVER if base or node < LIVE_END else 0

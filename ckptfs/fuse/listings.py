@@ -23,12 +23,12 @@ from ckptfs.model import Ino, Inode
 _STREAMS_MAX = 64
 _NAMES_MAX = 50_000
 
-_POSITION_BITS = 32
-_POSITION_MASK = (1 << _POSITION_BITS) - 1
+POSITION_BITS = 32
+_POSITION_MASK = (1 << POSITION_BITS) - 1
 #: "." and "..".
 _DOTS = 2
 #: Streams from here on are the server's, until they are adopted.
-_OWN_END = 1 << 30
+STREAM_FIRST = 1 << 30
 
 #: Of what the kernel knows already the number is enough.
 Item = Inode | Ino
@@ -49,10 +49,10 @@ class Listings:
     def entries(self, node: int, cookie: int) -> Iterator[tuple[bytes, Item, int]]:
         """(name, inode, cookie) behind a cookie. An entry is taken for given when the next one is
         asked for."""
-        number, given = cookie >> _POSITION_BITS, cookie & _POSITION_MASK
+        number, given = cookie >> POSITION_BITS, cookie & _POSITION_MASK
         number = number or self._next()
         names = self._names(node, number)
-        base = number << _POSITION_BITS
+        base = number << POSITION_BITS
         if given < _DOTS:
             yield from self._first_two(node, base, given)
         for name, inode, place in self._behind(node, names, max(given - _DOTS, 0)):
@@ -91,7 +91,7 @@ class Listings:
         self._count += len(names)
 
     def _next(self) -> int:
-        self._latest = self._latest % (_OWN_END - 1) + 1
+        self._latest = self._latest % (STREAM_FIRST - 1) + 1
         self._make_room()
         return self._latest
 

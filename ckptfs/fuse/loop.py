@@ -25,12 +25,12 @@ import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from time import monotonic_ns
-from types import ModuleType
 
 import pyfuse3
 import trio
 
 from ckptfs.fuse.latency import ROW, Latency
+from ckptfs.fuse.server.interface import CompiledServer
 
 #: How long to look for the next request without sleeping.
 SPIN_NS = 50_000
@@ -48,6 +48,10 @@ class _Ready:
 
 
 _READY = _Ready()
+
+
+#: Tasks that wait for the lock, for nothing else: to wake one is no work.
+_parked: set[trio.lowlevel.Task] = set()
 
 
 class FreeLock:
@@ -77,13 +81,17 @@ class FreeLock:
     async def _wait(self) -> None:
         task = trio.lowlevel.current_task()
         self._waiters.append(task)
+        _parked.add(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             if task in self._waiters:
                 self._waiters.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            _parked.discard(task)
         self._woken = False
 
     def __aexit__(self, *_: object) -> Awaitable[None]:
@@ -104,7 +112,7 @@ class _Others(trio.abc.Instrument):
         self._turns = 0
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        if task is not self._waiting:
+        if task is not self._waiting and task not in _parked:
             self._turns = 3
 
     def at_work(self, waiting: trio.lowlevel.Task) -> bool:
@@ -129,10 +137,12 @@ class RequestWaiter:
     def __init__(
         self,
         turn: Callable[[], None],
-        server: ModuleType | None = None,
+        server: CompiledServer | None = None,
         latency: Latency | None = None,
     ) -> None:
         self._passed = 0
+        #: How many requests had come at the end of the last turn.
+        self._seen = 0
         self._turn = turn
         self._server = server
         self._latency = latency
@@ -146,7 +156,7 @@ class RequestWaiter:
 
     def requests(self) -> int:
         """How often there was something to read."""
-        return self._passed + (self._server.count() if self._server else 0)
+        return self._passed + (self._server.requests() if self._server else 0)
 
     def wait_readable(self, fd: int) -> Awaitable[None]:
         """Return when a request is there for pyfuse3 to take."""
@@ -165,18 +175,19 @@ class RequestWaiter:
             outcome: int = server.serve(fd, spin_ns, turn_ns, self._calls)
             return bool(outcome == server.LEFT)
         now = monotonic_ns()
-        if now > turn_ns or not self._look(now + spin_ns, turn_ns):
+        if now > turn_ns or not (self._poll(0) or self._look(now + spin_ns, turn_ns)):
             return False
         self._passed += 1
         return True
 
     def _look(self, deadline: int, turn_ns: int) -> bool:
+        """Spin for a request, then sleep until one comes or it is another task's turn."""
         poll = self._poll
         while not poll(0):
             now = monotonic_ns()
             if now > deadline:
-                if not self._busy:
-                    self._both(max(turn_ns - now, 0) // 1_000_000)
+                if not self._busy and now < turn_ns:
+                    self._both((turn_ns - now) / 1_000_000)  # rounded up to a millisecond
                 return bool(poll(0))
         return True
 
@@ -198,10 +209,9 @@ class RequestWaiter:
             # The descriptor blocks, and a read that finds nothing would hold the interpreter:
             # after trio's word it is looked at again.
             self._turn_ns = monotonic_ns()
-            before = self.requests()
             left = self._is_left(fd)
-            came = self.requests() - before
             now = monotonic_ns()
+            came, self._seen = self.requests() - self._seen, self.requests()
             if came:
                 last_ns = now
             quiet = now - last_ns >= YIELD_NS
@@ -237,7 +247,7 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
 
 
 def install(
-    turn: Callable[[], None], server: ModuleType | None, latency: Latency
+    turn: Callable[[], None], server: CompiledServer | None, latency: Latency
 ) -> Callable[[], int]:
     """Put the stand-in into pyfuse3; return a function that tells how many requests came.
 

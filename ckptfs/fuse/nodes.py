@@ -19,15 +19,15 @@ from ckptfs.history.checkpoints import next_number, numbered
 from ckptfs.model import CHECKPOINT_SLOTS, Ino
 from ckptfs.store import View
 
-_INO_BITS = 40
-LIVE_END = 1 << _INO_BITS
+INO_BITS = 40
+LIVE_END = 1 << INO_BITS
 _INO_MASK = LIVE_END - 1
 
 #: The slot of `.checkpoints`: its own node, those of the symbolic links in it and, from CONTROL on,
 #: those of the control files, which have bits for which of them it is and below them a number for
 #: who opened it.
 _HISTORY_SLOT = (1 << 22) - 1
-HISTORY = _HISTORY_SLOT << _INO_BITS
+HISTORY = _HISTORY_SLOT << INO_BITS
 HISTORY_ROOT = HISTORY | 1
 CONTROL = HISTORY | 1 << 39
 CONTROL_STEP = 1 << 38
@@ -46,7 +46,7 @@ class Node(NamedTuple):
 
 
 def checkpoint_base(number: int) -> int:
-    return (number % CHECKPOINT_SLOTS + 1) << _INO_BITS
+    return (number % CHECKPOINT_SLOTS + 1) << INO_BITS
 
 
 def base_of(node: int) -> int:
@@ -77,8 +77,8 @@ class Nodes:
         if node < LIVE_END:
             fs = self._fs
             return Node(fs.limbo.get(Ino(node)) or fs.head, Ino(node), 0)
-        slot = node >> _INO_BITS
-        return Node(self._checkpoint(slot), Ino(node & _INO_MASK), slot << _INO_BITS)
+        slot = node >> INO_BITS
+        return Node(self._checkpoint(slot), Ino(node & _INO_MASK), slot << INO_BITS)
 
     def _checkpoint(self, slot: int) -> View:
         view = self._views.get(slot)

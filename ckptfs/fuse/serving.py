@@ -13,8 +13,6 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 import pyfuse3
 import trio
@@ -32,8 +30,9 @@ from ckptfs.fuse.notices import tell_kernel
 from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.fuse.server import binding
+from ckptfs.fuse.server.interface import CompiledServer
 from ckptfs.model import Ino
-from ckptfs.store.snapshot import NO_READER, SnapshotReader
+from ckptfs.store.snapshot import NO_READER
 from ckptfs.sync import lower
 
 log = logging.getLogger(__name__)
@@ -71,20 +70,19 @@ async def serve(
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
-    compiled = binding.load()
+    operations = Operations(fs, options, history, guard, connect)
+    module = binding.load().module
+    server = module.Server(binding.Bound(operations.requests, fs)) if module else None
 
     def met() -> None:
         _read_ahead(mountpoint)
-        if fs.can_ask and not (compiled and compiled.hooked()):
+        if fs.can_ask and not (server and server.hooked()):
             log.info("requests: pyfuse3 alone, since the kernel is too old for the server")
             _use_open_handles(fs, operations.requests)
 
     committer = Committer(fs, committed, met)
     latency = Latency()
-    committer.requests = loop.install(committer.turn, compiled, latency)
-    operations = Operations(fs, options, history, guard, connect)
-    if compiled is not None:
-        compiled.bind(binding.Bound(operations.requests, fs))
+    committer.requests = loop.install(committer.turn, server, latency)
     _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
@@ -93,8 +91,8 @@ async def serve(
         raise
     notices.ended.clear()
     fs.keep_unlinked = True
-    if compiled is not None and compiled.hooked():
-        _use_lookup_counts(fs, operations.requests, compiled)
+    if server is not None and server.hooked():
+        _use_lookup_counts(fs, operations.requests, server)
     log.info("requests: %s", "compiled server" if fs.can_ask else "pyfuse3 alone")
     usable = False
     try:
@@ -115,6 +113,8 @@ async def serve(
         notices.ended.set()
         # One that never became usable covers nothing that is newer.
         pyfuse3.close(unmount=not usable)
+        if server is not None:
+            server.close()
         fs.commit()
 
 
@@ -150,14 +150,14 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     return False
 
 
-def _use_lookup_counts(fs: Filesystem, requests: Requests, compiled: ModuleType) -> None:
-    """What is in use is what the kernel knows; the server counts that, and knows attributes."""
-    fs.is_used = compiled.knows
+def _use_lookup_counts(fs: Filesystem, requests: Requests, server: CompiledServer) -> None:
+    """What is in use is what the kernel has looked up; the server counts that."""
+    fs.is_used = server.is_referenced
     fs.can_ask = True
-    fs.changing, fs.changed = compiled.changing, compiled.changed
-    requests.familiar = compiled.familiar
+    fs.changing, fs.changed = server.invalidate_inode, server.update_inode
+    requests.familiar = server.is_cached
     fs.commit()
-    fs.store.attach_reader(cast("SnapshotReader", compiled))
+    fs.store.attach_reader(server)
 
 
 def _use_open_handles(fs: Filesystem, requests: Requests) -> None:

@@ -75,7 +75,7 @@ def seal(
     fs.authorship.finish()
     store = fs.store
     sealed = store.head
-    if task := store.facts.get(CURRENT_TASK):
+    if task := store.metadata.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
@@ -107,7 +107,7 @@ def _bytes_since(store: Store) -> int:
 
 def next_number(store: Store) -> int:
     """No checkpoint has this number or a higher one."""
-    return store.facts.number(NEXT_CHECKPOINT, 0)
+    return store.metadata.number(NEXT_CHECKPOINT, 0)
 
 
 def _next_id(store: Store) -> int:
@@ -116,7 +116,7 @@ def _next_id(store: Store) -> int:
         number += 1
     if number > CHECKPOINT_MAX:
         raise OSError(errno.ENOSPC, "the store has no checkpoint numbers left")
-    store.facts.put_number(NEXT_CHECKPOINT, number + 1)
+    store.metadata.put_number(NEXT_CHECKPOINT, number + 1)
     return number
 
 
@@ -165,7 +165,7 @@ class _Told:
 
     def listen(self, store: Store) -> None:
         """Take note of what was told since the last time."""
-        retold = store.epoch_tree.retold
+        retold = store.epoch_tree.redescribed
         if not retold:
             return
         self.revision += 1

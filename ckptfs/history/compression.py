@@ -86,13 +86,13 @@ class Compressor:
                     if deadline is not None and time.monotonic() >= deadline:
                         return False
                 store.charge()
-                store.facts.put_number(COMPRESSED, epoch)
+                store.metadata.put_number(COMPRESSED, epoch)
                 self._epoch = None
         return True
 
     def _next_epoch(self) -> Epoch | None:
         store = self._fs.store
-        done = store.facts.number(COMPRESSED, 0)
+        done = store.metadata.number(COMPRESSED, 0)
         latest_ns = self._fs.clock() - self._min_age_ns
         ready = (c.epoch for c in checkpoints(store) if c.epoch > done and c.time_ns <= latest_ns)
         return min(ready, default=None)
@@ -309,7 +309,7 @@ def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
     store = fs.store
     parent = store.epochs[store.head.epoch].parent
     # What could not be woken stays as it is: chunks do not overlap.
-    if parent == NO_EPOCH or store.rest.used:
+    if parent == NO_EPOCH or store.packed.used:
         return
     store.anchor = store.head.epoch
     with room_permitting():
@@ -322,21 +322,21 @@ def unpack_records(fs: Filesystem, budget_s: float | None = None) -> bool:
     deadline = None if budget_s is None else time.monotonic() + budget_s
     store = fs.store
     with room_permitting():
-        while store.rest.used:
+        while store.packed.used:
             interrupts.between()
             store.charge(CHUNK_BYTES)
-            store.rest.wake_some()
+            store.packed.unpack_some()
             if store.dirty_bytes > COMMIT_BYTES or store.pressed:
                 fs.commit()
             if deadline is not None and time.monotonic() >= deadline:
-                return not store.rest.used
+                return not store.packed.used
     return True
 
 
 def head_reads_packed(fs: Filesystem) -> bool:
     """Whether the workspace looks for its records among those at rest, which is slower: after a
     restore, or when the checkpoint that it came from was deleted."""
-    rest = fs.store.rest
+    rest = fs.store.packed
     return rest.used and rest.concerns(fs.store.head)
 
 
@@ -349,7 +349,7 @@ def _pack_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
         for chunk in _chunks(entities, chunk_bytes):
             interrupts.between()
             store.charge(chunk_bytes)
-            store.rest.lay(kind, chunk)
+            store.packed.pack(kind, chunk)
             if store.dirty_bytes > COMMIT_BYTES:
                 fs.commit()
 

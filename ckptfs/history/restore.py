@@ -257,7 +257,7 @@ def note(
     if takes_back is not None:
         paths_too, whole_too = takes_back.paths, takes_back.whole
         entry = replace(entry, undoes=takes_back.number, paths=paths_too, whole=whole_too)
-    fs.store.facts.put(_key(entry.number), json.dumps(asdict(entry)).encode())
+    fs.store.metadata.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
 def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
@@ -351,7 +351,7 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
 
 def log(store: Store) -> list[LogEntry]:
     """Every restore, oldest first."""
-    return [_entry(json.loads(value)) for _, value in store.facts.walk(_LOG)]
+    return [_entry(json.loads(value)) for _, value in store.metadata.walk(_LOG)]
 
 
 def _entry(record: dict[str, Any]) -> LogEntry:
@@ -387,13 +387,13 @@ def redoable(store: Store) -> LogEntry | None:
 def _newest_first(store: Store) -> Iterator[LogEntry]:
     """The log backwards: who takes an entry back comes after it, and the newest matter most."""
     for number in range(_next_number(store) - 1, -1, -1):
-        record = store.facts.get(_key(number))
+        record = store.metadata.get(_key(number))
         if record is not None:
             yield _entry(json.loads(record))
 
 
 def _next_number(store: Store) -> int:
-    last = store.facts.last(_LOG)
+    last = store.metadata.last(_LOG)
     return 0 if last is None else int(last.removeprefix(_LOG)) + 1
 
 

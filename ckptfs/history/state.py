@@ -60,7 +60,7 @@ def keep(fs: Filesystem, drafts: Sequence[Draft], *, compress: bool = True) -> d
 
 def tidy(fs: Filesystem) -> None:
     """Drop what the head still has of documents that no checkpoint carries any more."""
-    if not any(True for _ in fs.store.facts.walk(_FACT)):
+    if not any(True for _ in fs.store.metadata.walk(_FACT)):
         return
     _drop(fs, keeping={name for found in checkpoints(fs.store) for name in found.state})
 
@@ -90,7 +90,7 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
     """The inode that the head has for a document; a new one if it has none, or if a restore took
     the head to where it was not there yet."""
     key = _FACT + os.fsencode(name)
-    known = fs.store.facts.get(key)
+    known = fs.store.metadata.get(key)
     if known is not None:
         ino = Ino(unpack_u64(known))
         inode = inode_in(fs.store, fs.head.bare, ino)
@@ -99,7 +99,7 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
     mode = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
     made = inodes.make(fs, fs.head.bare, mode, os.geteuid(), os.getegid(), name=os.fsencode(name))
     inodes.save(fs, fs.head.bare, made._replace(nlink=0))
-    fs.store.facts.put(key, pack_u64(made.ino))
+    fs.store.metadata.put(key, pack_u64(made.ino))
     return made.ino
 
 
@@ -134,10 +134,10 @@ def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
 
 
 def _drop(fs: Filesystem, keeping: set[str]) -> None:
-    for key, value in list(fs.store.facts.walk(_FACT)):
+    for key, value in list(fs.store.metadata.walk(_FACT)):
         if os.fsdecode(key[len(_FACT) :]) in keeping:
             continue
         inode = inode_in(fs.store, fs.head.bare, Ino(unpack_u64(value)))
         if inode is not None and is_document(inode):
             fs.erase(fs.head.bare, inode)
-        fs.store.facts.delete(key)
+        fs.store.metadata.delete(key)

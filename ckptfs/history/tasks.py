@@ -83,7 +83,7 @@ def tasks(store: Store) -> dict[str, Task]:
 
 def current(store: Store) -> str:
     """The name of the current task; empty if there is none."""
-    return (store.facts.get(CURRENT_TASK) or b"").decode()
+    return (store.metadata.get(CURRENT_TASK) or b"").decode()
 
 
 def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
@@ -161,17 +161,17 @@ def _append(fs: Filesystem, unnumbered: Entry) -> None:
     entries = events(store)
     number = entries[-1].number + 1 if entries else 0
     entry = replace(unnumbered, number=number)
-    store.facts.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
+    store.metadata.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
     going_on = _Replay([*entries, entry]).going_on
     if going_on:
-        store.facts.put(CURRENT_TASK, going_on[-1].encode())
+        store.metadata.put(CURRENT_TASK, going_on[-1].encode())
     else:
-        store.facts.delete(CURRENT_TASK)
+        store.metadata.delete(CURRENT_TASK)
 
 
 def events(store: Store) -> list[Entry]:
     """Every event, oldest first."""
-    return [Entry(**json.loads(value)) for _, value in store.facts.walk(_LOG)]
+    return [Entry(**json.loads(value)) for _, value in store.metadata.walk(_LOG)]
 
 
 def find(store: Store, name: str) -> Task:

@@ -78,15 +78,15 @@ def catch_up(service: Service, dir_fd: int) -> list[SyncResult]:
 
 def owes_write_back(service: Service) -> bool:
     """Whether a process was killed between changing the workspace and its directory."""
-    return service.fs.store.facts.get(_OWED_WRITE_BACK) is not None
+    return service.fs.store.metadata.get(_OWED_WRITE_BACK) is not None
 
 
 def owe_write_back(service: Service, owed: bool = True) -> None:
     """The directory is about to fall behind the workspace. Counts with the next commit."""
     if owed:
-        service.fs.store.facts.put(_OWED_WRITE_BACK, b"1")
+        service.fs.store.metadata.put(_OWED_WRITE_BACK, b"1")
     else:
-        service.fs.store.facts.delete(_OWED_WRITE_BACK)
+        service.fs.store.metadata.delete(_OWED_WRITE_BACK)
 
 
 def settle_in(
@@ -144,12 +144,12 @@ def write_back_mounted(
 
 def mark_lower(service: Service, *, current: bool) -> None:
     """Note durably whether the lower directory is as current as the store."""
-    service.fs.store.facts.put(_LOWER_CURRENT, b"1" if current else b"0")
+    service.fs.store.metadata.put(_LOWER_CURRENT, b"1" if current else b"0")
     service.fs.commit()
 
 
 def lower_is_current(service: Service) -> bool:
-    return service.fs.store.facts.get(_LOWER_CURRENT) != b"0"
+    return service.fs.store.metadata.get(_LOWER_CURRENT) != b"0"
 
 
 def _meet(service: Service, dir_fd: int, path: Path) -> None:
@@ -160,11 +160,11 @@ def _meet(service: Service, dir_fd: int, path: Path) -> None:
     """
     store = service.fs.store
     inode, name = b"%d" % os.fstat(dir_fd).st_ino, os.fsencode(path)
-    known = (store.facts.get(_LOWER) or b"").split(b" ", 1)
+    known = (store.metadata.get(_LOWER) or b"").split(b" ", 1)
     if len(known) == 2 and known[0] != inode and known[1] != name:
         Ledger(store).forget_tree(*ROOT_PLACE)
     if known != [inode, name]:
-        store.facts.put(_LOWER, inode + b" " + name)
+        store.metadata.put(_LOWER, inode + b" " + name)
 
 
 # -- verbs -----------------------------------------------------------------------------------------

@@ -221,8 +221,8 @@ class Reader:
 
     def _fill(self, window: _Window, number: int, count: int) -> None:
         window.first, window.count = number, 0
-        with window.memory[: min(count, _BLOCKS_MAX) * BLOCK_SIZE] as room:
-            done = os.preadv(self._fd, [room], number * BLOCK_SIZE)
+        with window.memory[: min(count, _BLOCKS_MAX) * BLOCK_SIZE] as space:
+            done = os.preadv(self._fd, [space], number * BLOCK_SIZE)
         window.count = done // BLOCK_SIZE
 
     def _read_ahead(self, window: _Window, end: int) -> None:

@@ -131,7 +131,7 @@ _BLOCK = slice(0, 24)
 _START = struct.Struct("<I")
 
 
-class Pieces:
+class JournalFragments:
     """What the journal notes of them."""
 
     def __init__(self, table: Plain) -> None:
@@ -154,9 +154,9 @@ class Pieces:
         self._table.delete(key)
 
 
-def take_up(store: Store) -> None:
+def replay_fragments(store: Store) -> None:
     """Put the pieces that a journal has left into their blocks."""
-    left = store.pieces.left()
+    left = store.fragments.left()
     for block, records in groupby(left, key=lambda record: record[0][_BLOCK]):
         try:
             _complete(store, list(records))
@@ -165,7 +165,7 @@ def take_up(store: Store) -> None:
             log.error("what was synced of block %s is lost: %s", block.hex(), error)
     for key, _ in left:
         store.dirty = True
-        store.pieces.forget(key)
+        store.fragments.forget(key)
 
 
 def _complete(store: Store, records: list[tuple[bytes, bytes]]) -> None:

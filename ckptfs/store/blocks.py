@@ -114,7 +114,7 @@ class Blocks:
         raise CorruptBlock(EIO, f"more than {SEEDS} different blocks share one digest")
 
     def add_large(self, data: Buffer) -> bytes:
-        """The same for a whole block of a large file: its bytes go to the heap if there is room."""
+        """The same for a whole block of a large file: it goes to the heap if that has space."""
         key = self.digest(data, 0)
         if not self.has(key) and (slot := self._heap.put(data)) is not None:
             self._blocks.put(key, block_header(CODEC_HEAP, 0) + pack_number(slot))
@@ -318,7 +318,7 @@ class Blocks:
         return {pack for pack, used in filled.items() if used >= length}
 
     def is_compressed(self, key: bytes) -> bool:
-        """Whether a block takes less room than its bytes."""
+        """Whether a block takes less space than its bytes."""
         record = self._blocks.get(key)
         return record is not None and record[:1] not in _PLAIN
 
@@ -404,7 +404,7 @@ class Blocks:
         yield from found.items()
 
     def stored_bytes(self, key: bytes) -> int:
-        """How much room a block takes, or its share if there are several users of it: about what
+        """How much space a block takes, or its share if there are several users of it: about what
         one of them gives back."""
         record = self._blocks.get(key)
         if record is None:

@@ -60,8 +60,8 @@ def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None
     Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
     """
     problems: list[Problem] = []
-    looks = (_epochs, _numbers, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in (chunks, at_rest, _pieces, _heap, *looks):
+    looks = (_epochs, _counters, _versions, _changes, _contents, _orphans, _authors, _block_uses)
+    for look in (_chunks, _anchor, _fragments, _heap, *looks):
         problems += _told(look, store)
     if deep:
         problems += _told(_blocks, store, progress)
@@ -84,10 +84,10 @@ def _told(look: Callable[P, Iterable[Problem]], *args: P.args, **kwargs: P.kwarg
         return [Problem("records", f"a record makes no sense to the check of {what}: {error!r}")]
 
 
-def _pieces(store: Store) -> Iterator[Problem]:
+def _fragments(store: Store) -> Iterator[Problem]:
     """What a journal has left is in the blocks once a store is open."""
-    for key, _ in store.pieces.left():
-        yield Problem("pieces", f"{key.hex()} is in no block")
+    for key, _ in store.fragments.left():
+        yield Problem("fragments", f"{key.hex()} is in no block")
 
 
 def _heap(store: Store) -> Iterator[Problem]:
@@ -96,7 +96,7 @@ def _heap(store: Store) -> Iterator[Problem]:
     freed = list(store.heap.freed())
     if None in freed:
         yield Problem("heap", "a slot that was freed is damaged")
-    length = min(store.numbers.slot, store.heap.length())
+    length = min(store.ids.slot, store.heap.length())
     taken = bytearray(length)
     for slot in freed:
         if slot is not None and slot < length:
@@ -123,18 +123,18 @@ def _epochs(store: Store) -> Iterator[Problem]:
         yield Problem("epochs", f"the head {store.head.epoch} is not an open epoch")
 
 
-def _numbers(store: Store) -> Iterator[Problem]:
+def _counters(store: Store) -> Iterator[Problem]:
     """A number that is to be given out next was never given out."""
     contents = map(fmt.unpack_u64, _content_inodes(store))
     last = (_last_inode(store), max(contents, default=0), max(store.epochs, default=0))
     names = ("inode", "content", "epoch")
-    for what, used, following in zip(names, last, store.numbers.following(), strict=True):
+    for what, used, following in zip(names, last, store.ids.next_ids(), strict=True):
         if used >= following:
-            yield Problem("numbers", f"{what} {used} is there, and {following} comes next")
+            yield Problem("counters", f"{what} {used} is there, and {following} comes next")
     ids = [int(record.info["id"]) for record in store.epochs.values() if "id" in record.info]
-    number = store.facts.number(NEXT_CHECKPOINT, 0)
+    number = store.metadata.number(NEXT_CHECKPOINT, 0)
     if max(ids, default=-1) >= number:
-        yield Problem("numbers", f"checkpoint {max(ids)} is there, and {number} comes next")
+        yield Problem("counters", f"checkpoint {max(ids)} is there, and {number} comes next")
 
 
 def _last_inode(store: Store) -> int:
@@ -285,36 +285,36 @@ def _blocks(store: Store, progress: OnProgress | None) -> Iterator[Problem]:
             yield Problem("blocks", f"{show(store.blockmap, entity)} has the wrong length")
 
 
-# -- records at rest -------------------------------------------------------------------------------
+# -- packed records --------------------------------------------------------------------------------
 
 
-def chunks(store: Store) -> Iterator[Problem]:
+def _chunks(store: Store) -> Iterator[Problem]:
     """Chunks can be read, their keys are in order, also from one to the next, no entity is in two
     of them, and nothing in them stands in its table as well or is of an epoch that is open."""
     tables = {table.kind: table for table in versioned(store)}
     open_epochs = {epoch for epoch, record in store.epochs.items() if not record.sealed}
     last = (b"", b"")
-    for kind, first, chunk in store.rest.chunks():
+    for kind, first, chunk in store.packed.chunks():
         here = [(kind, key) for key in chunk.keys]
         if not here or first > chunk.keys[0] or [last, *here] != sorted({last, *here}):
-            yield Problem("rest", f"the chunk {kind.decode()}:{first.hex()} is out of order")
+            yield Problem("packed", f"the chunk {kind.decode()}:{first.hex()} is out of order")
         table = tables.get(kind)
         for key in chunk.keys if table is not None else ():
             if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.EXCLUDED_EPOCH}:
-                yield Problem("rest", f"{kind.decode()}:{key.hex()} rests, and is of an open epoch")
+                yield Problem("packed", f"{kind.decode()}:{key.hex()} is of an open epoch")
         if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
-            yield Problem("rest", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
+            yield Problem("packed", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
         last = here[-1] if here else last
-    for key in store.rest.doubles():
-        yield Problem("rest", f"{key.hex()} is at rest and in its table")
+    for key in store.packed.duplicates():
+        yield Problem("packed", f"{key.hex()} is packed and in its table")
 
 
 def _entity(key: tuple[bytes, bytes]) -> bytes:
     return key[1][: -fmt.SUFFIX_SIZE]
 
 
-def at_rest(store: Store) -> Iterator[Problem]:
-    """Nothing that the anchor sees is at rest, but for tombstones and the blocks of contents that
+def _anchor(store: Store) -> Iterator[Problem]:
+    """Nothing that the anchor sees is packed, but for tombstones and the blocks of contents that
     it has not."""
     anchor = store.epochs.get(store.anchor)
     if anchor is None:
@@ -332,8 +332,8 @@ def at_rest(store: Store) -> Iterator[Problem]:
             last = entity
             if not record or (table is store.blockmap and entity[:8] not in contents):
                 continue
-            if store.rest.get(table.kind, entity + suffix) is not None:
-                yield Problem("rest", f"{show(table, entity)} rests, and the head needs it")
+            if store.packed.get(table.kind, entity + suffix) is not None:
+                yield Problem("packed", f"{show(table, entity)} is packed, and the head needs it")
 
 
 # -- one view --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """How a block's bytes are kept: as they are, compressed, or as what differs from another block.
 
-Pure functions between bytes. Blocks are written as they are, which costs a writer nothing; once
-they have come to rest `ckptfs.history.compression` has them encoded. zstd is imported when needed.
+Pure functions between bytes. Blocks are written as they are, which costs a writer nothing; later
+`ckptfs.history.compression` has them encoded. zstd is imported when needed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _unpacked(reader: zstandard.ZstdDecompressor, frame: bytes, length_max: int)
     import zstandard
 
     try:
-        # Asked before any room is made for it, whatever a damaged frame says of itself.
+        # Asked before memory is allocated, whatever a damaged frame says of itself.
         if not 0 <= zstandard.frame_content_size(frame) <= length_max:
             raise FrameError("it is longer than it may be, or no frame")
         return reader.decompress(frame)

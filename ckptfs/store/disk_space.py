@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
-class Room:
+class DiskSpace:
     """What there is for files in one directory."""
 
     def __init__(self, path: Path) -> None:
@@ -156,14 +156,14 @@ class Budget:
     ``sure_bytes`` how many of them in one transaction, whatever becomes of free pages."""
 
     def __init__(
-        self, room: Room, free_bytes: Callable[[int], int], sure_bytes: Callable[[int], int]
+        self, space: DiskSpace, free_bytes: Callable[[int], int], sure_bytes: Callable[[int], int]
     ) -> None:
-        self._room = room
+        self._space = space
         self._free_bytes = free_bytes
         self._sure_bytes = sure_bytes
         #: Why nothing can be written any more, if that is so.
         self.failure: StoreError | None = None
-        #: What was accepted up to the last commit, and what had its room already.
+        #: What was accepted up to the last commit, and what had its space already.
         self._total = self._placed = 0
         self.bytes = 0
         self.begin()
@@ -233,17 +233,17 @@ class Budget:
 
     def _look_ahead(self, needed: int) -> None:
         """How far to go until the disk is asked again. Where a quota is near, commits stay small:
-        a disk that never writes in place needs new room even for pages that are used again."""
-        room = self._free_bytes(needed) - RESERVE
+        a disk that never writes in place needs new space even for pages that are used again."""
+        space = self._free_bytes(needed) - RESERVE
         sure = self._sure_bytes(needed)
         stride = min(AHEAD - RESERVE, max(sure // 4, 0))
-        if self._room.limited:
+        if self._space.limited:
             stride = min(stride, RESERVE // 4)
             self.pressed = self.pressed or self.bytes > stride
         self.pressed = self.pressed or self.bytes > sure // 2
-        self._limit = min(room, needed + stride, sure)
+        self._limit = min(space, needed + stride, sure)
 
-    def has_room(self, size: int) -> bool:
+    def has_space(self, size: int) -> bool:
         """Whether so many bytes more could be written in any case."""
         if self.failure is not None or self.pressed:
             return False
@@ -254,18 +254,18 @@ class Budget:
 
     def place(self, size: int) -> None:
         """So many of the bytes that were charged are not for the commit to write: they have their
-        room already, and the commit only has the records that name them."""
+        space already, and the commit only has the records that name them."""
         self.bytes += _PLACED_RECORDS * _RECORD_COST - size
         self._placed += size
         self._records += _PLACED_RECORDS
 
-    def note_room(self, size: int, records: int) -> None:
-        """Note bytes and records for which there was room."""
+    def note_space(self, size: int, records: int) -> None:
+        """Note bytes and records for which there was space."""
         self.note(records)
         self.bytes += size
 
     def require(self, records: int) -> None:
-        """Refuse, with ENOSPC, an operation for whose records there is no room; each of them is
+        """Refuse, with ENOSPC, an operation for whose records there is no space; each of them is
         noted when it is written."""
         needed = self.bytes + records * _RECORD_COST
         if records and needed > self._free_bytes(needed) - RESERVE:

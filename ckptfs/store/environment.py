@@ -20,7 +20,7 @@ from ckptfs import errors, interrupts
 from ckptfs.model import Epoch
 from ckptfs.store import compaction, journal_format, memory_map
 from ckptfs.store import format as fmt
-from ckptfs.store.blockmap import Pieces, take_up
+from ckptfs.store.blockmap import JournalFragments, replay_fragments
 from ckptfs.store.blocks import Blocks
 from ckptfs.store.directory import (
     DATA_FILE,
@@ -37,14 +37,14 @@ from ckptfs.store.directory import (
     remove_store_files,
     require_whole_pages,
 )
-from ckptfs.store.disk_space import AHEAD, RESERVE, Budget, Room
+from ckptfs.store.disk_space import AHEAD, RESERVE, Budget, DiskSpace
 from ckptfs.store.epochs import Lineage, View, view_of
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
-from ckptfs.store.metadata import Counters, Facts, LedgerTable, Numbers
-from ckptfs.store.packed import Rest
+from ckptfs.store.metadata import Counters, IdAllocator, LedgerTable, Metadata
+from ckptfs.store.packed import PackedRecords
 from ckptfs.store.pages import Pages
 from ckptfs.store.snapshot import NO_READER, SnapshotReader
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
@@ -99,23 +99,23 @@ class Store:
         self.files = files = directory.files
         self._directory = directory
         self._env = env
-        self._room = Room(path)
-        self._budget = budget = Budget(self._room, self._free_bytes, self._sure_bytes)
+        self._space = DiskSpace(path)
+        self._budget = budget = Budget(self._space, self._free_bytes, self._sure_bytes)
         #: What the budget is asked and told, before and while something is written.
-        self.note, self.note_room = budget.note, budget.note_room
-        self.charge, self.require, self.has_room = budget.charge, budget.require, budget.has_room
+        self.note, self.note_space = budget.note, budget.note_space
+        self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
         self.place = budget.place
-        self.numbers = Numbers()
-        self.new_ino, self.new_content = self.numbers.new_ino, self.numbers.new_content
+        self.ids = IdAllocator()
+        self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
         dbs = {name: env.open_db(name) for name in TABLES}
         plain = {name: Plain(dbs[name]) for name in _PLAIN}
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
-        self.rest = Rest(plain[b"rest"], self.note)
-        #: Those of the two whose records may be at rest, too, besides the versioned ones.
+        self.packed = PackedRecords(plain[b"rest"], self.note)
+        #: Two tables whose records may be packed, besides the versioned ones.
         self.by_epoch = (
-            ByEpoch(plain[b"changes"], b"c", self.rest),
-            ByEpoch(plain[b"authors"], b"a", self.rest),
+            ByEpoch(plain[b"changes"], b"c", self.packed),
+            ByEpoch(plain[b"authors"], b"a", self.packed),
         )
         changes, self.authors = self.by_epoch
         self.changes = Changes(changes)
@@ -123,19 +123,19 @@ class Store:
         self.borders = plain[b"borders"]
         #: The view of what is kept out of history, once there is such a thing.
         self.excluded: View | None = None
-        self.pieces = Pieces(plain[b"pieces"])
-        self.facts = Facts(plain[b"facts"], self.note)
+        self.fragments = JournalFragments(plain[b"pieces"])
+        self.metadata = Metadata(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
-        self._map = memory_map.Map(path / DATA_FILE)
-        self.heap = Heap(files, self.numbers, plain[b"freed"], self._spare)
+        self._map = memory_map.MemoryMap(path / DATA_FILE)
+        self.heap = Heap(files, self.ids, plain[b"freed"], self._spare)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
-        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.rest)
-        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.rest)
-        self.links = Versioned(dbs[b"links"], b"l", self.changes, self.rest)
-        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.rest)
-        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.rest)
+        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.packed)
+        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.packed)
+        self.links = Versioned(dbs[b"links"], b"l", self.changes, self.packed)
+        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.packed)
+        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.packed)
         self._dbs = dbs
         self._tables: tuple[Plain | Versioned, ...] = (
             self.inodes,
@@ -157,7 +157,7 @@ class Store:
         self._identity = data_file_identity(path)
         self._abandoned = False
         self._journal = Journal(files)
-        self._lineage = lineage = Lineage(self._epochs, self.numbers, budget.mark)
+        self._lineage = lineage = Lineage(self._epochs, self.ids, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
@@ -166,7 +166,7 @@ class Store:
         #: How many inodes the record of what is kept out of history counts.
         self._counted_excluded = -1
         self._begin()
-        self.rest.look()
+        self.packed.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
         self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
 
@@ -183,8 +183,8 @@ class Store:
         return store
 
     @classmethod
-    def open(cls, path: Path, *, map_size: int = MAP_SIZE, doubt: bool = False) -> Store:
-        """Open a store. With ``doubt`` every page of its tree is looked at first: a damaged one
+    def open(cls, path: Path, *, map_size: int = MAP_SIZE, verify: bool = False) -> Store:
+        """Open a store. With ``verify`` every page of its tree is looked at first: a damaged one
         could end the process later."""
         directory = open_directory(path)
         try:
@@ -192,7 +192,7 @@ class Store:
             if version != fmt.FORMAT_VERSION:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             lock_directory(directory)
-            if doubt:
+            if verify:
                 require_whole_pages(directory)
         except BaseException:
             directory.close()
@@ -228,7 +228,7 @@ class Store:
         return store
 
     def _load(self) -> None:
-        numbers, kept = self.numbers, self._counters
+        numbers, kept = self.ids, self._counters
         kept.require_known_names()
         numbers.ino = kept.get(fmt.NEXT_INO)
         numbers.content = kept.get(fmt.NEXT_CONTENT)
@@ -242,11 +242,11 @@ class Store:
                 self.epoch_tree.put(epoch, record)
         self.head = view_of(self.epochs, Epoch(kept.get(fmt.HEAD)))
         anchor = Epoch(kept.get(fmt.ANCHOR))
-        self.rest.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
+        self.packed.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
-        self.facts.require_counters(self.path)
+        self.metadata.require_counters(self.path)
         self.heap.look()
-        take_up(self)
+        replay_fragments(self)
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
@@ -260,7 +260,7 @@ class Store:
         """The highest number that the keys of a table begin with, or a chunk of what rests."""
         with contextlib.closing(self._txn.cursor(self._dbs[fmt.VERSIONED[kind]])) as cursor:
             standing = cursor.item()[0] if cursor.last() else bytes(8)
-        return fmt.unpack_u64(max(standing, self.rest.last(kind))[:8])
+        return fmt.unpack_u64(max(standing, self.packed.last(kind))[:8])
 
     @property
     def head(self) -> View:
@@ -292,13 +292,13 @@ class Store:
 
     @property
     def anchor(self) -> Epoch:
-        """The epoch of whose view nothing is at rest (ckptfs.store.packed), if there is one."""
-        return fmt.epoch_of(self.rest.anchor) if self.rest.anchor else fmt.NO_EPOCH
+        """The epoch of whose view nothing is packed (ckptfs.store.packed), if there is one."""
+        return fmt.epoch_of(self.packed.anchor) if self.packed.anchor else fmt.NO_EPOCH
 
     @anchor.setter
     def anchor(self, epoch: Epoch) -> None:
         self.dirty = True
-        self.rest.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
+        self.packed.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
         self._counters.put(fmt.ANCHOR, epoch)
 
     # -- transactions -----------------------------------------------------------------------------
@@ -314,14 +314,14 @@ class Store:
         self._budget.begin()
         #: Known when it is first asked for.
         self._ripe = -1
-        self._is_cramped = self._room.holds_less_than(_CRAMPED)
+        self._is_cramped = self._space.holds_less_than(_CRAMPED)
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
 
         After one that failed there are no others: what comes next was done on top of what is lost.
         The store on disk is what the last good one made it; whoever opens it goes on from there.
-        What one lets go of is room again with the next, which therefore comes at once.
+        What one lets go of is space again with the next, which therefore comes at once.
         """
         with self._failing():
             self.before_commit()
@@ -345,7 +345,7 @@ class Store:
             raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
         self._follow()
-        self._room.written(self.dirty_bytes)
+        self._space.written(self.dirty_bytes)
         self.heap.committed()
         self._begin()
 
@@ -375,7 +375,7 @@ class Store:
 
     def _refresh_reader(self) -> None:
         """Not where the head sees more than what its own tables have."""
-        if self.excluded is not None or (self.rest.used and self.rest.concerns(self.head)):
+        if self.excluded is not None or (self.packed.used and self.packed.concerns(self.head)):
             self._reader.invalidate()
         else:
             path = os.fsencode(self.files / DATA_FILE)
@@ -434,12 +434,12 @@ class Store:
     @property
     def is_missing(self) -> bool:
         """Whether a request was refused since the store is gone: the next commit says so."""
-        return self._room.is_missing
+        return self._space.is_missing
 
     def abandon(self) -> None:
         """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
         self._abandoned = True
-        self._room.abandon()
+        self._space.abandon()
 
     @property
     def commits(self) -> int:
@@ -450,7 +450,7 @@ class Store:
         """Put what waits elsewhere into the transaction; whether there is anything in it."""
         if self.dirty:
             self._save_counters()
-            self.rest.flush()
+            self.packed.flush()
             self.ledger.flush()
             self.heap.flush_freed()
         return self.dirty
@@ -464,12 +464,12 @@ class Store:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
         for name, number in (
-            (fmt.NEXT_INO, self.numbers.ino),
-            (fmt.NEXT_CONTENT, self.numbers.content),
-            (fmt.NEXT_EPOCH, self.numbers.epoch),
+            (fmt.NEXT_INO, self.ids.ino),
+            (fmt.NEXT_CONTENT, self.ids.content),
+            (fmt.NEXT_EPOCH, self.ids.epoch),
             (fmt.HEAD, head.epoch),
             (fmt.ANCHOR, self.anchor),
-            (fmt.NEXT_SLOT, self.numbers.slot),
+            (fmt.NEXT_SLOT, self.ids.slot),
         ):
             self._counters.put(name, number)
 
@@ -522,8 +522,8 @@ class Store:
         if self._copying:
             raise errors.StoreBusy(self.path)
         self.commit()
-        if self._live_pages() * self._page_size > self._room.disk():
-            raise errors.StoreFull(self.path, "the disk has no room for the compact copy")
+        if self._live_pages() * self._page_size > self._space.disk():
+            raise errors.StoreFull(self.path, "the disk has no space for the compact copy")
         self._require_pages()
         self._txn.abort()
         self._map.expect_blocks()
@@ -565,7 +565,7 @@ class Store:
     def _reclaim(self) -> None:
         """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
         cannot say what is theirs."""
-        used = bytearray(self.numbers.slot)
+        used = bytearray(self.ids.slot)
         for _, slot in self.blocks.slots():
             if slot is None or slot >= len(used):
                 return
@@ -600,19 +600,19 @@ class Store:
 
     def _spare(self, size: int) -> bool:
         """Whether the disk can spare so much for the heap, which is told of as written: beside it
-        there must be room for all that was accepted and is not committed."""
+        there must be space for all that was accepted and is not committed."""
         try:
-            plenty = self._room.free(size + AHEAD) > size + AHEAD and not self._room.limited
+            plenty = self._space.free(size + AHEAD) > size + AHEAD and not self._space.limited
         except OSError:
             return False
         if plenty:
-            self._room.written(size)
+            self._space.written(size)
         return plenty
 
     def _has_plenty(self) -> bool:
         """Whether the disk can spare what the journal takes."""
         try:
-            return self._room.free(JOURNAL_MAX) > _PLENTY and not self._room.limited
+            return self._space.free(JOURNAL_MAX) > _PLENTY and not self._space.limited
         except OSError:
             return False
 
@@ -622,15 +622,15 @@ class Store:
         self._budget.fail(self._budget.failure or errors.StoreUnwritten(self.path))
 
     def _free_bytes(self, waiting: int) -> int:
-        room = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
-        free = min(self._room.free(waiting), room)
-        # Half of them may lie apart, where a large record finds no room.
+        space = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
+        free = min(self._space.free(waiting), space)
+        # Half of them may lie apart, where a large record finds no space.
         return free if free > _SCARCE else free + self._ripe_bytes() // 2
 
     def _sure_bytes(self, waiting: int) -> int:
         """How much can be committed also if free pages lie apart, where a large record finds no
-        room: what the disk has, or a little where there are many."""
-        free = self._room.free(waiting)
+        space: what the disk has, or a little where there are many."""
+        free = self._space.free(waiting)
         if free >= 2 * _LEAST:  # more than any part of it; free pages need not be looked for
             return free - _LEAST
         return max(free - _LEAST, min(free // 2, self._ripe_bytes() // 8))
@@ -647,7 +647,7 @@ class Store:
         return self._ripe
 
     def _is_unripe(self) -> bool:
-        """Whether another commit would give room that is wanted: on a disk that is nearly full, of
+        """Whether another commit would give space that is wanted: on a disk that is nearly full, of
         what was deleted."""
         if not self._is_cramped or self._copying or self._budget.failure is not None:
             return False
@@ -673,12 +673,12 @@ class Store:
 
     def free_bytes(self) -> int:
         """How much the disk has left for this store, with what its own file can reuse."""
-        return self._room.free() + self.reusable_bytes()
+        return self._space.free() + self.reusable_bytes()
 
     def spare_bytes(self) -> int:
         """How much could still be written: without the reserve that deleting and committing need,
         and of the free pages the half that is sure to be of use."""
-        return self._room.free() + self.reusable_bytes() // 2 - RESERVE
+        return self._space.free() + self.reusable_bytes() // 2 - RESERVE
 
     @property
     def is_full(self) -> bool:
@@ -706,7 +706,7 @@ class Store:
             self._map.expect_records()
 
     def statvfs(self) -> os.statvfs_result:
-        return self._room.statvfs()
+        return self._space.statvfs()
 
 
 @contextlib.contextmanager

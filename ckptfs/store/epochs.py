@@ -15,7 +15,7 @@ from ckptfs.model import Epoch, Ino, Inode
 from ckptfs.store.format import NO_EPOCH, EpochRecord, pack_epoch, pack_u32, suffix_of
 
 if TYPE_CHECKING:
-    from ckptfs.store.metadata import Numbers
+    from ckptfs.store.metadata import IdAllocator
     from ckptfs.store.tables import Plain
 
 #: How many views of checkpoints are kept at hand: each names all epochs before it.
@@ -140,7 +140,7 @@ class EpochTree:
         self.hidden: set[Epoch] = set()
         #: Those whose description came, changed or went since `ckptfs.history.checkpoints`, its
         #: one reader, cleared this.
-        self.retold: set[Epoch] = set()
+        self.redescribed: set[Epoch] = set()
 
     def children(self, epoch: Epoch) -> Set[Epoch]:
         return self._children.get(epoch, frozenset())
@@ -152,7 +152,7 @@ class EpochTree:
             self._leave_parent(epoch)
             self._children.setdefault(record.parent, set()).add(epoch)
         if before is None or before.info is not record.info:
-            self.retold.add(epoch)
+            self.redescribed.add(epoch)
         self._sort(self.unsealed, epoch, belongs=not record.sealed)
         self._sort(self.hidden, epoch, belongs=record.sealed and not record.info)
         self.records[epoch] = record
@@ -162,7 +162,7 @@ class EpochTree:
         self._leave_parent(epoch)
         self.unsealed.discard(epoch)
         self.hidden.discard(epoch)
-        self.retold.add(epoch)
+        self.redescribed.add(epoch)
         return self.records.pop(epoch)
 
     def _leave_parent(self, epoch: Epoch) -> None:
@@ -185,9 +185,9 @@ class Lineage:
     an epoch's record goes through here. Which epoch the head is, the store decides. ``changing`` is
     called before a record is written."""
 
-    def __init__(self, table: Plain, numbers: Numbers, changing: Callable[[], None]) -> None:
+    def __init__(self, table: Plain, ids: IdAllocator, changing: Callable[[], None]) -> None:
         self._table = table
-        self._numbers = numbers
+        self._ids = ids
         self._changing = changing
         self.tree = EpochTree()
         self.records = self.tree.records
@@ -198,7 +198,7 @@ class Lineage:
 
     def open(self, parent: Epoch, *, inodes: int) -> View:
         """A new epoch below ``parent`` that may be written."""
-        epoch = self._numbers.new_epoch()
+        epoch = self._ids.new_epoch()
         self.put(epoch, EpochRecord(parent, sealed=False, inodes=inodes, info={}))
         if parent == NO_EPOCH:
             return view_of(self.records, epoch)
@@ -207,7 +207,7 @@ class Lineage:
     def seal(self, view: View, info: dict[str, object]) -> None:
         """Make the view's epoch a checkpoint: from here on it can only be read. Refused if there is
         no number left for an epoch to go on in."""
-        self._numbers.require_epoch()
+        self._ids.require_epoch()
         record = self.records[view.epoch]
         self.put(view.epoch, record._replace(sealed=True, inodes=view.inodes, info=info))
         view.seal()

@@ -73,7 +73,7 @@ def _is_whole(record: bytes) -> bool:
     return xxh32_digest(record[:-_SUM]) == record[-_SUM:]
 
 
-def healed(record: bytes) -> bytes | None:
+def bit_corrected(record: bytes) -> bytes | None:
     """What a record was before one bit of it flipped: its digest tells. None if more is wrong, or
     it never had a digest."""
     tried = bytearray(record)
@@ -85,9 +85,9 @@ def healed(record: bytes) -> bytes | None:
     return None
 
 
-def mended(record: bytes) -> bytes | None:
+def intact(record: bytes) -> bytes | None:
     """A record that has a digest as it was stored, also if one bit of it flipped; else None."""
-    return record if _is_whole(record) else healed(record)
+    return record if _is_whole(record) else bit_corrected(record)
 
 
 def suffix_of(epoch: Epoch) -> bytes:
@@ -123,8 +123,8 @@ META_NAMES = frozenset(
     {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR}
 )
 
-#: All tables whose records may be at rest.
-MAY_REST = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
+#: All tables whose records may be packed.
+PACKABLE = {**VERSIONED, b"c": b"changes", b"a": b"authors"}
 
 
 # A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.

@@ -3,7 +3,7 @@
 LMDB copies what it is given into pages, writes those through the page cache, and keeps a page that
 became free for itself. For a large file that is a copy too many, twice the memory, and a store that
 never shrinks. Here a block goes to the disk past the page cache while the next one comes, and its
-room is the disk's again when it goes.
+space is the disk's again when it goes.
 
 The file is a row of *slots*, each as long as a block. Which block is in which slot stands in the
 table `blocks`. A slot is given out once and never again: when its block goes, it becomes a hole.
@@ -34,14 +34,14 @@ from ckptfs.store.format import CorruptRecord, pack_number, pack_u64, unpack_num
 
 if TYPE_CHECKING:
     from ckptfs.store.blocks import Buffer
-    from ckptfs.store.metadata import Numbers
+    from ckptfs.store.metadata import IdAllocator
     from ckptfs.store.tables import Plain
 
 log = logging.getLogger(__name__)
 
 FILE = "heap"
 
-#: How much room is set aside at once: as much again as was written, between these.
+#: How much space is set aside at once: as much again as was written, between these.
 _CHUNK_MIN = 1 << 20
 _CHUNK_MAX = 64 << 20
 #: How long a disk that could not spare any is not asked again.
@@ -63,12 +63,12 @@ class Heap:
     def __init__(
         self,
         directory: Path,
-        numbers: Numbers,
+        ids: IdAllocator,
         freed: Plain,
         spare: Callable[[int], bool],
     ) -> None:
         self._path = directory / FILE
-        self._numbers = numbers
+        self._ids = ids
         self._table = freed
         self._spare = spare
         self._fd = -1
@@ -76,8 +76,8 @@ class Heap:
         self._reader: Reader | None = None
         #: Whether more can be put into it: known when that is first wanted.
         self._usable: bool | None = None
-        #: Up to where there is room in the file, what was put there since the last pause, and until
-        #: when, by the monotonic clock, the disk need not be asked for more.
+        #: Up to where the file has space, what was put there since the last pause, and until when
+        #: (monotonic clock) the disk need not be asked for more.
         self._reserved = 0
         self._written = 0
         self._patient_until = 0.0
@@ -97,7 +97,7 @@ class Heap:
 
     def look(self) -> None:
         """After opening a store: see what there is, and undo what was not committed."""
-        if not self._numbers.slot:
+        if not self._ids.slot:
             self._path.unlink(missing_ok=True)
             return
         self._waiting = [slot for slot in self.freed() if slot is not None]
@@ -111,7 +111,7 @@ class Heap:
 
     def _cut(self) -> None:
         """What is behind the last slot was set aside, or is of no commit."""
-        end = self._numbers.slot * BLOCK_SIZE
+        end = self._ids.slot * BLOCK_SIZE
         if self._reserved > end:
             os.ftruncate(self._fd, end)
             self._reserved = end
@@ -137,20 +137,20 @@ class Heap:
     # -- putting and reading ----------------------------------------------------------------------
 
     def put(self, data: Buffer) -> int | None:
-        """Take a whole block; the slot that it is in. None if there is no room here."""
-        slot = self._numbers.slot
+        """Take a whole block; the slot that it is in. None if there is no space here."""
+        slot = self._ids.slot
         end = (slot + 1) * BLOCK_SIZE
         if end > self._reserved and not self._reserve(end):
             return None
         self._writer = self._writer or Writer(self._fd)
         self._writer.put(data, end - BLOCK_SIZE)
-        self._numbers.slot = slot + 1
+        self._ids.slot = slot + 1
         self._unsynced = True
         self._written += BLOCK_SIZE
         return slot
 
     def _reserve(self, end: int) -> bool:
-        """See that the file has room up to there. So nothing that is accepted can lack it later,
+        """See that the file has space up to there. So nothing that is accepted can lack it later,
         and the disk's file system need not find a place for each piece."""
         if self._usable is False or monotonic() < self._patient_until:
             return False
@@ -182,7 +182,7 @@ class Heap:
 
     def read(self, slot: int) -> bytes:
         """The bytes in a slot, whatever they are: fewer than a block if the file ends there."""
-        end = self._numbers.slot
+        end = self._ids.slot
         if self._fd < 0 or slot >= end:
             return b""
         if self._writer is not None and (landed := self._writer.landed()) is not None:
@@ -254,7 +254,7 @@ class Heap:
         except OSError as error:
             # They stay in the table, and are tried again with every commit.
             if not self._stuck:
-                log.warning("%s: what was deleted still takes its room: %s", FILE, error)
+                log.warning("%s: what was deleted still takes its space: %s", FILE, error)
             self._stuck = True
             return
         self._stuck = False
@@ -291,7 +291,7 @@ class Heap:
                 for first, count in _runs(slot for slot in slots if not used[slot]):
                     self._make_hole(first, count)
         except OSError as error:
-            log.warning("%s: not all of its free room is the disk's: %s", FILE, error)
+            log.warning("%s: not all of its free space is the disk's: %s", FILE, error)
 
     # -- the file as a whole ----------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Heap:
         return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
 
     def length(self) -> int:
-        """How many slots the file has room for."""
+        """How many slots the file has space for."""
         return os.fstat(self._fd).st_size // BLOCK_SIZE if self._fd >= 0 else 0
 
 

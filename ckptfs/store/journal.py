@@ -228,7 +228,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def try_to_discard(self) -> None:
-        """The same where nobody waits for the room, nor for the bytes to be gone."""
+        """The same where nobody waits for the space, nor for the bytes to be gone."""
         try:
             self.discard()
         except OSError as error:

@@ -236,7 +236,7 @@ def _key(record: bytes, *, partly: bool) -> bytes:
     try:
         return fmt.unpack_journal_key(record)
     except fmt.CorruptRecord:
-        whole = fmt.healed(record) if partly else None
+        whole = fmt.bit_corrected(record) if partly else None
         if whole is None:
             raise
         return fmt.unpack_journal_key(whole)

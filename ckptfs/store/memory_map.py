@@ -32,7 +32,7 @@ def resident_file_bytes() -> int:
     return int(fields[2]) * _PAGE_SIZE
 
 
-class Map:
+class MemoryMap:
     """Where the file is mapped. The mapping is shared and never written through, so nothing that is
     said of it here can lose anything."""
 

@@ -16,7 +16,7 @@ from ckptfs.store.tables import Plain
 # -- id allocation ---------------------------------------------------------------------------------
 
 
-class Numbers:
+class IdAllocator:
     """The ones that come next."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Numbers:
         self.epoch = 1
         self.slot = 0
 
-    def following(self) -> tuple[Ino, ContentId, Epoch]:
+    def next_ids(self) -> tuple[Ino, ContentId, Epoch]:
         """The inode, the content and the epoch that come next."""
         return Ino(self.ino), ContentId(self.content), Epoch(self.epoch)
 
@@ -105,7 +105,7 @@ class Counters:
 
 # -- the table `facts` -----------------------------------------------------------------------------
 
-#: Facts that are numbers, and have a digest: the next checkpoint, the next author, and the last
+#: Metadata that are numbers, and have a digest: the next checkpoint, the next author, and the last
 #: epoch that was compressed.
 NEXT_CHECKPOINT = b"next_checkpoint"
 NEXT_AUTHOR = b"next_author"
@@ -113,7 +113,7 @@ COMPRESSED = b"compressed"
 COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED)
 
 
-class Facts:
+class Metadata:
     """Small facts about the workspace, by name."""
 
     def __init__(self, table: Plain, note: Callable[[], None]) -> None:

@@ -1,17 +1,17 @@
-"""Records at rest: what only history sees, in compressed chunks beside the tables.
+"""Packed records: what only history sees, in compressed chunks beside the tables.
 
 A record that the head has no use for moves from its table into a chunk with its neighbours, which
-takes a tenth of the room. It is found there by whoever looks at history, and moves back as soon as
-history is to be changed. Two rules make that sound and keep it from costing the head anything:
+takes a tenth of the space. Views of history find it there, and it moves back before history is
+changed. Two rules make that sound and keep it from costing the head anything:
 
-- Nothing that the view of the *anchor* sees is at rest; the anchor is the epoch that was the head
-  when the records were laid to rest, or the one that took its place. So a view that descends from
-  it finds everything in the tables and never looks here.
-- All versions of an entity that are at rest are in one chunk, they move back together, and they do
-  before anything is written about that entity to a sealed epoch. So a tombstone never stays behind
-  while what it hides comes back, and what is taken out of an epoch uncovers nothing at rest.
+- Nothing that the view of the *anchor* sees is packed; the anchor is the epoch that was the head
+  when the records were packed, or the one that took its place. So a view that descends from it
+  finds everything in the tables and never looks here.
+- All packed versions of an entity are in one chunk; they move back together, and they do before
+  anything is written about that entity to a sealed epoch. So a tombstone never stays behind while
+  what it hides comes back, and what is taken out of an epoch uncovers nothing that is packed.
 
-Which records rest is decided by `ckptfs.history.compression`. Does not know what records mean.
+`ckptfs.history.compression` decides which records are packed. What they mean is not known here.
 """
 
 from __future__ import annotations
@@ -113,45 +113,45 @@ _UNWRITTEN_MAX = 4
 _LAST = b"\xff" * SUFFIX_SIZE
 
 
-class Live(Protocol):
-    """A table whose records may rest, by their whole keys."""
+class Table(Protocol):
+    """A table whose records may be packed, by their whole keys."""
 
     def rewrite(self, key: bytes, value: bytes) -> None: ...
     def erase(self, key: bytes) -> None: ...
-    def stands(self, key: bytes) -> bool: ...
+    def has_row(self, key: bytes) -> bool: ...
 
 
-class Rest:
-    """``used`` says whether anything rests; ``anchor`` is the suffix of the anchor, empty if there
+class PackedRecords:
+    """``used`` says whether there are any; ``anchor`` is the suffix of the anchor, empty if there
     is none, and then every view looks here."""
 
     def __init__(self, table: Plain, note: Callable[[], None]) -> None:
         self._table = table
         self._note = note
-        self._tables: dict[bytes, Live] = {}
+        self._tables: dict[bytes, Table] = {}
         self._decoded: dict[bytes, Chunk] = {}
         #: Chunks as they are in this transaction, where that is not yet in their table.
         self._unwritten: dict[bytes, Chunk] = {}
         self.used = False
         self.anchor = b""
 
-    def know(self, kind: bytes, table: Live) -> None:
-        """Tell where the records of a kind stand while they are not at rest."""
+    def register(self, kind: bytes, table: Table) -> None:
+        """Name the table that the records of a kind are packed from."""
         self._tables[kind] = table
 
     def look(self) -> None:
-        """Find out whether anything rests."""
+        """Find out whether anything is packed."""
         self.used = self._table.count() > 0
 
     def concerns(self, view: View) -> bool:
-        """Whether something that the view sees may be at rest: not if it is that of the anchor, or
+        """Whether something that the view sees may be packed: not if it is that of the anchor, or
         descends from it."""
         return self.anchor not in view.seen and view.epoch != EXCLUDED_EPOCH
 
     # -- reading ----------------------------------------------------------------------------------
 
     def versions(self, kind: bytes, entity: bytes) -> list[Record]:
-        """(suffix, record) of each version of an entity that rests."""
+        """(suffix, record) of each packed version of an entity."""
         keys, values = self._chunk_of(kind, entity + _LAST)
         length = len(entity)
         found: list[Record] = []
@@ -209,12 +209,12 @@ class Rest:
         try:
             return unpack_chunk(self._table.get(name) or b"")
         except ChunkError as error:
-            raise OSError(EIO, f"records at rest cannot be read: {error}") from error
+            raise OSError(EIO, f"packed records cannot be read: {error}") from error
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def lay(self, kind: bytes, records: Sequence[Record]) -> None:
-        """Move records from their table into a chunk: all that shall rest between two keys."""
+    def pack(self, kind: bytes, records: Sequence[Record]) -> None:
+        """Move records from their table into a chunk: all that are packed between two keys."""
         table = self._tables[kind]
         for key, _ in records:
             self._note()
@@ -222,7 +222,7 @@ class Rest:
         self._table.put(kind + records[0][0], pack_chunk(records))
         self.used = True
 
-    def wake(self, kind: bytes, entity: bytes) -> None:
+    def unpack(self, kind: bytes, entity: bytes) -> None:
         """Move all versions of an entity back to their table."""
         count = len(self.versions(kind, entity))
         if count:
@@ -230,8 +230,8 @@ class Rest:
             start = bisect_left(self._chunk(name).keys, entity)
             self._take_out(name, slice(start, start + count))
 
-    def wake_key(self, kind: bytes, key: bytes) -> bool:
-        """The same for one key of a table without versions; say whether it was at rest."""
+    def unpack_key(self, kind: bytes, key: bytes) -> bool:
+        """The same for one key of a table without versions; say whether it was packed."""
         if self.get(kind, key) is None:
             return False
         name = self._name_of(kind, key) or b""
@@ -239,7 +239,7 @@ class Rest:
         self._take_out(name, slice(start, start + 1))
         return True
 
-    def wake_some(self) -> bool:
+    def unpack_some(self) -> bool:
         """Move the first chunk back; say whether there is none left."""
         name = self._table.ceiling(b"")
         if name is not None:
@@ -248,7 +248,7 @@ class Rest:
 
     def _take_out(self, name: bytes, part: slice) -> None:
         """Move some records of a chunk back to their table. What is left of it is written when
-        others have their turn, or before the commit: mostly, neighbours are woken one by one."""
+        others have their turn, or before the commit: mostly, neighbours are unpacked one by one."""
         keys, values = self._chunk(name)
         table = self._tables[name[:1]]
         for key, value in zip(keys[part], values[part], strict=True):
@@ -283,7 +283,7 @@ class Rest:
         for name, _ in self._table.walk():
             yield name[:1], name[1:], self._chunk(name)
 
-    def doubles(self) -> Iterator[bytes]:
-        """Keys that are at rest and in their tables."""
+    def duplicates(self) -> Iterator[bytes]:
+        """Keys that are packed and in their tables."""
         for kind, _, chunk in self.chunks():
-            yield from filter(self._tables[kind].stands, chunk.keys)
+            yield from filter(self._tables[kind].has_row, chunk.keys)

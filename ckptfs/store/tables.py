@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ckptfs.model import Epoch
     from ckptfs.store.epochs import View
-    from ckptfs.store.packed import Rest
+    from ckptfs.store.packed import PackedRecords
     from ckptfs.store.transaction import Cursor, Database, Records
 
 #: Walks read this many records ahead, so that a caller may write between two of them.
@@ -132,16 +132,16 @@ def _walk(
     table: Plain | Versioned,
     prefix: bytes,
     after: bytes = b"",
-    resting: Resting | None = None,
+    packed: PackedKind | None = None,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """With ``resting`` also what of that kind is at rest."""
+    """With ``packed`` also the packed records of that kind."""
     start = after + b"\0" if after else prefix
     while True:
         # The transaction of now: a commit may have come between.
         batch = _batch(table, prefix, start)
-        if resting is not None and resting.rest.used:
+        if packed is not None and packed.records.used:
             # Looked for anew each time: between two batches records may go from one to the other.
-            more = resting.rest.batch(resting.kind, prefix, start, _BATCH)
+            more = packed.records.batch(packed.kind, prefix, start, _BATCH)
             batch = sorted({*batch, *more})[:_BATCH]
         yield from batch
         if len(batch) < _BATCH:
@@ -175,22 +175,22 @@ def _batch(table: Plain | Versioned, prefix: bytes, start: bytes) -> list[tuple[
     return found
 
 
-class Resting(NamedTuple):
-    """Where a table's records are that are at rest, and of which kind they are there."""
+class PackedKind(NamedTuple):
+    """Where a table's packed records are, and of which kind they are there."""
 
-    rest: Rest
+    records: PackedRecords
     kind: bytes
 
 
 class ByEpoch:
-    """Keys that begin with an epoch, and values; those of sealed epochs may be at rest."""
+    """Keys that begin with an epoch, and values; those of sealed epochs may be packed."""
 
-    def __init__(self, table: Plain, kind: bytes, rest: Rest) -> None:
+    def __init__(self, table: Plain, kind: bytes, packed: PackedRecords) -> None:
         self._table = table
         self.kind = kind
-        self._rest = rest
-        self._resting = Resting(rest, kind)
-        rest.know(kind, self)
+        self._packed = packed
+        self._packed_kind = PackedKind(packed, kind)
+        packed.register(kind, self)
 
     def add(self, key: bytes, value: bytes = b"") -> None:
         """Put a record that is not there yet."""
@@ -201,20 +201,20 @@ class ByEpoch:
         self._table.put_all(records)
 
     def put(self, key: bytes, value: bytes) -> None:
-        if self._rest.used:
-            self._rest.wake_key(self.kind, key)
+        if self._packed.used:
+            self._packed.unpack_key(self.kind, key)
         self._table.put(key, value)
 
     def delete(self, key: bytes) -> None:
         found = self._table.delete(key)
-        if not found and self._rest.used and self._rest.wake_key(self.kind, key):
+        if not found and self._packed.used and self._packed.unpack_key(self.kind, key):
             self._table.delete(key)
 
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
-        return _walk(self._table, prefix, after, self._resting)
+        return _walk(self._table, prefix, after, self._packed_kind)
 
-    # -- by their whole keys, without a look at what is at rest -----------------------------------
+    # -- by their whole keys, without a look at packed records ------------------------------------
 
     def rewrite(self, key: bytes, value: bytes) -> None:
         self._table.put(key, value)
@@ -222,7 +222,7 @@ class ByEpoch:
     def erase(self, key: bytes) -> None:
         self._table.delete(key)
 
-    def stands(self, key: bytes) -> bool:
+    def has_row(self, key: bytes) -> bool:
         return self._table.get(key) is not None
 
 
@@ -268,13 +268,13 @@ class Versioned:
     """Records keyed by entity and epoch. Every entity of one table ends in a fixed-size field or a
     NUL, so no entity is the beginning of another's key."""
 
-    def __init__(self, db: Database, kind: bytes, changes: Changes, rest: Rest) -> None:
+    def __init__(self, db: Database, kind: bytes, changes: Changes, packed: PackedRecords) -> None:
         self._db = db
         self.kind = kind
         self._changes = changes
-        self._rest = rest
-        self._resting = Resting(rest, kind)
-        rest.know(kind, self)
+        self._packed = packed
+        self._packed_kind = PackedKind(packed, kind)
+        packed.register(kind, self)
         #: Grows with every change, but for those that no view can see.
         self.changed = 0
         #: Told of every entity that changes.
@@ -303,9 +303,9 @@ class Versioned:
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
-        rest = self._rest
+        packed = self._packed
         # The head's answer comes first: this is asked for every request.
-        if rest.used and rest.anchor not in view.seen and rest.concerns(view):
+        if packed.used and packed.anchor not in view.seen and packed.concerns(view):
             return self._newest(entity, view.seen)
         cursor = self._cursor
         key = entity + view.first
@@ -323,7 +323,7 @@ class Versioned:
                 return None
 
     def drops(self, epoch: Epoch, entity: bytes) -> bool:
-        """Whether an epoch wrote that the entity is gone; not of one at rest."""
+        """Whether an epoch wrote that the entity is gone; not of a packed record."""
         key = entity + suffix_of(epoch)
         self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db) == GONE
@@ -333,18 +333,18 @@ class Versioned:
         key = entity + view.suffix
         self._require(self._place, key, key, False)
         own = self._txn.get(key, db=self._db)
-        if own is None and self._rest.used and not view.writable:
-            return self._rest.get(self.kind, entity + view.suffix)
+        if own is None and self._packed.used and not view.writable:
+            return self._packed.get(self.kind, entity + view.suffix)
         return own
 
     def _newest(self, entity: bytes, seen: Set[bytes]) -> bytes | None:
         """The newest of those versions, wherever it is."""
-        found = [*self._standing(entity), *self._rest.versions(self.kind, entity)]
+        found = [*self._unpacked(entity), *self._packed.versions(self.kind, entity)]
         _, record = min((version for version in found if version[0] in seen), default=(b"", GONE))
         return record or None
 
-    def _standing(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(suffix, record) of each version of an entity that is not at rest."""
+    def _unpacked(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(suffix, record) of each version of an entity that is not packed."""
         self._require(self._place, entity, entity, False)
         more = self._cursor.set_range(entity)
         while more:
@@ -359,7 +359,7 @@ class Versioned:
         inherited = view.inherited
         if not inherited:
             return None
-        if self._rest.used and self._rest.concerns(view):
+        if self._packed.used and self._packed.concerns(view):
             return self._newest(entity, inherited)
         cursor = self._cursor
         key = entity + view.suffix
@@ -384,8 +384,8 @@ class Versioned:
 
     def put_unlisted(self, view: View, entity: bytes, value: bytes) -> bytes | None:
         """`put` for records that are found without `changes` (docs/FORMAT.md says which)."""
-        if self._rest.used and not view.writable:
-            self._rest.wake(self.kind, entity)
+        if self._packed.used and not view.writable:
+            self._packed.unpack(self.kind, entity)
         self.changed += 1
         self.touch(entity)
         key = entity + view.suffix
@@ -426,8 +426,8 @@ class Versioned:
 
     def forget(self, view: View, entity: bytes) -> bytes | None:
         """Take back what the view's own epoch wrote about the entity, as if it never had."""
-        if self._rest.used and not view.writable:
-            self._rest.wake(self.kind, entity)
+        if self._packed.used and not view.writable:
+            self._packed.unpack(self.kind, entity)
         self.changed += 1
         self.touch(entity)
         key = entity + view.suffix
@@ -439,8 +439,8 @@ class Versioned:
 
     def forget_unlisted(self, view: View, entity: bytes) -> bytes | None:
         """`forget` for a record that `put_unlisted` wrote."""
-        if self._rest.used and not view.writable:
-            self._rest.wake(self.kind, entity)
+        if self._packed.used and not view.writable:
+            self._packed.unpack(self.kind, entity)
         self.changed += 1
         self.touch(entity)
         key = entity + view.suffix
@@ -453,7 +453,7 @@ class Versioned:
         ``start`` is the first entity wanted. The caller may write between two records.
         """
         start = start or prefix
-        if self._rest.used and self._rest.concerns(view):
+        if self._packed.used and self._packed.concerns(view):
             yield from self._walk_deeper(view, prefix, start)
             return
         while True:
@@ -501,18 +501,18 @@ class Versioned:
         return found, b""
 
     def rewrite(self, key: bytes, value: bytes) -> None:
-        """Put a record behind the back of `changes`, by its whole key: for repairs, and for what
-        comes from rest."""
+        """Put a record behind the back of `changes`, by its whole key: for repairs, and for
+        records that are unpacked."""
         self._require(self._place, key, key, True)
         self._txn.put(key, value, db=self._db)
 
     def erase(self, key: bytes) -> None:
-        """Remove a record behind the back of `changes`, by its whole key: for repairs, and for what
-        goes to rest."""
+        """Remove a record behind the back of `changes`, by its whole key: for repairs, and for
+        records that are packed."""
         self._require(self._place, key, key, True)
         self._txn.delete(key, db=self._db)
 
-    def stands(self, key: bytes) -> bool:
+    def has_row(self, key: bytes) -> bool:
         """Whether a record is in the table itself, by its whole key."""
         self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db) is not None
@@ -520,5 +520,5 @@ class Versioned:
     def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
         """(entity, suffix, record) of every version under ``prefix``, whoever may see it, and
         wherever it is; from the entity ``start`` on."""
-        for key, value in _walk(self, prefix, start, self._resting):
+        for key, value in _walk(self, prefix, start, self._packed_kind):
             yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value

@@ -36,7 +36,7 @@ Names = tuple[bytes, ...]
 def temp_prefix(fs: Filesystem) -> bytes | None:
     """The prefix of this store's temporary names; None if it never made any. It has the store's own
     id, so that files of another store or of the user are never removed."""
-    identity = fs.store.facts.get(_ID_FACT)
+    identity = fs.store.metadata.get(_ID_FACT)
     return None if identity is None else TEMP_PREFIX + identity + b"-"
 
 
@@ -45,7 +45,7 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
     prefix = temp_prefix(fs)
     if prefix is None:
         identity = os.urandom(6).hex().encode()
-        fs.store.facts.put(_ID_FACT, identity)
+        fs.store.metadata.put(_ID_FACT, identity)
         fs.commit()
         prefix = TEMP_PREFIX + identity + b"-"
     return prefix
@@ -56,19 +56,19 @@ def make_temp_prefix(fs: Filesystem) -> bytes:
 
 def begin(fs: Filesystem) -> None:
     """Make durable that a write-back is about to change the lower directory."""
-    if fs.store.facts.get(_WRITING_FACT) is None:
-        fs.store.facts.put(_WRITING_FACT, b"1")
+    if fs.store.metadata.get(_WRITING_FACT) is None:
+        fs.store.metadata.put(_WRITING_FACT, b"1")
         fs.commit()
 
 
 def was_interrupted(fs: Filesystem) -> bool:
     """Whether a write-back began and did not end: then the times of lower directories, which every
     change in them moves, may be its own doing."""
-    return fs.store.facts.get(_WRITING_FACT) is not None
+    return fs.store.metadata.get(_WRITING_FACT) is not None
 
 
 def end(fs: Filesystem) -> None:
-    fs.store.facts.delete(_WRITING_FACT)
+    fs.store.metadata.delete(_WRITING_FACT)
 
 
 # -- the places of directories ---------------------------------------------------------------------
@@ -132,22 +132,22 @@ def _unpack(data: bytes) -> list[Move]:
 
 def announce(fs: Filesystem, move: Move) -> None:
     """Log a move durably before it happens."""
-    facts = fs.store.facts
+    facts = fs.store.metadata
     data = (facts.get(_MOVES_FACT) or b"") + _pack(move)
     facts.put(_MOVES_FACT, data)
-    fs.store.note_room(len(data), 1)  # of the reserve: a full disk must not prevent an unmount
+    fs.store.note_space(len(data), 1)  # of the reserve: a full disk must not prevent an unmount
     fs.commit()
 
 
 def conclude(fs: Filesystem) -> None:
     """Clear the log of moves: all are on disk, and so is, with the next commit, the ledger."""
-    fs.store.facts.delete(_MOVES_FACT)
+    fs.store.metadata.delete(_MOVES_FACT)
 
 
 def recover(fs: Filesystem, ledger: Ledger, root_fd: int) -> None:
     """After an interruption: bring the ledger up to date with the logged moves. The last one is
     checked first: if it was done, all before it were."""
-    data = fs.store.facts.get(_MOVES_FACT)
+    data = fs.store.metadata.get(_MOVES_FACT)
     if not data:
         return
     for move in reversed(_unpack(data)):

@@ -56,7 +56,7 @@ def test_while_the_workspace_is_in_use(workspace: Workspace) -> None:
             0o700,
             0o600,
         )
-        store = Store.open(copy, doubt=True)
+        store = Store.open(copy, verify=True)
         assert check(store) == []
         store.close()
     _ask_restored(workspace, copies[0])

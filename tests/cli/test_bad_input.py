@@ -15,7 +15,7 @@ import pytest
 
 from ckptfs import errors
 from ckptfs.config import Workspace
-from ckptfs.daemon import rules
+from ckptfs.daemon import preflight
 from ckptfs.store import Store
 from tests.cli.conftest import Place
 from tests.support.mounting import is_mounted
@@ -210,7 +210,7 @@ def test_stores_without_permission(store: Path) -> None:
     give_to_nobody(store, *store.iterdir())
 
     def said(path: Path = store) -> str:
-        return said_to_nobody(rules.check_store, path)
+        return said_to_nobody(preflight.check_store, path)
 
     assert said() == ""
     store.chmod(0o500)
@@ -230,17 +230,17 @@ def test_stores_without_permission(store: Path) -> None:
 
 def test_a_directory_of_somebody_else(mountpoint: Path) -> None:
     workspace = Workspace(mountpoint, Path("/s"))
-    plan = rules.Plan(workspace, None, None, False, True, False)
+    plan = preflight.Plan(workspace, None, None, False, True, False)
     mountpoint.chmod(0o555)
-    assert said_to_nobody(rules.check_directory, plan) == "no-permission"
+    assert said_to_nobody(preflight.check_directory, plan) == "no-permission"
     mountpoint.chmod(0o700)
     give_to_nobody(mountpoint)
-    assert said_to_nobody(rules.check_directory, plan) == ""
+    assert said_to_nobody(preflight.check_directory, plan) == ""
 
 
 def test_no_fusermount(mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    said = said_to_nobody(rules.check_machine, mountpoint, allow_other=False)
+    said = said_to_nobody(preflight.check_machine, mountpoint, allow_other=False)
     assert said == "no-fusermount"
 
 

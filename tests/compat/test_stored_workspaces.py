@@ -71,7 +71,7 @@ def test_it_goes_on(old: Filesystem) -> None:
 
 def test_it_can_be_compacted(old: Filesystem) -> None:
     Service(old).compact()
-    assert old.store.rest.used
+    assert old.store.packed.used
     assert everything(old) == states()
 
 

@@ -100,7 +100,7 @@ def test_a_repair_counts_anew_what_cannot_be_told(path: Path, table: bytes, name
     store = Store.open(path)
     try:
         fs = Filesystem(store, Ticks())
-        following = store.numbers.following()
+        following = store.ids.next_ids()
         assert get(fs, b"file 1") == b"1"
         put(fs, b"new", b"new")
         history.seal(fs, "manual", "", 0)

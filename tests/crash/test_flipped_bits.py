@@ -97,7 +97,7 @@ def _views(fs: Filesystem) -> dict[int, View]:
 
 def _live_with(path: Path, wanted: dict[int, Shown]) -> set[str]:
     try:
-        store = Store.open(path, doubt=True)
+        store = Store.open(path, verify=True)
     except errors.StoreError:
         return {"refused"}
     try:

@@ -179,7 +179,7 @@ def _look_at(path: Path) -> None:
 def _ask(path: Path, shown: dict[int, Tree], *, any_version: bool) -> None:
     """What there is, is what there was: the same bytes under a name, or none. Where so much is lost
     that even what changed is not known, it may be what was at another time."""
-    store = Store.open(path, doubt=True)
+    store = Store.open(path, verify=True)
     try:
         fs = Filesystem(store, Ticks())
         assert check(store) == []

@@ -31,7 +31,7 @@ def standing(work: Edits) -> int:
 
 
 def resting_records(work: Edits) -> int:
-    return sum(len(chunk.keys) for _, _, chunk in work.store.rest.chunks())
+    return sum(len(chunk.keys) for _, _, chunk in work.store.packed.chunks())
 
 
 def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
@@ -50,7 +50,7 @@ def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
     after = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     assert after == before
     assert compression.unpack_records(work.fs)
-    assert not work.store.rest.used
+    assert not work.store.packed.used
 
 
 def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None:
@@ -59,14 +59,14 @@ def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None
     work.put("a", b"2")
     save(work)
     compression.pack_records(work.fs)
-    for _, _, chunk in work.store.rest.chunks():
+    for _, _, chunk in work.store.packed.chunks():
         chunk.keys.clear()
         chunk.values.clear()
     work.put("a", b"3")
     work.put("b", b"4")
     work.remove("a")
     assert set(shown(work.fs, work.fs.head).nodes) == {b"", b"b"}
-    work.store.rest._decoded.clear()
+    work.store.packed._decoded.clear()
     first, second = (work.fs.view_of(c.epoch) for c in checkpoints(work.store))
     assert (get(work.fs, b"a", first), get(work.fs, b"a", second)) == (b"1", b"2")
 
@@ -177,7 +177,7 @@ def test_purged_names_do_not_rest(work: Edits) -> None:
     compression.pack_records(work.fs)
     purge.purge(work.fs, [b"secret-name"])
     compression.pack_records(work.fs)
-    for _, _, chunk in work.store.rest.chunks():
+    for _, _, chunk in work.store.packed.chunks():
         assert not any(b"secret" in part for part in (*chunk.keys, *chunk.values))
     first = work.fs.view_of(checkpoints(work.store)[0].epoch)
     assert get(work.fs, b"other", first) == b"1"

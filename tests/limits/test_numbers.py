@@ -30,7 +30,7 @@ def fs() -> Iterator[Filesystem]:
 
 
 def test_inode_numbers(fs: Filesystem) -> None:
-    fs.store.numbers.ino = INO_MAX
+    fs.store.ids.ino = INO_MAX
     put(fs, b"last", b"x")
     with pytest.raises(OSError, match="inode numbers") as caught:
         put(fs, b"one too many", b"x")
@@ -41,7 +41,7 @@ def test_inode_numbers(fs: Filesystem) -> None:
 
 
 def test_epochs(fs: Filesystem) -> None:
-    fs.store.numbers.epoch = EPOCH_MAX
+    fs.store.ids.epoch = EPOCH_MAX
     history.seal(fs, "manual", "the last", 0)
     with pytest.raises(OSError, match="epoch numbers"):
         history.seal(fs, "manual", "one too many", 0)
@@ -51,7 +51,7 @@ def test_epochs(fs: Filesystem) -> None:
 
 
 def test_checkpoint_numbers(fs: Filesystem) -> None:
-    fs.store.facts.put(b"next_checkpoint", b"%d" % CHECKPOINT_MAX)
+    fs.store.metadata.put(b"next_checkpoint", b"%d" % CHECKPOINT_MAX)
     history.seal(fs, "manual", "the last", 0)
     with pytest.raises(OSError, match="checkpoint numbers"):
         history.seal(fs, "manual", "one too many", 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import errors
-from ckptfs.daemon import mounts, rules
+from ckptfs.daemon import mounts, preflight
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, scratch, succeed, workspace
 from tests.support.peer import NOBODY, peer
@@ -162,7 +162,7 @@ def test_only_root_may_ask_for_set_user_files_and_devices() -> None:
 
 def _refusal_of(*flags: str) -> str:
     try:
-        rules.check_flags(Path("/work"), frozenset(flags))
+        preflight.check_flags(Path("/work"), frozenset(flags))
     except errors.NoPermission as error:
         return str(error)
     return ""

@@ -46,7 +46,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     ("what", "told"), [("memory", "heap-buffer-overflow"), ("integer", "AddressSanitizer: ILL")]
 )
 def test_the_sanitizers_find_what_is_wrong(sanitized: Sanitized, what: str, told: str) -> None:
-    script = f"from ckptfs.fuse.server import binding; binding.load().overflow({what!r})"
+    script = f"from ckptfs.fuse.server import binding; binding.load().module.overflow({what!r})"
     sanitized.run("-c", script)
     reports = sanitized.take_reports()
     assert any(told in report and "server.c" in report for report in reports), reports

@@ -27,7 +27,7 @@ from ckptfs.service.verbs import VERBS
 from ckptfs.store import Store, check, codec
 from ckptfs.store import format as fmt
 from ckptfs.store.pages import Pages
-from ckptfs.store.repair.consistency import mend
+from ckptfs.store.repair.consistency import make_consistent
 from tests.direct import Ticks, find, mkdir, put
 
 #: `make test-deep` looks much longer.
@@ -196,7 +196,7 @@ def _spoil_and_mend(data: st.DataObject) -> None:
             key = data.draw(st.binary(min_size=1, max_size=60) | st.sampled_from(known or [b"k"]))
             _garbage(store, table, key, data.draw(st.binary(max_size=150)))
         check(store)
-        assert mend(store) == []
+        assert make_consistent(store) == []
         store.commit()
         store.close()
 

@@ -8,8 +8,8 @@ import os
 import socket
 import struct
 import time
-from types import ModuleType
 
+from ckptfs.fuse.server.interface import CompiledServer, ServerModule
 from ckptfs.model import Inode
 
 LOOKUP, FORGET, GETATTR, SETATTR, SYMLINK, MKNOD, MKDIR = 1, 2, 3, 4, 6, 8, 9
@@ -49,13 +49,18 @@ class Owner:
 class Kernel:
     """The other end of the socket."""
 
-    def __init__(self, compiled: ModuleType, owner: Owner | None = None) -> None:
-        self.server = compiled
+    def __init__(self, module: ServerModule, owner: Owner | None = None) -> None:
         self.owner = owner or Owner()
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.theirs = theirs.detach()
         self.ours.setblocking(False)
-        compiled.bind(self.owner)
+        self._module = module
+        self.server: CompiledServer = module.Server(self.owner)  # type: ignore[arg-type]
+
+    def mount_anew(self) -> None:
+        """Another server, which looks at the owner's methods as they are now."""
+        self.server.close()
+        self.server = self._module.Server(self.owner)  # type: ignore[arg-type]
 
     def send(self, opcode: int, body: bytes, node: int = 1, pid: int = 42) -> None:
         """Ask for something that `serve` has not been told of yet."""
@@ -90,5 +95,6 @@ class Kernel:
         return False
 
     def close(self) -> None:
+        self.server.close()
         self.ours.close()
         os.close(self.theirs)

@@ -6,14 +6,15 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.server import binding
+from ckptfs.fuse.server.interface import CompiledServer, ServerModule
 from ckptfs.store import Store
 from tests.direct import Life, new_filesystem
+from tests.support.kernel import Owner
 
 #: Where there is memory for files: these tests ask what is committed, not how fast a disk syncs.
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -27,12 +28,20 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def compiled() -> ModuleType:
-    """The compiled server, without a mount."""
+def module() -> ServerModule:
+    """The extension module of the compiled server."""
     found = binding.load()
-    if found is None:
-        pytest.skip("the server was not built")
-    return found
+    if found.module is None:
+        pytest.skip(f"no compiled server: {found.reason}")
+    return found.module
+
+
+@pytest.fixture
+def compiled(module: ServerModule) -> Iterator[CompiledServer]:
+    """A compiled server without a mount."""
+    server = module.Server(Owner())  # type: ignore[arg-type]
+    yield server
+    server.close()
 
 
 @pytest.fixture

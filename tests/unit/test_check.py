@@ -362,7 +362,7 @@ def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None
 # -- what a journal left ---------------------------------------------------------------------------
 
 
-def test_a_piece_that_is_in_no_block(fs: Filesystem) -> None:
+def test_a_fragment_that_is_in_no_block(fs: Filesystem) -> None:
     ino = find(fs, fs.head, b"small")
-    fs.store.pieces._table.put(blockmap._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
-    assert found(fs) == {"pieces"}
+    fs.store.fragments._table.put(blockmap._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
+    assert found(fs) == {"fragments"}

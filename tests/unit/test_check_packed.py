@@ -33,36 +33,36 @@ def fs(memory: Path) -> Iterator[Filesystem]:
 
 
 def found(fs: Filesystem) -> set[str]:
-    fs.store.rest._decoded.clear()
+    fs.store.packed._decoded.clear()
     return {problem.invariant for problem in check(fs.store)}
 
 
 def chunk(fs: Filesystem, kind: bytes) -> list[Record]:
-    (records,) = (list(zip(*c, strict=True)) for k, _, c in fs.store.rest.chunks() if k == kind)
+    (records,) = (list(zip(*c, strict=True)) for k, _, c in fs.store.packed.chunks() if k == kind)
     return records
 
 
 def put_chunk(fs: Filesystem, kind: bytes, name: bytes, records: list[Record]) -> None:
-    fs.store.rest._table.put(kind + name, pack_chunk(records))
+    fs.store.packed._table.put(kind + name, pack_chunk(records))
 
 
 def test_a_chunk_that_cannot_be_read(fs: Filesystem) -> None:
-    name, data = next(fs.store.rest._table.walk(b"i"))
-    fs.store.rest._table.put(name, data[:-3] + b"???")
+    name, data = next(fs.store.packed._table.walk(b"i"))
+    fs.store.packed._table.put(name, data[:-3] + b"???")
     assert found(fs) == {"records"}
 
 
 def test_a_chunk_under_a_key_behind_its_first(fs: Filesystem) -> None:
     records = chunk(fs, b"i")
-    fs.store.rest._table.delete(b"i" + records[0][0])
+    fs.store.packed._table.delete(b"i" + records[0][0])
     put_chunk(fs, b"i", records[1][0], records)
-    assert "rest" in found(fs)
+    assert "packed" in found(fs)
 
 
 def test_keys_out_of_order(fs: Filesystem) -> None:
     first, *others = chunk(fs, b"i")
     put_chunk(fs, b"i", first[0], [first, *reversed(others)])
-    assert "rest" in found(fs)
+    assert "packed" in found(fs)
 
 
 def test_an_entity_in_two_chunks(fs: Filesystem) -> None:
@@ -70,13 +70,13 @@ def test_an_entity_in_two_chunks(fs: Filesystem) -> None:
     # The second is of the same inode as the first.
     put_chunk(fs, b"i", records[0][0], records[:1])
     put_chunk(fs, b"i", records[1][0], records[1:])
-    assert found(fs) == {"rest"}
+    assert found(fs) == {"packed"}
 
 
 def test_a_record_at_rest_and_in_its_table(fs: Filesystem) -> None:
     key, value = chunk(fs, b"i")[0]
     fs.store.inodes.rewrite(key, value)
-    assert "rest" in found(fs)
+    assert "packed" in found(fs)
 
 
 def test_a_record_of_the_head_at_rest(fs: Filesystem) -> None:
@@ -88,9 +88,9 @@ def test_a_record_of_the_head_at_rest(fs: Filesystem) -> None:
     first, *others = chunk(fs, b"i")
     put_chunk(fs, b"i", first[0], sorted([first, *others, (key, record)]))
     fs.store.inodes.erase(key)
-    assert "rest" in found(fs)
+    assert "packed" in found(fs)
 
 
 def test_a_record_at_rest_that_the_head_needs(fs: Filesystem) -> None:
     fs.store.anchor = min(fs.store.epochs)
-    assert "rest" in found(fs)
+    assert "packed" in found(fs)

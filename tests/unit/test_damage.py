@@ -19,7 +19,7 @@ from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Problem, Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.repair.consistency import hide_broken, mend
+from ckptfs.store.repair.consistency import hide_broken, make_consistent
 from tests.direct import Ticks, find, get, mkdir, put
 from tests.support.errnos import fails
 
@@ -285,7 +285,7 @@ def test_a_flipped_bit_of_an_inode(pair: Filesystem) -> None:
         find(pair, pair.head, b"one")
     assert get(pair, b"two") == b"2" * 3_000
     assert check(store) != []
-    assert mend(store) == []
+    assert make_consistent(store) == []
     assert find(pair, pair.head, b"one") == inode
     assert get(pair, b"one") == b"1" * 3_000
 
@@ -354,7 +354,7 @@ def test_a_name_without_its_end(pair: Filesystem) -> None:
     with pytest.raises(fmt.CorruptRecord, match="name"):
         list(pair.entries(pair.head, Ino(1)))
     assert check(pair.store) != []
-    assert mend(pair.store) == []
+    assert make_consistent(pair.store) == []
     assert get(pair, b"one") == b"1" * 3_000
 
 
@@ -363,7 +363,7 @@ def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
     entity, _ = mapping(pair, b"one", 0)
     record = pair.store.blockmap.forget_unlisted(pair.head, entity) or b""
     pair.store.blockmap.rewrite(entity[:8] + b"\x80" + entity[9:] + pair.head.suffix, record)
-    assert mend(pair.store) == []
+    assert make_consistent(pair.store) == []
     with pytest.raises(OSError, match="'one' in the workspace"):
         get(pair, b"one")
 

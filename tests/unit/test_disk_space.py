@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ckptfs.store import disk_space
-from ckptfs.store.disk_space import AHEAD, Room
+from ckptfs.store.disk_space import AHEAD, DiskSpace
 from tests.support.errnos import fails
 
 MIB = 1 << 20
 
 
-class Quota(Room):
+class Quota(DiskSpace):
     """A disk that gives so much, whatever it says that it has; `asked` counts the questions."""
 
     def __init__(self, path: Path, grants: int) -> None:
@@ -77,8 +77,8 @@ def test_a_quota_is_found_to_the_step(tmp_path: Path, clock: list[float], grants
 
 
 def test_a_real_disk_gives_and_keeps_nothing(tmp_path: Path) -> None:
-    before = Room(tmp_path).disk()
-    found = Room(tmp_path)
+    before = DiskSpace(tmp_path).disk()
+    found = DiskSpace(tmp_path)
     assert found.free() > 0
     assert os.listdir(tmp_path) == []
     assert abs(found.disk() - before) < 16 * MIB
@@ -87,4 +87,4 @@ def test_a_real_disk_gives_and_keeps_nothing(tmp_path: Path) -> None:
 def test_a_store_that_is_gone_is_no_answer_to_another_question(tmp_path: Path) -> None:
     """Who removes a file must not hear that it is not there."""
     with fails(errno.EIO):
-        Room(tmp_path / "gone").free()
+        DiskSpace(tmp_path / "gone").free()

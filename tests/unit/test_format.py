@@ -52,7 +52,7 @@ def test_a_flipped_bit_of_an_inode_is_noticed_and_can_be_put_right(
     flipped = _flip(packed, data.draw(st.integers(0, 8 * len(packed) - 1)))
     with pytest.raises(fmt.CorruptRecord):
         fmt.unpack_inode(inode.ino, flipped)
-    assert fmt.healed(flipped) == packed
+    assert fmt.bit_corrected(flipped) == packed
 
 
 @pytest.mark.parametrize("info", [{}, {"id": 7, "message": "x"}])
@@ -62,7 +62,7 @@ def test_a_flipped_bit_of_an_epoch_is_noticed_and_can_be_put_right(info: dict[st
         flipped = _flip(packed, bit)
         with pytest.raises(ValueError):  # noqa: PT011 -- of JSON, or CorruptRecord
             fmt.unpack_epoch(flipped)
-        assert fmt.healed(flipped) == packed
+        assert fmt.bit_corrected(flipped) == packed
 
 
 def _flip(record: bytes, bit: int) -> bytes:

@@ -338,7 +338,7 @@ def test_a_repair_that_is_broken_off_leaves_everything(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(repairing, "mend", broken_off)
+        patch.setattr(repairing, "make_consistent", broken_off)
         with pytest.raises(KeyboardInterrupt):
             repair(tmp_path / "store")
     life.fs = Filesystem(Store.open(tmp_path / "store"), Ticks())
@@ -642,11 +642,9 @@ def test_few_bytes_that_make_a_whole_block_are_not_counted_out(life: Life) -> No
     assert fs.store.dirty_bytes > 0
 
 
-def test_what_is_set_aside_is_told_to_whoever_counts_room(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reserved_space_is_counted_as_written(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    monkeypatch.setattr(life.fs.store._room, "written", told.append)
+    monkeypatch.setattr(life.fs.store._space, "written", told.append)
     put(life.fs, b"large", noise(LARGE))
     assert sum(told) == file_of(life.fs.store).stat().st_size
 

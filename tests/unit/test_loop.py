@@ -9,12 +9,14 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
 from ckptfs.fuse import loop
+from ckptfs.fuse.latency import ROW, Latency
 from ckptfs.fuse.loop import FreeLock, RequestWaiter
 
 
@@ -427,6 +429,50 @@ def test_it_does_not_believe_a_wakeup_that_another_emptied(pipe: tuple[int, int]
     assert served + stolen >= 60
     os.close(signal)
     os.close(send)
+
+
+def test_requests_in_a_row_keep_the_cpus_awake(pipe: tuple[int, int], tmp_path: Path) -> None:
+    """Also where each of them goes through pyfuse3, so that every one ends a wait."""
+    read, write = pipe
+    device = tmp_path / "cpu_dma_latency"
+    device.touch()
+    waiter = RequestWaiter(Turns(), latency=Latency(device, tmp_path / "none"))
+    os.write(write, b"x")
+
+    async def main() -> None:
+        with trio.fail_after(20):
+            while len(device.read_bytes()) < 8:
+                await waiter.wait_readable(read)
+
+    run(main)
+    assert waiter.requests() >= ROW
+
+
+def test_a_task_that_waits_for_the_lock_is_none_at_work() -> None:
+    """pyfuse3 has a second task that waits to read requests. It is woken in every turn, and must
+    not keep the first from waiting for the next request without a visit to the scheduler."""
+
+    async def main() -> None:
+        lock, others = FreeLock(), loop._Others()
+        trio.lowlevel.add_instrument(others)
+
+        async def second() -> None:
+            async with lock:
+                await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            async with lock:
+                nursery.start_soon(second)
+                for _ in range(5):
+                    await trio.lowlevel.checkpoint()
+                    others.at_work(trio.lowlevel.current_task())
+            async with lock:  # the second was woken, and comes too late
+                await trio.lowlevel.checkpoint()
+                assert not others.at_work(trio.lowlevel.current_task())
+            nursery.cancel_scope.cancel()
+        trio.lowlevel.remove_instrument(others)
+
+    run(main)
 
 
 def test_a_cancelled_wait_can_be_taken_up_again(pipe: tuple[int, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckptfs.daemon import options
+from ckptfs.daemon import preflight
 from ckptfs.errors import UsageError
 
 
@@ -28,26 +28,28 @@ from ckptfs.errors import UsageError
     ],
 )
 def test_the_later_of_two_options_holds(text: str, flags: set[str]) -> None:
-    assert options.parse(options.split([text])) == options.MountFlags(frozenset(flags))
+    assert preflight.parse_options(preflight.split_options([text])) == preflight.MountFlags(
+        frozenset(flags)
+    )
 
 
 def test_lists_may_be_given_more_than_once() -> None:
-    found = options.parse(options.split(["ro,noexec", "", "exec,,allow_other"]))
-    assert found == options.MountFlags(frozenset({"ro"}), allow_other=True)
+    found = preflight.parse_options(preflight.split_options(["ro,noexec", "", "exec,,allow_other"]))
+    assert found == preflight.MountFlags(frozenset({"ro"}), allow_other=True)
     assert found.read_only
 
 
 @pytest.mark.parametrize("word", ["nonsense", "strictatime", "remount", "uid=0", "RO", "store=/x"])
 def test_what_is_not_known_is_refused_by_name(word: str) -> None:
     with pytest.raises(UsageError, match=f"'{word}'"):
-        options.parse(["rw", word, "noatime"])
+        preflight.parse_options(["rw", word, "noatime"])
 
 
 def test_a_remount_keeps_what_it_does_not_name() -> None:
     now = {"ro", "nosuid", "nodev", "noexec", "noatime", "user_id=0"}
-    assert set(options.flags_after(now, ["remount", "rw"])) == {
+    assert set(preflight.flags_after(now, ["remount", "rw"])) == {
         *("rw", "nosuid", "nodev", "noexec", "noatime")
     }
-    assert set(options.flags_after({"rw"}, ["remount", "ro", "nosuid"])) == {
+    assert set(preflight.flags_after({"rw"}, ["remount", "ro", "nosuid"])) == {
         *("ro", "nosuid", "dev", "exec", "noatime")
     }

@@ -14,12 +14,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from ckptfs import errors, history
 from ckptfs.fs import Filesystem
+from ckptfs.fuse.server.interface import CompiledServer
 from ckptfs.history import removal
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check
@@ -34,7 +34,7 @@ FILES = 400
 
 
 @pytest.fixture
-def guarded(memory: Path, compiled: ModuleType) -> Iterator[Filesystem]:
+def guarded(memory: Path, compiled: CompiledServer) -> Iterator[Filesystem]:
     """A store with names that fill several pages, whose last commit is known."""
     store = Store.create(memory / "store")
     fs = Filesystem(store, Ticks())
@@ -42,7 +42,7 @@ def guarded(memory: Path, compiled: ModuleType) -> Iterator[Filesystem]:
     for number in range(FILES):
         put(fs, _name(number), b"%d" % number)
     fs.commit()
-    store.attach_reader(compiled)  # type: ignore[arg-type]
+    store.attach_reader(compiled)
     yield fs
     store.close(commit=False)
     compiled.detach()
@@ -97,7 +97,7 @@ def _names(fs: Filesystem) -> list[bytes]:
 
 @pytest.mark.parametrize("byte", [3, 10, 12, 13, 16, 17, 40, 2_000, 4_090])
 def test_a_listing_is_whole_or_an_error(
-    guarded: Filesystem, compiled: ModuleType, byte: int
+    guarded: Filesystem, compiled: CompiledServer, byte: int
 ) -> None:
     whole = _names(guarded)
     ino = guarded.lookup(guarded.head, ROOT_INO, b"d").ino
@@ -110,7 +110,9 @@ def test_a_listing_is_whole_or_an_error(
     assert _names(guarded) == whole
 
 
-def test_a_name_that_is_not_found_is_not_there(guarded: Filesystem, compiled: ModuleType) -> None:
+def test_a_name_that_is_not_found_is_not_there(
+    guarded: Filesystem, compiled: CompiledServer
+) -> None:
     """The first page of all that a search comes to says nothing once it is damaged."""
     ino = guarded.lookup(guarded.head, ROOT_INO, b"d").ino
     with _flipped(guarded, _pages(guarded, b"dirents")[0], 12, bit=2):
@@ -190,7 +192,7 @@ def test_every_page_of_a_long_table_is_looked_at_before_it_is_copied(
     """More pages than are looked at in one go."""
     store = guarded.store
     for number in range(400):
-        store.facts.put(b"%06d" % number, bytes(1_000))
+        store.metadata.put(b"%06d" % number, bytes(1_000))
     guarded.commit()
     store.backup(memory / "whole")
     data = (store.path / "data.mdb").read_bytes()
@@ -201,13 +203,13 @@ def test_every_page_of_a_long_table_is_looked_at_before_it_is_copied(
             store.backup(memory / "copy")
 
 
-def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: ModuleType) -> None:
+def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: CompiledServer) -> None:
     """Pages are given up and used again by commit after commit."""
     rng = random.Random(5)
     fs = life.fs
     mkdir(fs, b"d")
     fs.commit()
-    fs.store.attach_reader(compiled)  # type: ignore[arg-type]
+    fs.store.attach_reader(compiled)
     there: dict[bytes, bytes] = {}
     for step in range(250):
         for _ in range(rng.choice([1, 3, 60])):
@@ -232,7 +234,7 @@ def test_what_is_whole_is_never_taken_for_damaged(life: Life, compiled: ModuleTy
     compiled.detach()
 
 
-def _assert_all_known(fs: Filesystem, compiled: ModuleType) -> None:
+def _assert_all_known(fs: Filesystem, compiled: CompiledServer) -> None:
     """Pages of all tables have their digests: a bit that flips anywhere is noticed."""
     rng = random.Random(1)
     data = (fs.store.path / "data.mdb").read_bytes()

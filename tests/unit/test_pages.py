@@ -171,17 +171,17 @@ def test_a_record_of_a_lost_epoch_is_told_before_anything_is_read(memory: Path) 
     store.dirty = True
     store.close()
     with pytest.raises(StoreCorrupt, match="lost epoch"):
-        Store.open(memory / "store", doubt=True)
+        Store.open(memory / "store", verify=True)
 
 
 def test_a_record_that_became_shorter_keeps_its_pages(memory: Path) -> None:
     """LMDB leaves it where it is if it was written by the same transaction."""
     store = Store.create(memory / "store")
     for length in (20_000, 9_000, 10):
-        store.facts.put(b"a fact", bytes(length))
+        store.metadata.put(b"a fact", bytes(length))
     store.commit()
     assert store.page_faults() == []
     store.close()
     store = Store.open(memory / "store")
-    assert store.facts.get(b"a fact") == bytes(10)
+    assert store.metadata.get(b"a fact") == bytes(10)
     store.close()

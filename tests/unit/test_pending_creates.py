@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ckptfs.fuse.nodes import CONTROL
-from ckptfs.fuse.server import binding
+from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import FILE_SIZE_MAX, Inode
 from tests.support.kernel import (
     FSYNC,
@@ -124,11 +124,8 @@ class Giver(Owner):
 
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    compiled = binding.load()
-    if compiled is None:
-        pytest.skip("the server was not built")
-    found = Kernel(compiled, Giver())
+def kernel(module: ServerModule) -> Iterator[Kernel]:
+    found = Kernel(module, Giver())
     for number in range(3):  # a process that goes on
         make(found, b"before%d" % number)
         found.serve()
@@ -201,7 +198,7 @@ def test_bytes_of_a_file_that_another_is_at_are_not_stored_early(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel.owner, "joins", lambda pid: True, raising=False)
-    kernel.server.bind(kernel.owner)
+    kernel.mount_anew()
     make(kernel, b"first")
     write(kernel, FIRST, 0, b"half ")
     make(kernel, b"second", pid=43)
@@ -227,7 +224,7 @@ def test_bytes_that_cannot_be_stored_are_told(
         raise OSError(errno.EIO, "no more")
 
     monkeypatch.setattr(kernel.owner, "record", record, raising=False)
-    kernel.server.bind(kernel.owner)
+    kernel.mount_anew()
     make(kernel, b"first")
     write(kernel, FIRST, 0, b"content")
     make(kernel, b"second")
@@ -249,7 +246,7 @@ def test_a_pending_file_is_found_and_read(kernel: Kernel) -> None:
     assert kernel.answer()[1] == b"tent"
     (ino, size) = struct.unpack_from("=QQ", kernel.answer()[1], 16)
     assert (ino, size) == (FIRST, 7)
-    assert kernel.server.knows(FIRST)
+    assert kernel.server.is_referenced(FIRST)
 
 
 def test_a_pending_directory_is_known_to_be_empty(kernel: Kernel) -> None:
@@ -339,7 +336,7 @@ def test_another_process_comes_after_all_that_was_made(kernel: Kernel) -> None:
 
 def test_what_acts_together_is_one(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel.owner, "joins", lambda pid: pid == 43, raising=False)
-    kernel.server.bind(kernel.owner)
+    kernel.mount_anew()
     make(kernel, b"file")
     write(kernel, FIRST, 0, b"theirs", pid=43)
     write(kernel, FIRST, 6, b"not", pid=44)
@@ -535,6 +532,7 @@ def test_a_link_is_made_with_its_target(kernel: Kernel) -> None:
 
 def test_a_set_gid_directory_hands_its_group_down(kernel: Kernel) -> None:
     giver(kernel).mode |= stat.S_ISGID
+    kernel.server.invalidate_inode(DIRECTORY)
     make(kernel, b"file")
     make_directory(kernel, b"dir")
     kernel.serve()
@@ -551,7 +549,7 @@ def test_what_cannot_be_handed_over_is_told(
         raise OSError(errno.EIO, "no more")
 
     monkeypatch.setattr(kernel.owner, "flush", flush, raising=False)
-    kernel.server.bind(kernel.owner)
+    kernel.mount_anew()
     for number in range(4):
         make(kernel, b"file%d" % number)
     kernel.serve()
@@ -561,6 +559,7 @@ def test_what_cannot_be_handed_over_is_told(
 
 def test_a_directory_without_a_name_is_left_to_the_store(kernel: Kernel) -> None:
     giver(kernel).nlink = 0
+    kernel.server.invalidate_inode(DIRECTORY)
     kernel.send(GETATTR, bytes(16), DIRECTORY)
     set_attributes(kernel, DIRECTORY, MODE, mode=0o700)
     kernel.serve()

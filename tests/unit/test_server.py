@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import struct
 import time
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from ckptfs.fuse.nodes import CONTROL, CONTROL_STEP, HISTORY_ROOT
-from ckptfs.fuse.server import binding
+from ckptfs.fuse.server.interface import ServerModule
 from tests.support.kernel import (
     BATCH_FORGET,
     FORGET,
@@ -28,11 +29,8 @@ from tests.support.kernel import (
 
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
-    compiled = binding.load()
-    if compiled is None:
-        pytest.skip("the server was not built")
-    found = Kernel(compiled)
+def kernel(module: ServerModule) -> Iterator[Kernel]:
+    found = Kernel(module)
     yield found
     found.close()
 
@@ -88,10 +86,10 @@ def test_what_the_kernel_knows_is_counted(kernel: Kernel) -> None:
         kernel.ask(LOOKUP, b"1000\0")
         assert kernel.error() == 0
     kernel.ask(FORGET, struct.pack("=Q", 1), node=1000)
-    assert kernel.server.knows(1000)
+    assert kernel.server.is_referenced(1000)
     assert forgotten(kernel) == []
     kernel.ask(FORGET, struct.pack("=Q", 1), node=1000)
-    assert not kernel.server.knows(1000)
+    assert not kernel.server.is_referenced(1000)
     assert forgotten(kernel) == [1000]
 
 
@@ -112,7 +110,7 @@ def test_an_answer_that_nobody_takes_is_not_counted(kernel: Kernel) -> None:
     kernel.ours.send(HEAD.pack(size, LOOKUP, 7, 1, 0, 0, 42, 0, 0) + b"1000\0")
     kernel.ours.shutdown(socket.SHUT_RD)
     kernel.server.serve(kernel.theirs, 0, time.monotonic_ns() + 10_000_000, -1)
-    assert not kernel.server.knows(1000)
+    assert not kernel.server.is_referenced(1000)
 
 
 def test_a_forget_that_fails_is_told_and_does_not_keep_the_next(kernel: Kernel) -> None:
@@ -140,3 +138,45 @@ def test_what_it_does_not_know_is_left(kernel: Kernel) -> None:
 def test_it_never_waits_in_a_read(kernel: Kernel) -> None:
     kernel.ask(UNLINK, b"name\0")
     assert not os.get_blocking(kernel.theirs)
+
+
+def test_two_servers_in_one_process_know_nothing_of_each_other(module: ServerModule) -> None:
+    first, second = Kernel(module), Kernel(module)
+    first.ask(LOOKUP, b"1000\0")
+    second.ask(LOOKUP, b"1001\0")
+    assert first.server.is_referenced(1000) and not first.server.is_referenced(1001)
+    assert second.server.is_referenced(1001) and not second.server.is_referenced(1000)
+    assert (first.server.requests(), second.server.requests()) == (1, 1)
+    second.close()
+    first.ask(FORGET, struct.pack("=Q", 1), 1000)
+    assert forgotten(first) == [1000] and forgotten(second) == []
+    first.close()
+
+
+def test_a_closed_server_serves_no_more(kernel: Kernel) -> None:
+    kernel.server.close()
+    with pytest.raises(ValueError, match="closed"):
+        kernel.serve()
+    kernel.server.close()
+
+
+def test_a_large_inode_number_costs_no_memory(kernel: Kernel) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(64):
+        ino = (1 << 40) - 1 - (number << 30)
+        kernel.ask(LOOKUP, b"%d\0" % ino)
+        assert kernel.server.is_referenced(ino)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096, "kilobytes"
+
+
+def test_bytes_that_python_keeps_beyond_the_call_stay_as_they_are(kernel: Kernel) -> None:
+    kept: list[memoryview] = []
+    kernel.owner.write = lambda node, offset, data, *_: kept.append(data[:4])  # type: ignore[attr-defined]
+    kernel.mount_anew()
+    for byte in b"ab":
+        head = struct.pack("=QQIIQII", 0, 0, 65_536, 0, 0, 0, 0)
+        kernel.ask(WRITE, head + bytes([byte]) * 65_536, 77)
+        assert kernel.error() == 0
+    assert [bytes(view) for view in kept] == [b"aaaa", b"bbbb"]
+    kernel.server.close()
+    assert [bytes(view) for view in kept] == [b"aaaa", b"bbbb"]

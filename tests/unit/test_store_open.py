@@ -349,11 +349,11 @@ def test_a_store_that_moved_opens(memory: Path) -> None:
 
 def test_facts_are_kept(memory: Path) -> None:
     store = Store.create(memory / "store")
-    store.facts.put(b"workspace", b"/home/me")
+    store.metadata.put(b"workspace", b"/home/me")
     store.note()
     store.close()
     store = Store.open(memory / "store")
-    assert store.facts.get(b"workspace") == b"/home/me"
+    assert store.metadata.get(b"workspace") == b"/home/me"
     store.close()
 
 

@@ -259,5 +259,5 @@ def test_so_it_is_while_names_are_judged_or_something_is_in_limbo(
 def test_so_it_is_where_there_is_no_room(
     fs: Filesystem, pending: WriteBehind, stream: Ino, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fs.store, "has_room", lambda size: False)
+    monkeypatch.setattr(fs.store, "has_space", lambda size: False)
     assert not certain(pending, stream)

@@ -1,7 +1,7 @@
-"""The compiled server, where it was built: `server.c` says what it does.
+"""Loading the compiled server, where it was built, and what of the file system it is given.
 
-It has to be loaded before pyfuse3, with its symbols visible to it. Where it is missing, or pyfuse3
-does not call it, every request takes the portable path. CKPTFS_SERVER=off leaves it out.
+The module has to be loaded before pyfuse3, with its symbols visible to it. Where it is missing, or
+pyfuse3 does not call it, every request takes the portable path. CKPTFS_SERVER=off leaves it out.
 """
 
 from __future__ import annotations
@@ -9,58 +9,96 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from types import ModuleType
+from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
+from ckptfs.fuse import history_dir, listings, nodes
 from ckptfs.fuse.failures import errno_of
 from ckptfs.fuse.requests import Requests
-from ckptfs.model import Attributes, Inode
+from ckptfs.fuse.server.interface import ServerModule
+from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
+from ckptfs.store.format import SUFFIX_SIZE
 
 #: As in linux/fuse.h.
 _ATIME_NOW = 1 << 7
 _MTIME_NOW = 1 << 8
 
+#: What C has to have the same values of. A module that was built from other sources has not.
+CONSTANTS = {
+    "INO_BITS": nodes.INO_BITS,
+    "HISTORY": nodes.HISTORY,
+    "CONTROL": nodes.CONTROL,
+    "CONTROL_STEP": nodes.CONTROL_STEP,
+    "CONTROL_CONNECTION": nodes.CONTROL_CONNECTION,
+    "POSITION_BITS": listings.POSITION_BITS,
+    "STREAM_FIRST": listings.STREAM_FIRST,
+    "BLOCK_SIZE": BLOCK_SIZE,
+    "FILE_SIZE_MAX": FILE_SIZE_MAX,
+    "NAME_BYTES_MAX": NAME_MAX,
+    "TARGET_BYTES_MAX": TARGET_MAX,
+    "SUFFIX_SIZE": SUFFIX_SIZE,
+    "FATTR_ATIME_NOW": _ATIME_NOW,
+    "FATTR_MTIME_NOW": _MTIME_NOW,
+}
 
-def load() -> ModuleType | None:
-    """The server, or None if there is none."""
+
+class Loaded(NamedTuple):
+    """The module, or None and the reason."""
+
+    module: ServerModule | None
+    reason: str = ""
+
+
+def load() -> Loaded:
     if os.environ.get("CKPTFS_SERVER") == "off":
-        return None
+        return Loaded(None, "CKPTFS_SERVER=off")
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_GLOBAL)
     try:
-        return import_module("ckptfs.fuse.server._server")
+        module = cast("ServerModule", import_module("ckptfs.fuse.server._server"))
     except ImportError:
-        return None
+        return Loaded(None, "it was not compiled")
     finally:
         sys.setdlopenflags(flags)
+    return Loaded(module) if _fits(module) else Loaded(None, "it was compiled from other sources")
+
+
+def _fits(module: ServerModule) -> bool:
+    values = getattr(module, "CONSTANTS", {})
+    name: str = getattr(module, "HISTORY_NAME", "")
+    return CONSTANTS.items() <= values.items() and name.encode() == history_dir.NAME
 
 
 class Bound:
-    """What the server calls and looks at: the requests as they are, but for what only it needs."""
+    """`interface.Callbacks`: the requests as they are, but for what only the server needs."""
 
     def __init__(self, requests: Requests, fs: Filesystem) -> None:
         self._requests = requests
         self._fs = fs
-        self.limbo = fs.limbo
-        self.unlinked = fs.unlinked
-        self.generations = fs.generations
+        self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
         self.sync = fs.sync
         self.errno_of = errno_of
+
+        self.lookup, self.getattr = requests.lookup, requests.getattr
+        self.readlink, self.forget = requests.readlink, requests.forget
+        self.mknod, self.make_nameless = requests.mknod, requests.make_nameless
+        self.mkdir, self.symlink, self.link = requests.mkdir, requests.symlink, requests.link
+        self.unlink, self.rmdir, self.rename = requests.unlink, requests.rmdir, requests.rename
+        self.read_pieces, self.write = requests.read_pieces, requests.write
+        self.allocate, self.seek = requests.allocate, requests.seek
+        self.copy_range, self.share_record = requests.copy_range, requests.share_record
+        self.entries, self.adopt = requests.entries, requests.adopt
+
+        connections = requests.connections
+        self.control_read, self.control_write = connections.read, connections.write
+        self.control_forget = connections.hang_up
+
         pending = requests.write_behind()
         self.lease, self.joins = pending.lease, pending.joins
         self.names_version = pending.names_version
         self.record, self.flush = pending.record, pending.flush
-        self.may_acknowledge = pending.may_acknowledge
+        self.link_flushed, self.may_acknowledge = pending.link_flushed, pending.may_acknowledge
         self.write_acknowledged, self.fail = pending.write_acknowledged, pending.fail
-        self.link_flushed = pending.link_flushed
-        connections = requests.connections
-        self.control_read, self.control_write = connections.read, connections.write
-        self.control_forget = connections.hang_up
-        for name in (
-            "lookup getattr readlink mknod make_nameless mkdir symlink link unlink rmdir rename"
-            " read_pieces write allocate seek copy_range share_record forget entries adopt"
-        ).split():
-            setattr(self, name, getattr(requests, name))
 
     def setattr(
         self,

@@ -1,88 +1,77 @@
-/* Writes that go on where the last one ended. Short ones are put together to a *run* before they reach
+/* Write coalescing: short writes that continue where the last one ended are put together before they reach
  * the store, as long as nothing else is asked for. Of a *stream*, whole blocks at the end of a file, each
- * is answered before it is stored: its writer gets the next one ready meanwhile. */
+ * is acknowledged before it is stored: its writer gets the next one ready meanwhile. */
 
-#include "pending.h"
+#include "server.h"
 
-/* As in `model`. */
-#define FILE_SIZE_MAX ((uint64_t)INT64_MAX - DATA_MAX)
 /* Shorter writes are no stream: to ask whether they may be answered takes as long as it saves. */
-#define STREAM_LEAST (2 * DATA_MAX)
+#define STREAM_LEAST (2 * BLOCK_SIZE)
 
-/* The last write(2) to a file in the store, which the next may go on from; none if its node is 0. */
-static struct {
-    uint64_t node;
-    uint64_t end;
-    uint32_t pid;
-    uint32_t flags;
-    int64_t time_ns; /* when it was acknowledged, if it is in the run */
-} last_write;
-
-/* What was written behind that and is not in the store yet: the last bytes before its end. */
-static char coalesced[DATA_MAX];
-static size_t coalesced_size;
-
-static PyObject *call_write_acknowledged, *call_may_acknowledge;
-
-/* Whether a write may be acknowledged ahead of the store: one by write(2), whoever writes. */
-static int is_ordinary(uint32_t flags)
+/* Whether a write may be acknowledged ahead of the store: one by write(2). */
+static int is_plain_write(uint32_t flags)
 {
     return !(flags & ~(uint32_t)FUSE_WRITE_KILL_SUIDGID);
 }
 
-/* Puts bytes into the store whose writer has its answer. */
-static void hand_over(uint64_t node, uint64_t offset, PyObject *bytes)
+/* Puts bytes into the store whose writer has its reply. */
+static void store(Server *server, uint64_t node, uint64_t offset, PyObject *bytes)
 {
-    int keep_set_id = !(last_write.flags & FUSE_WRITE_KILL_SUIDGID);
+    const Coalesced *last = &server->pending->coalesced;
+    int keep_set_id = !(last->flags & FUSE_WRITE_KILL_SUIDGID);
     PyObject *result =
-        CALL(call_write_acknowledged, NUMBER(node), NUMBER(offset), bytes, NUMBER(last_write.pid),
-             PyLong_FromLongLong(last_write.time_ns), PyBool_FromLong(keep_set_id));
+        CALL(server, write_acknowledged, NUMBER(node), NUMBER(offset), bytes, NUMBER(last->pid),
+             PyLong_FromLongLong(last->time_ns), PyBool_FromLong(keep_set_id));
     if (!result)
-        fail();
+        fail(server);
     Py_XDECREF(result);
 }
 
-void coalesce_flush(void)
+void coalesce_flush(Server *server)
 {
-    if (!coalesced_size)
+    Coalesced *last = &server->pending->coalesced;
+    if (!last->size)
         return;
-    hand_over(last_write.node, last_write.end - coalesced_size,
-              PyBytes_FromStringAndSize(coalesced, (Py_ssize_t)coalesced_size));
-    coalesced_size = 0;
+    store(server, last->node, last->end - last->size,
+          PyBytes_FromStringAndSize(last->bytes, (Py_ssize_t)last->size));
+    last->size = 0;
 }
 
-void pending_note_write(const Request *request)
+void coalesce_note_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    last_write.node = request->head->nodeid;
-    last_write.end = in->offset + in->size;
-    last_write.pid = request->head->pid;
-    last_write.flags = in->write_flags;
+    Coalesced *last = &request->server->pending->coalesced;
+    last->node = request->head->nodeid;
+    last->end = in->offset + in->size;
+    last->pid = request->head->pid;
+    last->flags = in->write_flags;
 }
 
-/* Whether a write goes on where the last one ended, and stays in the block that it ended in: the
- * store has seen then that the block can be written to. */
+/* It stays in the block that the last one ended in: the store has seen then that the block can be written
+ * to. */
 int coalesce_continues(const Request *request)
 {
+    const Coalesced *last = &request->server->pending->coalesced;
     const struct fuse_write_in *in = (const void *)request->body;
-    uint64_t room = (DATA_MAX - last_write.end % DATA_MAX) % DATA_MAX;
-    return request->head->nodeid == last_write.node && request->head->pid == last_write.pid &&
-           in->offset == last_write.end && in->size && in->size <= room &&
-           in->size <= request->size - sizeof *in && in->write_flags == last_write.flags &&
-           is_ordinary(in->write_flags) &&
+    uint64_t room = (BLOCK_SIZE - last->end % BLOCK_SIZE) % BLOCK_SIZE;
+    return request->head->nodeid == last->node && request->head->pid == last->pid &&
+           in->offset == last->end && in->size && in->size <= room &&
+           in->size <= request->size - sizeof *in && in->write_flags == last->flags &&
+           is_plain_write(in->write_flags) &&
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
 Outcome coalesce_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (!has_lease(request->head->pid) || !lease_covers(in->size))
-        return pass_change();
-    memcpy(coalesced + coalesced_size, in + 1, in->size);
-    coalesced_size += in->size;
-    last_write.end += in->size;
-    last_write.time_ns = stamp_ns();
-    lease_spend(in->size);
+    Server *server = request->server;
+    Coalesced *last = &server->pending->coalesced;
+    if (!has_lease(server, request->head->pid) || !lease_covers(server, in->size))
+        return pass_change(server);
+    memcpy(last->bytes + last->size, in + 1, in->size);
+    last->size += in->size;
+    last->end += in->size;
+    last->time_ns = stamp_ns();
+    lease_spend(server, in->size);
     struct fuse_write_out out = {.size = in->size};
     return reply(request, &out, sizeof out);
 }
@@ -90,19 +79,19 @@ Outcome coalesce_write(const Request *request)
 int is_stream(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    return in->size >= STREAM_LEAST && in->size % DATA_MAX == 0 && in->offset % DATA_MAX == 0 &&
-           in->size <= request->size - sizeof *in && is_ordinary(in->write_flags) &&
+    return in->size >= STREAM_LEAST && in->size % BLOCK_SIZE == 0 && in->offset % BLOCK_SIZE == 0 &&
+           in->size <= request->size - sizeof *in && is_plain_write(in->write_flags) &&
            in->offset + in->size <= FILE_SIZE_MAX;
 }
 
 static int may_acknowledge(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    PyObject *certain = CALL(call_may_acknowledge, NUMBER(request->head->nodeid), NUMBER(in->offset),
+    PyObject *certain = CALL(request->server, may_acknowledge, NUMBER(request->head->nodeid), NUMBER(in->offset),
                              NUMBER(in->size), NUMBER(request->head->pid));
     int is = certain == Py_True;
     if (!certain)
-        errno_of_failure();
+        errno_of_failure(request->server);
     Py_XDECREF(certain);
     return is;
 }
@@ -110,39 +99,26 @@ static int may_acknowledge(const Request *request)
 Outcome stream_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    pending_flush();
+    Server *server = request->server;
+    flush(server);
     if (!may_acknowledge(request))
-        return pass_change();
+        return pass_change(server);
     struct fuse_write_out out = {.size = in->size};
-    pending_note_write(request);
-    last_write.time_ns = stamp_ns();
+    coalesce_note_write(request);
+    server->pending->coalesced.time_ns = stamp_ns();
     reply(request, &out, sizeof out);
-    /* Looked at where they were read: nothing else is read before this is done. */
-    hand_over(request->head->nodeid, in->offset,
-              PyMemoryView_FromMemory((char *)(in + 1), (Py_ssize_t)in->size, PyBUF_READ));
-    pending_end();
-    pending_note_write(request);
+    store(server, request->head->nodeid, in->offset, lend(&server->lent, (char *)(in + 1), in->size));
+    flush_and_forget(server);
+    coalesce_note_write(request);
     return REPLIED;
 }
 
 void coalesce_note(const Request *request)
 {
-    if (request->head->opcode == FUSE_WRITE || !last_write.node)
+    Coalesced *last = &request->server->pending->coalesced;
+    if (request->head->opcode == FUSE_WRITE || !last->node)
         return;
-    coalesce_flush();
+    coalesce_flush(request->server);
     if (request->head->opcode != FUSE_FSYNC) /* after which a log is written on */
-        last_write.node = 0;
-}
-
-void coalesce_forget(void)
-{
-    last_write.node = 0;
-}
-
-int coalesce_bind(PyObject *owner)
-{
-    coalesced_size = 0;
-    coalesce_forget();
-    return take_attribute(owner, "write_acknowledged", &call_write_acknowledged) &&
-           take_attribute(owner, "may_acknowledge", &call_may_acknowledge);
+        last->node = 0;
 }

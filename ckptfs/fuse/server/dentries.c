@@ -1,31 +1,41 @@
-/* What is known to be absent: names in directories that were made a moment ago, all of whose entries
- * passed through here.
+/* The dentry table: names that are known not to be there.
  *
- * A program that fills a directory is asked for by the kernel whether each name is there before it is
- * made, and before another is moved over it. The store would have to look; here it is known. It is
- * known for as long as nothing but requests puts names anywhere: a restore, say, does. So with every
- * turn of the loop the store is asked whether something did.
+ * The kernel asks for every name of a directory that a program fills before it is made, and before
+ * another is moved over it. Two kinds of negative entries spare the store the search. A directory that
+ * was made a moment ago is known completely: every entry of it passed through here, and a name that did
+ * not is absent. And the name that was looked up last is kept, since a create follows.
  *
  * Directories are known exactly. Of the names in them only a hash is kept: where two have the same, the
- * store is asked, as if it were not known.
+ * store is asked, as if it were not known. Both are in one set: directories as even numbers, hashes of
+ * names as odd ones.
+ *
+ * It is known for as long as nothing but requests puts names anywhere: a restore, say, does. So with every
+ * turn of the loop the store is asked for the version of its names.
  */
 
-#include "hashset.h"
 #include "server.h"
 
-#define DIRECTORIES_SIZE (1 << 13)
-#define NAMES_SIZE (1 << 16)
+#define KNOWN_SIZE (1 << 16)
 
-static uint64_t directory_places[DIRECTORIES_SIZE], name_places[NAMES_SIZE];
-static HashSet directories = {directory_places, DIRECTORIES_SIZE, 0};
-static HashSet names = {name_places, NAMES_SIZE, 0};
+int dentries_init(DentryTable *table)
+{
+    table->known = (HashSet){calloc(KNOWN_SIZE, sizeof(uint64_t)), KNOWN_SIZE, 0};
+    return table->known.slots != NULL;
+}
 
-static PyObject *call_names_version;
-/* When the last turn ended, as the store tells; NULL if nothing was known then. */
-static PyObject *last_version;
+void dentries_free(DentryTable *table)
+{
+    free(table->known.slots);
+    Py_CLEAR(table->version);
+    *table = (DentryTable){0};
+}
 
-/* Never 0. */
-static uint64_t hash_of(uint64_t parent, const char *name)
+static uint64_t key_of_directory(uint64_t node)
+{
+    return node << 1;
+}
+
+static uint64_t key_of_name(uint64_t parent, const char *name)
 {
     uint64_t hash = mixed(parent);
     for (; *name; name++)
@@ -33,68 +43,87 @@ static uint64_t hash_of(uint64_t parent, const char *name)
     return mixed(hash) | 1;
 }
 
-static void forget(void)
+static void forget(DentryTable *table)
 {
-    set_clear(&directories);
-    set_clear(&names);
-    Py_CLEAR(last_version);
+    set_clear(&table->known);
+    Py_CLEAR(table->version);
 }
 
-static void put(HashSet *numbers, uint64_t number)
+static void add(DentryTable *table, uint64_t key)
 {
-    if (set_add(numbers, number))
+    if (set_add(&table->known, key))
         return;
-    forget(); /* the rest of this is said in vain, and does no harm */
-    set_add(numbers, number);
+    forget(table); /* a name that is left without its directory does no harm */
+    set_add(&table->known, key);
 }
 
-void dentries_note_directory(uint64_t node)
+void dentries_add_directory(DentryTable *table, uint64_t node)
 {
-    put(&directories, node);
+    add(table, key_of_directory(node));
 }
 
-void dentries_note_name(uint64_t parent, const char *name)
+void dentries_add(DentryTable *table, uint64_t parent, const char *name)
 {
-    if (set_has(&directories, parent))
-        put(&names, hash_of(parent, name));
+    if (set_has(&table->known, key_of_directory(parent)))
+        add(table, key_of_name(parent, name));
 }
 
-int dentries_is_negative(uint64_t parent, const char *name)
+int dentries_is_negative(const DentryTable *table, uint64_t parent, const char *name)
 {
-    return set_has(&directories, parent) && !set_has(&names, hash_of(parent, name));
+    return set_has(&table->known, key_of_directory(parent)) &&
+           !set_has(&table->known, key_of_name(parent, name));
 }
 
-/* -- turns ------------------------------------------------------------------------------------- */
+/* -- the last one ---------------------------------------------------------------------------------- */
 
-static PyObject *moment(void)
+void dentries_add_negative(DentryTable *table, uint64_t parent, const char *name)
 {
-    PyObject *found = CALL(call_names_version);
-    if (!found)
-        errno_of_failure();
-    return found;
+    size_t length = strlen(name);
+    table->negative_parent = 0;
+    if (parent < LIVE_END && length <= NAME_BYTES_MAX) {
+        table->negative_parent = parent;
+        memcpy(table->negative_name, name, length + 1);
+    }
 }
 
-void dentries_begin_turn(void)
+void dentries_clear_negative(DentryTable *table)
 {
-    if (!directories.taken)
+    table->negative_parent = 0;
+}
+
+int dentries_was_negative(const DentryTable *table, uint64_t parent, const char *name)
+{
+    return (table->negative_parent == parent && !strcmp(table->negative_name, name)) ||
+           dentries_is_negative(table, parent, name);
+}
+
+/* -- turns ----------------------------------------------------------------------------------------- */
+
+static PyObject *version_of_names(Server *server)
+{
+    PyObject *version = CALL(server, names_version);
+    if (!version)
+        errno_of_failure(server);
+    return version;
+}
+
+void dentries_begin_turn(Server *server)
+{
+    DentryTable *table = &server->dentries;
+    if (!table->known.taken)
         return;
-    PyObject *now = moment();
-    int is_same = now && last_version ? PyObject_RichCompareBool(now, last_version, Py_EQ) : 0;
+    PyObject *now = version_of_names(server);
+    int is_same = now && table->version ? PyObject_RichCompareBool(now, table->version, Py_EQ) : 0;
     if (is_same < 0)
-        errno_of_failure();
+        errno_of_failure(server);
     Py_XDECREF(now);
     if (is_same != 1)
-        forget();
+        forget(table);
 }
 
-void dentries_end_turn(void)
+void dentries_end_turn(Server *server)
 {
-    if (directories.taken)
-        Py_XSETREF(last_version, moment());
-}
-
-int dentries_bind(PyObject *owner)
-{
-    forget();
-    return take_attribute(owner, "names_version", &call_names_version);
+    DentryTable *table = &server->dentries;
+    if (table->known.taken)
+        Py_XSETREF(table->version, version_of_names(server));
 }

@@ -1,18 +1,9 @@
-/* The ordinary way of a request: it is parsed where it was read, the method of `Requests` that it means
- * is called with plain values, and what that returns is written out as the answer. What can be known
- * without asking Python is not asked.
+/* One handler for each opcode: the request is parsed where it was read, the method of `Requests` that it
+ * means is called with plain values, and the result is written out as the reply. What the tables or the
+ * committed snapshot know, Python is not asked for.
  */
 
 #include "server.h"
-
-/* The methods of `Requests`, and the state that is looked at here without asking it. */
-#define METHODS(X) \
-    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(make_nameless) X(mkdir) X(symlink) X(link) \
-    X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) \
-    X(forget) X(control_read) X(control_write) X(control_forget)
-#define DECLARE(name) static PyObject *call_##name;
-METHODS(DECLARE)
-static PyObject *unlinked;
 
 static int is_connection(uint64_t node)
 {
@@ -21,16 +12,15 @@ static int is_connection(uint64_t node)
 
 /* -- names ------------------------------------------------------------------------------------ */
 
-/* A name that stands as it was committed. */
 static Outcome reply_committed(const Request *request, struct fuse_attr *attributes)
 {
-    note_attributes(attributes);
+    note_attributes(request->server, attributes);
     return reply_entry_attr(request, attributes);
 }
 
 static Outcome reply_no_entry(const Request *request)
 {
-    pending_note_negative(request);
+    dentries_add_negative(&request->server->dentries, request->head->nodeid, request->body);
     return reply_negative(request);
 }
 
@@ -38,10 +28,10 @@ static Outcome do_lookup(const Request *request)
 {
     uint64_t parent = request->head->nodeid;
     struct fuse_attr attributes;
-    Look look = find_committed(parent, request->body, &attributes);
+    Look look = find_committed(request->server, parent, request->body, &attributes);
     if (look != UNSURE)
         return look == FOUND ? reply_committed(request, &attributes) : reply_no_entry(request);
-    PyObject *inode = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(request->body));
+    PyObject *inode = CALL(request->server, lookup, NUMBER(parent), PyBytes_FromString(request->body));
     if (inode != Py_None)
         return reply_entry(request, inode);
     Py_DECREF(inode);
@@ -50,15 +40,15 @@ static Outcome do_lookup(const Request *request)
 
 static Outcome do_getattr(const Request *request)
 {
-    const struct fuse_attr *known = attributes_of(request->head->nodeid);
+    const struct fuse_attr *known = inodes_attributes(&request->server->inodes, request->head->nodeid);
     struct fuse_attr attributes;
     if (known)
         return reply_attr(request, known);
-    if (get_committed(request->head->nodeid, &attributes)) {
-        note_attributes(&attributes);
+    if (get_committed(request->server, request->head->nodeid, &attributes)) {
+        note_attributes(request->server, &attributes);
         return reply_attr(request, &attributes);
     }
-    return reply_attributes(request, CALL(call_getattr, NUMBER(request->head->nodeid)));
+    return reply_attributes(request, CALL(request->server, getattr, NUMBER(request->head->nodeid)));
 }
 
 static Outcome do_mkdir(const Request *request)
@@ -67,7 +57,7 @@ static Outcome do_mkdir(const Request *request)
     const struct fuse_mkdir_in *in = (const void *)request->body;
     if (head->nodeid == HISTORY_ROOT)
         return PASSED;
-    return reply_entry(request, CALL(call_mkdir, NUMBER(head->nodeid),
+    return reply_entry(request, CALL(request->server, mkdir, NUMBER(head->nodeid),
                                       PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
                                       NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
 }
@@ -75,7 +65,7 @@ static Outcome do_mkdir(const Request *request)
 static PyObject *make_node(const Request *request, const char *name, uint32_t mode, uint32_t rdev)
 {
     const struct fuse_in_header *head = request->head;
-    return CALL(call_mknod, NUMBER(head->nodeid), PyBytes_FromString(name), NUMBER(mode),
+    return CALL(request->server, mknod, NUMBER(head->nodeid), PyBytes_FromString(name), NUMBER(mode),
                 NUMBER(rdev), NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
 }
 
@@ -89,7 +79,7 @@ static Outcome do_symlink(const Request *request)
 {
     const struct fuse_in_header *head = request->head;
     const char *target = request->body + strlen(request->body) + 1;
-    return reply_entry(request, CALL(call_symlink, NUMBER(head->nodeid),
+    return reply_entry(request, CALL(request->server, symlink, NUMBER(head->nodeid),
                                       PyBytes_FromString(request->body),
                                       PyBytes_FromString(target), NUMBER(head->pid),
                                       NUMBER(head->uid), NUMBER(head->gid)));
@@ -98,7 +88,7 @@ static Outcome do_symlink(const Request *request)
 static Outcome do_link(const Request *request)
 {
     const struct fuse_link_in *in = (const void *)request->body;
-    return reply_entry(request, CALL(call_link, NUMBER(in->oldnodeid),
+    return reply_entry(request, CALL(request->server, link, NUMBER(in->oldnodeid),
                                       NUMBER(request->head->nodeid),
                                       PyBytes_FromString((const char *)(in + 1)),
                                       NUMBER(request->head->pid)));
@@ -106,31 +96,28 @@ static Outcome do_link(const Request *request)
 
 static Outcome do_readlink(const Request *request)
 {
-    return reply_bytes(request, CALL(call_readlink, NUMBER(request->head->nodeid)));
-}
-
-static Outcome remove_name(const Request *request, PyObject *method)
-{
-    return reply_done(request, CALL(method, NUMBER(request->head->nodeid),
-                                     PyBytes_FromString(request->body),
-                                     NUMBER(request->head->pid)));
+    return reply_bytes(request, CALL(request->server, readlink, NUMBER(request->head->nodeid)));
 }
 
 static Outcome do_unlink(const Request *request)
 {
-    return remove_name(request, call_unlink);
+    return reply_done(request, CALL(request->server, unlink, NUMBER(request->head->nodeid),
+                                    PyBytes_FromString(request->body), NUMBER(request->head->pid)));
 }
 
 static Outcome do_rmdir(const Request *request)
 {
-    return request->head->nodeid == HISTORY_ROOT ? PASSED : remove_name(request, call_rmdir);
+    if (request->head->nodeid == HISTORY_ROOT)
+        return PASSED;
+    return reply_done(request, CALL(request->server, rmdir, NUMBER(request->head->nodeid),
+                                    PyBytes_FromString(request->body), NUMBER(request->head->pid)));
 }
 
 static Outcome rename_to(const Request *request, uint64_t directory, uint32_t flags,
                          const char *name)
 {
     const char *new_name = name + strlen(name) + 1;
-    return reply_done(request, CALL(call_rename, NUMBER(request->head->nodeid),
+    return reply_done(request, CALL(request->server, rename, NUMBER(request->head->nodeid),
                                      PyBytes_FromString(name), NUMBER(directory),
                                      PyBytes_FromString(new_name), NUMBER(flags),
                                      NUMBER(request->head->pid)));
@@ -148,29 +135,27 @@ static Outcome do_rename2(const Request *request)
     return rename_to(request, in->newdir, in->flags, (const char *)(in + 1));
 }
 
-/* Nobody waits for an answer, and what went wrong with one node is no matter to the next. */
-static void forget_node(uint64_t node, uint64_t times)
+/* The kernel waits for no reply, and a failure with one node is no matter to the next. */
+static void forget_node(Server *server, uint64_t node, uint64_t times)
 {
-    if (is_connection(node)) {
-        /* Each of these nodes is looked up once. */
-        PyObject *hung_up = CALL(call_control_forget, NUMBER(node));
-        if (!hung_up)
-            errno_of_failure();
-        Py_XDECREF(hung_up);
+    const Callbacks *calls = &server->calls;
+    PyObject *result;
+    if (is_connection(node)) /* each of these is looked up once */
+        result = CALL(server, control_forget, NUMBER(node));
+    else if (inodes_unreference(&server->inodes, node, times) &&
+             (PySet_GET_SIZE(calls->unlinked) || PyDict_GET_SIZE(calls->limbo)))
+        result = CALL(server, forget, NUMBER(node));
+    else
         return;
-    }
-    if (!lookups_drop(node, times) || (!PySet_GET_SIZE(unlinked) && !PyDict_GET_SIZE(limbo)))
-        return;
-    PyObject *result = CALL(call_forget, NUMBER(node));
     if (!result)
-        errno_of_failure();
+        errno_of_failure(server);
     Py_XDECREF(result);
 }
 
 static Outcome do_forget(const Request *request)
 {
     const struct fuse_forget_in *in = (const void *)request->body;
-    forget_node(request->head->nodeid, in->nlookup);
+    forget_node(request->server, request->head->nodeid, in->nlookup);
     return REPLIED;
 }
 
@@ -180,7 +165,7 @@ static Outcome do_batch_forget(const Request *request)
     const struct fuse_forget_one *items = (const void *)(in + 1);
     size_t there = (request->size - sizeof *in) / sizeof *items;
     for (size_t i = 0; i < in->count && i < there; i++)
-        forget_node(items[i].nodeid, items[i].nlookup);
+        forget_node(request->server, items[i].nodeid, items[i].nlookup);
     return REPLIED;
 }
 
@@ -204,7 +189,7 @@ static Outcome do_setattr(const Request *request)
     uint32_t valid = in->valid;
     return reply_attributes(
         request,
-        CALL(call_setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
+        CALL(request->server, setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
              optional(valid & FATTR_UID, in->uid), optional(valid & FATTR_GID, in->gid),
              optional(valid & FATTR_SIZE, (int64_t)in->size),
              optional(valid & FATTR_ATIME, join_time(in->atime, in->atimensec)),
@@ -231,15 +216,15 @@ static Outcome do_tmpfile(const Request *request)
         struct fuse_entry_out entry;
         struct fuse_open_out open;
     } out = {0};
-    PyObject *inode = CALL(call_make_nameless, NUMBER(head->nodeid), NUMBER(in->mode),
+    PyObject *inode = CALL(request->server, make_nameless, NUMBER(head->nodeid), NUMBER(in->mode),
                            NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
-    int filled = inode && fill_entry(&out.entry, inode, base_of(head->nodeid));
+    int filled = inode && fill_entry(request->server, &out.entry, inode, base_of(head->nodeid));
     Py_XDECREF(inode);
     if (!filled)
         return FAILED;
     out.open.open_flags = FOPEN_KEEP_CACHE;
     if (send_reply(request, 0, &out, sizeof out))
-        lookups_add(out.entry.nodeid);
+        inodes_reference(&request->server->inodes, out.entry.nodeid);
     return REPLIED;
 }
 
@@ -259,20 +244,19 @@ static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
     if (is_connection(request->head->nodeid))
-        return reply_bytes(request, CALL(call_control_read, NUMBER(request->head->nodeid),
+        return reply_bytes(request, CALL(request->server, control_read, NUMBER(request->head->nodeid),
                                           NUMBER(in->offset), NUMBER(in->size),
                                           NUMBER(request->head->uid)));
-    return reply_pieces(request, CALL(call_read_pieces, NUMBER(request->head->nodeid),
+    return reply_pieces(request, CALL(request->server, read_pieces, NUMBER(request->head->nodeid),
                                        NUMBER(in->offset), NUMBER(in->size)));
 }
 
-/* The bytes of a write: many are not copied, but looked at where they were read. Nobody keeps them
- * beyond the call, and the buffer is there for ever. */
-static PyObject *bytes_of(const struct fuse_write_in *in)
+/* The bytes of a write: many are not copied, but lent where they were read (lent.c). */
+static PyObject *bytes_of(Server *server, const struct fuse_write_in *in)
 {
     char *data = (char *)(in + 1);
     return in->size < IO_SIZE ? PyBytes_FromStringAndSize(data, (Py_ssize_t)in->size)
-                              : PyMemoryView_FromMemory(data, (Py_ssize_t)in->size, PyBUF_READ);
+                              : lend(&server->lent, data, in->size);
 }
 
 static Outcome do_write(const Request *request)
@@ -281,29 +265,29 @@ static Outcome do_write(const Request *request)
     struct fuse_write_out out = {.size = in->size};
     if (in->size > request->size - sizeof *in)
         return reply_error(request, EIO);
-    /* Pages of a mapping are written by whoever makes room. */
+    /* Pages of a mapping are written by the process that reclaims memory. */
     int is_mapped = in->write_flags & FUSE_WRITE_CACHE;
     uint32_t pid = is_mapped ? 0 : request->head->pid;
     if (is_mapped && request->head->nodeid >= HISTORY)
         return reply_error(request, EROFS); /* a page is no message to a control file */
     PyObject *result =
         is_connection(request->head->nodeid)
-            ? CALL(call_control_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
-                   bytes_of(in), NUMBER(request->head->uid), NUMBER(pid))
-            : CALL(call_write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(in),
+            ? CALL(request->server, control_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
+                   bytes_of(request->server, in), NUMBER(request->head->uid), NUMBER(pid))
+            : CALL(request->server, write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(request->server, in),
                    NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);
-    if (pid && request->head->nodeid < LIVE_END) /* a message to a control file is never gone on with */
-        pending_note_write(request);
+    if (pid && request->head->nodeid < LIVE_END) /* messages to a control file are not coalesced */
+        coalesce_note_write(request);
     return reply(request, &out, sizeof out);
 }
 
 static Outcome do_fallocate(const Request *request)
 {
     const struct fuse_fallocate_in *in = (const void *)request->body;
-    return reply_done(request, CALL(call_allocate, NUMBER(request->head->nodeid),
+    return reply_done(request, CALL(request->server, allocate, NUMBER(request->head->nodeid),
                                      NUMBER(in->offset), NUMBER(in->length), NUMBER(in->mode),
                                      NUMBER(request->head->pid),
                                      PyBool_FromLong(keeps_set_id(request))));
@@ -323,7 +307,7 @@ static Outcome do_lseek(const Request *request)
 {
     const struct fuse_lseek_in *in = (const void *)request->body;
     struct fuse_lseek_out out;
-    PyObject *place = CALL(call_seek, NUMBER(request->head->nodeid), NUMBER(in->offset),
+    PyObject *place = CALL(request->server, seek, NUMBER(request->head->nodeid), NUMBER(in->offset),
                            NUMBER(in->whence));
     return take_number(place, &out.offset) ? reply(request, &out, sizeof out) : FAILED;
 }
@@ -332,7 +316,7 @@ static Outcome do_copy(const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t copied;
-    PyObject *result = CALL(call_copy_range, NUMBER(request->head->nodeid), NUMBER(in->off_in),
+    PyObject *result = CALL(request->server, copy_range, NUMBER(request->head->nodeid), NUMBER(in->off_in),
                             NUMBER(in->nodeid_out), NUMBER(in->off_out), NUMBER(in->len),
                             NUMBER(request->head->pid), PyBool_FromLong(keeps_set_id(request)));
     if (!take_number(result, &copied))
@@ -343,7 +327,7 @@ static Outcome do_copy(const Request *request)
 
 static Outcome do_fsync(const Request *request)
 {
-    return reply_done(request, CALL(call_sync));
+    return reply_done(request, CALL(request->server, sync));
 }
 
 static Outcome do_ioctl(const Request *request)
@@ -399,13 +383,4 @@ static const Handler HANDLERS[] = {
 const Handler *handler_of(uint32_t opcode)
 {
     return opcode < HANDLERS_COUNT && HANDLERS[opcode].handle ? &HANDLERS[opcode] : NULL;
-}
-
-int dispatch_bind(PyObject *owner)
-{
-#define TAKE(name) \
-    if (!take_attribute(owner, #name, &call_##name)) \
-        return 0;
-    METHODS(TAKE)
-    return take_state(owner, "unlinked", &PySet_Type, &unlinked);
 }

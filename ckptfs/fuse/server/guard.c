@@ -1,8 +1,7 @@
 /* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must be
  * what was committed. What that was is known by `pages.c`; who asks is `store/tables.py`. */
 
-#include "guard.h"
-#include "pages.h"
+#include "server.h"
 
 #include <limits.h>
 
@@ -23,13 +22,13 @@ typedef struct {
 
 /* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins
  * with a prefix. */
-static int is_whole_from(const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
+static int is_whole_from(Pages *pages, const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
 {
     Way way;
     int sure = 1;
     if (is_empty(tree))
         return 1;
-    if (!pages_names_are_whole() || !find_way(&way, tree, key))
+    if (!pages_names_are_whole(pages) || !find_way(&way, pages, tree, key))
         return 0;
     while (leaves->left-- && node_on(&way, &sure)) {
         leaves->before = leaves->last;
@@ -46,7 +45,7 @@ static int is_whole_from(const Tree *tree, Bytes key, Bytes prefix, Leaves *leav
 }
 
 /* The same, without a search for what is in the leaf that was found last. */
-static int is_whole_at(Table *table, Bytes key, Bytes prefix)
+static int is_whole_at(Pages *pages, Table *table, Bytes key, Bytes prefix)
 {
     uint32_t tick = pages_tick();
     if (table->leaf && table->leaf_tick == tick) {
@@ -57,19 +56,19 @@ static int is_whole_at(Table *table, Bytes key, Bytes prefix)
             return 1;
     }
     Leaves leaves = {.left = INT_MAX};
-    int whole = is_whole_from(&table->tree, key, prefix, &leaves);
+    int whole = is_whole_from(pages, &table->tree, key, prefix, &leaves);
     table->leaf = whole ? leaves.last : NULL;
     table->leaf_tick = tick;
     return whole;
 }
 
 /* The same for the leaf before that of a key. */
-static int is_whole_before(const Tree *tree, Bytes key)
+static int is_whole_before(Pages *pages, const Tree *tree, Bytes key)
 {
     Way way;
     if (is_empty(tree))
         return 1;
-    if (!find_way(&way, tree, key))
+    if (!find_way(&way, pages, tree, key))
         return 0;
     do
         if (!--way.depth)
@@ -77,7 +76,7 @@ static int is_whole_before(const Tree *tree, Bytes key)
     while (!way.indexes[way.depth - 1]);
     const Node *node = node_at(way.pages[way.depth - 1], way.indexes[way.depth - 1] - 1);
     while (node && way.depth < way.levels) {
-        const Page *page = page_at(child_of(node), ++way.depth == way.levels);
+        const Page *page = page_at(pages, child_of(node), ++way.depth == way.levels);
         node = page ? node_at(page, count_of(page) - 1) : NULL;
     }
     return node != NULL;
@@ -85,51 +84,58 @@ static int is_whole_before(const Tree *tree, Bytes key)
 
 /* -- for Python ---------------------------------------------------------------------------------- */
 
-static PyObject *damaged, *call_damaged;
+static Pages *pages_of(PyObject *self)
+{
+    return &((Server *)self)->snapshot.pages;
+}
 
-const char guard_guard_doc[] =
+const char guard_doc[] =
     "guard(names, error, damaged)\n\n"
     "From here on `require` knows the tables of these names by their places, and raises ``error``.\n"
     "Before it does so of what was to be changed it calls ``damaged``.";
 
-PyObject *guard_guard(PyObject *module, PyObject *args)
+PyObject *guard_method(PyObject *self, PyObject *args)
 {
+    Snapshot *snapshot = &((Server *)self)->snapshot;
     PyObject *names, *error, *call;
     if (!PyArg_ParseTuple(args, "O!OO", &PyTuple_Type, &names, &error, &call))
         return NULL;
-    pages_forget_tables();
+    pages_forget_tables(&snapshot->pages);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
         const char *name = PyBytes_AsString(PyTuple_GET_ITEM(names, i));
         if (!name)
             return NULL;
-        if (!pages_know_table(name)) {
+        if (!pages_add_table(&snapshot->pages, name)) {
             PyErr_SetString(PyExc_ValueError, "guard: such a table was not expected");
             return NULL;
         }
     }
-    Py_XSETREF(damaged, Py_NewRef(error));
-    Py_XSETREF(call_damaged, Py_NewRef(call));
+    Py_XSETREF(snapshot->damaged, Py_NewRef(error));
+    Py_XSETREF(snapshot->call_damaged, Py_NewRef(call));
     Py_RETURN_NONE;
 }
 
-PyObject *guard_committed(PyObject *module, PyObject *path)
+PyObject *guard_committed_method(PyObject *self, PyObject *path)
 {
     const char *name = PyBytes_AsString(path);
-    return name ? PyBool_FromLong(pages_follow_last(name) >= 0) : NULL;
+    if (name && ((Server *)self)->is_closed)
+        Py_RETURN_TRUE;
+    return name ? PyBool_FromLong(pages_follow_last(pages_of(self), name) >= 0) : NULL;
 }
 
 static const char words[] =
     "a page of the data file is damaged; unmount, and see: ckptfs check --deep";
 
-static PyObject *raise_damaged(int is_write)
+static PyObject *raise_damaged(PyObject *self, int is_write)
 {
-    PyObject *told = is_write ? PyObject_CallNoArgs(call_damaged) : Py_NewRef(Py_None);
+    const Snapshot *snapshot = &((Server *)self)->snapshot;
+    PyObject *told = is_write ? PyObject_CallNoArgs(snapshot->call_damaged) : Py_NewRef(Py_None);
     if (!told)
         return NULL;
     Py_DECREF(told);
-    PyObject *error = PyObject_CallFunction(damaged, "s", words);
+    PyObject *error = PyObject_CallFunction(snapshot->damaged, "s", words);
     if (error)
-        PyErr_SetObject(damaged, error);
+        PyErr_SetObject(snapshot->damaged, error);
     Py_XDECREF(error);
     return NULL;
 }
@@ -146,9 +152,9 @@ static int take_bytes(PyObject *object, Bytes *bytes)
 }
 
 /* NULL with an exception set if there is no such table. */
-static Table *table_of(PyObject *number)
+static Table *table_of(PyObject *self, PyObject *number)
 {
-    Table *table = pages_table(PyLong_AsSize_t(number));
+    Table *table = pages_table(pages_of(self), PyLong_AsSize_t(number));
     if (!table && !PyErr_Occurred())
         PyErr_SetString(PyExc_ValueError, "require: there is no such table");
     return PyErr_Occurred() ? NULL : table;
@@ -159,18 +165,19 @@ const char guard_require_doc[] =
     "Raise an error unless the pages are whole on which LMDB looks for a key, and for those behind it\n"
     "that begin with the prefix.";
 
-PyObject *guard_require(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *guard_require_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    Pages *pages = pages_of(self);
     Bytes key, prefix;
     if (count != 4) {
         PyErr_SetString(PyExc_TypeError, "require: four arguments were expected");
         return NULL;
     }
-    Table *table = table_of(args[0]);
+    Table *table = table_of(self, args[0]);
     if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
         return NULL;
-    if (!is_whole_at(table, key, prefix))
-        return raise_damaged(args[3] == Py_True);
+    if (!is_whole_at(pages, table, key, prefix))
+        return raise_damaged(self, args[3] == Py_True);
     Py_RETURN_NONE;
 }
 
@@ -182,19 +189,20 @@ const char guard_require_some_doc[] =
     "The same for a walk, which asks again once it comes to the key that is returned. None: that was\n"
     "all.";
 
-PyObject *guard_require_some(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *guard_require_some_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    Pages *pages = pages_of(self);
     Bytes key, prefix;
     Leaves leaves = {.left = AHEAD};
     if (count != 3) {
         PyErr_SetString(PyExc_TypeError, "require_some: three arguments were expected");
         return NULL;
     }
-    const Table *table = table_of(args[0]);
+    const Table *table = table_of(self, args[0]);
     if (!table || !take_bytes(args[1], &key) || !take_bytes(args[2], &prefix))
         return NULL;
-    if (!is_whole_from(&table->tree, key, prefix, &leaves))
-        return raise_damaged(0);
+    if (!is_whole_from(pages, &table->tree, key, prefix, &leaves))
+        return raise_damaged(self, 0);
     if (leaves.left >= 0 || !leaves.before)
         Py_RETURN_NONE;
     /* Not that of the last leaf: if it was deleted since, a walk would be behind it without a stop. */
@@ -206,19 +214,20 @@ const char guard_require_before_doc[] =
     "require_before(table, key)\n\n"
     "The same for a key, and for the one before it.";
 
-PyObject *guard_require_before(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *guard_require_before_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    Pages *pages = pages_of(self);
     Bytes key;
     Leaves leaves = {.left = INT_MAX};
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "require_before: two arguments were expected");
         return NULL;
     }
-    const Table *table = table_of(args[0]);
+    const Table *table = table_of(self, args[0]);
     if (!table || !take_bytes(args[1], &key))
         return NULL;
-    if (!is_whole_from(&table->tree, key, key, &leaves) || !is_whole_before(&table->tree, key))
-        return raise_damaged(0);
+    if (!is_whole_from(pages, &table->tree, key, key, &leaves) || !is_whole_before(pages, &table->tree, key))
+        return raise_damaged(self, 0);
     Py_RETURN_NONE;
 }
 
@@ -226,13 +235,14 @@ const char guard_require_all_doc[] =
     "require_all(table, records)\n\n"
     "The same for all keys of a list of (key, value) that are to be changed.";
 
-PyObject *guard_require_all(PyObject *module, PyObject *const *args, Py_ssize_t count)
+PyObject *guard_require_all_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    Pages *pages = pages_of(self);
     if (count != 2 || !PyList_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, "require_all: a table and a list were expected");
         return NULL;
     }
-    Table *table = table_of(args[0]);
+    Table *table = table_of(self, args[0]);
     for (Py_ssize_t i = 0; table && i < PyList_GET_SIZE(args[1]); i++) {
         PyObject *item = PyList_GET_ITEM(args[1], i);
         Bytes key;
@@ -242,19 +252,19 @@ PyObject *guard_require_all(PyObject *module, PyObject *const *args, Py_ssize_t 
         }
         if (!take_bytes(PyTuple_GET_ITEM(item, 0), &key))
             return NULL;
-        if (!is_whole_at(table, key, key))
-            return raise_damaged(1);
+        if (!is_whole_at(pages, table, key, key))
+            return raise_damaged(self, 1);
     }
     return table ? Py_NewRef(Py_None) : NULL;
 }
 
-PyObject *guard_free_is_whole(PyObject *module, PyObject *none)
+PyObject *guard_free_is_whole_method(PyObject *self, PyObject *none)
 {
-    return PyBool_FromLong(pages_free_are_whole());
+    return PyBool_FromLong(pages_free_are_whole(pages_of(self)));
 }
 
-PyObject *guard_release(PyObject *module, PyObject *none)
+PyObject *guard_release_method(PyObject *self, PyObject *none)
 {
-    pages_release();
+    pages_release(pages_of(self));
     Py_RETURN_NONE;
 }

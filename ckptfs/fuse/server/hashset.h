@@ -1,4 +1,4 @@
-/* Sets of numbers other than 0, of a fixed size, for the parts of the compiled server. */
+/* Sets of numbers other than 0, of a fixed size. */
 
 #ifndef CKPTFS_HASHSET_H
 #define CKPTFS_HASHSET_H
@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The size is a power of two; at most half of the places are taken. A place with 0 is free. */
+/* The size is a power of two; at most half of the slots are taken. A slot with 0 is free. */
 typedef struct {
-    uint64_t *places;
+    uint64_t *slots;
     size_t size;
     size_t taken;
 } HashSet;
@@ -20,37 +20,37 @@ static inline uint64_t mixed(uint64_t value)
     return value ^ value >> 29;
 }
 
-/* Where a number stands, or is to stand. */
-static inline uint64_t *set_slot(const HashSet *numbers, uint64_t number)
+/* Where a number is, or is to be. */
+static inline uint64_t *set_slot(const HashSet *set, uint64_t number)
 {
-    size_t index = mixed(number) % numbers->size;
-    while (numbers->places[index] && numbers->places[index] != number)
-        index = (index + 1) % numbers->size;
-    return &numbers->places[index];
+    size_t index = mixed(number) % set->size;
+    while (set->slots[index] && set->slots[index] != number)
+        index = (index + 1) % set->size;
+    return &set->slots[index];
 }
 
-static inline int set_has(const HashSet *numbers, uint64_t number)
+static inline int set_has(const HashSet *set, uint64_t number)
 {
-    return numbers->taken && *set_slot(numbers, number) == number;
+    return set->taken && *set_slot(set, number) == number;
 }
 
-static inline void set_clear(HashSet *numbers)
+static inline void set_clear(HashSet *set)
 {
-    if (numbers->taken)
-        memset(numbers->places, 0, numbers->size * sizeof *numbers->places);
-    numbers->taken = 0;
+    if (set->taken)
+        memset(set->slots, 0, set->size * sizeof *set->slots);
+    set->taken = 0;
 }
 
 /* Returns 0 if there is no room for it. */
-static inline int set_add(HashSet *numbers, uint64_t number)
+static inline int set_add(HashSet *set, uint64_t number)
 {
-    uint64_t *place = set_slot(numbers, number);
-    if (*place)
+    uint64_t *slot = set_slot(set, number);
+    if (*slot)
         return 1;
-    if (numbers->taken == numbers->size / 2)
+    if (set->taken == set->size / 2)
         return 0;
-    *place = number;
-    numbers->taken++;
+    *slot = number;
+    set->taken++;
     return 1;
 }
 

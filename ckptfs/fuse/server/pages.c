@@ -36,24 +36,7 @@ typedef struct {
     uint64_t last_page, txn;
 } Meta;
 
-/* The digest of a page, 0 if it has none, when it was last found to be right, and whether the page was
- * found in a tree. */
-typedef struct {
-    uint32_t digest;
-    uint32_t tick : 31, is_of_tree : 1;
-} Seal;
-
-static const unsigned char *map; /* NULL: the file is not mapped */
-static char *map_path;
-static uint64_t map_end; /* the file's length when it was last asked for */
-static int map_file = -1;
-/* By the number of the page: addresses, of which only those in use take memory. */
 #define SEALS_SIZE (MAP_SIZE / PAGE * sizeof(Seal))
-static Seal *seals;
-
-/* The commit that is followed. */
-static uint64_t last_page, last_txn;
-static Tree free_tree, names_tree;
 
 /* -- digests ------------------------------------------------------------------------------------- */
 
@@ -86,20 +69,20 @@ static uint32_t digest_of_page(const void *at)
     return (uint32_t)(sum ^ sum >> 32) ? (uint32_t)(sum ^ sum >> 32) : 1;
 }
 
-static void seal(uint64_t number)
+static void seal(Pages *pages, uint64_t number)
 {
-    seals[number].digest = digest_of_page(map + number * PAGE);
-    seals[number].tick = pages_tick();
+    pages->seals[number].digest = digest_of_page(pages->map + number * PAGE);
+    pages->seals[number].tick = pages_tick();
 }
 
 /* Whether a page is what it was. One that was never met is from here on. */
-static int is_as_sealed(uint64_t number)
+static int is_as_sealed(Pages *pages, uint64_t number)
 {
-    Seal *known = &seals[number];
+    Seal *known = &pages->seals[number];
     uint32_t tick = pages_tick();
     if (known->digest && known->tick == tick)
         return 1;
-    uint32_t digest = digest_of_page(map + number * PAGE);
+    uint32_t digest = digest_of_page(pages->map + number * PAGE);
     if (known->digest && known->digest != digest)
         return 0;
     known->digest = digest;
@@ -110,31 +93,31 @@ static int is_as_sealed(uint64_t number)
 /* -- pages --------------------------------------------------------------------------------------- */
 
 /* Whether the file has a page; behind its end there is nothing to read. */
-static int is_there(uint64_t number)
+static int is_there(Pages *pages, uint64_t number)
 {
     struct stat info;
-    if (number > last_page)
+    if (number > pages->last_page)
         return 0;
-    if ((number + 1) * PAGE > map_end && !fstat(map_file, &info))
-        map_end = (uint64_t)info.st_size;
-    return (number + 1) * PAGE <= map_end;
+    if ((number + 1) * PAGE > pages->end && !fstat(pages->file, &info))
+        pages->end = (uint64_t)info.st_size;
+    return (number + 1) * PAGE <= pages->end;
 }
 
 /* A page of a tree. NULL if it is not as it should be: a branch, or where the leaves are a leaf. */
-static const Page *shaped_page(uint64_t number, int is_leaf)
+static const Page *shaped_page(Pages *pages, uint64_t number, int is_leaf)
 {
-    if (!is_there(number))
+    if (!is_there(pages, number))
         return NULL;
-    const Page *page = (const void *)(map + number * PAGE);
+    const Page *page = (const void *)(pages->map + number * PAGE);
     if (page->number != number || page->flags != (is_leaf ? LEAF : BRANCH) ||
         page->lower <= sizeof *page || page->lower > page->upper || page->upper > PAGE)
         return NULL;
     return page;
 }
 
-const Page *page_at(uint64_t number, int is_leaf)
+const Page *page_at(Pages *pages, uint64_t number, int is_leaf)
 {
-    return is_there(number) && is_as_sealed(number) ? shaped_page(number, is_leaf) : NULL;
+    return is_there(pages, number) && is_as_sealed(pages, number) ? shaped_page(pages, number, is_leaf) : NULL;
 }
 
 int record_of(const Page *page, const Node *node, Bytes *record)
@@ -190,7 +173,7 @@ static int step_in(const Page *page, const Bytes *key)
 static int go_down(Way *way, uint64_t number, const Bytes *key)
 {
     while (way->depth < way->levels) {
-        const Page *page = page_at(number, way->depth == way->levels - 1);
+        const Page *page = page_at(way->file, number, way->depth == way->levels - 1);
         int index = page ? step_in(page, key) : -1;
         if (index < 0)
             return 0;
@@ -206,10 +189,11 @@ static int go_down(Way *way, uint64_t number, const Bytes *key)
     return 0;
 }
 
-int find_way(Way *way, const Tree *tree, Bytes key)
+int find_way(Way *way, Pages *pages, const Tree *tree, Bytes key)
 {
     /* The steps are filled in as they come. (GCC 12.2 with -fwrapv takes them back if they are cleared
      * here.) */
+    way->file = pages;
     way->levels = tree->depth;
     way->depth = way->steps = 0;
     return tree->depth <= DEPTH_MAX && go_down(way, tree->root, &key);
@@ -239,78 +223,75 @@ const Node *node_on(Way *way, int *sure)
 /* -- all pages of a tree ------------------------------------------------------------------------- */
 
 /* What is done with each page. Returns 0 if something is wrong with it. */
-typedef int Visit(uint64_t number);
+typedef int Visit(Pages *pages, uint64_t number);
 
-static int visit_seal(uint64_t number)
+static int visit_seal(Pages *pages, uint64_t number)
 {
-    seal(number);
+    seal(pages, number);
     return 1;
 }
 
-/* How many pages of trees are sealed. */
-static uint64_t sealed_count;
-
-static int seal_of_tree(uint64_t number)
+static int seal_of_tree(Pages *pages, uint64_t number)
 {
-    sealed_count += !seals[number].is_of_tree;
-    seals[number].is_of_tree = 1;
-    return visit_seal(number);
+    pages->sealed_count += !pages->seals[number].is_of_tree;
+    pages->seals[number].is_of_tree = 1;
+    return visit_seal(pages, number);
 }
 
 /* The pages of a record that is too long for its node; of the free pages only. */
-static int visit_overflow(const Node *node, Visit *visit)
+static int visit_overflow(Pages *pages, const Node *node, Visit *visit)
 {
     const unsigned char *at = node->data + node->key_size;
     uint64_t first;
-    if ((size_t)(at - map) % PAGE + sizeof first > PAGE)
+    if ((size_t)(at - pages->map) % PAGE + sizeof first > PAGE)
         return 0;
     memcpy(&first, at, sizeof first);
-    if (!is_there(first) || !visit(first))
+    if (!is_there(pages, first) || !visit(pages, first))
         return 0;
-    const Page *page = (const void *)(map + first * PAGE);
+    const Page *page = (const void *)(pages->map + first * PAGE);
     uint64_t count = page->lower | (uint64_t)page->upper << 16;
     int whole = page->number == first && page->flags == OVERFLOW;
     for (uint64_t i = 1; whole && i < count; i++)
-        whole = is_there(first + i) && visit(first + i);
+        whole = is_there(pages, first + i) && visit(pages, first + i);
     return whole;
 }
 
 /* Visits the pages below one, and then itself. Those that are sealed are left out with ``anew``, and
  * what is below them: nothing of that can have changed. */
-static int visit_pages(uint64_t number, int levels, int anew, int is_free, Visit *visit)
+static int visit_pages(Pages *pages, uint64_t number, int levels, int anew, int is_free, Visit *visit)
 {
-    if (levels < 1 || !is_there(number))
+    if (levels < 1 || !is_there(pages, number))
         return 0;
-    if (anew && seals[number].digest)
+    if (anew && pages->seals[number].digest)
         return 1;
-    int whole = anew || visit(number);
-    const Page *page = whole ? shaped_page(number, levels == 1) : NULL;
+    int whole = anew || visit(pages, number);
+    const Page *page = whole ? shaped_page(pages, number, levels == 1) : NULL;
     for (unsigned i = 0; page && whole && i < count_of(page); i++) {
         const Node *node = node_at(page, i);
         if (node && levels > 1)
-            whole = visit_pages(child_of(node), levels - 1, anew, is_free, visit);
+            whole = visit_pages(pages, child_of(node), levels - 1, anew, is_free, visit);
         else if (node && is_free && node->flags & BIG_DATA)
-            whole = visit_overflow(node, visit);
+            whole = visit_overflow(pages, node, visit);
         whole = whole && node;
     }
-    return page && whole && (!anew || seal_of_tree(number));
+    return page && whole && (!anew || seal_of_tree(pages, number));
 }
 
-static int visit_tree(const Tree *tree, int anew, int is_free, Visit *visit)
+static int visit_tree(Pages *pages, const Tree *tree, int anew, int is_free, Visit *visit)
 {
     return is_empty(tree) ||
-           (tree->depth <= DEPTH_MAX && visit_pages(tree->root, tree->depth, anew, is_free, visit));
+           (tree->depth <= DEPTH_MAX && visit_pages(pages, tree->root, tree->depth, anew, is_free, visit));
 }
 
 /* -- commits ------------------------------------------------------------------------------------- */
 
 /* The last node of a tree. NULL if there is none. */
-static const Node *last_node(const Tree *tree)
+static const Node *last_node(Pages *pages, const Tree *tree)
 {
     const Node *node = NULL;
     uint64_t number = tree->root;
     for (int level = tree->depth; level > 0; level--) {
-        const Page *page = shaped_page(number, level == 1);
+        const Page *page = shaped_page(pages, number, level == 1);
         node = page ? node_at(page, count_of(page) - 1) : NULL;
         if (!node)
             return NULL;
@@ -321,9 +302,9 @@ static const Node *last_node(const Tree *tree)
 
 /* The list of the pages that a commit gave up, and how long it may be; it is the last one there is.
  * NULL if there is none. */
-static const unsigned char *given_up(uint64_t txn, uint64_t *room)
+static const unsigned char *given_up(Pages *pages, uint64_t txn, uint64_t *room)
 {
-    const Node *node = is_empty(&free_tree) ? NULL : last_node(&free_tree);
+    const Node *node = is_empty(&pages->free_tree) ? NULL : last_node(pages, &pages->free_tree);
     uint64_t key, first;
     if (!node || node->key_size != sizeof key)
         return NULL;
@@ -333,13 +314,13 @@ static const unsigned char *given_up(uint64_t txn, uint64_t *room)
     const unsigned char *at = node->data + node->key_size;
     uint64_t size = node->low | (uint64_t)node->high << 16;
     if (node->flags & BIG_DATA) {
-        if ((size_t)(at - map) % PAGE + sizeof first > PAGE)
+        if ((size_t)(at - pages->map) % PAGE + sizeof first > PAGE)
             return NULL;
         memcpy(&first, at, sizeof first);
-        at = map + first * PAGE + sizeof(Page);
-        if (!is_there(first) || !is_there(first + (size + sizeof(Page) - 1) / PAGE))
+        at = pages->map + first * PAGE + sizeof(Page);
+        if (!is_there(pages, first) || !is_there(pages, first + (size + sizeof(Page) - 1) / PAGE))
             return NULL;
-    } else if ((size_t)(at - map) % PAGE + size > PAGE) {
+    } else if ((size_t)(at - pages->map) % PAGE + size > PAGE) {
         return NULL;
     }
     *room = size / sizeof key;
@@ -349,10 +330,10 @@ static const unsigned char *given_up(uint64_t txn, uint64_t *room)
 /* The pages that the last commit gave up have no digests from here on. Returns 0 if they are not known,
  * and clears ``whole`` if one of them was damaged, since what was copied from it is, too; or if one was
  * given up twice. */
-static int unseal_given_up(int *whole)
+static int unseal_given_up(Pages *pages, int *whole)
 {
     uint64_t count, number, room, last = NO_PAGE;
-    const unsigned char *at = given_up(last_txn, &room);
+    const unsigned char *at = given_up(pages, pages->last_txn, &room);
     if (!at || !room)
         return 0;
     memcpy(&count, at, sizeof count);
@@ -363,26 +344,26 @@ static int unseal_given_up(int *whole)
         if (number == last) /* they are in order */
             *whole = 0;
         last = number;
-        if (number > last_page)
+        if (number > pages->last_page)
             continue;
-        if (seals[number].digest && is_there(number) && !is_as_sealed(number))
+        if (pages->seals[number].digest && is_there(pages, number) && !is_as_sealed(pages, number))
             *whole = 0;
-        sealed_count -= seals[number].is_of_tree;
-        seals[number] = (Seal){0};
+        pages->sealed_count -= pages->seals[number].is_of_tree;
+        pages->seals[number] = (Seal){0};
     }
     return 1;
 }
 
-static void unseal_all(void)
+static void unseal_all(Pages *pages)
 {
-    sealed_count = 0;
-    madvise(seals, SEALS_SIZE, MADV_DONTNEED);
+    pages->sealed_count = 0;
+    madvise(pages->seals, SEALS_SIZE, MADV_DONTNEED);
 }
 
 /* One of the two pages that say what is current. Commits take turns in writing them. */
-static const Meta *meta_at(uint64_t number)
+static const Meta *meta_at(const Pages *pages, uint64_t number)
 {
-    const Meta *meta = (const void *)(map + number * PAGE + META_AT);
+    const Meta *meta = (const void *)(pages->map + number * PAGE + META_AT);
     return meta->magic == MAGIC && meta->version == VERSION && meta->txn % 2 == number &&
                    meta->trees[0].pad == PAGE /* where LMDB keeps the size of a page */
                ? meta
@@ -391,50 +372,47 @@ static const Meta *meta_at(uint64_t number)
 
 /* The later one of them. Of a commit that follows one that is known the other need not be whole, which
  * the next commit writes over. NULL if it is damaged. */
-static const Meta *current_meta(void)
+static const Meta *current_meta(const Pages *pages)
 {
-    const Meta *metas[] = {meta_at(0), meta_at(1)};
+    const Meta *metas[] = {meta_at(pages, 0), meta_at(pages, 1)};
     if (metas[0] && metas[1]) {
         const Meta *later = metas[metas[1]->txn > metas[0]->txn];
         if (later->txn == metas[later == metas[0]]->txn + 1)
             return later;
     }
-    const Meta *next = metas[(last_txn + 1) % 2], *same = metas[last_txn % 2];
-    if (last_txn && next && next->txn == last_txn + 1)
+    const Meta *next = metas[(pages->last_txn + 1) % 2], *same = metas[pages->last_txn % 2];
+    if (pages->last_txn && next && next->txn == pages->last_txn + 1)
         return next;
-    return last_txn && same && same->txn == last_txn ? same : NULL;
+    return pages->last_txn && same && same->txn == pages->last_txn ? same : NULL;
 }
 
 /* -- tables -------------------------------------------------------------------------------------- */
 
-static Table tables[TABLES_MAX];
-static size_t tables_count;
-
-int pages_know_table(const char *name)
+int pages_add_table(Pages *pages, const char *name)
 {
-    if (tables_count == TABLES_MAX || strlen(name) >= TABLE_NAME_MAX)
+    if (pages->tables_count == TABLES_MAX || strlen(name) >= TABLE_NAME_MAX)
         return 0;
-    strcpy(tables[tables_count++].name, name);
+    strcpy(pages->tables[pages->tables_count++].name, name);
     return 1;
 }
 
-void pages_forget_tables(void)
+void pages_forget_tables(Pages *pages)
 {
-    pages_leave();
-    tables_count = 0;
+    pages_detach(pages);
+    pages->tables_count = 0;
 }
 
-Table *pages_table(size_t place)
+Table *pages_table(Pages *pages, size_t place)
 {
-    return place < tables_count ? &tables[place] : NULL;
+    return place < pages->tables_count ? &pages->tables[place] : NULL;
 }
 
-int pages_tree(const char *name, Tree *tree)
+int pages_tree(Pages *pages, const char *name, Tree *tree)
 {
     Way way;
     int sure = 1;
     Bytes key = {(const unsigned char *)name, strlen(name)}, record;
-    if (is_empty(&names_tree) || !find_way(&way, &names_tree, key))
+    if (is_empty(&pages->names_tree) || !find_way(&way, pages, &pages->names_tree, key))
         return 0;
     const Node *node = node_on(&way, &sure);
     if (!node || compare(node, key) || !record_of(way.pages[way.depth - 1], node, &record) ||
@@ -444,53 +422,59 @@ int pages_tree(const char *name, Tree *tree)
     return 1;
 }
 
-int pages_names_are_whole(void)
+int pages_names_are_whole(Pages *pages)
 {
-    if (names_tree.depth == 1) /* mostly */
-        return page_at(names_tree.root, 1) != NULL;
-    return visit_tree(&names_tree, 0, 0, is_as_sealed);
+    if (pages->names_tree.depth == 1) /* mostly */
+        return page_at(pages, pages->names_tree.root, 1) != NULL;
+    return visit_tree(pages, &pages->names_tree, 0, 0, is_as_sealed);
 }
 
-static void find_tables(void)
+static void find_tables(Pages *pages)
 {
-    for (size_t i = 0; i < tables_count; i++) {
-        tables[i].leaf = NULL;
-        if (!pages_tree(tables[i].name, &tables[i].tree))
-            tables[i].tree.root = NO_PAGE;
+    for (size_t i = 0; i < pages->tables_count; i++) {
+        pages->tables[i].leaf = NULL;
+        if (!pages_tree(pages, pages->tables[i].name, &pages->tables[i].tree))
+            pages->tables[i].tree.root = NO_PAGE;
     }
 }
 
-static void forget_tables(void)
+static void forget_tables(Pages *pages)
 {
-    for (size_t i = 0; i < tables_count; i++) {
-        tables[i].leaf = NULL;
-        tables[i].tree.root = NO_PAGE;
+    for (size_t i = 0; i < pages->tables_count; i++) {
+        pages->tables[i].leaf = NULL;
+        pages->tables[i].tree.root = NO_PAGE;
     }
-    free_tree.root = names_tree.root = NO_PAGE;
+    pages->free_tree.root = pages->names_tree.root = NO_PAGE;
 }
 
 /* -- the file ------------------------------------------------------------------------------------ */
 
-void pages_leave(void)
+void pages_init(Pages *pages)
 {
-    if (map)
-        munmap((void *)map, MAP_SIZE);
-    if (seals)
-        munmap(seals, SEALS_SIZE);
-    if (map_file >= 0)
-        close(map_file);
-    free(map_path);
-    map = NULL;
-    seals = NULL;
-    map_path = NULL;
-    map_file = -1;
-    map_end = last_txn = 0;
-    forget_tables();
+    *pages = (Pages){.file = -1};
+    forget_tables(pages);
 }
 
-static int is_mapped(const char *path)
+void pages_detach(Pages *pages)
 {
-    return map && map_path && !strcmp(path, map_path);
+    if (pages->map)
+        munmap((void *)pages->map, MAP_SIZE);
+    if (pages->seals)
+        munmap(pages->seals, SEALS_SIZE);
+    if (pages->file >= 0)
+        close(pages->file);
+    free(pages->path);
+    pages->map = NULL;
+    pages->seals = NULL;
+    pages->path = NULL;
+    pages->file = -1;
+    pages->end = pages->last_txn = 0;
+    forget_tables(pages);
+}
+
+static int is_mapped(const Pages *pages, const char *path)
+{
+    return pages->map && pages->path && !strcmp(path, pages->path);
 }
 
 static void *addresses(size_t size, int protection, int flags, int file)
@@ -500,21 +484,21 @@ static void *addresses(size_t size, int protection, int flags, int file)
 }
 
 /* Maps the file. It is longer than two pages: a store was made in it. */
-static int map_data(const char *path)
+static int map_data(Pages *pages, const char *path)
 {
-    pages_leave();
-    map_file = open(path, O_RDONLY | O_CLOEXEC);
-    if (map_file < 0)
+    pages_detach(pages);
+    pages->file = open(path, O_RDONLY | O_CLOEXEC);
+    if (pages->file < 0)
         return 0;
     /* Private, though nobody writes: so `store/residency.py` can tell it from LMDB's own. */
-    map = addresses(MAP_SIZE, PROT_READ, 0, map_file);
-    seals = addresses(SEALS_SIZE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1);
-    map_path = strdup(path);
-    if (!map || !seals || !map_path) {
-        pages_leave();
+    pages->map = addresses(MAP_SIZE, PROT_READ, 0, pages->file);
+    pages->seals = addresses(SEALS_SIZE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1);
+    pages->path = strdup(path);
+    if (!pages->map || !pages->seals || !pages->path) {
+        pages_detach(pages);
         return 0;
     }
-    madvise((void *)map, MAP_SIZE, MADV_RANDOM); /* as `store/residency.py` says of records */
+    madvise((void *)pages->map, MAP_SIZE, MADV_RANDOM); /* as `store/residency.py` says of records */
     return 1;
 }
 
@@ -524,68 +508,65 @@ static uint64_t size_of(const Tree *tree)
 }
 
 /* How many pages the trees have, as they say. */
-static uint64_t claimed_count(void)
+static uint64_t claimed_count(const Pages *pages)
 {
-    uint64_t count = size_of(&free_tree) + size_of(&names_tree);
-    for (size_t i = 0; i < tables_count; i++)
-        count += size_of(&tables[i].tree);
+    uint64_t count = size_of(&pages->free_tree) + size_of(&pages->names_tree);
+    for (size_t i = 0; i < pages->tables_count; i++)
+        count += size_of(&pages->tables[i].tree);
     return count;
 }
 
-/* Whether at the commit before this one exactly the pages of all trees were sealed. */
-static int was_complete;
-
 /* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page, or gave up
  * pages that are in use: LMDB takes the number of pages of a large record from the first of them. */
-static int follow(const Meta *meta)
+static int follow(Pages *pages, const Meta *meta)
 {
-    int whole = 1, is_next = last_txn && meta->txn == last_txn + 1;
-    last_page = meta->last_page;
-    last_txn = meta->txn;
-    free_tree = meta->trees[0];
-    names_tree = meta->trees[1];
-    int is_known = is_next && unseal_given_up(&whole);
+    int whole = 1, is_next = pages->last_txn && meta->txn == pages->last_txn + 1;
+    pages->last_page = meta->last_page;
+    pages->last_txn = meta->txn;
+    pages->free_tree = meta->trees[0];
+    pages->names_tree = meta->trees[1];
+    int is_known = is_next && unseal_given_up(pages, &whole);
     if (!is_known)
-        unseal_all();
-    visit_tree(&free_tree, 1, 1, visit_seal);
-    visit_tree(&names_tree, 1, 0, visit_seal);
-    find_tables();
-    for (size_t i = 0; i < tables_count; i++)
-        visit_tree(&tables[i].tree, 1, 0, visit_seal);
-    int is_complete = sealed_count == claimed_count();
-    whole = whole && (is_complete || !is_known || !was_complete);
-    was_complete = is_complete;
+        unseal_all(pages);
+    visit_tree(pages, &pages->free_tree, 1, 1, visit_seal);
+    visit_tree(pages, &pages->names_tree, 1, 0, visit_seal);
+    find_tables(pages);
+    for (size_t i = 0; i < pages->tables_count; i++)
+        visit_tree(pages, &pages->tables[i].tree, 1, 0, visit_seal);
+    int is_complete = pages->sealed_count == claimed_count(pages);
+    whole = whole && (is_complete || !is_known || !pages->was_complete);
+    pages->was_complete = is_complete;
     if (!is_known)
-        madvise((void *)map, MAP_SIZE, MADV_DONTNEED); /* most of it is not needed again soon */
+        madvise((void *)pages->map, MAP_SIZE, MADV_DONTNEED); /* most of it is not needed again soon */
     return whole;
 }
 
-int pages_follow_last(const char *path)
+int pages_follow_last(Pages *pages, const char *path)
 {
-    if (sysconf(_SC_PAGESIZE) != PAGE || (!is_mapped(path) && !map_data(path)))
+    if (sysconf(_SC_PAGESIZE) != PAGE || (!is_mapped(pages, path) && !map_data(pages, path)))
         return 0;
-    const Meta *meta = current_meta();
-    if (!meta && last_txn)
+    const Meta *meta = current_meta(pages);
+    if (!meta && pages->last_txn)
         return -1;
     if (!meta) {
-        pages_leave(); /* not what is known here: a page of another size, or another version of LMDB */
+        pages_detach(pages); /* not what is known here: a page of another size, or another version of LMDB */
         return 0;
     }
-    return meta->txn == last_txn || follow(meta) ? 1 : -1;
+    return meta->txn == pages->last_txn || follow(pages, meta) ? 1 : -1;
 }
 
-int pages_follow(const char *path)
+int pages_follow(Pages *pages, const char *path)
 {
-    return pages_follow_last(path) == 1;
+    return pages_follow_last(pages, path) == 1;
 }
 
-int pages_free_are_whole(void)
+int pages_free_are_whole(Pages *pages)
 {
-    return !map || visit_tree(&free_tree, 0, 1, is_as_sealed);
+    return !pages->map || visit_tree(pages, &pages->free_tree, 0, 1, is_as_sealed);
 }
 
-void pages_release(void)
+void pages_release(Pages *pages)
 {
-    if (map)
-        madvise((void *)map, MAP_SIZE, MADV_DONTNEED);
+    if (pages->map)
+        madvise((void *)pages->map, MAP_SIZE, MADV_DONTNEED);
 }

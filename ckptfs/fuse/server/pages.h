@@ -73,47 +73,6 @@ static inline uint64_t child_of(const Node *node)
     return node->low | (uint64_t)node->high << 16 | (uint64_t)node->flags << 32;
 }
 
-#pragma GCC visibility push(hidden)
-
-/* A page of a tree. NULL if it is not as it should be, or not what was committed: a branch, or where the
- * leaves are a leaf. */
-const Page *page_at(uint64_t number, int is_leaf);
-
-/* A way through a tree to one of its nodes. */
-typedef struct {
-    int levels; /* of the tree */
-    const Page *pages[DEPTH_MAX];
-    unsigned indexes[DEPTH_MAX];
-    int depth;
-    int steps;
-} Way;
-
-/* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
-int find_way(Way *way, const Tree *tree, Bytes key);
-
-/* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree, or
- * with ``sure`` cleared where the tree makes no sense, or a page is not what was committed. */
-const Node *node_on(Way *way, int *sure);
-
-/* The bytes of a record that stand in its node. Returns 0 if they do not. */
-int record_of(const Page *page, const Node *node, Bytes *record);
-
-/* Goes by the last commit of the file at a path. Returns 0 if it cannot be read. */
-int pages_follow(const char *path);
-
-/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built on
- * what is. */
-int pages_follow_last(const char *path);
-
-/* The tree of a table at that commit. Returns 0 if there is none. */
-int pages_tree(const char *name, Tree *tree);
-
-/* The file is another from here on. */
-void pages_leave(void);
-
-/* A moment, of about 17 milliseconds: a page that was right in it is not looked at again. */
-uint32_t pages_tick(void);
-
 #define TABLES_MAX 32
 #define TABLE_NAME_MAX 16
 
@@ -125,18 +84,86 @@ typedef struct {
     uint32_t leaf_tick;
 } Table;
 
+/* The digest of a page, 0 if it has none, when it was last found to be right, and whether the page was
+ * found in a tree. */
+typedef struct {
+    uint32_t digest;
+    uint32_t tick : 31, is_of_tree : 1;
+} Seal;
+
+/* LMDB's data file, mapped, and the commit that is followed. Zeroed memory is one without a file, but
+ * for the descriptor: `pages_init`. */
+typedef struct {
+    const unsigned char *map; /* NULL: the file is not mapped */
+    char *path;
+    uint64_t end; /* the file's length when it was last asked for */
+    int file;
+    Seal *seals; /* by the number of the page: addresses, of which only those in use take memory */
+    uint64_t sealed_count; /* pages of trees that are sealed */
+    int was_complete; /* at the commit before this one exactly the pages of all trees were sealed */
+    uint64_t last_page, last_txn;
+    Tree free_tree, names_tree;
+    Table tables[TABLES_MAX];
+    size_t tables_count;
+} Pages;
+
+#pragma GCC visibility push(hidden)
+
+/* No file is mapped yet. */
+void pages_init(Pages *pages);
+
+/* A page of a tree. NULL if it is not as it should be, or not what was committed: a branch, or where the
+ * leaves are a leaf. */
+const Page *page_at(Pages *pages, uint64_t number, int is_leaf);
+
+/* A way through a tree to one of its nodes. */
+typedef struct {
+    Pages *file;
+    int levels; /* of the tree */
+    const Page *pages[DEPTH_MAX];
+    unsigned indexes[DEPTH_MAX];
+    int depth;
+    int steps;
+} Way;
+
+/* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
+int find_way(Way *way, Pages *pages, const Tree *tree, Bytes key);
+
+/* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree, or
+ * with ``sure`` cleared where the tree makes no sense, or a page is not what was committed. */
+const Node *node_on(Way *way, int *sure);
+
+/* The bytes of a record that stand in its node. Returns 0 if they do not. */
+int record_of(const Page *page, const Node *node, Bytes *record);
+
+/* Goes by the last commit of the file at a path. Returns 0 if it cannot be read. */
+int pages_follow(Pages *pages, const char *path);
+
+/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built on
+ * what is. */
+int pages_follow_last(Pages *pages, const char *path);
+
+/* The tree of a table at that commit. Returns 0 if there is none. */
+int pages_tree(Pages *pages, const char *name, Tree *tree);
+
+/* The file is another from here on. */
+void pages_detach(Pages *pages);
+
+/* A moment, of about 17 milliseconds: a page that was right in it is not looked at again. */
+uint32_t pages_tick(void);
+
 /* Tables whose pages are known from the next commit on, by their places. Returns 0 if there is no
  * room. */
-int pages_know_table(const char *name);
-void pages_forget_tables(void);
-Table *pages_table(size_t place);
+int pages_add_table(Pages *pages, const char *name);
+void pages_forget_tables(Pages *pages);
+Table *pages_table(Pages *pages, size_t place);
 
 /* Whether the pages are what was committed that say where the tables are, and which pages are free. */
-int pages_names_are_whole(void);
-int pages_free_are_whole(void);
+int pages_names_are_whole(Pages *pages);
+int pages_free_are_whole(Pages *pages);
 
 /* Lets go of the memory that the pages take. */
-void pages_release(void);
+void pages_release(Pages *pages);
 
 #pragma GCC visibility pop
 

@@ -1,131 +1,79 @@
-/* What is fresh: files, directories and links that were made a moment ago, and are not in the store
- * yet.
+/* Write-behind: what was acknowledged and is not in the store yet. Four buffers hold it, all in
+ * `Server.pending`, and `flush` is the one way out of them:
+ *
+ *   coalesced     bytes of short writes that continue the last one (coalesce.c)
+ *   items         *pending creates*: files, directories and links that were made a moment ago, with their
+ *                 bytes (pending_data.c)
+ *   directories   attributes of directories in the store, in which something was made or which were changed
+ *   link          the second name of a pending file
  *
  * A program that makes a file makes it, writes it, and sets its times, its owner and its mode: half a
- * dozen requests, each of which would change the same records. Here they meet in memory, are answered
+ * dozen requests, each of which would change the same records. Here they meet in memory, are replied to
  * at once, and go into the store together: by the next turn of the loop at the latest, which is two
- * milliseconds, and before any request that could tell the difference. So nothing outside of `serve`
- * ever has to know of them.
+ * milliseconds, and before any request that could tell the difference. So nothing outside of `serve` ever
+ * has to know of them.
  *
- * In the same way, writes that go on where the last one ended are put together to a *run*, as long as
- * nothing else is asked for.
- *
- * It is done only under a *grant* from `fuse/server/write_behind.py`: for one process and those that act together
- * with it, of which no change needs to be told before it happens, for a time, for numbers that nobody
- * else gives out meanwhile, and for bytes that the disk is known to have. Then nothing can fail any
- * more when they are handed over.
+ * It is done only under a *lease* (lease.c, `write_behind.py`): for one process and those that act together
+ * with it, of which no change needs to be announced before it happens, for a time, for numbers that nothing
+ * else gives out meanwhile, and for bytes that the disk is known to have. Then nothing can fail any more
+ * when they are flushed.
  */
 
-#include "pending.h"
+#include "server.h"
 
-#define PENDING_MAX 128
-#define DIRECTORIES_MAX 64
+/* -- what is pending ------------------------------------------------------------------------------ */
 
-/* A directory in the store whose attributes are known. */
-typedef struct {
-    struct fuse_attr attributes; /* as they are now */
-    int subdirectories;          /* made in it since */
-    int changed;                 /* in any way that the store has not heard of */
-    int dressed;                 /* by a program, not only by what was made in it */
-} Directory;
-
-static Pending items[PENDING_MAX];
-static size_t count;
-static Directory directories[DIRECTORIES_MAX];
-static size_t directories_count;
-
-/* Who is in the middle of making a file, as far as one can tell; 0 if nobody is. */
-static uint32_t busy_maker;
-
-/* Whether the last file that was made got another name at its end: then the next name that its maker
- * looks for is that of the file, not of the next one. */
-static int ends_with_move;
-
-/* A fresh file that has just got a second name, as a program does that writes beside, links into place
- * and removes the first name. It has two only until the next request; none if there is no item. */
-static struct {
-    Pending *item;
-    uint64_t parent;
-    char name[NAME_MOST + 1];
-    uint32_t pid;
-} second;
-
-/* The name that was looked for last and is not there; none if its directory is 0. */
-static uint64_t negative_parent;
-static char negative_name[NAME_MOST + 1];
-
-static PyObject *call_flush, *call_fail, *call_lookup, *call_getattr, *call_link;
-
-/* -- what is known ----------------------------------------------------------------------------- */
-
-Pending *pending_of(uint64_t node)
+Pending *pending_of(const Server *server, uint64_t node)
 {
-    return count && node >= lease.ino && node - lease.ino < count ? &items[node - lease.ino] : NULL;
+    WriteBehind *pending = server->pending;
+    uint64_t first = pending->lease.ino;
+    return pending->count && node >= first && node - first < pending->count
+               ? &pending->items[node - first]
+               : NULL;
 }
 
-static Pending *pending_named(uint64_t parent, const char *name)
+static Pending *pending_named(const Server *server, uint64_t parent, const char *name)
 {
-    for (size_t i = count; i-- > 0;)
-        if (items[i].parent == parent && !strcmp(items[i].name, name))
-            return &items[i];
+    WriteBehind *pending = server->pending;
+    for (size_t i = pending->count; i-- > 0;)
+        if (pending->items[i].parent == parent && !strcmp(pending->items[i].name, name))
+            return &pending->items[i];
     return NULL;
 }
 
-static Directory *directory_of(uint64_t node)
+/* NULL if the store has all of it. */
+static DirtyDirectory *dirty_directory(const Server *server, uint64_t node)
 {
-    for (size_t i = directories_count; i-- > 0;)
-        if (directories[i].attributes.ino == node)
-            return &directories[i];
+    WriteBehind *pending = server->pending;
+    for (size_t i = pending->directories_count; i-- > 0;)
+        if (pending->directories[i].attributes.ino == node)
+            return &pending->directories[i];
     return NULL;
 }
 
-/* The name was found absent, and nothing has changed since. */
-static int is_negative(uint64_t parent, const char *name)
+void pending_apply(const Server *server, struct fuse_attr *attributes)
 {
-    return negative_parent == parent && !strcmp(negative_name, name);
+    const DirtyDirectory *directory =
+        S_ISDIR(attributes->mode) ? dirty_directory(server, attributes->ino) : NULL;
+    if (directory)
+        *attributes = directory->attributes;
 }
 
-void pending_note_negative(const Request *request)
+void pending_free(WriteBehind *pending)
 {
-    size_t length = strlen(request->body);
-    negative_parent = 0;
-    if (request->head->nodeid < LIVE_END && length <= NAME_MOST) {
-        negative_parent = request->head->nodeid;
-        memcpy(negative_name, request->body, length + 1);
+    for (size_t i = 0; i < PENDING_MAX; i++) {
+        Py_CLEAR(pending->items[i].record);
+        free(pending->items[i].data);
     }
+    free(pending);
 }
 
-void pending_note_directory(struct fuse_attr *attributes)
-{
-    /* One without a name goes as soon as the kernel forgets it, and that is not waited for here. */
-    if (attributes->ino >= LIVE_END || !S_ISDIR(attributes->mode) || !attributes->nlink)
-        return;
-    Directory *place = directory_of(attributes->ino);
-    if (place && place->changed) {
-        *attributes = place->attributes;
-        return;
-    }
-    if (!place) {
-        if (directories_count == DIRECTORIES_MAX)
-            return;
-        place = &directories[directories_count++];
-    }
-    *place = (Directory){.attributes = *attributes};
-}
+/* -- the flush ------------------------------------------------------------------------------------ */
 
-static void forget_knowledge(void)
-{
-    directories_count = 0;
-    negative_parent = 0;
-    coalesce_forget();
-}
-
-/* -- handing over ------------------------------------------------------------------------------ */
-
-static PyObject *told_item(Pending *item)
+static PyObject *flushed_item(Server *server, Pending *item)
 {
     const struct fuse_attr *a = &item->attributes;
-    PyObject *data = told_data(item);
+    PyObject *data = flushed_data(server, item);
     if (!data)
         return NULL;
     return Py_BuildValue("(KIIIIIKLLLLKyN)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
@@ -136,27 +84,28 @@ static PyObject *told_item(Pending *item)
                          (unsigned long long)item->parent, item->name, data);
 }
 
-static PyObject *told_directory(const Directory *directory)
+static PyObject *flushed_maker(Server *server, Pending *item)
+{
+    return NUMBER(item->maker);
+}
+
+static PyObject *flushed_directory(const DirtyDirectory *directory)
 {
     const struct fuse_attr *a = &directory->attributes;
     return Py_BuildValue("(KIIILLLii)", (unsigned long long)a->ino, a->mode, a->uid, a->gid,
                          (long long)join_time(a->atime, a->atimensec),
                          (long long)join_time(a->mtime, a->mtimensec),
                          (long long)join_time(a->ctime, a->ctimensec), directory->subdirectories,
-                         directory->dressed);
+                         directory->is_set);
 }
 
-static PyObject *told_maker(Pending *item)
+/* A list with something of each item. */
+static PyObject *flushed_items(Server *server, PyObject *(*flushed)(Server *, Pending *))
 {
-    return NUMBER(item->maker);
-}
-
-/* A list with what is told of each item. */
-static PyObject *told_items(PyObject *(*told)(Pending *))
-{
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *item = told(&items[i]);
+    WriteBehind *pending = server->pending;
+    PyObject *list = PyList_New((Py_ssize_t)pending->count);
+    for (size_t i = 0; list && i < pending->count; i++) {
+        PyObject *item = flushed(server, &pending->items[i]);
         if (!item)
             Py_CLEAR(list);
         else
@@ -165,102 +114,93 @@ static PyObject *told_items(PyObject *(*told)(Pending *))
     return list;
 }
 
-static PyObject *told_directories(void)
+static PyObject *flushed_directories(const WriteBehind *pending)
 {
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < directories_count; i++) {
-        if (!directories[i].changed)
-            continue;
-        PyObject *item = told_directory(&directories[i]);
-        if (!item || PyList_Append(list, item))
+    PyObject *list = PyList_New((Py_ssize_t)pending->directories_count);
+    for (size_t i = 0; list && i < pending->directories_count; i++) {
+        PyObject *item = flushed_directory(&pending->directories[i]);
+        if (!item)
             Py_CLEAR(list);
-        Py_XDECREF(item);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
     }
     return list;
 }
 
-void fail(void)
+void fail(Server *server)
 {
-    errno_of_failure();
-    PyObject *result = CALL(call_fail);
+    errno_of_failure(server);
+    PyObject *result = CALL(server, fail);
     if (!result)
-        errno_of_failure();
+        errno_of_failure(server);
     Py_XDECREF(result);
-}
-
-static int is_clean(void)
-{
-    for (size_t i = 0; i < directories_count; i++)
-        if (directories[i].changed)
-            return 0;
-    return !count;
 }
 
 /* The second name, once the file is in the store. */
-static void flush_link(void)
+static void flush_link(Server *server)
 {
+    WriteBehind *pending = server->pending;
+    const struct fuse_attr *a = &pending->link.item->attributes;
     PyObject *result =
-        CALL(call_link, NUMBER(second.item->attributes.ino), NUMBER(second.parent),
-             PyBytes_FromString(second.name), NUMBER(second.pid),
-             PyLong_FromLongLong(join_time(second.item->attributes.ctime,
-                                           second.item->attributes.ctimensec)));
+        CALL(server, link_flushed, NUMBER(a->ino), NUMBER(pending->link.parent),
+             PyBytes_FromString(pending->link.name), NUMBER(pending->link.pid),
+             PyLong_FromLongLong(join_time(a->ctime, a->ctimensec)));
     if (!result)
-        fail();
+        fail(server);
     Py_XDECREF(result);
-    second.item = NULL;
+    pending->link.item = NULL;
 }
 
-static void forget_items(void)
+static void forget_items(WriteBehind *pending)
 {
-    for (size_t i = 0; i < count; i++) {
-        Py_CLEAR(items[i].record);
-        items[i].is_shared = 0;
+    for (size_t i = 0; i < pending->count; i++) {
+        Py_CLEAR(pending->items[i].record);
+        pending->items[i].is_shared = 0;
     }
-    count = 0;
+    pending->count = pending->directories_count = 0;
 }
 
-void pending_flush(void)
+void flush(Server *server)
 {
-    coalesce_flush();
-    lease.held = 0;
-    if (is_clean())
+    WriteBehind *pending = server->pending;
+    coalesce_flush(server);
+    pending->lease.held = 0;
+    if (!pending->count && !pending->directories_count)
         return;
-    if (second.item)
-        second.item->attributes.nlink = 1;
-    PyObject *result = CALL(call_flush, told_items(told_item), told_directories(),
-                            told_items(told_maker), NUMBER(lease.party[0]));
+    if (pending->link.item)
+        pending->link.item->attributes.nlink = 1;
+    PyObject *result = CALL(server, flush, flushed_items(server, flushed_item),
+                            flushed_directories(pending), flushed_items(server, flushed_maker),
+                            NUMBER(pending->lease.party[0]));
     if (!result)
-        fail();
+        fail(server);
     Py_XDECREF(result);
-    if (second.item)
-        flush_link();
-    forget_items();
-    busy_maker = 0;
-    for (size_t i = 0; i < directories_count; i++) {
-        directories[i].changed = directories[i].dressed = 0;
-        directories[i].subdirectories = 0;
-    }
+    if (pending->link.item)
+        flush_link(server);
+    forget_items(pending);
+    pending->busy_maker = 0;
 }
 
-int pending_is_midway(void)
+int pending_is_midway(const Server *server)
 {
-    return busy_maker != 0;
+    return server->pending->busy_maker != 0;
 }
 
-void pending_end(void)
+void flush_and_forget(Server *server)
 {
-    pending_flush();
-    forget_knowledge();
+    flush(server);
+    dentries_clear_negative(&server->dentries);
+    server->pending->coalesced.node = 0;
 }
 
-Outcome pass_change(void)
+Outcome pass_change(Server *server)
 {
-    lease_pass();
-    pending_end();
+    lease_pass(server);
+    flush_and_forget(server);
     return PASSED;
 }
 
-/* -- making ------------------------------------------------------------------------------------ */
+/* -- directories ---------------------------------------------------------------------------------- */
 
 void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
 {
@@ -268,43 +208,80 @@ void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
-static int get_stored(uint64_t node, struct fuse_attr *attributes)
+static int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
-    PyObject *inode = CALL(call_getattr, NUMBER(node));
+    PyObject *inode = CALL(server, getattr, NUMBER(node));
     int filled = inode && fill_attributes(attributes, inode, 0);
     Py_XDECREF(inode);
-    PyErr_Clear(); /* the ordinary way meets it, too */
+    PyErr_Clear(); /* the store meets it again */
     return filled;
 }
 
-/* The attributes of the directory that something is to be made in; NULL if nothing can be. */
-static struct fuse_attr *place_for(uint64_t parent)
+/* The attributes of a directory that something is to be done in. Returns 0 if it cannot be: it is none, or
+ * has no name any more, and then goes as soon as the kernel forgets it. */
+static int get_directory(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
-    Pending *item = pending_of(parent);
+    const Pending *item = pending_of(server, node);
+    const DirtyDirectory *dirty = item ? NULL : dirty_directory(server, node);
+    const struct fuse_attr *cached = inodes_attributes(&server->inodes, node);
     if (item)
-        return S_ISDIR(item->attributes.mode) ? &item->attributes : NULL;
-    Directory *directory = directory_of(parent);
-    if (!directory) {
-        struct fuse_attr attributes;
-        if (!get_committed(parent, &attributes) && !get_stored(parent, &attributes))
-            return NULL;
-        pending_note_directory(&attributes);
-        directory = directory_of(parent);
-    }
-    return directory && directory->attributes.nlink ? &directory->attributes : NULL;
+        *attributes = item->attributes;
+    else if (dirty)
+        *attributes = dirty->attributes;
+    else if (cached)
+        *attributes = *cached;
+    else if (get_committed(server, node, attributes) || get_stored(server, node, attributes))
+        inodes_cache(&server->inodes, attributes);
+    else
+        return 0;
+    return S_ISDIR(attributes->mode) && attributes->nlink;
 }
 
-static int is_free(uint64_t parent, const char *name)
+/* The same, to be changed until the next flush. There is room: see `has_room`. */
+static struct fuse_attr *change_directory(Server *server, const struct fuse_attr *attributes)
 {
-    if (pending_named(parent, name))
+    WriteBehind *pending = server->pending;
+    Pending *item = pending_of(server, attributes->ino);
+    DirtyDirectory *directory = item ? NULL : dirty_directory(server, attributes->ino);
+    if (item)
+        return &item->attributes;
+    if (!directory) {
+        directory = &pending->directories[pending->directories_count++];
+        *directory = (DirtyDirectory){.attributes = *attributes};
+    }
+    return &directory->attributes;
+}
+
+/* Whether two more directories may become dirty. */
+static int has_room(const Server *server)
+{
+    return server->pending->directories_count + 2 <= DIRECTORIES_MAX;
+}
+
+static void note_entry(Server *server, const struct fuse_attr *directory, int is_directory,
+                       int64_t now_ns)
+{
+    struct fuse_attr *attributes = change_directory(server, directory);
+    stamp_change(attributes, now_ns);
+    attributes->nlink += (uint32_t)is_directory;
+    DirtyDirectory *dirty = dirty_directory(server, directory->ino);
+    if (dirty)
+        dirty->subdirectories += is_directory;
+}
+
+/* -- making --------------------------------------------------------------------------------------- */
+
+static int is_free(Server *server, uint64_t parent, const char *name)
+{
+    if (pending_named(server, parent, name))
         return 0;
-    if (is_negative(parent, name) || pending_of(parent) || dentries_is_negative(parent, name))
+    if (pending_of(server, parent) || dentries_was_negative(&server->dentries, parent, name))
         return 1;
     struct fuse_attr attributes;
-    Look look = find_committed(parent, name, &attributes);
+    Look look = find_committed(server, parent, name, &attributes);
     if (look != UNSURE)
         return look == ABSENT;
-    PyObject *found = CALL(call_lookup, NUMBER(parent), PyBytes_FromString(name));
+    PyObject *found = CALL(server, lookup, NUMBER(parent), PyBytes_FromString(name));
     int is_free = found == Py_None;
     Py_XDECREF(found);
     PyErr_Clear();
@@ -314,21 +291,9 @@ static int is_free(uint64_t parent, const char *name)
 static int can_be_named(uint64_t parent, const char *name)
 {
     size_t length = strlen(name);
-    if (!length || length > NAME_MOST || !strcmp(name, ".") || !strcmp(name, ".."))
+    if (!length || length > NAME_BYTES_MAX || !strcmp(name, ".") || !strcmp(name, ".."))
         return 0;
     return parent != FUSE_ROOT_ID || strcmp(name, HISTORY_NAME);
-}
-
-static void note_entry(uint64_t parent, struct fuse_attr *attributes, int is_directory,
-                       int64_t now_ns)
-{
-    stamp_change(attributes, now_ns);
-    attributes->nlink += (uint32_t)is_directory;
-    Directory *directory = directory_of(parent);
-    if (directory) {
-        directory->changed = 1;
-        directory->subdirectories += is_directory;
-    }
 }
 
 /* Whether this process may make something here without asking. */
@@ -337,33 +302,34 @@ static int may_make(const Request *request, const char *name)
     const struct fuse_in_header *head = request->head;
     if (head->nodeid >= LIVE_END || !can_be_named(head->nodeid, name))
         return 0;
-    if (count == PENDING_MAX)
-        pending_flush();
-    return may_change(head->pid);
+    if (request->server->pending->count == PENDING_MAX || !has_room(request->server))
+        flush(request->server);
+    return may_change(request->server, head->pid);
 }
 
-static void note_maker(uint32_t pid, int is_file)
+static void note_maker(WriteBehind *pending, uint32_t pid, int is_file)
 {
-    if (pid == busy_maker) {
-        ends_with_move = 0;
-        busy_maker = 0;
+    if (pid == pending->busy_maker) {
+        pending->ends_with_move = 0;
+        pending->busy_maker = 0;
     }
     if (is_file)
-        busy_maker = pid;
+        pending->busy_maker = pid;
 }
 
-/* A process goes on to another item: the file that it made before is done with, as far as one can
- * tell. The process was just answered and is busy for longer than it takes to store the bytes, which
- * is half of the work of handing a file over. Then nobody waits for that. */
-static void record_one_before(size_t index)
+/* A process goes on to another item: the file that it made before is done with, as far as one can tell.
+ * The process was just replied to and is busy for longer than it takes to store the bytes, which is half
+ * of the work of flushing a file. Then no process waits for that. */
+static void record_one_before(Server *server, size_t index)
 {
+    Pending *items = server->pending->items;
     uint32_t maker = items[index].maker;
     while (index-- > 0) {
         Pending *item = &items[index];
         if (item->maker != maker || !S_ISREG(item->attributes.mode))
             continue;
-        if (has_bytes(item) && !item->record && !record_bytes(item))
-            fail();
+        if (has_bytes(item) && !item->record && !record_bytes(server, item))
+            fail(server);
         return;
     }
 }
@@ -371,29 +337,31 @@ static void record_one_before(size_t index)
 static Outcome make(const Request *request, const char *name, uint32_t mode, const char *target)
 {
     const struct fuse_in_header *head = request->head;
-    uint64_t parent = head->nodeid;
+    Server *server = request->server;
+    WriteBehind *pending = server->pending;
+    struct fuse_attr directory;
     size_t size = target ? strlen(target) : 0;
-    if (!may_make(request, name))
-        return pass_change();
-    struct fuse_attr *place = place_for(parent);
-    Pending *item = &items[count];
-    if (!place || !is_free(parent, name) || !make_space(item, size) || !lease_covers(size))
-        return pass_change();
+    if (!may_make(request, name) || !get_directory(server, head->nodeid, &directory))
+        return pass_change(server);
+    Pending *item = &pending->items[pending->count];
+    if (!is_free(server, head->nodeid, name) || !make_space(item, size) ||
+        !lease_covers(server, size))
+        return pass_change(server);
     int is_directory = S_ISDIR(mode);
     uint32_t gid = head->gid;
-    if (place->mode & S_ISGID) {
-        gid = place->gid;
+    if (directory.mode & S_ISGID) {
+        gid = directory.gid;
         mode |= is_directory ? S_ISGID : 0;
     }
     int64_t now_ns = stamp_ns();
-    item->parent = parent;
+    item->parent = head->nodeid;
     item->maker = head->pid;
     item->btime_ns = now_ns;
     strcpy(item->name, name);
     if (size)
         memcpy(item->data, target, size);
     item->attributes = (struct fuse_attr){
-        .ino = lease.ino + count,
+        .ino = pending->lease.ino + pending->count,
         .mode = mode,
         .nlink = is_directory ? 2 : 1,
         .uid = head->uid,
@@ -403,16 +371,16 @@ static Outcome make(const Request *request, const char *name, uint32_t mode, con
     };
     set_time(&item->attributes.atime, &item->attributes.atimensec, now_ns);
     stamp_change(&item->attributes, now_ns);
-    count++;
-    note_maker(head->pid, S_ISREG(mode));
-    lease_spend(size);
-    negative_parent = 0;
-    note_entry(parent, place, is_directory, now_ns);
-    dentries_note_name(parent, name);
+    pending->count++;
+    note_maker(pending, head->pid, S_ISREG(mode));
+    lease_spend(server, size);
+    dentries_clear_negative(&server->dentries);
+    note_entry(server, &directory, is_directory, now_ns);
+    dentries_add(&server->dentries, head->nodeid, name);
     if (is_directory)
-        dentries_note_directory(item->attributes.ino);
+        dentries_add_directory(&server->dentries, item->attributes.ino);
     reply_entry_attr(request, &item->attributes);
-    record_one_before(count - 1);
+    record_one_before(server, pending->count - 1);
     return REPLIED;
 }
 
@@ -420,7 +388,7 @@ static Outcome make_node(const Request *request)
 {
     const struct fuse_mknod_in *in = (const void *)request->body;
     if (!S_ISREG(in->mode))
-        return pass_change();
+        return pass_change(request->server);
     return make(request, (const char *)(in + 1), in->mode, NULL);
 }
 
@@ -434,8 +402,8 @@ static Outcome make_link(const Request *request)
 {
     const char *target = request->body + strlen(request->body) + 1;
     size_t size = strlen(target);
-    if (!size || size > TARGET_MOST)
-        return pass_change();
+    if (!size || size > TARGET_BYTES_MAX)
+        return pass_change(request->server);
     return make(request, request->body, S_IFLNK | 0777, target);
 }
 
@@ -465,61 +433,67 @@ static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
-/* The attributes of something that is fresh, or of a directory; NULL of others. */
-static struct fuse_attr *attributes_to_set(uint64_t node)
+/* The attributes of something that is pending, or of a directory, to be changed; NULL of others. */
+static struct fuse_attr *attributes_to_set(Server *server, uint64_t node)
 {
-    Pending *item = pending_of(node);
+    struct fuse_attr directory;
+    Pending *item = pending_of(server, node);
     if (item)
         return &item->attributes;
-    struct fuse_attr *attributes = node < LIVE_END ? place_for(node) : NULL;
-    if (attributes) {
-        Directory *directory = directory_of(node);
-        directory->changed = directory->dressed = 1;
-    }
+    if (node >= LIVE_END || !get_directory(server, node, &directory))
+        return NULL;
+    struct fuse_attr *attributes = change_directory(server, &directory);
+    dirty_directory(server, node)->is_set = 1;
     return attributes;
 }
 
 static Outcome set_attributes(const Request *request)
 {
     const struct fuse_setattr_in *in = (const void *)request->body;
-    if (in->valid & (FATTR_SIZE | FATTR_CTIME) || !may_change(request->head->pid))
-        return pass_change();
-    struct fuse_attr *attributes = attributes_to_set(request->head->nodeid);
+    Server *server = request->server;
+    if (!has_room(server))
+        flush(server);
+    if (in->valid & (FATTR_SIZE | FATTR_CTIME) || !may_change(server, request->head->pid))
+        return pass_change(server);
+    struct fuse_attr *attributes = attributes_to_set(server, request->head->nodeid);
     if (!attributes)
-        return pass_change();
+        return pass_change(server);
     set_owner(attributes, in);
     set_times(attributes, in, stamp_ns());
     return reply_attr(request, attributes);
 }
 
-static void put_under(Pending *item, uint64_t parent, const char *name, int64_t now_ns)
+static void put_under(Server *server, Pending *item, uint64_t parent, const char *name, int64_t now_ns)
 {
     item->parent = parent;
     strcpy(item->name, name);
-    dentries_note_name(parent, name);
+    dentries_add(&server->dentries, parent, name);
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
-    ends_with_move = 1;
-    busy_maker = 0;
-    negative_parent = 0;
+    server->pending->ends_with_move = 1;
+    server->pending->busy_maker = 0;
+    dentries_clear_negative(&server->dentries);
 }
 
-/* A file or link that is fresh gets another name, as when a program writes beside and then moves into
- * place. Over something that is there it goes the ordinary way. */
+/* A pending file or link gets another name, as when a program writes beside and then moves into place.
+ * Over something that is there the store does it. */
 static Outcome move(const Request *request, uint64_t directory, uint32_t flags, const char *name)
 {
     const struct fuse_in_header *head = request->head;
+    Server *server = request->server;
     const char *new_name = name + strlen(name) + 1;
-    Pending *item = pending_named(head->nodeid, name);
+    struct fuse_attr from, to;
+    Pending *item = pending_named(server, head->nodeid, name);
     if (!item || S_ISDIR(item->attributes.mode) || flags & ~RENAME_NOREPLACE ||
-        directory >= LIVE_END || !can_be_named(directory, new_name) || !has_lease(head->pid))
-        return pass_change();
-    struct fuse_attr *from = place_for(head->nodeid), *to = place_for(directory);
-    if (!from || !to || !is_free(directory, new_name))
-        return pass_change();
+        directory >= LIVE_END || !can_be_named(directory, new_name) || !has_room(server) ||
+        !has_lease(server, head->pid))
+        return pass_change(server);
+    if (!get_directory(server, head->nodeid, &from) || !get_directory(server, directory, &to) ||
+        !is_free(server, directory, new_name))
+        return pass_change(server);
     int64_t now_ns = stamp_ns();
-    put_under(item, directory, new_name, now_ns);
-    note_entry(head->nodeid, from, 0, now_ns);
-    note_entry(directory, to, 0, now_ns);
+    put_under(server, item, directory, new_name, now_ns);
+    note_entry(server, &from, 0, now_ns);
+    note_entry(server, &to, 0, now_ns);
     return reply_error(request, 0);
 }
 
@@ -540,77 +514,84 @@ static Outcome link_name(const Request *request)
     const struct fuse_in_header *head = request->head;
     const struct fuse_link_in *in = (const void *)request->body;
     const char *name = (const char *)(in + 1);
-    Pending *item = pending_of(in->oldnodeid);
+    Server *server = request->server;
+    WriteBehind *pending = server->pending;
+    struct fuse_attr directory;
+    Pending *item = pending_of(server, in->oldnodeid);
     if (!item || !S_ISREG(item->attributes.mode) || head->nodeid >= LIVE_END ||
-        !can_be_named(head->nodeid, name) || !has_lease(head->pid))
-        return pass_change();
-    struct fuse_attr *place = place_for(head->nodeid);
-    if (!place || !is_free(head->nodeid, name))
-        return pass_change();
+        !can_be_named(head->nodeid, name) || !has_room(server) || !has_lease(server, head->pid))
+        return pass_change(server);
+    if (!get_directory(server, head->nodeid, &directory) || !is_free(server, head->nodeid, name))
+        return pass_change(server);
     int64_t now_ns = stamp_ns();
-    second.item = item;
-    second.parent = head->nodeid;
-    second.pid = head->pid;
-    strcpy(second.name, name);
-    dentries_note_name(head->nodeid, name);
+    pending->link.item = item;
+    pending->link.parent = head->nodeid;
+    pending->link.pid = head->pid;
+    strcpy(pending->link.name, name);
+    dentries_add(&server->dentries, head->nodeid, name);
     item->attributes.nlink = 2;
     set_time(&item->attributes.ctime, &item->attributes.ctimensec, now_ns);
-    negative_parent = 0;
-    note_entry(head->nodeid, place, 0, now_ns);
+    dentries_clear_negative(&server->dentries);
+    note_entry(server, &directory, 0, now_ns);
     return reply_entry_attr(request, &item->attributes);
 }
 
-/* The first of a file's two names goes. Every other removal goes the ordinary way. */
+/* The first of a file's two names goes. The store does every other removal. */
 static Outcome remove_name(const Request *request)
 {
     const struct fuse_in_header *head = request->head;
-    Pending *item = second.item;
+    Server *server = request->server;
+    WriteBehind *pending = server->pending;
+    Pending *item = pending->link.item;
+    struct fuse_attr directory;
     if (!item || item->parent != head->nodeid || strcmp(item->name, request->body) ||
-        !has_lease(head->pid))
-        return pass_change();
-    struct fuse_attr *place = place_for(head->nodeid);
-    if (!place)
-        return pass_change();
+        !has_room(server) || !has_lease(server, head->pid) ||
+        !get_directory(server, head->nodeid, &directory))
+        return pass_change(server);
     int64_t now_ns = stamp_ns();
-    put_under(item, second.parent, second.name, now_ns);
+    put_under(server, item, pending->link.parent, pending->link.name, now_ns);
     item->attributes.nlink = 1;
-    second.item = NULL;
-    note_entry(head->nodeid, place, 0, now_ns);
+    pending->link.item = NULL;
+    note_entry(server, &directory, 0, now_ns);
     return reply_error(request, 0);
 }
 
-/* -- looking ----------------------------------------------------------------------------------- */
+/* -- looking -------------------------------------------------------------------------------------- */
 
 static Outcome look_up(const Request *request)
 {
+    Server *server = request->server;
+    WriteBehind *pending = server->pending;
     uint64_t parent = request->head->nodeid;
-    Pending *item = pending_named(parent, request->body);
-    if (request->head->pid == busy_maker && !ends_with_move)
-        busy_maker = 0; /* it is at the next one */
+    Pending *item = pending_named(server, parent, request->body);
+    if (request->head->pid == pending->busy_maker && !pending->ends_with_move)
+        pending->busy_maker = 0; /* it is at the next one */
     if (item)
         return reply_entry_attr(request, &item->attributes);
-    if (!pending_of(parent) && !dentries_is_negative(parent, request->body))
+    if (!pending_of(server, parent) &&
+        !dentries_is_negative(&server->dentries, parent, request->body))
         return PASSED;
-    /* What is in a fresh directory is fresh, too. */
-    return strlen(request->body) > NAME_MOST ? reply_error(request, ENAMETOOLONG)
-                                             : reply_negative(request);
+    /* Everything in a pending directory is pending, too. */
+    return strlen(request->body) > NAME_BYTES_MAX ? reply_error(request, ENAMETOOLONG)
+                                                  : reply_negative(request);
 }
 
 static Outcome get_attributes(const Request *request)
 {
-    Pending *item = pending_of(request->head->nodeid);
+    const Pending *item = pending_of(request->server, request->head->nodeid);
     if (item)
         return reply_attr(request, &item->attributes);
-    Directory *directory = directory_of(request->head->nodeid);
+    const DirtyDirectory *directory = dirty_directory(request->server, request->head->nodeid);
     return directory ? reply_attr(request, &directory->attributes) : PASSED;
 }
 
-/* What is fresh is in directories that are fresh or have changed. */
+/* Pending entries are in directories that are pending or dirty. */
 static Outcome list_entries(const Request *request)
 {
-    Directory *directory = directory_of(request->head->nodeid);
-    if (pending_of(request->head->nodeid) || (directory && directory->changed))
-        pending_flush();
+    Server *server = request->server;
+    uint64_t node = request->head->nodeid;
+    if (pending_of(server, node) || dirty_directory(server, node))
+        flush(server);
     return PASSED;
 }
 
@@ -625,7 +606,7 @@ static const char *behind(const char *name)
     return name + strlen(name) + 1;
 }
 
-/* Notes the name that a request, which goes the ordinary way, may put something under. */
+/* Notes the name that a request, which the store replies to, may put something under. */
 static void note_name(const Request *request)
 {
     const char *body = request->body, *name;
@@ -654,13 +635,13 @@ static void note_name(const Request *request)
     default:
         return;
     }
-    dentries_note_name(parent, name);
+    dentries_add(&request->server->dentries, parent, name);
 }
 
 static Outcome handle(const Request *request)
 {
-    if (second.item && is_about_names(request->head->opcode))
-        pending_flush();
+    if (request->server->pending->link.item && is_about_names(request->head->opcode))
+        flush(request->server);
     coalesce_note(request);
     switch (request->head->opcode) {
     case FUSE_LOOKUP:
@@ -707,10 +688,10 @@ static Outcome handle(const Request *request)
         return list_entries(request);
     case FUSE_FSYNC:
     case FUSE_FSYNCDIR:
-        pending_flush();
+        flush(request->server);
         return PASSED;
     default:
-        return pass_change();
+        return pass_change(request->server);
     }
 }
 
@@ -720,20 +701,4 @@ Outcome pending_handle(const Request *request)
     if (outcome == PASSED)
         note_name(request);
     return outcome;
-}
-
-/* -- the beginning ----------------------------------------------------------------------------- */
-
-int pending_bind(PyObject *owner)
-{
-    forget_items();
-    ends_with_move = 0;
-    forget_knowledge();
-    second.item = NULL;
-    return lease_bind(owner) && coalesce_bind(owner) && bytes_bind(owner) &&
-           take_attribute(owner, "flush", &call_flush) &&
-           take_attribute(owner, "fail", &call_fail) &&
-           take_attribute(owner, "lookup", &call_lookup) &&
-           take_attribute(owner, "getattr", &call_getattr) &&
-           take_attribute(owner, "link_flushed", &call_link);
 }

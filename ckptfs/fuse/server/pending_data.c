@@ -1,14 +1,23 @@
-/* The bytes of what is fresh (`pending.c`): how they come, by write(2) or from another file, how they are
+/* The bytes of pending creates (pending.c): how they come, by write(2) or from another file, how they are
  * read, and how they go into the store, which may be before the file does. */
 
-#include "pending.h"
+#include "server.h"
 
-static PyObject *call_record, *call_read_pieces, *call_share_record;
-
-int record_bytes(Pending *item)
+/* The store looks at the bytes where they are. Should a view of them outlive the call, the memory is its
+ * own from there on, and the item has a copy. */
+int record_bytes(Server *server, Pending *item)
 {
-    Py_ssize_t size = (Py_ssize_t)item->attributes.size;
-    item->record = CALL(call_record, PyMemoryView_FromMemory(item->data, size, PyBUF_READ));
+    char *data = item->data;
+    Lent *lent = NULL;
+    item->record = CALL(server, record, lend(&lent, data, item->attributes.size));
+    if (!take_back(&lent, data)) {
+        item->data = malloc(item->room);
+        if (!item->data) {
+            fprintf(stderr, "ckptfs: out of memory\n");
+            abort(); /* bytes that were acknowledged would be lost */
+        }
+        memcpy(item->data, data, item->attributes.size);
+    }
     return item->record != NULL;
 }
 
@@ -17,10 +26,10 @@ int has_bytes(const Pending *item)
     return S_ISREG(item->attributes.mode) && item->attributes.size;
 }
 
-PyObject *told_data(Pending *item)
+PyObject *flushed_data(Server *server, Pending *item)
 {
     if (has_bytes(item))
-        return item->record || record_bytes(item) ? Py_NewRef(item->record) : NULL;
+        return item->record || record_bytes(server, item) ? Py_NewRef(item->record) : NULL;
     int is_link = S_ISLNK(item->attributes.mode);
     return PyBytes_FromStringAndSize(item->data, is_link ? (Py_ssize_t)item->attributes.size : 0);
 }
@@ -29,7 +38,7 @@ int make_space(Pending *item, size_t size)
 {
     if (size <= item->room)
         return 1;
-    size_t room = size < 4096 ? 4096 : DATA_MAX;
+    size_t room = size < 4096 ? 4096 : BLOCK_SIZE;
     char *data = realloc(item->data, room);
     if (!data)
         return 0;
@@ -38,13 +47,14 @@ int make_space(Pending *item, size_t size)
     return 1;
 }
 
-/* The fresh file that bytes may be put into, up to ``end``; NULL if there is none. */
+/* The pending file that bytes may be put into, up to ``end``; NULL if there is none. */
 static Pending *file_for(const Request *request, uint64_t node, uint64_t offset, uint64_t end)
 {
-    Pending *item = pending_of(node);
-    if (!item || item->record || !has_lease(request->head->pid))
+    Server *server = request->server;
+    Pending *item = pending_of(server, node);
+    if (!item || item->record || !has_lease(server, request->head->pid))
         return NULL;
-    if (offset > item->attributes.size || end > DATA_MAX || !lease_covers(end - offset) ||
+    if (offset > item->attributes.size || end > BLOCK_SIZE || !lease_covers(server, end - offset) ||
         !S_ISREG(item->attributes.mode) || !make_space(item, end))
         return NULL;
     return item;
@@ -56,7 +66,7 @@ static Outcome reply_written(const Request *request, Pending *item, uint64_t siz
     struct fuse_attr *attributes = &item->attributes;
     if (end > attributes->size)
         attributes->size = end;
-    lease_spend(size);
+    lease_spend(request->server, size);
     attributes->blocks = (attributes->size + STAT_BLOCK - 1) / STAT_BLOCK;
     stamp_change(attributes, stamp_ns());
     struct fuse_write_out out = {.size = (uint32_t)size};
@@ -66,17 +76,17 @@ static Outcome reply_written(const Request *request, Pending *item, uint64_t siz
 Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (coalesce_continues(request) && may_change(request->head->pid))
+    if (coalesce_continues(request) && may_change(request->server, request->head->pid))
         return coalesce_write(request);
-    coalesce_flush();
+    coalesce_flush(request->server);
     if (is_stream(request))
         return stream_write(request);
     uint64_t end = in->offset + in->size;
     if (in->write_flags & FUSE_WRITE_CACHE || in->size > request->size - sizeof *in)
-        return pass_change();
+        return pass_change(request->server);
     Pending *item = file_for(request, request->head->nodeid, in->offset, end);
     if (!item)
-        return pass_change();
+        return pass_change(request->server);
     memcpy(item->data + in->offset, in + 1, in->size);
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
         item->attributes.mode = without_set_id(item->attributes.mode);
@@ -107,11 +117,11 @@ static ssize_t put_pieces(char *place, size_t room, PyObject *list)
     return (ssize_t)used;
 }
 
-/* Puts bytes of a file, which may be fresh itself, somewhere; fewer than ``size`` at its end. Returns
+/* Puts bytes of a file, which may be pending itself, somewhere; fewer than ``size`` at its end. Returns
  * how many they are, or -1 if they cannot be had. */
-static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t size)
+static ssize_t put_bytes_of(Server *server, uint64_t node, uint64_t offset, char *place, size_t size)
 {
-    Pending *source = pending_of(node);
+    Pending *source = pending_of(server, node);
     if (source && source->is_shared)
         return -1;
     if (source) {
@@ -122,10 +132,10 @@ static ssize_t put_bytes_of(uint64_t node, uint64_t offset, char *place, size_t 
             memcpy(place, source->data + offset, size);
         return (ssize_t)size;
     }
-    PyObject *pieces = CALL(call_read_pieces, NUMBER(node), NUMBER(offset), NUMBER(size));
+    PyObject *pieces = CALL(server, read_pieces, NUMBER(node), NUMBER(offset), NUMBER(size));
     ssize_t used = put_pieces(place, size, pieces);
     Py_XDECREF(pieces);
-    PyErr_Clear(); /* the ordinary way meets it, too */
+    PyErr_Clear(); /* the store meets it again */
     return used;
 }
 
@@ -134,16 +144,16 @@ static int share_bytes(Pending *item, const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t node = request->head->nodeid;
-    if (in->off_in || in->off_out || !in->len || item->attributes.size || pending_of(node))
+    if (in->off_in || in->off_out || !in->len || item->attributes.size || pending_of(request->server, node))
         return 0;
-    PyObject *record = CALL(call_share_record, NUMBER(node), NUMBER(in->len));
+    PyObject *record = CALL(request->server, share_record, NUMBER(node), NUMBER(in->len));
     if (record && PyBytes_Check(record)) {
         item->record = record;
         item->is_shared = 1;
         return 1;
     }
     Py_XDECREF(record);
-    PyErr_Clear(); /* the ordinary way meets it, too */
+    PyErr_Clear(); /* the store meets it again */
     return 0;
 }
 
@@ -152,16 +162,16 @@ Outcome copy_bytes(const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t node = request->head->nodeid;
-    if (in->nodeid_out == node || in->len > DATA_MAX || in->off_out > DATA_MAX)
-        return pass_change();
+    if (in->nodeid_out == node || in->len > BLOCK_SIZE || in->off_out > BLOCK_SIZE)
+        return pass_change(request->server);
     Pending *item = file_for(request, in->nodeid_out, in->off_out, in->off_out + in->len);
     if (!item)
-        return pass_change();
+        return pass_change(request->server);
     ssize_t size = (ssize_t)in->len;
     if (!share_bytes(item, request))
-        size = put_bytes_of(node, in->off_in, item->data + in->off_out, in->len);
+        size = put_bytes_of(request->server, node, in->off_in, item->data + in->off_out, in->len);
     if (size < 0)
-        return pass_change();
+        return pass_change(request->server);
     if (!keeps_set_id(request))
         item->attributes.mode = without_set_id(item->attributes.mode);
     return reply_written(request, item, (uint64_t)size, in->off_out + (uint64_t)size);
@@ -170,9 +180,9 @@ Outcome copy_bytes(const Request *request)
 Outcome read_bytes(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
-    Pending *item = pending_of(request->head->nodeid);
+    Pending *item = pending_of(request->server, request->head->nodeid);
     if (item && item->is_shared) {
-        pending_flush();
+        flush(request->server);
         return PASSED;
     }
     if (!item)
@@ -186,13 +196,6 @@ Outcome read_bytes(const Request *request)
 
 Outcome read_link(const Request *request)
 {
-    Pending *item = pending_of(request->head->nodeid);
+    Pending *item = pending_of(request->server, request->head->nodeid);
     return item ? reply(request, item->data, item->attributes.size) : PASSED;
-}
-
-int bytes_bind(PyObject *owner)
-{
-    return take_attribute(owner, "record", &call_record) &&
-           take_attribute(owner, "read_pieces", &call_read_pieces) &&
-           take_attribute(owner, "share_record", &call_share_record);
 }

@@ -1,13 +1,12 @@
-/* Answers: what Python or the store said, as the kernel is told it. And how Python is called. */
+/* Replies to the kernel: what Python, the store or a table knows, in the kernel's form. And how Python is
+ * called. */
 
 #include "server.h"
 
-/* How many blocks the bytes of one answer may be from. */
-#define PIECES_MAX (WRITE_MAX / IO_SIZE + 2)
+#include <sys/uio.h>
 
-int device = -1;
-PyObject *limbo;
-static PyObject *generations, *call_errno_of;
+/* How many blocks the bytes of one reply may be from. */
+#define PIECES_MAX (WRITE_MAX / IO_SIZE + 2)
 
 int send_reply(const Request *request, int error, const void *body, size_t size)
 {
@@ -17,7 +16,7 @@ int send_reply(const Request *request, int error, const void *body, size_t size)
         .unique = request->head->unique,
     };
     struct iovec parts[] = {{&head, sizeof head}, {(void *)body, size}};
-    return writev(device, parts, size ? 2 : 1) > 0;
+    return writev(request->server->device, parts, size ? 2 : 1) > 0;
 }
 
 Outcome reply(const Request *request, const void *body, size_t size)
@@ -116,53 +115,55 @@ static int has_number(PyObject *numbers, uint64_t node)
     return has != 0;
 }
 
-int is_plain(uint64_t node)
+int is_plain(Server *server, uint64_t node)
 {
-    return node < LIVE_END && !has_number(limbo, node) && !has_number(generations, node);
+    return node < LIVE_END && !has_number(server->calls.limbo, node) &&
+           !has_number(server->calls.generations, node);
 }
 
-Look find_committed(uint64_t parent, const char *name, struct fuse_attr *attributes)
+Look find_committed(Server *server, uint64_t parent, const char *name, struct fuse_attr *attributes)
 {
     InodeRecord record;
-    if (!is_plain(parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
+    if (!is_plain(server, parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
         return UNSURE;
-    Look look = snapshot_lookup(parent, name, &record);
-    if (look == FOUND && !is_plain(record.ino))
+    Look look = snapshot_lookup(server, parent, name, &record);
+    if (look == FOUND && !is_plain(server, record.ino))
         return UNSURE;
     if (look == FOUND)
         fill_from_record(attributes, &record);
     return look;
 }
 
-int get_committed(uint64_t node, struct fuse_attr *attributes)
+int get_committed(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
     InodeRecord record;
-    if (!is_plain(node) || snapshot_getattr(node, &record) != FOUND)
+    if (!is_plain(server, node) || snapshot_getattr(server, node, &record) != FOUND)
         return 0;
     fill_from_record(attributes, &record);
     return 1;
 }
 
-static uint64_t generation_of(PyObject *inode, uint64_t node)
+static uint64_t generation_of(Server *server, PyObject *inode, uint64_t node)
 {
+    PyObject *generations = server->calls.generations;
     if (node >= LIVE_END || !PyDict_GET_SIZE(generations))
         return 0;
     PyObject *generation = PyDict_GetItem(generations, PyTuple_GET_ITEM(inode, INO));
     return generation ? PyLong_AsUnsignedLongLong(generation) : 0;
 }
 
-void note_attributes(struct fuse_attr *attributes)
+void note_attributes(Server *server, struct fuse_attr *attributes)
 {
-    attributes_note(attributes);
-    pending_note_directory(attributes);
+    inodes_cache(&server->inodes, attributes);
+    pending_apply(server, attributes);
 }
 
-/* The node of an inode. Those of the control files which can be read are others with every lookup, and so
- * for everyone who opens one: what one writes goes into pages that the kernel keeps for a node. */
-static uint64_t node_of(uint64_t ino)
+/* The node of an inode. A readable control file gets another one with every lookup, so that every process
+ * that opens it has pages of its own: the kernel keeps what is written in pages of a node. */
+static uint64_t node_of(Server *server, uint64_t ino)
 {
-    static uint64_t lookups;
-    return ino < CONTROL || ino & CONTROL_STEP ? ino : ino | (++lookups & CONTROL_NUMBERS);
+    int is_same = ino < CONTROL || ino & CONTROL_STEP;
+    return is_same ? ino : ino | (++server->control_lookups & CONTROL_NUMBERS);
 }
 
 /* The answer to a write has no mode. So the kernel has to ask for that of a file with set-id bits
@@ -174,17 +175,17 @@ uint64_t validity_of(const struct fuse_attr *attributes)
     return attributes->ino < HISTORY && !loses_bits ? FOREVER : 0;
 }
 
-/* What is said of an inode together with its name. */
-int fill_entry(struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
+/* An inode together with its name. */
+int fill_entry(Server *server, struct fuse_entry_out *entry, PyObject *inode, uint64_t base)
 {
     memset(entry, 0, sizeof *entry);
     if (!fill_attributes(&entry->attr, inode, base))
         return 0;
-    note_attributes(&entry->attr);
-    entry->nodeid = node_of(entry->attr.ino);
-    entry->generation = generation_of(inode, entry->nodeid);
+    note_attributes(server, &entry->attr);
+    entry->nodeid = node_of(server, entry->attr.ino);
+    entry->generation = generation_of(server, inode, entry->nodeid);
     entry->attr_valid = validity_of(&entry->attr);
-    /* What stands in `.checkpoints` itself has no base, and comes and goes. */
+    /* Entries of `.checkpoints` itself have no base, and come and go. */
     entry->entry_valid = base || entry->nodeid < LIVE_END ? FOREVER : 0;
     return 1;
 }
@@ -194,12 +195,12 @@ Outcome reply_entry(const Request *request, PyObject *inode)
     struct fuse_entry_out entry;
     if (!inode)
         return FAILED;
-    int filled = fill_entry(&entry, inode, base_of(request->head->nodeid));
+    int filled = fill_entry(request->server, &entry, inode, base_of(request->head->nodeid));
     Py_DECREF(inode);
     if (!filled)
         return FAILED;
     if (send_reply(request, 0, &entry, sizeof entry))
-        lookups_add(entry.nodeid);
+        inodes_reference(&request->server->inodes, entry.nodeid);
     return REPLIED;
 }
 
@@ -212,7 +213,7 @@ Outcome reply_entry_attr(const Request *request, const struct fuse_attr *attribu
         .entry_valid = FOREVER,
     };
     if (send_reply(request, 0, &entry, sizeof entry))
-        lookups_add(entry.nodeid);
+        inodes_reference(&request->server->inodes, entry.nodeid);
     return REPLIED;
 }
 
@@ -239,7 +240,7 @@ Outcome reply_attributes(const Request *request, PyObject *inode)
     Py_DECREF(inode);
     if (!filled)
         return FAILED;
-    note_attributes(&out.attr);
+    note_attributes(request->server, &out.attr);
     out.attr_valid = validity_of(&out.attr);
     return reply(request, &out, sizeof out);
 }
@@ -278,21 +279,21 @@ Outcome reply_pieces(const Request *request, PyObject *list)
     }
     parts[0] = (struct iovec){&head, sizeof head};
     if (got == wanted)
-        writev(device, parts, (int)got + 1);
+        writev(request->server->device, parts, (int)got + 1);
     for (Py_ssize_t i = 0; i < got; i++)
         PyBuffer_Release(&buffers[i]);
     Py_DECREF(list);
     return got == wanted ? REPLIED : FAILED;
 }
 
-int errno_of_failure(void)
+int errno_of_failure(Server *server)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback)
         PyException_SetTraceback(value, traceback);
-    PyObject *number = PyObject_CallOneArg(call_errno_of, value);
+    PyObject *number = PyObject_CallOneArg(server->calls.errno_of, value);
     int error = number ? (int)PyLong_AsLong(number) : EIO;
     PyErr_Clear();
     Py_XDECREF(number);
@@ -315,33 +316,4 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments)
     for (size_t i = 0; i < count; i++)
         Py_XDECREF(arguments[i]);
     return result;
-}
-
-int take_attribute(PyObject *owner, const char *name, PyObject **place)
-{
-    PyObject *found = PyObject_GetAttrString(owner, name);
-    if (!found)
-        return 0;
-    Py_XSETREF(*place, found);
-    return 1;
-}
-
-/* Keeps one that is of a type. */
-int take_state(PyObject *owner, const char *name, PyTypeObject *type, PyObject **place)
-{
-    if (!take_attribute(owner, name, place))
-        return 0;
-    if (!PyObject_TypeCheck(*place, type)) {
-        PyErr_Format(PyExc_TypeError, "bind: %s is to be a %s", name, type->tp_name);
-        return 0;
-    }
-    return 1;
-}
-
-int reply_bind(PyObject *owner)
-{
-    device = -1;
-    return take_attribute(owner, "errno_of", &call_errno_of) &&
-           take_state(owner, "generations", &PyDict_Type, &generations) &&
-           take_state(owner, "limbo", &PyDict_Type, &limbo);
 }

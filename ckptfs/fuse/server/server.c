@@ -1,41 +1,35 @@
-/* The compiled server: it reads requests from the FUSE descriptor, answers the frequent ones, and
- * leaves the rest to libfuse and pyfuse3.
+/* The server of one mount: the loop that reads requests from the FUSE descriptor, the hook between pyfuse3
+ * and libfuse, and the Python type.
  *
- * pyfuse3 reads a request, makes a coroutine, a context and an attribute object for it, and visits
- * the event loop; that is most of what a small request costs. Here a request is parsed where it was
- * read, the method of `Requests` that it means is called with plain values, and the inode that it
- * returns is written out as the answer. What it means is decided there, in Python, for both doors.
+ * pyfuse3 asks libfuse for the next request by `fuse_session_receive_buf`. This module is loaded with its
+ * symbols visible before pyfuse3 is, so that call arrives here: it gets the request that `serve` read and
+ * passed on. Without this module everything works the same, slower.
  *
- * pyfuse3 asks libfuse for the next request by `fuse_session_receive_buf`. This module is loaded
- * with its symbols visible before pyfuse3 is, so that call arrives here: it is given the request
- * that `serve` read and did not answer. Without this module everything works the same, slower.
- *
- * Requests name the node that they are about, so files and directories need not be opened: the
- * kernel is told so once, and from then on open(2) and close(2) cost what they cost natively. Who
- * uses a file is then known by what the kernel has looked up and not forgotten yet.
- *
- * Everything runs with the interpreter's lock held, but for the wait for the next request.
+ * Requests name the node that they are about, so files and directories need not be opened: the kernel is
+ * told so once, and from then on open(2) and close(2) cost what they cost natively. Which files are in use
+ * is then known by what the kernel has looked up and not forgotten yet (inodes.c).
  */
 
 #include "server.h"
-#include "guard.h"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <unistd.h>
 
-static char *buffer;
-static size_t waiting; /* bytes of a request in `buffer` that libfuse is to take */
-static int hooked;     /* pyfuse3 was seen to come here */
-static unsigned long long requests;
+/* All servers of the process, the newest first: libfuse's calls come without one. */
+static Server *servers;
 
-/* -- the beginning ---------------------------------------------------------------------------- */
+/* -- the beginning -------------------------------------------------------------------------------- */
 
-/* The kernel hears what is agreed on from here. libfuse is left to hear of the beginning, too; its
- * own answer then comes too late, which is no trouble to it. */
+/* The reply to the kernel's INIT is sent here. libfuse is left to hear of it, too; its own reply then
+ * comes too late, which is no trouble to it. */
 static Outcome do_init(const Request *request)
 {
     const struct fuse_init_in *in = (const void *)request->body;
     if (!is_able(in)) {
-        hooked = 0;
+        request->server->is_refused = 1;
         return PASSED;
     }
     struct fuse_init_out out = agreement_with(in);
@@ -43,17 +37,18 @@ static Outcome do_init(const Request *request)
     return PASSED;
 }
 
-/* -- the loop --------------------------------------------------------------------------------- */
+/* -- the loop ------------------------------------------------------------------------------------- */
 
-static const Handler BEGINNING = {do_init, offsetof(struct fuse_init_in, flags) + sizeof(uint32_t)};
+static const Handler INIT = {do_init, offsetof(struct fuse_init_in, flags) + sizeof(uint32_t)};
 
-static Outcome handle_request(size_t size)
+static Outcome handle_request(Server *server, size_t size)
 {
+    char *buffer = server->buffer;
     const struct fuse_in_header *head = (const void *)buffer;
     if (size < sizeof *head)
         return PASSED;
-    Request request = {head, buffer + sizeof *head, size - sizeof *head};
-    const Handler *handler = head->opcode == FUSE_INIT ? &BEGINNING : handler_of(head->opcode);
+    Request request = {server, head, buffer + sizeof *head, size - sizeof *head};
+    const Handler *handler = head->opcode == FUSE_INIT ? &INIT : handler_of(head->opcode);
     if (!handler)
         return PASSED;
     if (request.size < handler->least)
@@ -63,15 +58,31 @@ static Outcome handle_request(size_t size)
     if (outcome == PASSED)
         outcome = handler->handle(&request);
     if (outcome == FAILED)
-        reply_error(&request, errno_of_failure());
+        reply_error(&request, errno_of_failure(server));
     return outcome;
 }
 
-/* Reads the next request, if there is one before ``until``: a client that got its answer mostly asks
- * again at once, and to wake up costs both sides more than to look for a while. Other threads, which
- * tell the kernel what changed, come in between. */
-static ssize_t look_for_request(int64_t until)
+static char *new_buffer(void)
 {
+    return malloc(REQUEST_MAX + NAMES_MAX);
+}
+
+/* Takes the buffer back from Python before the next request is read into it. Returns 0 if there is no
+ * memory for another one. */
+static int reclaim_buffer(Server *server)
+{
+    if (!take_back(&server->lent, server->buffer))
+        server->buffer = new_buffer();
+    return server->buffer != NULL;
+}
+
+/* Reads the next request, if there is one before ``until``: a client that got its reply mostly asks again
+ * at once, and to wake up costs both sides more than to look for a while. Other threads, which notify the
+ * kernel of changes, come in between. */
+static ssize_t look_for_request(Server *server, int64_t until)
+{
+    char *buffer = server->buffer;
+    int device = server->device;
     ssize_t size;
     Py_BEGIN_ALLOW_THREADS
     while ((size = read(device, buffer, REQUEST_MAX)) < 0 && errno == EAGAIN &&
@@ -81,11 +92,11 @@ static ssize_t look_for_request(int64_t until)
     return size;
 }
 
-/* Sleeps until a request comes or it is somebody else's turn: whether it is, since there is
- * something on the descriptor that `others` wait for. */
-static int wait_for_request(int64_t turn, int others)
+/* Sleeps until a request comes or other tasks get their turn: whether they do, since there is something on
+ * the descriptor that `others` wait for. */
+static int wait_for_request(const Server *server, int64_t turn, int others)
 {
-    struct pollfd wanted[] = {{device, POLLIN, 0}, {others, POLLIN, 0}};
+    struct pollfd wanted[] = {{server->device, POLLIN, 0}, {others, POLLIN, 0}};
     int64_t now = monotonic_ns();
     if (now >= turn)
         return 0;
@@ -96,15 +107,15 @@ static int wait_for_request(int64_t turn, int others)
     return wanted[1].revents && !wanted[0].revents;
 }
 
-/* A read that finds nothing must not wait: nobody else would get a turn until the next request. */
-static void watch(int descriptor)
+/* A read that finds nothing must not wait: no other task would get a turn until the next request. */
+static void watch(Server *server, int descriptor)
 {
-    if (descriptor == device)
+    if (descriptor == server->device)
         return;
-    device = descriptor;
-    int flags = fcntl(device, F_GETFL);
+    server->device = descriptor;
+    int flags = fcntl(descriptor, F_GETFL);
     if (flags >= 0)
-        fcntl(device, F_SETFL, flags | O_NONBLOCK);
+        fcntl(descriptor, F_SETFL, flags | O_NONBLOCK);
 }
 
 /* So much longer a turn may take if a file is being made: to go on with one that is in the store
@@ -113,56 +124,62 @@ static void watch(int descriptor)
 
 PyDoc_STRVAR(serve_doc,
              "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
-             "Answer requests until one comes that is left to libfuse (LEFT), or it is somebody\n"
-             "else's turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
-             "something can be read from ``others``, a descriptor. Without spin_ns none is waited\n"
-             "for.");
+             "Reply to requests until one comes that is left to libfuse (LEFT), or other tasks get\n"
+             "their turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
+             "something can be read from ``others``, a descriptor. Without spin_ns it does not wait.");
 
-/* Answers what comes; returns what `serve` does. */
-static int serve_requests(int64_t spin_ns, int64_t turn_ns, int others)
+static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int others)
 {
     for (;;) {
         int64_t now = monotonic_ns();
-        if (now > turn_ns && (!pending_is_midway() || now > turn_ns + MIDWAY_NS))
+        if (now > turn_ns && (!pending_is_midway(server) || now > turn_ns + MIDWAY_NS))
             return TURN;
-        ssize_t size = look_for_request(now + spin_ns);
+        if (!reclaim_buffer(server))
+            return LEFT;
+        ssize_t size = look_for_request(server, now + spin_ns);
         if (size < 0 && errno == EAGAIN) {
-            if (!pending_is_midway())
-                pending_flush(); /* while there is time */
-            if (!spin_ns || wait_for_request(turn_ns, others))
+            if (!pending_is_midway(server))
+                flush(server); /* while there is time */
+            if (!spin_ns || wait_for_request(server, turn_ns, others))
                 return TURN;
             continue;
         }
         if (size < 0 && (errno == ENOENT || errno == EINTR))
-            continue; /* taken back by the one who asked */
-        requests++;
+            continue; /* the caller took it back */
+        server->requests++;
         if (size < 0)
             return LEFT; /* the end of the mount: libfuse meets it, too */
-        if (handle_request((size_t)size) == PASSED) {
-            waiting = (size_t)size;
+        if (handle_request(server, (size_t)size) == PASSED) {
+            server->waiting = (size_t)size;
             return LEFT;
         }
     }
 }
 
-static PyObject *serve(PyObject *module, PyObject *args)
+static PyObject *serve(PyObject *self, PyObject *args)
 {
+    Server *server = (Server *)self;
     int descriptor, others;
     long long spin_ns, turn_ns;
     if (!PyArg_ParseTuple(args, "iLLi", &descriptor, &spin_ns, &turn_ns, &others))
         return NULL;
-    watch(descriptor);
-    dentries_begin_turn();
-    int outcome = serve_requests(spin_ns, turn_ns, others);
-    pending_end();
-    dentries_end_turn();
+    if (server->is_closed) {
+        PyErr_SetString(PyExc_ValueError, "serve: the server is closed");
+        return NULL;
+    }
+    watch(server, descriptor);
+    dentries_begin_turn(server);
+    int outcome = serve_requests(server, spin_ns, turn_ns, others);
+    if (!server->buffer)
+        return PyErr_NoMemory();
+    flush_and_forget(server);
+    dentries_end_turn(server);
     return PyLong_FromLong(outcome);
 }
 
-/* -- between pyfuse3 and libfuse -------------------------------------------------------------- */
+/* -- between pyfuse3 and libfuse ------------------------------------------------------------------ */
 
-/* As libfuse has it; fields behind these are not dirty. */
-struct fuse_session;
+/* As libfuse has it; fields behind these are not touched. */
 struct fuse_buf {
     size_t size;
     int flags;
@@ -182,18 +199,31 @@ static void *beyond(void *caller, const char *symbol)
     return found;
 }
 
-/* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. */
+/* The newest server that has this session; with NULL one that has none yet. */
+static Server *server_of(const struct fuse_session *session)
+{
+    Server *server = servers;
+    while (server && server->session != session)
+        server = server->next;
+    return server;
+}
+
+/* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. The newest
+ * server without a session is the one that is mounted. */
 int fuse_session_mount(struct fuse_session *session, const char *mountpoint)
 {
     int (*mount)(struct fuse_session *, const char *) =
         beyond(__builtin_return_address(0), "fuse_session_mount");
-    hooked = mount != NULL;
+    Server *server = server_of(NULL);
+    if (server && mount)
+        server->session = session;
     return mount ? mount(session, mountpoint) : -1;
 }
 
 int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 {
-    if (!waiting) {
+    Server *server = server_of(session);
+    if (!server || !server->waiting) {
         int (*receive)(struct fuse_session *, struct fuse_buf *) =
             beyond(__builtin_return_address(0), "fuse_session_receive_buf");
         int result = receive ? receive(session, out) : -ENOSYS;
@@ -201,74 +231,218 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
     }
     if (!out->mem && !(out->mem = malloc(REQUEST_MAX)))
         return -ENOMEM;
-    memcpy(out->mem, buffer, waiting);
-    out->size = waiting;
+    memcpy(out->mem, server->buffer, server->waiting);
+    out->size = server->waiting;
     out->flags = 0;
-    waiting = 0;
+    server->waiting = 0;
     return (int)out->size;
 }
 
-/* -- the module ------------------------------------------------------------------------------- */
+/* -- the type ------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(bind_doc, "bind(requests)\n\nWhose methods to call, and whose state to look at.");
+/* The references of a server, for the garbage collector and for `close`. */
+#define STATE(X) X(unlinked) X(limbo) X(generations)
 
-static PyObject *bind(PyObject *module, PyObject *owner)
+static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    waiting = 0;
-    hooked = 0;
-    lookups_forget_all();
-    attributes_forget_all();
-    if (!reply_bind(owner) || !dispatch_bind(owner) || !readdir_bind(owner) ||
-        !pending_bind(owner) || !dentries_bind(owner))
-        return NULL;
+    Server *server = (Server *)self;
+#define VISIT(name) Py_VISIT(server->calls.name);
+    METHODS(VISIT)
+    STATE(VISIT)
+    Py_VISIT(server->dentries.version);
+    Py_VISIT(server->snapshot.seen);
+    Py_VISIT(server->snapshot.damaged);
+    Py_VISIT(server->snapshot.call_damaged);
+    return 0;
+}
+
+static int server_clear(PyObject *self)
+{
+    Server *server = (Server *)self;
+#define CLEAR(name) Py_CLEAR(server->calls.name);
+    METHODS(CLEAR)
+    STATE(CLEAR)
+    Py_CLEAR(server->dentries.version);
+    Py_CLEAR(server->snapshot.seen);
+    Py_CLEAR(server->snapshot.damaged);
+    Py_CLEAR(server->snapshot.call_damaged);
+    return 0;
+}
+
+static void unlist(Server *server)
+{
+    for (Server **place = &servers; *place; place = &(*place)->next)
+        if (*place == server) {
+            *place = server->next;
+            return;
+        }
+}
+
+/* A store that still asks hears that nothing is known, and that every page is whole. */
+static PyObject *close_server(PyObject *self, PyObject *none)
+{
+    Server *server = (Server *)self;
+    server->is_closed = 1;
+    unlist(server);
+    server->session = NULL;
+    server->waiting = 0;
+    server_clear(self);
+    snapshot_detach(server);
     Py_RETURN_NONE;
 }
 
-static PyObject *is_hooked(PyObject *module, PyObject *none)
+static void server_dealloc(PyObject *self)
 {
-    return PyBool_FromLong(hooked);
+    Server *server = (Server *)self;
+    PyObject_GC_UnTrack(self);
+    unlist(server);
+    server_clear(self);
+    pages_detach(&server->snapshot.pages);
+    listings_free(&server->listings);
+    inodes_free(&server->inodes);
+    dentries_free(&server->dentries);
+    if (server->pending)
+        pending_free(server->pending);
+    if (take_back(&server->lent, server->buffer))
+        free(server->buffer);
+    Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *knows(PyObject *module, PyObject *node)
+static int take_attribute(PyObject *owner, const char *name, PyObject **place)
 {
-    unsigned long long number = PyLong_AsUnsignedLongLong(node);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(lookups_has(number));
+    *place = PyObject_GetAttrString(owner, name);
+    return *place != NULL;
 }
 
-static PyObject *familiar(PyObject *module, PyObject *node)
+/* One of a type. */
+static int take_state(PyObject *owner, const char *name, PyTypeObject *type, PyObject **place)
 {
-    unsigned long long number = PyLong_AsUnsignedLongLong(node);
-    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_familiar(number));
+    if (!take_attribute(owner, name, place))
+        return 0;
+    if (!PyObject_TypeCheck(*place, type)) {
+        PyErr_Format(PyExc_TypeError, "Server: %s is to be a %s", name, type->tp_name);
+        return 0;
+    }
+    return 1;
 }
 
-static PyObject *changing(PyObject *module, PyObject *node)
+static int take_callbacks(Callbacks *calls, PyObject *owner)
+{
+#define TAKE(name) \
+    if (!take_attribute(owner, #name, &calls->name)) \
+        return 0;
+    METHODS(TAKE)
+    return take_state(owner, "unlinked", &PySet_Type, &calls->unlinked) &&
+           take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
+           take_state(owner, "generations", &PyDict_Type, &calls->generations);
+}
+
+static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *owner;
+    if (!PyArg_ParseTuple(args, "O", &owner))
+        return NULL;
+    Server *server = (Server *)type->tp_alloc(type, 0);
+    if (!server)
+        return NULL;
+    server->device = -1;
+    pages_init(&server->snapshot.pages);
+    listings_init(&server->listings);
+    server->buffer = new_buffer();
+    server->pending = calloc(1, sizeof *server->pending);
+    if (!server->buffer || !server->pending || !inodes_init(&server->inodes) ||
+        !dentries_init(&server->dentries)) {
+        Py_DECREF(server);
+        return PyErr_NoMemory();
+    }
+    if (!take_callbacks(&server->calls, owner)) {
+        Py_DECREF(server);
+        return NULL;
+    }
+    server->next = servers;
+    servers = server;
+    return (PyObject *)server;
+}
+
+static PyObject *is_hooked(PyObject *self, PyObject *none)
+{
+    const Server *server = (Server *)self;
+    return PyBool_FromLong(server->session && !server->is_refused);
+}
+
+static PyObject *is_referenced(PyObject *self, PyObject *node)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(node);
     if (PyErr_Occurred())
         return NULL;
-    attributes_forget(number);
-    snapshot_touch(number);
+    return PyBool_FromLong(inodes_is_referenced(&((Server *)self)->inodes, number));
+}
+
+static PyObject *is_cached_method(PyObject *self, PyObject *node)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(node);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(is_cached((Server *)self, number));
+}
+
+static PyObject *invalidate_inode(PyObject *self, PyObject *node)
+{
+    Server *server = (Server *)self;
+    unsigned long long number = PyLong_AsUnsignedLongLong(node);
+    if (PyErr_Occurred())
+        return NULL;
+    inodes_invalidate(&server->inodes, number);
+    snapshot_touch(server, number);
     Py_RETURN_NONE;
 }
 
-static PyObject *changed(PyObject *module, PyObject *inode)
+static PyObject *update_inode(PyObject *self, PyObject *inode)
 {
+    Server *server = (Server *)self;
     struct fuse_attr attributes;
     if (!fill_attributes(&attributes, inode, 0))
         return NULL;
-    if (attributes_has(attributes.ino))
-        attributes_note(&attributes);
-    snapshot_touch(attributes.ino);
+    if (inodes_has(&server->inodes, attributes.ino))
+        inodes_cache(&server->inodes, &attributes);
+    snapshot_touch(server, attributes.ino);
     Py_RETURN_NONE;
 }
 
-static PyObject *count(PyObject *module, PyObject *none)
+static PyObject *requests(PyObject *self, PyObject *none)
 {
-    return PyLong_FromUnsignedLongLong(requests);
+    return PyLong_FromUnsignedLongLong(((Server *)self)->requests);
 }
 
+static PyMethodDef methods[] = {
+    {"serve", serve, METH_VARARGS, serve_doc},
+    {"close", close_server, METH_NOARGS, "The mount is over: drop what belongs to it."},
+    {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
+    {"requests", requests, METH_NOARGS, "How many requests were read here."},
+    {"is_referenced", is_referenced, METH_O, "Whether the kernel has looked up a live inode."},
+    {"is_cached", is_cached_method, METH_O, "Whether a listing may give an inode's number alone."},
+    {"invalidate_inode", invalidate_inode, METH_O, "A live inode is about to change or go."},
+    {"update_inode", update_inode, METH_O, "A live inode has become this."},
+    SNAPSHOT_METHODS,
+    GUARD_METHODS,
+    {0},
+};
+
+static PyTypeObject ServerType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "ckptfs.fuse.server._server.Server",
+    .tp_doc = "Server(callbacks)\n\nThe compiled server of one mount.",
+    .tp_basicsize = sizeof(Server),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = server_new,
+    .tp_dealloc = server_dealloc,
+    .tp_traverse = server_traverse,
+    .tp_clear = server_clear,
+    .tp_methods = methods,
+};
+
+/* -- the module ----------------------------------------------------------------------------------- */
+
 #ifdef CKPTFS_SANITIZED
-/* Breaks the rules of C where that is asked for, so that a test can see whether it would be noticed. */
+/* Breaks the rules of C on demand, so that a test can see whether it would be noticed. */
 static PyObject *overflow(PyObject *module, PyObject *name)
 {
     volatile int largest = INT_MAX;
@@ -284,30 +458,48 @@ static PyMethodDef functions[] = {
 #ifdef CKPTFS_SANITIZED
     {"overflow", overflow, METH_O, "Overflow: of \"memory\", or of an integer."},
 #endif
-    {"bind", bind, METH_O, bind_doc},
-    {"serve", serve, METH_VARARGS, serve_doc},
-    {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
-    {"knows", knows, METH_O, "Whether the kernel knows a live inode, and may be using it."},
-    {"familiar", familiar, METH_O, "Whether a listing may give no more than a live inode's number."},
-    {"changing", changing, METH_O, "Told of a live inode that is about to change or go."},
-    {"changed", changed, METH_O, "Told what a live inode has become."},
-    {"count", count, METH_NOARGS, "How many requests were read here."},
-    SNAPSHOT_METHODS,
-    GUARD_METHODS,
+    {"decode_inode", decode_inode, METH_VARARGS, decode_inode_doc},
     {0},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_server", "The compiled server of the mount.", -1, functions};
+    PyModuleDef_HEAD_INIT, "_server", "The compiled server of a mount.", -1, functions};
+
+static int add_number(PyObject *constants, const char *name, uint64_t value)
+{
+    PyObject *number = NUMBER(value);
+    int added = number && !PyDict_SetItemString(constants, name, number);
+    Py_XDECREF(number);
+    return added;
+}
+
+/* The constants that Python has, too. */
+static PyObject *make_constants(void)
+{
+    PyObject *constants = PyDict_New();
+#define ADD(name) constants && add_number(constants, #name, name)
+    if (ADD(INO_BITS) && ADD(HISTORY) && ADD(CONTROL) && ADD(CONTROL_STEP) &&
+        ADD(CONTROL_CONNECTION) && ADD(POSITION_BITS) && ADD(STREAM_FIRST) && ADD(BLOCK_SIZE) &&
+        ADD(FILE_SIZE_MAX) && ADD(NAME_BYTES_MAX) && ADD(TARGET_BYTES_MAX) && ADD(SUFFIX_SIZE) &&
+        ADD(FOREVER) && ADD(IO_SIZE) && ADD(FATTR_ATIME_NOW) && ADD(FATTR_MTIME_NOW))
+        return constants;
+    Py_XDECREF(constants);
+    return NULL;
+}
 
 PyMODINIT_FUNC PyInit__server(void)
 {
+    if (PyType_Ready(&ServerType) < 0 || !lent_ready() ||
+        !add_number(ServerType.tp_dict, "LEFT", LEFT) || !add_number(ServerType.tp_dict, "TURN", TURN))
+        return NULL;
     PyObject *module = PyModule_Create(&definition);
-    buffer = malloc(REQUEST_MAX + NAMES_MAX);
-    if (!module || !buffer || PyModule_AddIntConstant(module, "LEFT", LEFT) ||
-        PyModule_AddIntConstant(module, "TURN", TURN)) {
-        Py_XDECREF(module);
-        return buffer ? NULL : PyErr_NoMemory();
-    }
+    PyObject *constants = make_constants();
+    int is_made = module && constants &&
+                  !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
+                  !PyModule_AddStringConstant(module, "HISTORY_NAME", HISTORY_NAME) &&
+                  !PyModule_AddObjectRef(module, "Server", (PyObject *)&ServerType);
+    Py_XDECREF(constants);
+    if (!is_made)
+        Py_CLEAR(module);
     return module;
 }

@@ -1,40 +1,28 @@
-/* What stands: names and inodes of the head as the last commit left them, read from LMDB's file.
+/* The committed snapshot: names and inodes of the head as the last commit left them, read from LMDB's file.
  *
- * To look a name up through the store takes some twenty calls in the interpreter, and whoever looks at
- * a tree for the first time looks for thousands. But most of a tree is as it was committed, and LMDB
- * never changes a page of its last commit: the pages can be read as they are in the file, until the
- * next one (`pages.c`). So its trees are searched here.
+ * To look a name up through the store takes some twenty calls in the interpreter, and a program that looks
+ * at a tree for the first time looks up thousands. But most of a tree is as it was committed, and LMDB
+ * never changes a page of its last commit: the pages can be read as they are in the file, until the next
+ * one (pages.c). So its trees are searched here.
  *
- * What was changed since is not in them. Every key that is written tells which inode, or the names of
- * which directory, that is (`touch`), and of those nothing is said here; nor of anything that is not as
- * it should be: then the store is asked, and says what is wrong.
+ * What was changed since is not in them. Every key that is written marks its inode, or the directory that
+ * its name is in, as dirty (`touch`), and of those nothing is said here; nor of anything that is not as it
+ * should be: then the store is asked, and says what is wrong.
  *
- * Layouts are those of docs/FORMAT.md.
+ * Layouts are those of docs/FORMAT.md; `decode_inode` is there for a test that compares them with
+ * `store/format.py`.
  */
 
-#include "snapshot.h"
-#include "hashset.h"
-#include "pages.h"
+#include "server.h"
 
-#include <string.h>
-#include <sys/stat.h>
+/* -- versions ------------------------------------------------------------------------------------- */
 
-static Tree inodes, dirents;
-
-/* -- versions ------------------------------------------------------------------------------------ */
-
-#define SUFFIX 4
 #define KEY_MAX 512
 
-/* The head's view at that commit: the suffixes of the epochs that it sees, and its own. NULL: nothing
- * stands. */
-static PyObject *seen;
-static unsigned char first[SUFFIX];
-
-static int is_seen(const unsigned char *suffix)
+static int is_seen(const Snapshot *snapshot, const unsigned char *suffix)
 {
-    PyObject *key = PyBytes_FromStringAndSize((const char *)suffix, SUFFIX);
-    int found = key ? PySet_Contains(seen, key) : -1;
+    PyObject *key = PyBytes_FromStringAndSize((const char *)suffix, SUFFIX_SIZE);
+    int found = key ? PySet_Contains(snapshot->seen, key) : -1;
     Py_XDECREF(key);
     if (found < 0)
         PyErr_Clear();
@@ -42,19 +30,19 @@ static int is_seen(const unsigned char *suffix)
 }
 
 /* The newest record of an entity that the view sees. ``key`` has room behind the entity. */
-static Look newest(const Tree *tree, unsigned char *key, size_t size, Bytes *record)
+static Look newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size, Bytes *record)
 {
     Way way;
     int sure = 1;
-    memcpy(key + size, first, SUFFIX);
+    memcpy(key + size, snapshot->first, SUFFIX_SIZE);
     if (is_empty(tree))
         return ABSENT;
-    if (!find_way(&way, tree, (Bytes){key, size + SUFFIX}))
+    if (!find_way(&way, &snapshot->pages, tree, (Bytes){key, size + SUFFIX_SIZE}))
         return UNSURE;
     for (const Node *node; (node = node_on(&way, &sure));) {
-        if (node->key_size != size + SUFFIX || memcmp(node->data, key, size))
+        if (node->key_size != size + SUFFIX_SIZE || memcmp(node->data, key, size))
             return ABSENT;
-        int is_ours = is_seen(node->data + size);
+        int is_ours = is_seen(snapshot, node->data + size);
         if (is_ours < 0 || (is_ours && !record_of(way.pages[way.depth - 1], node, record)))
             return UNSURE;
         if (is_ours)
@@ -64,27 +52,28 @@ static Look newest(const Tree *tree, unsigned char *key, size_t size, Bytes *rec
     return sure ? ABSENT : UNSURE;
 }
 
-/* -- what was changed since ---------------------------------------------------------------------- */
+/* -- changes since then --------------------------------------------------------------------------- */
 
-#define DIRTY_SIZE (1 << 14)
-
-static uint64_t dirty_slots[DIRTY_SIZE];
-static HashSet dirty = {dirty_slots, DIRTY_SIZE, 0};
-
-static void invalidate(void)
+static void invalidate(Server *server)
 {
-    Py_CLEAR(seen);
+    Py_CLEAR(server->snapshot.seen);
 }
 
-void snapshot_touch(uint64_t ino)
+void snapshot_touch(Server *server, uint64_t ino)
 {
-    if (seen && !set_add(&dirty, ino))
-        invalidate();
+    if (server->snapshot.seen && !inodes_mark_dirty(&server->inodes, ino))
+        invalidate(server);
 }
 
-static int is_clean(uint64_t ino)
+void snapshot_detach(Server *server)
 {
-    return seen && !set_has(&dirty, ino);
+    invalidate(server);
+    pages_detach(&server->snapshot.pages);
+}
+
+static int is_clean(Server *server, uint64_t ino)
+{
+    return server->snapshot.seen && !inodes_is_dirty(&server->inodes, ino);
 }
 
 /* -- records ------------------------------------------------------------------------------------- */
@@ -188,17 +177,18 @@ static InodeRecord unpacked(uint64_t ino, const unsigned char *at)
 }
 
 /* The record of an inode that is as it was committed. */
-static int inode_record(uint64_t ino, Bytes *record)
+static int inode_record(Server *server, uint64_t ino, Bytes *record)
 {
-    unsigned char key[8 + SUFFIX];
+    unsigned char key[8 + SUFFIX_SIZE];
     put_big(key, ino);
-    return is_clean(ino) && newest(&inodes, key, 8, record) == FOUND && is_whole(*record);
+    return is_clean(server, ino) &&
+           newest(&server->snapshot, &server->snapshot.inodes, key, 8, record) == FOUND && is_whole(*record);
 }
 
-Look snapshot_getattr(uint64_t ino, InodeRecord *found)
+Look snapshot_getattr(Server *server, uint64_t ino, InodeRecord *found)
 {
     Bytes record;
-    if (!inode_record(ino, &record))
+    if (!inode_record(server, ino, &record))
         return UNSURE;
     *found = unpacked(ino, record.at);
     return FOUND;
@@ -212,45 +202,46 @@ static int is_named(Bytes record, uint64_t parent, const char *name, size_t size
 }
 
 /* The inode that an entry leads to. Returns 0 if that is not sure. */
-static int follow(uint64_t ino, uint64_t parent, const char *name, size_t size, InodeRecord *found)
+static int follow(Server *server, uint64_t ino, uint64_t parent, const char *name, size_t size,
+                  InodeRecord *found)
 {
     Bytes record;
-    if (!inode_record(ino, &record) || !is_named(record, parent, name, size))
+    if (!inode_record(server, ino, &record) || !is_named(record, parent, name, size))
         return 0;
     *found = unpacked(ino, record.at);
     return 1;
 }
 
-Look snapshot_lookup(uint64_t parent, const char *name, InodeRecord *found)
+Look snapshot_lookup(Server *server, uint64_t parent, const char *name, InodeRecord *found)
 {
     unsigned char key[KEY_MAX];
     size_t size = strlen(name);
     uint64_t above;
     Bytes entry;
-    if (!is_clean(parent) || size > UINT8_MAX)
+    if (!is_clean(server, parent) || size > UINT8_MAX)
         return UNSURE;
     put_big(key, parent);
     memcpy(key + 8, name, size + 1);
-    Look look = newest(&dirents, key, 8 + size + 1, &entry);
+    Look look = newest(&server->snapshot, &server->snapshot.dirents, key, 8 + size + 1, &entry);
     if (look == ABSENT) /* unless the directory came later */
-        return snapshot_parent(parent, &above) ? ABSENT : UNSURE;
+        return snapshot_parent(server, parent, &above) ? ABSENT : UNSURE;
     if (look == UNSURE || entry.size != 8)
         return UNSURE;
-    return follow(__builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND : UNSURE;
+    return follow(server, __builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND : UNSURE;
 }
 
 /* The name in a key of an entry; the size of it, or 0 if there is none. */
 static size_t name_in(const Node *node, const char **name)
 {
-    if (node->key_size < 8 + 1 + 1 + SUFFIX || node->data[node->key_size - SUFFIX - 1])
+    if (node->key_size < 8 + 1 + 1 + SUFFIX_SIZE || node->data[node->key_size - SUFFIX_SIZE - 1])
         return 0;
     *name = (const char *)node->data + 8;
-    return node->key_size - 8u - 1 - SUFFIX;
+    return node->key_size - 8u - 1 - SUFFIX_SIZE;
 }
 
 /* Gives one version of an entry. Returns 0 if that is not sure, or was enough. */
-static int give(const Way *way, const Node *node, uint64_t directory,
-                int (*is_familiar)(uint64_t), Each *each, void *context)
+static int give(Server *server, const Way *way, const Node *node, uint64_t directory,
+                int (*skips)(Server *, uint64_t), Each *each, void *context)
 {
     const char *name;
     Bytes entry;
@@ -263,45 +254,47 @@ static int give(const Way *way, const Node *node, uint64_t directory,
     if (entry.size != 8)
         return 0;
     uint64_t ino = __builtin_bswap64(u64_at(entry.at));
-    if (is_familiar(ino))
+    if (skips(server, ino))
         return each(context, name, size, ino, NULL);
-    return follow(ino, directory, name, size, &inode) && each(context, name, size, ino, &inode);
+    return follow(server, ino, directory, name, size, &inode) && each(context, name, size, ino, &inode);
 }
 
 static int is_version_of(const Node *node, const Node *other)
 {
     return other && node->key_size == other->key_size &&
-           !memcmp(node->data, other->data, node->key_size - SUFFIX);
+           !memcmp(node->data, other->data, node->key_size - SUFFIX_SIZE);
 }
 
-int snapshot_parent(uint64_t directory, uint64_t *above)
+int snapshot_parent(Server *server, uint64_t directory, uint64_t *above)
 {
     Bytes record;
-    if (!inode_record(directory, &record) || !S_ISDIR(u32_at(record.at)))
+    if (!inode_record(server, directory, &record) || !S_ISDIR(u32_at(record.at)))
         return 0;
     *above = u64_at(record.at + PARENT_AT);
     return 1;
 }
 
-int snapshot_readdir(uint64_t directory, int (*is_familiar)(uint64_t), Each *each, void *context)
+int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, uint64_t), Each *each,
+                     void *context)
 {
+    Snapshot *snapshot = &server->snapshot;
     unsigned char prefix[8];
     Way way;
     int sure = 1;
     const Node *last = NULL; /* the one whose name was given, or is gone */
     put_big(prefix, directory);
-    if (!is_clean(directory) || is_empty(&dirents) ||
-        !find_way(&way, &dirents, (Bytes){prefix, sizeof prefix}))
+    if (!is_clean(server, directory) || is_empty(&snapshot->dirents) ||
+        !find_way(&way, &snapshot->pages, &snapshot->dirents, (Bytes){prefix, sizeof prefix}))
         return 0;
     for (const Node *node; (node = node_on(&way, &sure)); way.indexes[way.depth - 1]++) {
         if (node->key_size < sizeof prefix || memcmp(node->data, prefix, sizeof prefix))
             return 1;
-        if (node->key_size <= sizeof prefix + SUFFIX)
+        if (node->key_size <= sizeof prefix + SUFFIX_SIZE)
             return 0;
         if (is_version_of(node, last))
             continue;
-        int is_ours = is_seen(node->data + node->key_size - SUFFIX);
-        if (is_ours < 0 || (is_ours && !give(&way, node, directory, is_familiar, each, context)))
+        int is_ours = is_seen(snapshot, node->data + node->key_size - SUFFIX_SIZE);
+        if (is_ours < 0 || (is_ours && !give(server, &way, node, directory, skips, each, context)))
             return 0;
         if (is_ours)
             last = node;
@@ -309,90 +302,100 @@ int snapshot_readdir(uint64_t directory, int (*is_familiar)(uint64_t), Each *eac
     return sure;
 }
 
-/* -- for Python ---------------------------------------------------------------------------------- */
+/* -- for Python ----------------------------------------------------------------------------------- */
 
 const char snapshot_refresh_doc[] =
     "refresh(path, seen, first)\n\n"
     "A commit was made. ``path`` is the data file, ``seen`` a set of the suffixes that the head\n"
     "sees now, and ``first`` its own.";
 
-PyObject *snapshot_refresh(PyObject *module, PyObject *args)
+PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
 {
+    Server *server = (Server *)self;
+    Snapshot *snapshot = &server->snapshot;
     const char *path, *own;
     Py_ssize_t own_size;
     PyObject *suffixes;
     if (!PyArg_ParseTuple(args, "yO!y#", &path, &PySet_Type, &suffixes, &own, &own_size))
         return NULL;
-    if (own_size != SUFFIX) {
+    if (own_size != SUFFIX_SIZE) {
         PyErr_SetString(PyExc_ValueError, "refresh: a suffix was expected");
         return NULL;
     }
-    invalidate();
-    set_clear(&dirty);
-    if (pages_follow(path) && pages_tree("inodes", &inodes) && pages_tree("dirents", &dirents)) {
-        memcpy(first, own, SUFFIX);
-        seen = PySet_New(suffixes);
-        if (!seen)
+    invalidate(server);
+    inodes_clear_dirty(&server->inodes);
+    Pages *pages = &snapshot->pages;
+    if (!server->is_closed && pages_follow(pages, path) && pages_tree(pages, "inodes", &snapshot->inodes) &&
+        pages_tree(pages, "dirents", &snapshot->dirents)) {
+        memcpy(snapshot->first, own, SUFFIX_SIZE);
+        snapshot->seen = PySet_New(suffixes);
+        if (!snapshot->seen)
             return NULL;
     }
     Py_RETURN_NONE;
 }
 
-PyObject *snapshot_invalidate(PyObject *module, PyObject *none)
+PyObject *snapshot_invalidate_method(PyObject *self, PyObject *none)
 {
-    invalidate();
+    invalidate((Server *)self);
     Py_RETURN_NONE;
 }
 
-PyObject *snapshot_detach(PyObject *module, PyObject *none)
+PyObject *snapshot_detach_method(PyObject *self, PyObject *none)
 {
-    invalidate();
-    pages_leave();
+    snapshot_detach((Server *)self);
     Py_RETURN_NONE;
 }
 
-PyObject *snapshot_touch_entity(PyObject *module, PyObject *entity)
+PyObject *snapshot_touch_method(PyObject *self, PyObject *entity)
 {
     if (!PyBytes_Check(entity) || PyBytes_GET_SIZE(entity) < 8) {
         PyErr_SetString(PyExc_TypeError, "touch: a key of the store was expected");
         return NULL;
     }
-    snapshot_touch(__builtin_bswap64(u64_at((const unsigned char *)PyBytes_AS_STRING(entity))));
+    const unsigned char *key = (const unsigned char *)PyBytes_AS_STRING(entity);
+    snapshot_touch((Server *)self, __builtin_bswap64(u64_at(key)));
     Py_RETURN_NONE;
 }
 
-const char snapshot_look_doc[] =
+static PyObject *shown(const InodeRecord *found)
+{
+    return Py_BuildValue("(KIIIIKKKLLL)", (unsigned long long)found->ino, found->mode, found->nlink,
+                         found->uid, found->gid, (unsigned long long)found->rdev,
+                         (unsigned long long)found->size, (unsigned long long)found->allocated,
+                         (long long)found->atime_ns, (long long)found->mtime_ns,
+                         (long long)found->ctime_ns);
+}
+
+const char snapshot_lookup_doc[] =
     "look_up(parent, name)\n\n"
     "What is known of a name without asking the store: None if it is not sure, False if it is not\n"
     "there, else (number, mode, links, owner, group, device, size, allocated, three times).";
 
-PyObject *snapshot_look(PyObject *module, PyObject *args)
+PyObject *snapshot_lookup_method(PyObject *self, PyObject *args)
 {
     unsigned long long parent;
     const char *name;
     InodeRecord found;
     if (!PyArg_ParseTuple(args, "Ky", &parent, &name))
         return NULL;
-    switch (snapshot_lookup(parent, name, &found)) {
+    switch (snapshot_lookup((Server *)self, parent, name, &found)) {
     case ABSENT:
         Py_RETURN_FALSE;
     case FOUND:
-        return Py_BuildValue("(KIIIIKKKLLL)", (unsigned long long)found.ino, found.mode, found.nlink,
-                             found.uid, found.gid, (unsigned long long)found.rdev,
-                             (unsigned long long)found.size, (unsigned long long)found.allocated,
-                             (long long)found.atime_ns, (long long)found.mtime_ns,
-                             (long long)found.ctime_ns);
+        return shown(&found);
     default:
         Py_RETURN_NONE;
     }
 }
 
-static int is_wanted(uint64_t ino)
+static int skips_none(Server *server, uint64_t ino)
 {
     return 0;
 }
 
-static int append_name(void *list, const char *name, size_t size, uint64_t ino, const InodeRecord *inode)
+static int append_name(void *list, const char *name, size_t size, uint64_t ino,
+                       const InodeRecord *inode)
 {
     PyObject *item = Py_BuildValue("(y#K)", name, (Py_ssize_t)size, (unsigned long long)ino);
     int added = item && !PyList_Append(list, item);
@@ -404,16 +407,38 @@ const char snapshot_names_doc[] =
     "names_in(directory)\n\n"
     "The names in a directory, and the numbers that they lead to; None if the store has to be asked.";
 
-PyObject *snapshot_names(PyObject *module, PyObject *directory)
+PyObject *snapshot_names_method(PyObject *self, PyObject *directory)
 {
+    Server *server = (Server *)self;
     unsigned long long number = PyLong_AsUnsignedLongLong(directory);
     uint64_t above;
     if (PyErr_Occurred())
         return NULL;
     PyObject *list = PyList_New(0);
-    if (!list || (snapshot_parent(number, &above) &&
-                  snapshot_readdir(number, is_wanted, append_name, list)) || PyErr_Occurred())
+    if (!list || (snapshot_parent(server, number, &above) &&
+                  snapshot_readdir(server, number, skips_none, append_name, list)) ||
+        PyErr_Occurred())
         return PyErr_Occurred() ? (Py_XDECREF(list), NULL) : list;
     Py_DECREF(list);
     Py_RETURN_NONE;
+}
+
+const char decode_inode_doc[] =
+    "decode_inode(ino, record)\n\n"
+    "What this side reads in the record of an inode: as `Server.look_up`, then the number of the\n"
+    "directory, and the name. None if the record is not whole.";
+
+PyObject *decode_inode(PyObject *module, PyObject *args)
+{
+    unsigned long long ino;
+    const char *bytes;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Ky#", &ino, &bytes, &size))
+        return NULL;
+    Bytes record = {(const unsigned char *)bytes, (size_t)size};
+    if (!is_whole(record))
+        Py_RETURN_NONE;
+    InodeRecord found = unpacked(ino, record.at);
+    return Py_BuildValue("(NKy#)", shown(&found), (unsigned long long)u64_at(record.at + PARENT_AT),
+                         (const char *)record.at + NAME_AT, (Py_ssize_t)record.at[NAME_SIZE_AT]);
 }

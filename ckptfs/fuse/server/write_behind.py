@@ -13,6 +13,7 @@ from time import monotonic_ns
 from ckptfs.fs import Filesystem
 from ckptfs.fs.arrival import Arrival, Changed
 from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.fuse.server.interface import Lease
 from ckptfs.history.auto import Loss
 from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
@@ -31,9 +32,6 @@ _IS_CHANGED = 8
 #: How many records an arrival has.
 _RECORDS_EACH = 5
 
-#: Number of the first new inode, end by the monotonic clock, bytes.
-Lease = tuple[int, int, int]
-
 
 class WriteBehind:
     def __init__(self, fs: Filesystem, guard: Guard) -> None:
@@ -50,9 +48,9 @@ class WriteBehind:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if until_ns <= monotonic_ns() or not fs.store.has_room(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns() or not fs.store.has_space(BYTES + _RECORDS):
             return None
-        return fs.store.numbers.ino, until_ns, BYTES
+        return fs.store.ids.ino, until_ns, BYTES
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the lease."""
@@ -80,9 +78,9 @@ class WriteBehind:
         self._guard(pid, None)
         view = fs.head
         if arrivals:
-            fs.store.numbers.skip(arrivals[-1][0], 0)
+            fs.store.ids.skip(arrivals[-1][0], 0)
             size = sum(map(itemgetter(_SIZE), arrivals))
-            fs.store.note_room(size, _RECORDS_EACH * len(arrivals))
+            fs.store.note_space(size, _RECORDS_EACH * len(arrivals))
             fs.arrive(view, arrivals)
             self._guard.made_all([arrival[0] for arrival in arrivals], makers)
         for directory in directories:
@@ -99,7 +97,7 @@ class WriteBehind:
         if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             return False
         inode = fs.getattr(fs.head, Ino(node))
-        return inode.is_file and inode.size == offset and fs.store.has_room(size + _RECORDS)
+        return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
 
     def write_acknowledged(
         self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool

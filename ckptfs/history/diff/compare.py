@@ -219,7 +219,7 @@ def unsaved_counts(fs: Filesystem) -> Counts | None:
 
 
 def _load_counts(store: Store) -> dict[Epoch, list[int]]:
-    record = store.facts.get(_COUNTS)
+    record = store.metadata.get(_COUNTS)
     if record is None:
         return {}
     return {Epoch(int(epoch)): figures for epoch, figures in json.loads(record).items()}
@@ -228,7 +228,7 @@ def _load_counts(store: Store) -> dict[Epoch, list[int]]:
 def _save_counts(store: Store, known: dict[Epoch, list[int]]) -> None:
     kept = {epoch: figures for epoch, figures in known.items() if epoch in store.epochs}
     store.note()
-    store.facts.put(_COUNTS, json.dumps(kept, separators=(",", ":")).encode())
+    store.metadata.put(_COUNTS, json.dumps(kept, separators=(",", ":")).encode())
 
 
 def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
@@ -242,4 +242,4 @@ def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
 def forget_counts(store: Store) -> None:
     """Forget all counts, since history itself was changed."""
     store.note()
-    store.facts.delete(_COUNTS)
+    store.metadata.delete(_COUNTS)

@@ -28,7 +28,7 @@ from ckptfs.store.directory import (
 )
 from ckptfs.store.environment import TABLES, Store
 from ckptfs.store.pages import Pages
-from ckptfs.store.repair.consistency import mend
+from ckptfs.store.repair.consistency import make_consistent
 from ckptfs.store.repair.salvage import salvage, version_of
 
 #: The new store while it is made, inside the old one's directory.
@@ -97,7 +97,7 @@ def _mended(workshop: Path) -> list[Problem]:
     store = Store.open(workshop)
     try:
         with store.heap.held():
-            left = mend(store)
+            left = make_consistent(store)
             store.heap.keep()
             store.commit()
             return left

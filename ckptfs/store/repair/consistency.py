@@ -35,7 +35,7 @@ _NAMED = (b"d", b"l", b"x")
 _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
 
-def mend(store: Store) -> list[Problem]:
+def make_consistent(store: Store) -> list[Problem]:
     """Mend the store; what is left is what could not be helped. The caller commits."""
     store.note()
     _drop_nonsense(store)
@@ -119,7 +119,7 @@ def _healed(table: Versioned, record: bytes) -> bytes | None:
     """What an inode's record was before one bit of it flipped, if that is all."""
     if table.kind != b"i" or not record:
         return None
-    whole = fmt.healed(record)
+    whole = fmt.bit_corrected(record)
     return whole if whole is not None and _makes_sense(table, whole) else None
 
 
@@ -205,7 +205,7 @@ def _mend_numbers(store: Store) -> None:
         inodes.append(ino_of(entity))
         if record:
             contents.append(fmt.unpack_inode(ino_of(entity), record).content)
-    store.numbers.skip(max(inodes), max(contents))
+    store.ids.skip(max(inodes), max(contents))
 
 
 # -- one tree --------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
                     _copy(env, dbs[name], records)
             lost = _mend_names(env, dbs[fmt.META])
             lost += filter(None, [_replay(damaged.parent, env, tables, meta)])
-            lost += _wake(env, dbs)
+            lost += _unpack(env, dbs)
             _complete(env, dbs)
             _complete_facts(env, dbs)
             _complete_heap(env, dbs, damaged.parent)
@@ -106,16 +106,16 @@ def _put(env: lmdb.Environment, db: Database, batch: list[tuple[bytes, bytes]]) 
                 txn.put(key, value, db=db)
 
 
-def _wake(env: lmdb.Environment, dbs: dict[bytes, Database]) -> Iterator[str]:
-    """Bring the records at rest back to their tables, since what is mended is looked for there; say
-    which could not be read."""
+def _unpack(env: lmdb.Environment, dbs: dict[bytes, Database]) -> Iterator[str]:
+    """Bring packed records back to their tables, where the repair looks for them; say which could
+    not be read."""
     with env.begin(write=True) as txn:
         for name, data in list(txn.cursor(dbs[b"rest"])):
-            table = dbs.get(fmt.MAY_REST.get(bytes(name)[:1], b""))
+            table = dbs.get(fmt.PACKABLE.get(bytes(name)[:1], b""))
             try:
                 chunk = unpack_chunk(bytes(data))
             except ChunkError as error:
-                yield f"records at rest cannot be read: {error}"
+                yield f"packed records cannot be read: {error}"
                 continue
             for key, value in zip(*chunk, strict=True):
                 if table is not None and 0 < len(key) <= env.max_key_size():
@@ -177,7 +177,7 @@ def _number(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> i
     """A counter, also if one bit of it flipped; 0 if it is lost."""
     value = bytes(txn.get(name, db=dbs[fmt.META]) or b"")
     try:
-        return fmt.unpack_number(fmt.mended(value) or b"")
+        return fmt.unpack_number(fmt.intact(value) or b"")
     except fmt.CorruptRecord:
         return 0
 
@@ -229,7 +229,7 @@ def _fact(value: bytes) -> int | None:
     try:
         return fmt.unpack_number(value)
     except fmt.CorruptRecord:
-        whole = fmt.healed(value)
+        whole = fmt.bit_corrected(value)
         return None if whole is None else fmt.unpack_number(whole)
 
 
@@ -273,7 +273,7 @@ def _epoch(value: bytes) -> fmt.EpochRecord:
     try:
         return fmt.unpack_epoch(value)
     except fmt.CorruptRecord:
-        whole = fmt.healed(value)
+        whole = fmt.bit_corrected(value)
         if whole is None:
             raise
         return fmt.unpack_epoch(whole)

@@ -11,7 +11,7 @@ import pytest
 from ckptfs import config
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.daemon import mounts, rules
+from ckptfs.daemon import mounts, preflight
 from ckptfs.errors import (
     DangerousRoot,
     MountpointInStore,
@@ -35,7 +35,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(path: Path | str) -> bool:
     try:
-        rules.check_not_dangerous(config.resolve(path))
+        preflight.check_not_dangerous(config.resolve(path))
     except DangerousRoot:
         return True
     return False
@@ -70,25 +70,25 @@ def test_ordinary_places_below_system_directories() -> None:
 
 
 def test_the_store_and_the_workspace_stay_apart() -> None:
-    rules.check_apart(Path("/a/w"), Path("/a/s"))
-    rules.check_apart(Path("/a/store2"), Path("/a/store"))
+    preflight.check_apart(Path("/a/w"), Path("/a/s"))
+    preflight.check_apart(Path("/a/store2"), Path("/a/store"))
     with pytest.raises(MountpointInStore):
-        rules.check_apart(Path("/a/s/w"), Path("/a/s"))
+        preflight.check_apart(Path("/a/s/w"), Path("/a/s"))
     with pytest.raises(MountpointInStore):
-        rules.check_apart(Path("/a/s"), Path("/a/s"))
+        preflight.check_apart(Path("/a/s"), Path("/a/s"))
     with pytest.raises(StoreInMountpoint):
-        rules.check_apart(Path("/a"), Path("/a/s"))
+        preflight.check_apart(Path("/a"), Path("/a/s"))
 
 
 def test_a_mountpoint_must_be_a_directory(tmp_path: Path) -> None:
-    rules.check_is_directory(tmp_path)
+    preflight.check_is_directory(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "broken").symlink_to("nowhere")
     with pytest.raises(MountpointNotDirectory):
-        rules.check_is_directory(tmp_path / "file")
+        preflight.check_is_directory(tmp_path / "file")
     for missing in ("none", "broken", "file/below"):
         with pytest.raises(MountpointMissing):
-            rules.check_is_directory(tmp_path / missing)
+            preflight.check_is_directory(tmp_path / missing)
 
 
 @pytest.mark.parametrize("make", ["fifo", "socket", "file"])
@@ -102,26 +102,26 @@ def test_nothing_else_is_a_mountpoint(tmp_path: Path, make: str) -> None:
     else:
         path.touch()
     with pytest.raises(MountpointNotDirectory):
-        rules.check_is_directory(path)
+        preflight.check_is_directory(path)
 
 
 def test_the_store_is_the_named_the_last_or_the_default(tmp_path: Path) -> None:
     path, other = tmp_path / "w", tmp_path / "other"
-    assert rules.choose_store(path, None) == config.default_store(path)
-    assert rules.choose_store(path, str(other)) == other
+    assert preflight.choose_store(path, None) == config.default_store(path)
+    assert preflight.choose_store(path, str(other)) == other
     other.mkdir()
     config.register(Workspace(path, other))
-    assert rules.choose_store(path, None) == other
+    assert preflight.choose_store(path, None) == other
     other.rmdir()
     with pytest.raises(StoreMissing, match="other"):
-        rules.choose_store(path, None)
-    assert rules.choose_store(path, str(tmp_path / "third")) == tmp_path / "third"
+        preflight.choose_store(path, None)
+    assert preflight.choose_store(path, str(tmp_path / "third")) == tmp_path / "third"
 
 
 def test_a_default_store_that_is_gone_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "w"
     config.register(Workspace(path, config.default_store(path)))
-    assert rules.choose_store(path, None) == config.default_store(path)
+    assert preflight.choose_store(path, None) == config.default_store(path)
 
 
 def test_a_source_must_be_a_directory_elsewhere(tmp_path: Path) -> None:
@@ -129,49 +129,49 @@ def test_a_source_must_be_a_directory_elsewhere(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     workspace.path.mkdir()
-    assert rules.check_source(str(source), workspace) == source
+    assert preflight.check_source(str(source), workspace) == source
     (tmp_path / "file").touch()
     for bad in ("none", "file"):
         with pytest.raises(SourceMissing):
-            rules.check_source(str(tmp_path / bad), workspace)
+            preflight.check_source(str(tmp_path / bad), workspace)
     for around in (tmp_path, workspace.path):
         with pytest.raises(OverlappingTrees):
-            rules.check_source(str(around), workspace)
+            preflight.check_source(str(around), workspace)
 
 
 def test_what_can_be_said_about_a_store_from_outside(tmp_path: Path) -> None:
-    rules.check_store(tmp_path / "new")
-    rules.check_store(tmp_path / "deep" / "new")
+    preflight.check_store(tmp_path / "new")
+    preflight.check_store(tmp_path / "deep" / "new")
     (tmp_path / "file").touch()
     for bad in ("file", "file/below"):
         with pytest.raises(NotAStore):
-            rules.check_store(tmp_path / bad)
+            preflight.check_store(tmp_path / bad)
 
 
 def test_from_needs_an_empty_directory(tmp_path: Path) -> None:
     path = tmp_path / "w"
     path.mkdir()
     workspace = Workspace(path, tmp_path / "s")
-    plan = rules.Plan(workspace, tmp_path, None, False, True, False)
-    rules.check_directory(plan)
+    plan = preflight.Plan(workspace, tmp_path, None, False, True, False)
+    preflight.check_directory(plan)
     (path / "x").touch()
     with pytest.raises(MountpointNotEmpty):
-        rules.check_directory(plan)
-    rules.check_directory(plan._replace(source=None))
+        preflight.check_directory(plan)
+    preflight.check_directory(plan._replace(source=None))
 
 
 def test_a_living_daemon_keeps_its_store(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "w", tmp_path)
-    rules.check_nobody_has(workspace)
+    preflight.check_nobody_has(workspace)
     mine = runtime.Daemon(
         os.getpid(), runtime.own_start_ticks(), runtime.SERVING, "/another", 0, "0", {}
     )
     runtime.publish(workspace, mine)
     with pytest.raises(StoreInUse, match=f"process {os.getpid()} "):
-        rules.check_nobody_has(workspace)
+        preflight.check_nobody_has(workspace)
     runtime.publish(workspace, mine._replace(state=runtime.SCANNING, workspace=str(workspace.path)))
     with pytest.raises(StoreInUse):
-        rules.check_nobody_has(workspace)
+        preflight.check_nobody_has(workspace)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_living_daemon_keeps_its_store(tmp_path: Path) -> None:
 def test_fuse_conf(tmp_path: Path, text: str, allowed: bool) -> None:
     conf = tmp_path / "fuse.conf"
     conf.write_text(text)
-    assert rules.user_allow_other(conf) is allowed
-    assert not rules.user_allow_other(tmp_path / "none")
+    assert preflight.user_allow_other(conf) is allowed
+    assert not preflight.user_allow_other(tmp_path / "none")
 
 
 TABLE = rb"""22 28 0:20 / /proc rw,relatime - proc proc rw

@@ -13,23 +13,24 @@ thread that opened it.
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from ckptfs import __version__, config, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.daemon import mounts, rules
-from ckptfs.daemon.ending import Ending, added_up, incomplete, with_file
+from ckptfs.daemon import mounts, preflight
 from ckptfs.daemon.launch import Announcer
-from ckptfs.daemon.log_file import LogFile
 from ckptfs.daemon.mounted import Mounted, UmountReplies, mount_options
-from ckptfs.daemon.stderr import Stderr
+from ckptfs.daemon.shutdown import Shutdown, added_up, incomplete, with_file
 from ckptfs.errors import (
     CkptfsError,
     ControlError,
@@ -50,13 +51,13 @@ from ckptfs.sync import SyncResult, lower
 log = logging.getLogger(__name__)
 
 
-def live(plan: rules.Plan, announcer: Announcer) -> None:
+def run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
     """The whole life of a daemon, in the process and thread that calls it."""
     replies = UmountReplies()
     with _terminable():
         try:
             with _store_for(plan, announcer) as store, _logging_to(store, plan.workspace.log.name):
-                left = _live_with(store, plan, announcer, replies)
+                left = _run_with(store, plan, announcer, replies)
         except CkptfsError as error:
             replies.fail(error)
             raise
@@ -94,8 +95,8 @@ def write_back_alone(
         store.close()
 
 
-def _live_with(
-    store: Store, plan: rules.Plan, announcer: Announcer, replies: UmountReplies
+def _run_with(
+    store: Store, plan: preflight.Plan, announcer: Announcer, replies: UmountReplies
 ) -> JsonObject:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
@@ -109,14 +110,14 @@ def _live_with(
             start = _Start(plan, note, announcer)
             if not in_sight:
                 start.bring_in(service, dir_fd)
-            ending = Ending(plan, service, dir_fd, note)
+            shutdown = Shutdown(plan, service, dir_fd, note)
             try:
-                _serve(service, start, dir_fd, replies, ending)
+                _serve(service, start, dir_fd, replies, shutdown)
             except StoreGone as gone:
-                _save_from_gone(service, plan, dir_fd, replies, ending, gone)
+                _save_from_gone(service, plan, dir_fd, replies, shutdown, gone)
                 raise
             runtime.update(workspace, note._replace(state=runtime.WRITING_BACK))
-            return _leave(service, plan, dir_fd, replies, ending)
+            return _leave(service, plan, dir_fd, replies, shutdown)
     except CkptfsError as error:
         if announcer.is_ready:
             log.error("ending: %s", error)
@@ -128,7 +129,7 @@ def _live_with(
         raise
 
 
-def _lower_directory(plan: rules.Plan) -> tuple[int, bool]:
+def _lower_directory(plan: preflight.Plan) -> tuple[int, bool]:
     """A descriptor that reaches the lower directory even while a mount covers it; and whether a
     dead mount had to go for it, so that an older directory is in sight until it is covered again:
     then the mount comes first, and requests wait for what takes time."""
@@ -139,13 +140,13 @@ def _lower_directory(plan: rules.Plan) -> tuple[int, bool]:
     if lower_fd is None:
         log.info("clearing a dead mount")
         mounts.unmount(path, detach=True)
-        rules.check_directory(plan)
+        preflight.check_directory(plan)
         return _open_directory(path), True
-    rules.check_directory(plan, f"/proc/self/fd/{lower_fd}")
+    preflight.check_directory(plan, f"/proc/self/fd/{lower_fd}")
     return lower_fd, False
 
 
-def _clear_dead(plan: rules.Plan) -> None:
+def _clear_dead(plan: preflight.Plan) -> None:
     """Take a dead mount away, as late as can be: what it covers is older than the store."""
     mount = mounts.mount_at(plan.workspace.path) if plan.covered_by_dead else None
     if mount is not None and mount.is_ours:
@@ -153,7 +154,9 @@ def _clear_dead(plan: rules.Plan) -> None:
         mounts.unmount(plan.workspace.path, detach=True)
 
 
-def _bring_in(service: Service, plan: rules.Plan, dir_fd: int, announcer: Announcer) -> JsonObject:
+def _bring_in(
+    service: Service, plan: preflight.Plan, dir_fd: int, announcer: Announcer
+) -> JsonObject:
     try:
         imported = None
         service.add_excluded(plan.exclude)
@@ -179,7 +182,7 @@ def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
 class _Start:
     """The steps of a daemon from its directory to the first request."""
 
-    def __init__(self, plan: rules.Plan, note: runtime.Daemon, announcer: Announcer) -> None:
+    def __init__(self, plan: preflight.Plan, note: runtime.Daemon, announcer: Announcer) -> None:
         self.plan = plan
         self.note = note
         self._announcer = announcer
@@ -204,7 +207,7 @@ class _Start:
 
 
 def _serve(
-    service: Service, start: _Start, dir_fd: int, replies: UmountReplies, ending: Ending
+    service: Service, start: _Start, dir_fd: int, replies: UmountReplies, shutdown: Shutdown
 ) -> None:
     plan, workspace = start.plan, start.plan.workspace
 
@@ -218,7 +221,7 @@ def _serve(
     stderr = Stderr()
     try:
         _clear_dead(plan)
-        mounted = Mounted(plan, service, start.note, replies, ending)
+        mounted = Mounted(plan, service, start.note, replies, shutdown)
         mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()
@@ -229,25 +232,27 @@ def _serve(
         stderr.release()
         listener.close()
         workspace.socket.unlink(missing_ok=True)
-    log.info("no longer served" if ending.covers else "unmounted")
+    log.info("no longer served" if shutdown.covers else "unmounted")
 
 
 def _leave(
-    service: Service, plan: rules.Plan, dir_fd: int, replies: UmountReplies, ending: Ending
+    service: Service, plan: preflight.Plan, dir_fd: int, replies: UmountReplies, shutdown: Shutdown
 ) -> JsonObject:
     """Bring the lower directory up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
-    record: JsonObject = {"write_back": None, "cut_off": ending.cut_off}
-    if ending.writes_back and replies.write_back:
-        result = _last_write_back(service, plan.workspace.path, dir_fd, replies.on_progress, ending)
-        if ending.covers and not replies.force:
+    record: JsonObject = {"write_back": None, "cut_off": shutdown.cut_off}
+    if shutdown.writes_back and replies.write_back:
+        result = _last_write_back(
+            service, plan.workspace.path, dir_fd, replies.on_progress, shutdown
+        )
+        if shutdown.covers and not replies.force:
             _require_clean(service, plan.workspace.path, result)
         record["write_back"] = sync_result(result)
     try:
-        ending.uncover()
+        shutdown.uncover()
     except OSError as error:
         reason = f"Cannot take the mount away from {plan.workspace.path}: {_words(error)}."
         raise ControlError(f"{reason} What it covers is current.") from error
@@ -255,10 +260,10 @@ def _leave(
 
 
 def _last_write_back(
-    service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None, ending: Ending
+    service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None, shutdown: Shutdown
 ) -> SyncResult:
     """What is left to do after a write-back under the mount; all of it where there was none."""
-    before = ending.written
+    before = shutdown.written
     if before is None:
         return _write_back(service, path, dir_fd, on_progress)
     if not before.late and before.commits == service.fs.store.commits:
@@ -288,23 +293,23 @@ def _require_clean(service: Service, path: Path, result: SyncResult) -> None:
 
 def _save_from_gone(
     service: Service,
-    plan: rules.Plan,
+    plan: preflight.Plan,
     dir_fd: int,
     replies: UmountReplies,
-    ending: Ending,
+    shutdown: Shutdown,
     gone: StoreGone,
 ) -> None:
     """The store was taken away under the daemon, which still has its files open: the lower
     directory is the only place where what programs wrote can stay."""
     log.error("%s", gone)
-    if ending.writes_back:
+    if shutdown.writes_back:
         service.fs.store.abandon()
-        _leave(service, plan, dir_fd, replies, ending)
+        _leave(service, plan, dir_fd, replies, shutdown)
         gone.message += f" {plan.workspace.path} was brought up to date, and is not mounted."
 
 
 @contextmanager
-def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
+def _store_for(plan: preflight.Plan, announcer: Announcer) -> Iterator[Store]:
     """The plan's store, made if there is none; a new one goes again if the mount fails."""
     path = plan.workspace.store
     if not store_exists(path):
@@ -312,7 +317,7 @@ def _store_for(plan: rules.Plan, announcer: Announcer) -> Iterator[Store]:
             yield store
         return
     # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
-    store = Store.open(path, doubt=True)
+    store = Store.open(path, verify=True)
     try:
         yield store
     except BaseException:
@@ -383,7 +388,7 @@ def _words(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def _note(plan: rules.Plan) -> runtime.Daemon:
+def _note(plan: preflight.Plan) -> runtime.Daemon:
     options = {
         "xattrs": mount_options(plan).xattrs,
         "allow_other": plan.allow_other,
@@ -400,3 +405,47 @@ def _note(plan: rules.Plan) -> runtime.Daemon:
         version=__version__,
         options=options,
     )
+
+
+# -- its log ---------------------------------------------------------------------------------------
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class LogFile(RotatingFileHandler):
+    """A rotated log that only its owner reads."""
+
+    def _open(self) -> io.TextIOWrapper:
+        descriptor = os.open(self.baseFilename, _APPEND, 0o600)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            os.close(descriptor)
+            raise OSError(errno.EPERM, "the log is not a file of its own", self.baseFilename)
+        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+
+
+# -- what libfuse and fusermount3 say, on stderr only ----------------------------------------------
+
+#: Enough for the last words of a program that failed.
+_KEPT_MAX = 4096
+
+
+class Stderr:
+    """File descriptor 2 put into memory, from making this until `release`."""
+
+    def __init__(self) -> None:
+        self._kept = os.memfd_create("ckptfs-stderr", os.MFD_CLOEXEC)
+        self._before = os.dup(2)
+        os.dup2(self._kept, 2)
+
+    def release(self) -> str:
+        """Put stderr back; return the last line that was written meanwhile. Once is enough."""
+        if self._before < 0:
+            return ""
+        os.dup2(self._before, 2)
+        os.close(self._before)
+        self._before = -1
+        said = os.pread(self._kept, _KEPT_MAX, 0)
+        os.close(self._kept)
+        lines = said.decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""

@@ -1,9 +1,8 @@
-"""Whether a mount may happen: every rule that can be checked before anything changes.
+"""Preflight checks of a mount: everything that can be checked before anything changes.
 
-`plan` answers from paths, the mount table, permissions and the machine, in an order in which
-the first thing said is the one to mend first. Rules that need the store or an uncovered
-directory are in `check_directory`, which the daemon calls once it has both. Nothing here
-changes anything.
+`plan` answers from paths, the mount table, permissions and the machine, in an order in which the
+first error is the one to fix first. Checks that need the store or an uncovered directory are in
+`check_directory`, which the daemon calls once it has both. Nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -11,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config, control_file, locating
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.daemon import mounts, storeless
+from ckptfs.daemon import mounts
 from ckptfs.errors import (
     AlreadyMounted,
     DangerousRoot,
@@ -35,6 +36,7 @@ from ckptfs.errors import (
     StoreMissing,
     StoreReadOnly,
     StoreUnreadable,
+    UsageError,
 )
 
 #: Directories that the system or everything of a user lives in.
@@ -181,7 +183,7 @@ def check_not_mounted(path: Path) -> bool:
     if workspace is not None and daemon is not None and _let_unmount(workspace, daemon):
         return check_not_mounted(path)
     if workspace is not None and daemon is None and runtime.store_is_gone(workspace):
-        storeless.let_end(workspace, _GONE_PATIENCE)
+        wait_for_storeless(workspace, _GONE_PATIENCE)
         if not mounts.is_covered(path):
             return False
     if daemon is not None or not mounts.is_dead(path):
@@ -417,3 +419,120 @@ def _check_device(path: Path) -> None:
         if error.errno in (errno.ENODEV, errno.ENXIO):
             raise NoFuse(path, "the kernel has no FUSE behind /dev/fuse") from error
         raise NoFuse(path, "/dev/fuse cannot be opened") from error
+
+
+# -- a daemon whose store was deleted or moved away ------------------------------------------------
+#
+# Its note and its socket went with the store. Only the mount is left to show it, and the files of
+# the store that it still has open. Any request to the mount makes it notice; then it brings the
+# directory up to date and uncovers it.
+
+_STORELESS_LOOK_AGAIN = 0.05
+#: Seconds for which a dead mount may belong to a daemon that cannot be seen: where the store was
+#: moved, the files that it has open have other names now. It says why it failed last of all.
+_STORELESS_GRACE = 2.0
+
+
+def wait_for_storeless(workspace: Workspace, seconds: float) -> bool:
+    """Wait for the daemon of a mount whose store is gone; whether it has uncovered the directory.
+    A mount whose daemon has died stays."""
+    began = time.monotonic()
+    while mounts.is_covered(workspace.path):
+        waited = time.monotonic() - began
+        if waited > seconds or (waited > _STORELESS_GRACE and not _is_at_work(workspace)):
+            return False
+        time.sleep(_STORELESS_LOOK_AGAIN)
+    # After that it must not write anything into a store that is made anew.
+    runtime.wait_for_failure(workspace, _STORELESS_GRACE)
+    return True
+
+
+def _is_at_work(workspace: Workspace) -> bool:
+    return not mounts.is_dead(workspace.path) or bool(mounts.holders(workspace.store))
+
+
+# -- mount options as mount(8) and fstab(5) write them ---------------------------------------------
+#
+# A mount has nosuid and nodev unless suid and dev are asked for
+
+#: Each of these says whether a flag is given to the kernel; of two that differ the later one holds.
+_OPTION_FLAGS = {
+    "ro": ("ro", True),
+    "rw": ("ro", False),
+    "suid": ("suid", True),
+    "nosuid": ("suid", False),
+    "dev": ("dev", True),
+    "nodev": ("dev", False),
+    "noexec": ("noexec", True),
+    "exec": ("noexec", False),
+    # mount(8) takes suid and dev for what is so anyway, and does not hand them to its helper.
+    "allow_suid": ("suid", True),
+    "allow_dev": ("dev", True),
+}
+#: fstab(5): these let ordinary users mount, and imply the rest.
+_FOR_USERS = {"user", "users", "owner", "group"}
+_IMPLIED = ("noexec", "nosuid", "nodev")
+#: What is so anyway, or is for mount(8) and the system's start and not for a file system.
+_WITHOUT_EFFECT = {
+    *("defaults", "async", "default_permissions", "noatime", "nodiratime", "relatime"),
+    *("auto", "noauto", "nofail", "_netdev", "nouser", "noowner", "nogroup"),
+}
+_PREFIXES = ("x-", "X-", "comment=", "user=", "uhelper=", "helper=")
+_ALLOW_OTHER = "allow_other"
+
+
+class MountFlags(NamedTuple):
+    """``kernel`` is what differs from the default there: of ro, suid, dev and noexec."""
+
+    kernel: frozenset[str] = frozenset()
+    allow_other: bool = False
+
+    @property
+    def read_only(self) -> bool:
+        return "ro" in self.kernel
+
+
+def split_options(lists: Iterable[str]) -> list[str]:
+    """The single options of one or more lists with commas."""
+    return [word for text in lists for word in text.split(",") if word]
+
+
+def parse_options(words: Iterable[str]) -> MountFlags:
+    """The options together. Raises `UsageError` that names one which is not known."""
+    chosen = dict.fromkeys(("ro", "suid", "dev", "noexec"), False)
+    allow_other = False
+    for word in words:
+        if not is_known_option(word):
+            raise _unknown_option(word)
+        for each in _IMPLIED if word in _FOR_USERS else (word,):
+            if each in _OPTION_FLAGS:
+                flag, wanted = _OPTION_FLAGS[each]
+                chosen[flag] = wanted
+        allow_other |= word == _ALLOW_OTHER
+    return MountFlags(frozenset(flag for flag, wanted in chosen.items() if wanted), allow_other)
+
+
+def flags_after(present: Iterable[str], words: Iterable[str]) -> list[str]:
+    """The flags of a mount that has these ``present`` after a list of options was applied, each of
+    them said: remount takes what is left out for its default."""
+    held = {"ro": "ro" in (now := set(present)), "noexec": "noexec" in now}
+    held |= {"suid": "nosuid" not in now, "dev": "nodev" not in now}
+    held |= dict(_OPTION_FLAGS[word] for word in words if word in _OPTION_FLAGS)
+    said = [word for word, meaning in _OPTION_FLAGS.items() if meaning in held.items()]
+    return [word for word in said if not word.startswith("allow_")] + ["noatime"]
+
+
+def is_known_option(word: str) -> bool:
+    known = word in _OPTION_FLAGS or word in _FOR_USERS or word in _WITHOUT_EFFECT
+    return known or word == _ALLOW_OTHER or word.startswith(_PREFIXES)
+
+
+def _unknown_option(word: str) -> UsageError:
+    hint = "docs/CLI.md lists the options there are."
+    if word in ("atime", "strictatime", "diratime", "lazytime"):
+        hint = "Reading a file changes nothing in a workspace, also not its access time."
+    elif word == "remount":
+        hint = "`mount -o remount,ro DIR` and `remount,rw` do that (docs/CLI.md)."
+    return UsageError(
+        f"Cannot mount with the option {word!r}: it is not known. Nothing was changed.", hint=hint
+    )

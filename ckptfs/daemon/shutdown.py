@@ -1,4 +1,4 @@
-"""How a mount ends: only a directory that is current is ever uncovered.
+"""Shutdown: only a directory that is current is ever uncovered.
 
     umount     look whether it is in use → write back under the mount → unmount
     --lazy     write back under the mount → detach → serve what is open → write back what came after
@@ -6,9 +6,9 @@
     a signal   likewise; if the write-back fails, the dead mountpoint stays
 
 The first two happen here, while the loop still serves; a write-back then keeps every request
-waiting, so nobody changes or sees anything meanwhile, and an unmount that is refused leaves a mount
-that goes on. What comes after the loop is in `life`. An unmount from outside uncovers the directory
-before it can be brought up to date: that is noticed here, and done at once.
+waiting, so nothing changes meanwhile and no program sees a part, and an unmount that is refused
+leaves a mount that goes on. What follows the loop is in `lifecycle`. An unmount from outside
+uncovers the directory before it can be brought up to date: that is noticed here, and done at once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ import trio
 
 from ckptfs.control import runtime
 from ckptfs.daemon import mounts
-from ckptfs.daemon.holders import holders, shortened
-from ckptfs.daemon.namespaces import Copies
-from ckptfs.daemon.rules import Plan
+from ckptfs.daemon.mounts import Copies, holders, shortened
+from ckptfs.daemon.preflight import Plan
 from ckptfs.errors import ControlError, MountpointBusy, WriteBackIncomplete
 from ckptfs.service import Service
 from ckptfs.service.arguments import OnProgress
@@ -60,7 +59,7 @@ class Written(NamedTuple):
     commits: int
 
 
-class Ending:
+class Shutdown:
     """The end of one mount, from the first look to the unmount."""
 
     def __init__(self, plan: Plan, service: Service, dir_fd: int, note: runtime.Daemon) -> None:
@@ -101,7 +100,7 @@ class Ending:
 
     # -- asked for --------------------------------------------------------------------------------
 
-    async def settle(self) -> None:
+    async def sync_kernel(self) -> None:
         """Have the kernel hand over what it still holds, for a limited time. Whoever wrote what
         cannot be handed over is told so by the kernel."""
         if not self.covers:
