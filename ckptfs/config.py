@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -273,11 +273,15 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
 
 
 def open_directory(path: Path) -> int:
-    """A directory, as O_PATH has it, by a resolved path in which no component is a link: whoever
-    may rename there could have put one since, that leads root elsewhere."""
+    """An O_PATH descriptor of a directory by a resolved path. No component may be a link: a user
+    who may rename there could have put one since, to lead root elsewhere."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open("/", flags)
-    for name in path.parts[1:]:
+    return open_each(os.open("/", flags), path.parts[1:], flags)
+
+
+def open_each(fd: int, names: Iterable[str | bytes], flags: int) -> int:
+    """Open names one by one, each in the directory before; ``fd`` and those between are closed."""
+    for name in names:
         try:
             inner = os.open(name, flags, dir_fd=fd)
         finally:

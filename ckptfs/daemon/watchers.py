@@ -23,6 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import trio
 
+from ckptfs import config
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
@@ -228,16 +229,10 @@ def _touch(root: int, path: bytes) -> None:
 
 
 def _pin(root: int, path: bytes) -> int:
-    """Hold what a path below the mountpoint leads to, without following any link."""
+    """An O_PATH descriptor of a path in the mountpoint, without following any link."""
     *above, name = path.split(b"/")
-    fd = os.dup(root)
-    for part, flags in (*((part, _WAY) for part in above), (name or b".", _PIN)):
-        try:
-            inner = os.open(part, flags, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
+    directory = config.open_each(os.dup(root), above, _WAY)
+    return config.open_each(directory, [name or b"."], _PIN)
 
 
 def _touch_pinned(pinned: str, seen: os.stat_result) -> None:

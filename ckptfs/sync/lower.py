@@ -493,12 +493,8 @@ def descend(root_fd: int) -> Iterator[Descent]:
 @contextlib.contextmanager
 def directory_at(root_fd: int, names: tuple[bytes, ...]) -> Iterator[int]:
     """Another directory of the tree, opened component by component."""
-    fd = os.open(b".", DIRECTORY, dir_fd=root_fd)
+    fd = config.open_each(os.open(b".", DIRECTORY, dir_fd=root_fd), names, DIRECTORY)
     try:
-        for name in names:
-            inner = open_directory(fd, name)
-            os.close(fd)
-            fd = inner
         yield fd
     finally:
         os.close(fd)

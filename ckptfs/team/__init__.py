@@ -1,6 +1,6 @@
 """Teams of agents: one consistent point over several workspaces and the team's own state."""
 
-from ckptfs.team.bundles import Meta
+from ckptfs.team.snapshots import Meta
 from ckptfs.team.team import Team
 
 __all__ = ["Meta", "Team"]

@@ -1,12 +1,12 @@
-"""The state of a team in its data directory: reading it as of one moment, and putting it back.
+"""The state of a team in its data directory: reading it as of one moment, and restoring it.
 
     teams/TEAM/config.json                  tasks/TEAM/*.json
     teams/TEAM/events/*.json                sessions/TEAM/*.json
     teams/TEAM/inboxes/AGENT/msg-*          costs/TEAM/*.json
 
-A message is `msg-X.json`, or `msg-X.consumed` once an agent claimed it; while the agent works on
-it, the file is locked with flock(2). Files are opened below descriptors of directories, and no link
-is followed, so no name leads anywhere else.
+A message is `msg-X.json`, or `msg-X.consumed` once an agent has claimed it; while the agent works
+on it, the file is locked with flock(2). Files are opened relative to descriptors of directories,
+and no link is followed, so no name leads anywhere else.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs.errors import TeamInvalid
-from ckptfs.team import names, own
+from ckptfs.team import trust
 
 CONFIG = "config.json"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: A file of a team is a small document; one larger than this is none.
+#: A file of a team is a small document; a larger one is refused.
 _SIZE_MAX = 256 << 20
 
-#: Inode, size, times: what a file is as long as nobody changes it.
+#: Inode number, size, times: the same as long as a file is unchanged.
 Signature = tuple[int, int, int, int]
 
 
 class Found(NamedTuple):
-    """The team's files as one look found them."""
+    """The team's files at one moment."""
 
     signatures: dict[str, Signature]
-    #: What is there and cannot be state: path and reason.
+    #: Files that cannot be state: path and reason.
     left_out: dict[str, str]
 
 
@@ -48,7 +46,7 @@ class Content(NamedTuple):
 
 
 def directories(team: str) -> dict[str, str]:
-    """By kind, where a team's files stand, without the inboxes, which are one level deeper."""
+    """The directories of a team's files by kind, without the inboxes: they are one level deeper."""
     return {
         "events": f"teams/{team}/events",
         "tasks": f"tasks/{team}",
@@ -62,11 +60,11 @@ def inboxes(team: str) -> str:
 
 
 def kind_of(path: str, team: str) -> str | None:
-    """Of which kind the file at a path is; None if the team has no file there."""
+    """The kind of the file at a path; None if a team has no file there."""
     if path == f"teams/{team}/{CONFIG}":
         return "config"
     above, _, name = path.rpartition("/")
-    if not names.is_file(name):
+    if not trust.is_state_file(name):
         return None
     for kind, directory in directories(team).items():
         if above == directory:
@@ -79,7 +77,7 @@ def kind_of(path: str, team: str) -> str | None:
 
 
 def _is_agent(name: str) -> bool:
-    return bool(names.require_identifier(name, "an inbox"))
+    return bool(trust.require_identifier(name, "an inbox"))
 
 
 class DataDir:
@@ -89,7 +87,7 @@ class DataDir:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            own.require_own(os.fstat(self._fd), f"the data directory {path}")
+            trust.require_own(os.fstat(self._fd), f"the data directory {path}")
         except TeamInvalid:
             os.close(self._fd)
             raise
@@ -99,7 +97,7 @@ class DataDir:
 
     @contextlib.contextmanager
     def directory(self, path: str, *, make: bool = False) -> Iterator[int | None]:
-        """A directory below it, by way of directories only; None if there is none."""
+        """A directory in it, reached without links; None if there is none."""
         fd = self._open(path, make=make)
         try:
             yield fd
@@ -113,7 +111,7 @@ class DataDir:
         fd = self._open(f"ckptfs/{team}", make=make, mode=0o700)
         try:
             if fd is not None:
-                own.require_own(os.fstat(fd), f"the directory {self.path}/ckptfs/{team}")
+                trust.require_own(os.fstat(fd), f"the directory {self.path}/ckptfs/{team}")
             yield fd
         finally:
             if fd is not None:
@@ -126,7 +124,7 @@ class DataDir:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, mode, dir_fd=fd)
-                inner = os.open(name, _DIRECTORY, dir_fd=fd)
+                inner = os.open(name, trust.DIRECTORY, dir_fd=fd)
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -137,21 +135,21 @@ class DataDir:
                 os.close(fd)
             fd = inner
             if os.geteuid() == 0:
-                # What root writes into a directory of another user would be that user's to swap.
+                # Another user could swap what root writes into that user's directory.
                 self._require_roots(fd, path)
         return fd
 
     def _require_roots(self, fd: int, path: str) -> None:
         try:
-            own.require_own(os.fstat(fd), f"{self.path}/{path}")
+            trust.require_own(os.fstat(fd), f"{self.path}/{path}")
         except TeamInvalid:
             os.close(fd)
             raise
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------------
 
     def look(self, team: str) -> Found:
-        """What files the team has now."""
+        """The files that the team has now."""
         found = Found({}, {})
         with self.directory(f"teams/{team}") as fd:
             if fd is not None:
@@ -160,7 +158,7 @@ class DataDir:
         with self.directory(inboxes(team)) as fd:
             for name in [] if fd is None else sorted(os.listdir(fd)):
                 try:
-                    places.append(f"{inboxes(team)}/{names.require_identifier(name, 'an inbox')}")
+                    places.append(f"{inboxes(team)}/{trust.require_identifier(name, 'an inbox')}")
                 except TeamInvalid as error:
                     found.left_out[f"{inboxes(team)}/{name}"] = str(error)
         for place in places:
@@ -173,12 +171,12 @@ class DataDir:
         for name in listed:
             path = f"{place}/{name}"
             if name.startswith("."):
-                continue  # somebody is writing it
+                continue  # it is being written
             try:
                 seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISREG(seen.st_mode) and (name == CONFIG or names.is_file(name)):
+            if stat.S_ISREG(seen.st_mode) and (name == CONFIG or trust.is_state_file(name)):
                 found.signatures[path] = _signature(seen)
             elif not stat.S_ISDIR(seen.st_mode):
                 found.left_out[path] = "it is no file of JSON with a plain name"
@@ -186,13 +184,13 @@ class DataDir:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, path: str) -> Content | None:
-        """A file's bytes, and what it was when they were read; None if it is gone."""
+        """A file's bytes, and its signature when they were read; None if it is gone."""
         above, _, name = path.rpartition("/")
         with self.directory(above) as fd:
             if fd is None:
                 return None
             try:
-                file = os.open(name, _FILE, dir_fd=fd)
+                file = os.open(name, trust.FILE, dir_fd=fd)
             except FileNotFoundError:
                 return None
         with open(file, "rb") as opened:
@@ -202,12 +200,11 @@ class DataDir:
             return Content(_signature(seen), opened.read())
 
     def read_own(self, path: str) -> bytes | None:
-        """A file that says where the members work, which must be the caller's own; None if it is
-        not there."""
+        """A file that says where the members work, and must be the caller's own; None if absent."""
         above, _, name = path.rpartition("/")
         with self.directory(above) as fd:
             try:
-                return None if fd is None else own.read(fd, name, f"{self.path}/{path}")
+                return None if fd is None else trust.read(fd, name, f"{self.path}/{path}")
             except FileNotFoundError:
                 return None
 
@@ -218,12 +215,12 @@ class DataDir:
 
     @contextlib.contextmanager
     def locked(self, path: str) -> Iterator[bool]:
-        """Hold a message, so that nobody claims it meanwhile; False if somebody has it already. A
-        file that is gone is nobody's."""
+        """Lock a message against a claim meanwhile; False if another process has it. A file that is
+        gone counts as locked."""
         above, _, name = path.rpartition("/")
         with self.directory(above) as fd:
             try:
-                file = -1 if fd is None else os.open(name, _FILE, dir_fd=fd)
+                file = -1 if fd is None else os.open(name, trust.FILE, dir_fd=fd)
             except FileNotFoundError:
                 file = -1
         try:
@@ -244,7 +241,7 @@ def _signature(seen: os.stat_result) -> Signature:
 
 
 class Reading:
-    """The contents of a team's files, kept up to date by looking again."""
+    """The contents of a team's files; `catch_up` reads what changed."""
 
     def __init__(self, data_dir: DataDir, team: str) -> None:
         self._data_dir = data_dir
@@ -253,8 +250,8 @@ class Reading:
         self.left_out: dict[str, str] = {}
 
     def catch_up(self) -> bool:
-        """Read what changed since the last time; whether it then was as of one moment: nothing
-        changed between the look before and the one after."""
+        """Read what changed since the last time; return whether the contents are of one moment:
+        nothing changed between the listing before and the one after."""
         before = self._data_dir.look(self._team)
         self._known = {p: c for p, c in self._known.items() if p in before.signatures}
         for path, signature in before.signatures.items():
@@ -281,3 +278,107 @@ def broken(contents: dict[str, bytes]) -> dict[str, str]:
         except (ValueError, RecursionError) as error:
             found[path] = f"it is no JSON ({error})"
     return found
+
+
+# -- restoring -------------------------------------------------------------------------------------
+
+# A message that another process has locked is being worked on: it is neither taken away nor given
+# out a second time. Restoring twice does no harm, so one that was cut short is done again.
+
+
+class Changes(NamedTuple):
+    """What a restore does to a team's files; paths."""
+
+    added: list[str]
+    modified: list[str]
+    deleted: list[str]
+    #: Messages that another process is working on, left as they are.
+    held: list[str]
+
+
+def plan(data_dir: DataDir, team: str, wanted: dict[str, bytes]) -> Changes:
+    """What `restore` would do now."""
+    return _Restore(data_dir, team, wanted).planned()
+
+
+def restore(data_dir: DataDir, team: str, wanted: dict[str, bytes]) -> Changes:
+    """Make the team's files exactly these."""
+    return _Restore(data_dir, team, wanted).done()
+
+
+def _message(path: str) -> str:
+    """The name of a message, claimed or not."""
+    return path.removesuffix(".json").removesuffix(".consumed")
+
+
+class _Restore:
+    def __init__(self, data_dir: DataDir, team: str, wanted: dict[str, bytes]) -> None:
+        self._data_dir = data_dir
+        self._team = team
+        self._wanted = wanted
+        self._present = set(data_dir.look(team).signatures)
+        self._box = inboxes(team) + "/"
+        held = {path for path in self._present if self._is_message(path) and data_dir.is_held(path)}
+        self._held = {_message(path): path for path in held}
+
+    def _is_message(self, path: str) -> bool:
+        return path.startswith(self._box)
+
+    def _is_held(self, path: str) -> bool:
+        return self._is_message(path) and _message(path) in self._held
+
+    def planned(self) -> Changes:
+        added, modified = [], []
+        for path, data in self._wanted.items():
+            if self._is_held(path):
+                continue
+            now = self._data_dir.read(path) if path in self._present else None
+            if now is None:
+                added.append(path)
+            elif now.data != data:
+                modified.append(path)
+        deleted = [path for path in self._present - set(self._wanted) if not self._is_held(path)]
+        return Changes(
+            sorted(added), sorted(modified), sorted(deleted), sorted(self._held.values())
+        )
+
+    def done(self) -> Changes:
+        found = self.planned()
+        self._reclaim(found)
+        for path in (*found.added, *found.modified):
+            self._write(path)
+        for path in found.deleted:
+            self._delete(path)
+        return found
+
+    def _reclaim(self, found: Changes) -> None:
+        """Rename messages that are claimed on one side and not on the other: at no moment is one
+        there twice or not at all."""
+        claimed = {_message(path): path for path in found.deleted if self._is_message(path)}
+        for path in found.added:
+            other = claimed.get(_message(path)) if self._is_message(path) else None
+            if other is None:
+                continue
+            above, _, name = path.rpartition("/")
+            with self._data_dir.locked(other) as free, self._data_dir.directory(above) as fd:
+                if free and fd is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rename(other.rpartition("/")[2], name, src_dir_fd=fd, dst_dir_fd=fd)
+
+    def _write(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        with self._data_dir.directory(above, make=True) as fd:
+            if fd is None:
+                raise FileNotFoundError(path)
+            now = self._data_dir.read(path)
+            if now is not None and now.data == self._wanted[path]:
+                return
+            trust.write(fd, name, self._wanted[path])
+
+    def _delete(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        with self._data_dir.locked(path) as free, self._data_dir.directory(above) as fd:
+            if free and fd is not None:  # a message that was claimed just now stays
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=fd)
+                os.fsync(fd)

@@ -17,17 +17,17 @@ from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
 from ckptfs.errors import CkptfsError, ControlError, TeamBusy, TeamInvalid, WorkspaceError
 from ckptfs.service.arguments import JsonObject
-from ckptfs.team import names, own
+from ckptfs.team import trust
 from ckptfs.team.files import CONFIG, DataDir
 
-#: For how long, in seconds, the workspaces are held still; each try that fails asks for more.
+#: For how many seconds the workspaces are frozen; each further try takes more.
 _HOLDS = (0.5, 1.0, 2.0, 2.0)
 #: Fields of a member in which programs keep its directory.
 _DIRECTORY_FIELDS = ("workspace", "workspaceDir", "cwd")
 
 
 class TeamWorkspace(NamedTuple):
-    """A workspace, and the members whose it is."""
+    """A workspace, and the members that work in it."""
 
     members: list[str]
     workspace: Workspace
@@ -43,13 +43,13 @@ class Located(NamedTuple):
 
 
 def locate(data_dir: DataDir, team: str, config: Any) -> Located:
-    """Where the members work: what the team's config says, then the registry of their work trees,
-    then the directory that they have by default."""
+    """The members' workspaces: from the team's config, else from the registry of work trees, else
+    the default directory."""
     trees = _work_trees(data_dir, team)
     by_path: dict[str, TeamWorkspace] = {}
     without = []
     for member in _members(config):
-        name = names.require_identifier(member.get("name"), "a member")
+        name = trust.require_identifier(member.get("name"), "a member")
         directory = next((member[key] for key in _DIRECTORY_FIELDS if member.get(key)), None)
         directory = directory or trees.get(name) or data_dir.path / "workspaces" / team / name
         workspace = _workspace_of(directory)
@@ -82,7 +82,7 @@ def _work_trees(data_dir: DataDir, team: str) -> dict[str, str]:
 
 
 def _workspace_of(directory: str | os.PathLike[str]) -> Workspace | None:
-    """The workspace of ckptfs that a directory is, or lies in."""
+    """The workspace that a directory is, or lies in."""
     if not os.path.isabs(directory):
         raise TeamInvalid(f"the directory {os.fspath(directory)!r} of a member", "it is relative")
     try:
@@ -92,8 +92,8 @@ def _workspace_of(directory: str | os.PathLike[str]) -> Workspace | None:
 
 
 def resolve(workspace: str, store: str, members: Sequence[str] = ()) -> Workspace:
-    """The workspace that a snapshot or a journal names, as the caller's registry knows it. Neither
-    is believed: a path is only a workspace, and a store only its store, if the registry says so."""
+    """The workspace that a snapshot or a journal names. Only the caller's registry says that a path
+    is a workspace, and which store it has."""
     known = places.lookup(places.resolve(workspace))
     whose = f" of {', '.join(members)}" if members else ""
     what = f"the workspace {workspace}{whose}"
@@ -102,12 +102,12 @@ def resolve(workspace: str, store: str, members: Sequence[str] = ()) -> Workspac
     if known.store != Path(store):
         raise TeamInvalid(what, f"it has another store, {known.store}")
     with suppress(FileNotFoundError):
-        own.require_own(os.stat(known.store), f"the store {known.store}")
+        trust.require_own(os.stat(known.store), f"the store {known.store}")
     return known
 
 
 def _require_apart(data_dir: DataDir, found: Sequence[TeamWorkspace]) -> None:
-    """Files that are held still cannot be read meanwhile."""
+    """Refuse a data directory in a workspace: frozen files cannot be read."""
     here = places.resolve(data_dir.path)
     for place in found:
         if here.is_relative_to(place.workspace.path):
@@ -129,8 +129,8 @@ def save_all(
 ) -> list[int]:
     """A checkpoint of every workspace, all of the same moment; their numbers.
 
-    ``meanwhile`` is called while all stand still, and says whether it went well. What is not
-    mounted cannot be held still and is saved before.
+    ``meanwhile`` is called while all are frozen, and returns whether it succeeded. A workspace that
+    is not mounted cannot be frozen, and is saved before.
     """
     plain = {
         place.workspace.path: _save_plain(place.workspace, asked) for place in unmounted(found)
@@ -182,9 +182,8 @@ def _save_at_once(
     meanwhile: Callable[[], bool],
     numbers: list[int | None],
 ) -> bool:
-    """All stand still before the first is saved, and each still does when it is saved: so there was
-    a moment at which all were what their checkpoints are. Whether what was done meanwhile is so,
-    too, is what the answer says."""
+    """All are frozen before the first is saved, and each still is when it is saved: so there was a
+    moment at which all equalled their checkpoints. Returns what ``meanwhile`` returned."""
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(place.workspace)) for place in mounted]
         for client in clients:
@@ -198,10 +197,10 @@ def _save_at_once(
             try:
                 numbers[index] = client.hear(patience=PATIENCE_SHORT)["id"]
             except ControlError as error:
-                failures.append(error)  # the others' numbers are needed, to forget them again
+                failures.append(error)  # the others' checkpoints have to be deleted again
         if failures:
             raise failures[0]
-        with suppress(ControlError):  # one whose time is up goes on by itself
+        with suppress(ControlError):  # a freeze whose time is up has ended
             _everywhere(clients, "thaw", {})
     return went_well
 
@@ -220,7 +219,7 @@ def _forget_all(mounted: Sequence[TeamWorkspace], numbers: Sequence[int | None])
 
 
 def forget(workspace: Workspace, number: int) -> None:
-    """Delete a checkpoint that belongs to a snapshot; one that is gone already is as good."""
+    """Delete a checkpoint of a snapshot, if it is still there."""
     with suppress(CkptfsError), open_workspace(workspace, patience=PATIENCE_SHORT) as session:
         session.call("unpin", {"checkpoints": [str(number)]})
         session.call("delete", {"checkpoints": [str(number)]})

@@ -20,7 +20,7 @@ from ckptfs.errors import (
     TeamRestoreFailed,
     TreeMoved,
 )
-from ckptfs.team import Team, journal, putting, restoring
+from ckptfs.team import Team, files, restore
 from tests.support.mounting import ckptfs, succeed
 from tests.team.conftest import Crew
 
@@ -97,7 +97,7 @@ def test_one_that_fails_takes_the_others_back(crew: Crew, monkeypatch: pytest.Mo
     taken = crew.team.snapshot()
     crew.mess_up()
     before = crew.everything()
-    real = restoring._call
+    real = restore._call
 
     def call(workspace, op, args=None):  # type: ignore[no-untyped-def]
         if op == "restore" and workspace.path == crew.works["bob"] and alice_is_back():
@@ -108,7 +108,7 @@ def test_one_that_fails_takes_the_others_back(crew: Crew, monkeypatch: pytest.Mo
         return (crew.works["alice"] / "file").read_text() == "alice at first"
 
     with monkeypatch.context() as broken:
-        broken.setattr(restoring, "_call", call)
+        broken.setattr(restore, "_call", call)
         with pytest.raises(TeamRestoreFailed, match="as it was"):
             crew.team.restore(taken.id)
     assert crew.everything() == before
@@ -145,10 +145,15 @@ def _die_before(last: int) -> None:
 
         return step
 
-    restoring._call = wrapped(restoring._call)
-    for place, name in ((journal, "write"), (journal, "remove"), (putting, "put"),
-                        (os, "rename"), (os, "unlink"), (os, "replace")):  # fmt: skip
-        setattr(place, name, wrapped(getattr(place, name)))
+    restore._call = wrapped(restore._call)
+    steps = {
+        restore: ("_write_journal", "_remove_journal"),
+        files: ("restore",),
+        os: ("rename", "unlink", "replace"),
+    }
+    for module, names in steps.items():
+        for name in names:
+            setattr(module, name, wrapped(getattr(module, name)))
 
 
 def test_killed_at_any_step(crew: Crew) -> None:

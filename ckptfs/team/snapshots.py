@@ -1,8 +1,8 @@
-"""Snapshots of a team on disk: one JSON file each, below ``ckptfs/TEAM/`` of the data directory.
+"""Snapshots of a team on disk: one JSON file each, in ``ckptfs/TEAM/`` of the data directory.
 
-A snapshot says which checkpoint each member's workspace has in it, and holds the bytes of the
-team's files. It is written under another name, synced and renamed, so it is there or it is not.
-One that another user owns is refused: others may be able to write to the data directory.
+A snapshot names the checkpoint of each member's workspace, and holds the bytes of the team's files.
+It is written under another name, synced and renamed, so it is there or it is not. A snapshot that
+another user owns is refused: others may be able to write to the data directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ckptfs.errors import SnapshotUnknown, TeamInvalid
-from ckptfs.team import files, names, own
+from ckptfs.team import files, trust
 
 _VERSION = 1
 JsonObject = dict[str, Any]
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Meta:
-    """What a list of snapshots tells about one."""
+    """A snapshot as a list of snapshots shows it."""
 
     id: str
     team: str
@@ -51,13 +51,13 @@ class Meta:
     without_workspace: list[str] = field(default_factory=list)
     #: How many files of each kind it has.
     counts: dict[str, int] = field(default_factory=dict)
-    #: Files that were no JSON, or could not be state: path and reason.
+    #: Files that are no JSON, or cannot be state: path and reason.
     remarks: dict[str, str] = field(default_factory=dict)
     #: Messages that were being worked on.
     held: list[str] = field(default_factory=list)
 
     def record(self) -> JsonObject:
-        """For JSON; the names that other systems use for the same."""
+        """As JSON, also with the names that other systems use."""
         created = datetime.fromtimestamp(self.created_ns / 1e9, UTC).isoformat()
         return {**asdict(self), "teamName": self.team, "createdAt": created}
 
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def new_id(now_ns: int) -> str:
-    """Readable, sorted by time, and unique even for two of the same microsecond."""
+    """Readable, sorted by time, and unique even within a microsecond."""
     moment = datetime.fromtimestamp(now_ns / 1e9, UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{moment.microsecond:06d}Z-{secrets.token_hex(4)}"
 
@@ -83,7 +83,7 @@ def counts(contents: dict[str, bytes], team: str) -> dict[str, int]:
     return found
 
 
-# ``directory`` is the descriptor of the one that a team's snapshots are in; None if it has none.
+# ``directory`` is a descriptor of the directory of a team's snapshots; None if it has none.
 
 
 def write(directory: int, snapshot: Snapshot) -> None:
@@ -92,11 +92,11 @@ def write(directory: int, snapshot: Snapshot) -> None:
         "meta": asdict(snapshot.meta),
         "files": [_packed(path, data) for path, data in snapshot.files.items()],
     }
-    own.write(directory, f"{snapshot.meta.id}.json", json.dumps(record).encode())
+    trust.write(directory, f"{snapshot.meta.id}.json", json.dumps(record).encode())
 
 
 def delete(directory: int, number: str) -> None:
-    own.remove(directory, f"{number}.json")
+    trust.remove(directory, f"{number}.json")
 
 
 def _packed(path: str, data: bytes) -> JsonObject:
@@ -107,12 +107,12 @@ def _packed(path: str, data: bytes) -> JsonObject:
 
 
 def load(directory: int | None, team: str, number: str) -> Snapshot:
-    """Read a snapshot; everything in it that becomes a path is looked at first."""
+    """Read a snapshot; everything in it that becomes a path is checked."""
     path = f"ckptfs/{team}/{number}.json"
     if directory is None:
         raise SnapshotUnknown(team, number)
     try:
-        record = json.loads(own.read(directory, f"{number}.json", f"the snapshot {path}"))
+        record = json.loads(trust.read(directory, f"{number}.json", f"the snapshot {path}"))
         meta = _meta(record["meta"])
         contents = {
             item["path"]: b64decode(item["base64"]) if "base64" in item else item["text"].encode()
@@ -140,12 +140,12 @@ def _meta(record: JsonObject) -> Meta:
 def numbers(directory: int | None) -> list[str]:
     """The ids of all snapshots, oldest first."""
     found = [] if directory is None else os.listdir(directory)
-    return sorted(name[:-5] for name in found if names.is_snapshot(name.removesuffix(".json")))
+    return sorted(name[:-5] for name in found if trust.is_snapshot(name.removesuffix(".json")))
 
 
 def find(directory: int | None, team: str, name: str) -> Snapshot:
-    """The snapshot of an id, the beginning of one, or a tag; ``latest`` is the last that was asked
-    for, ``before`` the state before the last restore."""
+    """The snapshot of an id, the beginning of one, or a tag. ``latest`` is the last that a user
+    took, ``before`` the state before the last restore."""
     known = numbers(directory)
     if not known:
         raise SnapshotUnknown(team, name, "the team has none")
@@ -165,7 +165,7 @@ def find(directory: int | None, team: str, name: str) -> Snapshot:
 
 
 def of_kind(directory: int | None, team: str, kind: str) -> list[str]:
-    """The ids of the snapshots of a kind, oldest first; damaged ones are of none."""
+    """The ids of the snapshots of a kind, oldest first, without damaged ones."""
     found = []
     for number in numbers(directory):
         with suppress(TeamInvalid):

@@ -1,31 +1,86 @@
-"""Going back to a snapshot of a team: all workspaces and all files, or none.
+"""Restoring a snapshot of a team: all workspaces and all files, or none.
 
 Everything that can be refused is refused before anything changes. Then the workspaces are restored
 one by one; if one fails, those before it are taken back. The team's files follow when all are done.
-The journal says at every moment what a later command has to do if this one is killed. Workspaces
-are those that the caller's registry knows, whatever a snapshot or a journal says.
+
+The journal is on disk before anything changes and gone when everything has. Its phase `members`
+means that workspaces are being restored: the next command that changes something takes back what
+was restored. The phase `state` means that all of them are, and only the team's files are left: the
+next command finishes. The journal is obeyed, so it stands in the caller's own state directory; and
+still only workspaces of the caller's registry are touched.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control.client import PATIENCE_SHORT
-from ckptfs.errors import CkptfsError, TeamRestoreFailed, TreeMoved
-from ckptfs.team import bundles, journal, members, putting
-from ckptfs.team.bundles import Part, Snapshot
+from ckptfs.errors import CkptfsError, TeamInvalid, TeamRestoreFailed, TreeMoved
+from ckptfs.team import files, members, snapshots, trust
 from ckptfs.team.files import DataDir
-from ckptfs.team.journal import Journal, Step
 from ckptfs.team.members import TeamWorkspace
+from ckptfs.team.snapshots import Part, Snapshot
 
 JsonObject = dict[str, Any]
 
+# -- the journal -----------------------------------------------------------------------------------
 
-class Restoring:
+MEMBERS = "members"
+STATE = "state"
+
+_NAME = "json"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One workspace that is to be restored."""
+
+    workspace: str
+    store: str
+    checkpoint: int
+    #: The checkpoint of the state before.
+    before: int
+    #: How many restores its log had before; a later one with our command is ours.
+    restores: int
+
+
+@dataclass(frozen=True)
+class Journal:
+    snapshot: str
+    before: str
+    command: str
+    phase: str
+    steps: list[Step]
+
+
+def _write_journal(private: int, journal: Journal) -> None:
+    """``private`` is a descriptor of the directory that it is in."""
+    trust.write(private, _NAME, json.dumps(asdict(journal)).encode())
+
+
+def read_journal(private: int) -> Journal | None:
+    try:
+        record = json.loads(trust.read(private, _NAME, f"the journal {_NAME}"))
+        return Journal(**{**record, "steps": [Step(**step) for step in record["steps"]]})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TeamInvalid(f"the journal {_NAME}", f"it is damaged ({error})") from error
+
+
+def _remove_journal(private: int) -> None:
+    trust.remove(private, _NAME)
+
+
+# -- restoring -------------------------------------------------------------------------------------
+
+
+class Restore:
     def __init__(self, data_dir: DataDir, snapshot: Snapshot) -> None:
         self._data_dir = data_dir
         self._snapshot = snapshot
@@ -37,7 +92,7 @@ class Restoring:
     # -- before ------------------------------------------------------------------------------------
 
     def plan(self) -> JsonObject:
-        """What would change, member by member and file by file."""
+        """What the restore changes, by member and by file."""
         parts = []
         for part, place in zip(self._snapshot.meta.parts, self.places, strict=True):
             planned = _call(place.workspace, "plan", {"checkpoint": str(part.checkpoint)})
@@ -53,7 +108,7 @@ class Restoring:
                     **kinds,
                 }
             )
-        state = putting.plan(self._data_dir, self._team, self._snapshot.files)
+        state = files.plan(self._data_dir, self._team, self._snapshot.files)
         return {
             "team": self._team,
             "snapshot": self._snapshot.meta.id,
@@ -73,25 +128,25 @@ class Restoring:
         ]:
             raise TreeMoved
 
-    # -- doing it ----------------------------------------------------------------------------------
+    # -- the restore -------------------------------------------------------------------------------
 
     def restore(self, before: Snapshot, private: int) -> list[str]:
-        """Do it; ``before`` is the state to go back to if it fails, ``private`` where the journal
-        stands. Returns the messages that were left to the processes that hold them."""
+        """Restore. ``before`` is the state to go back to on a failure, ``private`` the directory
+        of the journal. Returns the messages that were left to the processes that hold them."""
         note = self._note(before)
-        journal.write(private, note)
+        _write_journal(private, note)
         try:
             for step in note.steps:
                 self._restore_one(step, note.command)
         except BaseException as error:
             self._give_up(private, note, error)
             raise
-        journal.write(private, replace(note, phase=journal.STATE))
+        _write_journal(private, replace(note, phase=STATE))
         try:
-            held = putting.put(self._data_dir, self._team, self._snapshot.files).held
+            held = files.restore(self._data_dir, self._team, self._snapshot.files).held
         except (CkptfsError, OSError) as error:
             raise TeamRestoreFailed(self._team, "its files", str(error), undone=False) from error
-        journal.remove(private)
+        _remove_journal(private)
         return held
 
     def _note(self, before: Snapshot) -> Journal:
@@ -108,7 +163,7 @@ class Restoring:
             for part in snapshot.parts
         ]
         command = f"ckptfs team restore {snapshot.team} {snapshot.id}"
-        return Journal(snapshot.id, meta.id, command, journal.MEMBERS, steps)
+        return Journal(snapshot.id, meta.id, command, MEMBERS, steps)
 
     def _restore_one(self, step: Step, command: str) -> None:
         asked = {"checkpoint": str(step.checkpoint), "command": command}
@@ -118,34 +173,34 @@ class Restoring:
             raise TeamRestoreFailed(self._team, step.workspace, str(error)) from error
 
     def _give_up(self, private: int, note: Journal, error: BaseException) -> None:
-        """Take back what was restored; what cannot be is left to the next command."""
+        """Take back what was restored; on a failure that is left to the next command."""
         try:
             _take_back(note)
         except CkptfsError as worse:
             raise TeamRestoreFailed(self._team, "taking back", str(worse), undone=False) from error
-        journal.remove(private)
+        _remove_journal(private)
 
-    # -- after one that was killed -----------------------------------------------------------------
+    # -- after an interruption ---------------------------------------------------------------------
 
     @staticmethod
-    def recover(data_dir: DataDir, snapshots: int | None, private: int, team: str) -> None:
-        """Finish or take back a restore that did not come to its end."""
-        note = journal.read(private)
+    def recover(data_dir: DataDir, directory: int | None, private: int, team: str) -> None:
+        """Finish or take back a restore that did not end."""
+        note = read_journal(private)
         if note is None:
             return
         try:
-            if note.phase == journal.STATE:
-                snapshot = bundles.load(snapshots, team, note.snapshot)
-                putting.put(data_dir, team, snapshot.files)
+            if note.phase == STATE:
+                snapshot = snapshots.load(directory, team, note.snapshot)
+                files.restore(data_dir, team, snapshot.files)
             else:
                 _take_back(note)
         except (CkptfsError, OSError) as error:
             raise TeamRestoreFailed(team, "an earlier restore", str(error), undone=False) from error
-        journal.remove(private)
+        _remove_journal(private)
 
 
 def _take_back(note: Journal) -> None:
-    """Put back every workspace that this restore reached; one that it did not stays as it is."""
+    """Restore the state before of every workspace that this restore reached."""
     for step in note.steps:
         workspace = members.resolve(step.workspace, step.store)
         log = _call(workspace, "restores")["restores"][step.restores :]
