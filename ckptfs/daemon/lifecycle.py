@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from ckptfs import __version__, config, locating
+from ckptfs import __version__, config, fuse, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
 from ckptfs.daemon import mounts, preflight
@@ -196,13 +196,14 @@ class _Start:
             self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
             self._place = locating.directory_id(dir_fd)
 
-    def announce(self, service: Service) -> None:
+    def announce(self, service: Service, served: fuse.ServedBy) -> None:
         workspace = self.plan.workspace
         config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
         room = service.shortage()
         short = None if room is None else room._asdict()
-        self._announcer.ready({"pid": os.getpid(), "scan": self._brought, "room": short})
+        record = {"pid": os.getpid(), "scan": self._brought, "room": short}
+        self._announcer.ready({**record, **served._asdict()})
         log.info("mounted")
 
 
@@ -213,7 +214,7 @@ def _serve(
 
     def started() -> None:
         stderr.release()
-        start.announce(service)
+        start.announce(service, mounted.served)
 
     # From here on the store may know more than the lower directory.
     service.mark_lower(current=False)
