@@ -29,8 +29,8 @@ from ckptfs.errors import (
     StoreGone,
     StoreMissing,
     UsageError,
+    shell,
 )
-from ckptfs.errors.base import shell
 
 
 def mount(args: Namespace) -> int:

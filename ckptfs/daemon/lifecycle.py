@@ -41,6 +41,7 @@ from ckptfs.errors import (
     StoreFull,
     StoreGone,
     WriteBackIncomplete,
+    reason_of,
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
@@ -86,7 +87,7 @@ def write_back_alone(
         try:
             dir_fd = lower.open_root(workspace.path) if covered is None else covered
         except OSError as error:
-            raise WriteBackIncomplete(workspace.path, _words(error)) from error
+            raise WriteBackIncomplete(workspace.path, reason_of(error)) from error
         result = _write_back(service, workspace.path, dir_fd, on_progress)
         if covered is not None and not force:
             _require_clean(service, workspace.path, result)
@@ -176,7 +177,7 @@ def _bring_in(
 def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(workspace.store)
-    return MountFailed(workspace.path, f"its content cannot be read ({_words(error)})")
+    return MountFailed(workspace.path, f"its content cannot be read ({reason_of(error)})")
 
 
 class _Start:
@@ -255,7 +256,7 @@ def _leave(
     try:
         shutdown.uncover()
     except OSError as error:
-        reason = f"Cannot take the mount away from {plan.workspace.path}: {_words(error)}."
+        reason = f"Cannot take the mount away from {plan.workspace.path}: {reason_of(error)}."
         raise ControlError(f"{reason} What it covers is current.") from error
     return record
 
@@ -382,11 +383,7 @@ def _open_directory(path: Path) -> int:
     try:
         return lower.open_root(path)
     except OSError as error:
-        raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+        raise NoPermission(path, f"it cannot be opened ({reason_of(error)})") from error
 
 
 def _note(plan: preflight.Plan) -> runtime.Daemon:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from ckptfs import errors
+from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import loop, notices
@@ -161,7 +161,7 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     try:
         pinned = lower.by_descriptor(lower.open_root(mountpoint))
     except OSError as error:
-        raise errors.MountFailed(mountpoint, (error.strerror or str(error)).lower()) from error
+        raise errors.MountFailed(mountpoint, errors.reason_of(error)) from error
     with suppress(RuntimeError):
         if os.path.exists(pinned):
             pyfuse3.init(operations, pinned, options)
@@ -199,14 +199,9 @@ def _read_ahead(mountpoint: Path) -> None:
 
 def _device_of(mountpoint: Path) -> str:
     """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
-    wanted = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(mountpoint))
-    device = b""
-    # Not by lines as Python knows them: a name may have the other ends of lines.
-    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
-        fields = line.split(b" ")
-        if fields[4] == wanted:
-            device = fields[2]
-    return device.decode()
+    table = Path("/proc/self/mountinfo").read_bytes()
+    found = [mount.device for mount in mountinfo.entries(table) if mount.path == str(mountpoint)]
+    return found[-1] if found else ""
 
 
 def _tune_collector() -> None:

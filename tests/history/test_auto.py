@@ -19,14 +19,14 @@ from ckptfs.history.auto import (
     parse_policy,
 )
 from ckptfs.history.checkpoints import Cause
-from ckptfs.history.steps import TRUST_NS, Actor
+from ckptfs.history.steps import TRUST_NS, Step
 
-A = Actor(100, 1, "make -j8", "7:1")
-B = Actor(200, 2, "npm run watch")
-AGENT = Actor(300, 3, "agent", edits=True)
+A = Step(100, 1, "make -j8", "7:1")
+B = Step(200, 2, "npm run watch")
+AGENT = Step(300, 3, "agent", edits=True)
 
 #: Whose change, and at what second; "tick" lets time pass without one.
-Event = tuple[Actor | str | None, float]
+Event = tuple[Step | str | None, float]
 
 
 class Desk:
@@ -46,7 +46,7 @@ class Desk:
     def at(self, seconds: float) -> None:
         self.now_ns = round((1_000 + seconds) * SECOND_NS)
 
-    def change(self, step: Actor | None) -> Due | None:
+    def change(self, step: Step | None) -> Due | None:
         due = self.auto.before_change(step, self.now_ns)
         if due is not None:
             self.auto.saved()
@@ -102,7 +102,9 @@ EVERY_TEN = Policy("interval", interval_ns=10 * SECOND_NS)
         pytest.param(OFF, [(A, 0), (B, 9), ("tick", 99)], ["", "", ""], id="off"),
     ],
 )
-def test_table(policy: Policy, events: Sequence[Event], expected: list[str]) -> None:
+def test_each_policy_takes_the_checkpoints_of_the_table(
+    policy: Policy, events: Sequence[Event], expected: list[str]
+) -> None:
     assert Desk(policy).play(events) == expected
 
 
@@ -151,24 +153,24 @@ def test_what_an_earlier_mount_left_unsaved_is_saved_before_the_first_change() -
 
 def test_a_loop_at_the_prompt_does_not_push_history_out() -> None:
     desk = Desk()
-    commands = [(Actor(pid, 1, "touch"), pid / 300) for pid in range(1, 1000)]
+    commands = [(Step(pid, 1, "touch"), pid / 300) for pid in range(1, 1000)]
     assert 6 <= sum(map(bool, desk.play(commands))) <= 7
 
 
 def test_steps_with_pauses_between_them_are_shown_for_longer() -> None:
     desk = Desk()
-    commands = [(Actor(pid, 1, "touch"), pid / 3) for pid in range(1, 200)]
+    commands = [(Step(pid, 1, "touch"), pid / 3) for pid in range(1, 200)]
     shown = sum(map(bool, desk.play(commands)))
     assert 60 <= shown <= 70  # 32, and one for each two seconds
 
 
 def test_after_a_pause_there_is_allowance_again() -> None:
     desk = Desk()
-    desk.play([(Actor(pid, 1, "touch"), pid / 300) for pid in range(1, 300)])
+    desk.play([(Step(pid, 1, "touch"), pid / 300) for pid in range(1, 300)])
     assert desk.play([(A, 20), (B, 20.1)]) == ["quiet", "command"]
 
 
-def test_who_goes_on_need_not_tell_for_a_while() -> None:
+def test_a_step_that_goes_on_is_not_asked_about_for_a_while() -> None:
     desk = Desk()
     assert desk.auto.lasting(A) == 0
     desk.change(A)
@@ -178,7 +180,7 @@ def test_who_goes_on_need_not_tell_for_a_while() -> None:
     assert desk.auto.lasting(B) == desk.now_ns + TRUST_NS
 
 
-def test_the_interval_ends_that_too() -> None:
+def test_an_interval_ends_the_time_in_which_a_step_is_not_asked_about() -> None:
     desk = Desk(Policy("interval", interval_ns=SECOND_NS // 2))
     desk.change(A)
     assert desk.auto.lasting(A) == desk.now_ns + SECOND_NS // 2
@@ -188,7 +190,7 @@ def test_what_is_remembered_of_steps_stays_bounded() -> None:
     desk = Desk()
     """Also beside a server that never stops."""
     for pid in range(1, 2000):
-        desk.play([(A, pid), (Actor(1000 + pid, 1, "x"), pid)])
+        desk.play([(A, pid), (Step(1000 + pid, 1, "x"), pid)])
     assert len(desk.auto._bursts) <= 4 * AGAIN_NS // SECOND_NS
 
 
@@ -202,7 +204,9 @@ policies = st.sampled_from([COMMAND, QUIET, EVERY_TEN, OFF])
 
 
 @given(policies, events)
-def test_nothing_unsaved_no_checkpoint(policy: Policy, found: list[Event]) -> None:
+def test_no_checkpoint_is_taken_while_nothing_is_unsaved(
+    policy: Policy, found: list[Event]
+) -> None:
     desk, seconds = Desk(policy), 0.0
     for who, pause in found:
         seconds += pause
@@ -242,13 +246,13 @@ def test_a_step_that_was_never_seen_never_changes_an_unsaved_head(found: list[Ev
         ("interval 15 s", "interval", 15),
     ],
 )
-def test_policies_as_users_write_them(text: str, kind: PolicyKind, seconds: int) -> None:
+def test_policies_are_read_as_users_write_them(text: str, kind: PolicyKind, seconds: int) -> None:
     assert parse_policy(text) == Policy(kind, interval_ns=seconds * SECOND_NS)
 
 
 @pytest.mark.parametrize(
     "text", ["", "on", "interval", "interval 0", "interval -5", "interval 1d", "every 5 minutes"]
 )
-def test_no_such_policy(text: str) -> None:
+def test_an_unknown_policy_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="Nothing was changed"):
         parse_policy(text)
