@@ -174,7 +174,7 @@ class Housekeeping:
             await trio.lowlevel.checkpoint()
 
     async def _wake(self) -> None:
-        """Bring back the records that a restored workspace would look for at rest."""
+        """Bring back the records that a restored workspace would look for among packed ones."""
         fs = self._service.fs
         while compression.head_reads_packed(fs) and not compression.unpack_records(fs, _STEP_S):
             await trio.lowlevel.checkpoint()

@@ -14,10 +14,18 @@ import ctypes
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ckptfs.errors import StoreError
+from ckptfs.store.pages import Pages
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from ckptfs.store.transaction import Database, Records
 
 #: What is asked for, beyond what was accepted and is not on disk yet.
 AHEAD = 64 << 20
@@ -77,6 +85,11 @@ class DiskSpace:
             # on as if all were well.
             self.is_missing = True
             raise OSError(errno.EIO, f"the store {self._path} is gone") from error
+
+    def size(self) -> int:
+        """The size of the disk."""
+        disk = self.statvfs()
+        return disk.f_blocks * disk.f_frsize
 
     def abandon(self) -> None:
         """The directory is gone: there is nothing to ask any more, and nothing is refused."""
@@ -270,3 +283,125 @@ class Budget:
         needed = self.bytes + records * _RECORD_COST
         if records and needed > self._free_bytes(needed) - RESERVE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# -- a store's space -------------------------------------------------------------------------------
+
+#: Below this much free disk there is no journal.
+_PLENTY = 256 << 20
+#: Below this much free disk the pages that LMDB can reuse are counted too.
+_SCARCE = 4 << 30
+#: What a commit leaves at least.
+_COMMIT_LEAVES = 4 << 20
+#: Below this much free disk, another commit makes free pages reclaimable, from so many bytes on.
+_NEARLY_FULL = 512 << 20
+_WORTH_A_COMMIT = 4 << 20
+#: The kernel asks for no more than this in one request.
+_WRITE_MAX = 1 << 20
+
+
+class StoreSpace:
+    """What a store can still take: of its disk, and of the free pages of its data file. LMDB keeps
+    for itself the pages that a commit gives up, and uses them from the commit after the next on."""
+
+    def __init__(self, path: Path, data_file: Path) -> None:
+        self.disk = DiskSpace(path)
+        self.budget = Budget(self.disk, self._free_bytes, self._sure_bytes)
+        #: Backups under way, in other threads.
+        self.copies = 0
+        self._data_file = data_file
+        self._env: lmdb.Environment
+        self._txn: Records
+        self._dbs: Collection[Database]
+
+    def begin(self, env: lmdb.Environment, txn: Records, dbs: Collection[Database]) -> None:
+        """After a commit: the transaction that follows."""
+        self._env, self._txn, self._dbs = env, txn, dbs
+        self.budget.begin()
+        #: Known when it is first asked for.
+        self._reclaimable = -1
+        self._is_nearly_full = self.disk.holds_less_than(_NEARLY_FULL)
+
+    # -- of the disk ------------------------------------------------------------------------------
+
+    def spare(self, size: int) -> bool:
+        """Whether the disk can spare so much for the heap, which then counts as written: beside it
+        there must be space for all that was accepted and is not committed."""
+        try:
+            plenty = self.disk.free(size + AHEAD) > size + AHEAD and not self.disk.limited
+        except OSError:
+            return False
+        if plenty:
+            self.disk.written(size)
+        return plenty
+
+    def has_plenty(self, size: int) -> bool:
+        """Whether the disk can spare so much for the journal."""
+        try:
+            return self.disk.free(size) > _PLENTY and not self.disk.limited
+        except OSError:
+            return False
+
+    def free_bytes(self) -> int:
+        """How much the disk has left for this store, with what its own file can reuse."""
+        return self.disk.free() + self.reusable_bytes()
+
+    def spare_bytes(self) -> int:
+        """How much could still be written: without the reserve that deleting and committing need,
+        and of the free pages the half that is sure to be of use."""
+        return self.disk.free() + self.reusable_bytes() // 2 - RESERVE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write of the largest size would be refused."""
+        return self._free_bytes(0) - RESERVE < _WRITE_MAX
+
+    def _free_bytes(self, waiting: int) -> int:
+        left = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
+        free = min(self.disk.free(waiting), left)
+        # Half of them may lie apart, where a large record finds no space.
+        return free if free > _SCARCE else free + self._reclaimable_bytes() // 2
+
+    def _sure_bytes(self, waiting: int) -> int:
+        """How much can be committed also if free pages lie apart, where a large record finds no
+        space: what the disk has, or a little where there are many."""
+        free = self.disk.free(waiting)
+        if free >= 2 * _COMMIT_LEAVES:  # free pages need not be looked for
+            return free - _COMMIT_LEAVES
+        return max(free - _COMMIT_LEAVES, min(free // 2, self._reclaimable_bytes() // 8))
+
+    # -- of the data file -------------------------------------------------------------------------
+
+    def reusable_bytes(self) -> int:
+        """How much of the data file is free: for new data, or for `compact` to give back."""
+        return max(0, self._used_pages() * self._page_size - self.live_bytes())
+
+    def live_bytes(self) -> int:
+        """How much of the data file has records."""
+        stats = [self._txn.stat(db) for db in self._dbs]
+        pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+        return pages * self._page_size
+
+    def wants_another_commit(self) -> bool:
+        """Whether another commit would give space that is wanted: on a disk that is nearly full, of
+        what was deleted."""
+        if not self._is_nearly_full or self.copies or self.budget.failure is not None:
+            return False
+        return self.reusable_bytes() - self._reclaimable_bytes() > _WORTH_A_COMMIT
+
+    def _reclaimable_bytes(self) -> int:
+        """How much of the data file's free pages the open transaction may use: none while an older
+        state is being read."""
+        if self.copies:
+            return 0
+        if self._reclaimable < 0:
+            with closing(Pages(self._data_file)) as pages:
+                self._reclaimable = pages.reclaimable_pages() * self._page_size
+        return self._reclaimable
+
+    def _used_pages(self) -> int:
+        return int(self._env.info()["last_pgno"]) + 1
+
+    @property
+    def _page_size(self) -> int:
+        return int(self._env.stat()["psize"])

@@ -38,7 +38,7 @@ from ckptfs.store.directory import (
     remove_store_files,
     require_whole_pages,
 )
-from ckptfs.store.disk_space import AHEAD, RESERVE, Budget, DiskSpace
+from ckptfs.store.disk_space import StoreSpace
 from ckptfs.store.epochs import Lineage, View, view_of
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
@@ -60,17 +60,6 @@ MAP_SIZE = 1 << 40
 
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
-#: With less than this there are commits alone, and no journal.
-_PLENTY = 256 << 20
-#: Below this much free disk the pages that LMDB can reuse are counted too.
-_SCARCE = 4 << 30
-#: What a commit leaves at least.
-_COMMIT_LEAVES = 4 << 20
-#: Below this much free disk, another commit makes free pages reclaimable, from so many bytes on.
-_NEARLY_FULL = 512 << 20
-_WORTH_A_COMMIT = 4 << 20
-#: The kernel asks for no more than this in one request.
-_WRITE_MAX = 1 << 20
 
 
 class Store:
@@ -83,12 +72,15 @@ class Store:
         self.files = files = directory.files
         self._directory = directory
         self._env = env
-        self._space = DiskSpace(path)
-        self._budget = budget = Budget(self._space, self._free_bytes, self._sure_bytes)
+        self._space = space = StoreSpace(path, files / DATA_FILE)
+        self._budget = budget = space.budget
         #: The budget's functions, called before and while something is written.
         self.note, self.note_space = budget.note, budget.note_space
         self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
         self.place = budget.place
+        self.statvfs, self.disk_bytes = space.disk.statvfs, space.disk.size
+        self.reusable_bytes = space.reusable_bytes
+        self.free_bytes, self.spare_bytes = space.free_bytes, space.spare_bytes
         self.ids = IdAllocator()
         self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
         dbs = {name: env.open_db(name) for name in fmt.TABLES}
@@ -111,7 +103,7 @@ class Store:
         self.metadata = Metadata(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
         self._map = memory_map.MemoryMap(path / DATA_FILE)
-        self.heap = Heap(files, self.ids, plain[b"freed"], self._spare)
+        self.heap = Heap(files, self.ids, plain[b"freed"], space.spare)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -134,8 +126,6 @@ class Store:
         self._reader = NO_READER
         #: The suffix of the head as it was at the last commit.
         self._snapshot_suffix = b""
-        #: Backups under way, in other threads.
-        self._copying = 0
         #: Which file the data file is, and whether it is known to be gone.
         self._identity = data_file_identity(path)
         self._abandoned = False
@@ -291,15 +281,13 @@ class Store:
     def _begin(self) -> None:
         self._txn = cast("Transaction", self._env.begin(write=True))
         # After a commit that failed the journal has what was synced and is nowhere else.
-        if self._journal.wanted and not self._budget.failure and not self._has_plenty():
+        wanted = self._journal.wanted and not self._budget.failure
+        if wanted and not self._space.has_plenty(JOURNAL_MAX):
             self._journal.try_to_discard()
         writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
         for table in self._tables:
             table.bind(writing)
-        self._budget.begin()
-        #: Known when it is first asked for.
-        self._reclaimable = -1
-        self._is_nearly_full = self._space.holds_less_than(_NEARLY_FULL)
+        self._space.begin(self._env, self._txn, self._dbs.values())
 
     def commit(self) -> None:
         """Make everything so far durable: LMDB's own synced commit. Cheap when nothing changed.
@@ -309,20 +297,20 @@ class Store:
         What a commit frees is usable after the next one, which therefore comes at once.
         """
         with self._failing():
-            if self._wants_another_commit():
+            if self._space.wants_another_commit():
                 self._budget.mark()
             self.pending.flush()
             if not self.dirty:
                 return
             self._commit()
-            if self.heap.is_waiting or self._wants_another_commit():
+            if self.heap.is_waiting or self._space.wants_another_commit():
                 self._budget.mark()
                 self.pending.flush()
                 self._commit()
         self._refresh_reader()
 
     def _commit(self) -> None:
-        if self._wants_another_commit():
+        if self._space.wants_another_commit():
             self._meta.put(fmt.META_FORMAT, self._meta.get(fmt.META_FORMAT) or b"")
         self.heap.flush()
         if not self._reader.free_is_whole():
@@ -330,7 +318,7 @@ class Store:
             raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
         self._follow()
-        self._space.written(self.dirty_bytes)
+        self._space.disk.written(self.dirty_bytes)
         self.heap.committed()
         self._begin()
 
@@ -415,12 +403,12 @@ class Store:
     @property
     def is_missing(self) -> bool:
         """Whether a request was refused since the store is gone: the next commit says so."""
-        return self._space.is_missing
+        return self._space.disk.is_missing
 
     def abandon(self) -> None:
         """Go on with a store that is gone, to bring away what it has: nothing lasts any more."""
         self._abandoned = True
-        self._space.abandon()
+        self._space.disk.abandon()
 
     @property
     def commits(self) -> int:
@@ -501,7 +489,7 @@ class Store:
         """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
         thing that another thread may do while the store is in use. ``also`` are small files of the
         store to copy with it, as far as they are there."""
-        self._copying += 1
+        self._space.copies += 1
         self._map.expect_blocks()
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
@@ -513,7 +501,7 @@ class Store:
         except (lmdb.Error, OSError) as error:
             raise errors.BackupFailed(dest, str(error)) from error
         finally:
-            self._copying -= 1
+            self._space.copies -= 1
 
     def _complete(self, part: Path, also: Sequence[str]) -> None:
         """Put what else belongs to a store into the directory of its copy."""
@@ -524,10 +512,10 @@ class Store:
 
     def compact(self) -> None:
         """Give the free pages back to the disk. On a failure everything is as it was."""
-        if self._copying:
+        if self._space.copies:
             raise errors.StoreBusy(self.path)
         self.commit()
-        if self._live_pages() * self._page_size > self._space.disk():
+        if self._space.live_bytes() > self._space.disk.disk():
             raise errors.StoreFull(self.path, "the disk has no space for the compact copy")
         self._require_pages()
         self._txn.abort()
@@ -601,99 +589,17 @@ class Store:
     @property
     def pressed(self) -> bool:
         """Whether a commit should come before the next operation: the disk is nearly full."""
-        return self._budget.pressed or self._wants_another_commit()
-
-    def _spare(self, size: int) -> bool:
-        """Whether the disk can spare so much for the heap, which is told of as written: beside it
-        there must be space for all that was accepted and is not committed."""
-        try:
-            plenty = self._space.free(size + AHEAD) > size + AHEAD and not self._space.limited
-        except OSError:
-            return False
-        if plenty:
-            self._space.written(size)
-        return plenty
-
-    def _has_plenty(self) -> bool:
-        """Whether the disk can spare what the journal takes."""
-        try:
-            return self._space.free(JOURNAL_MAX) > _PLENTY and not self._space.limited
-        except OSError:
-            return False
+        return self._budget.pressed or self._space.wants_another_commit()
 
     def fail(self) -> None:
         """Something that was acknowledged could not be written: as after a failed commit, nothing
         more is."""
         self._budget.fail(self._budget.failure or errors.StoreUnwritten(self.path))
 
-    def _free_bytes(self, waiting: int) -> int:
-        space = int(self._env.info()["map_size"]) - self._used_pages() * self._page_size
-        free = min(self._space.free(waiting), space)
-        # Half of them may lie apart, where a large record finds no space.
-        return free if free > _SCARCE else free + self._reclaimable_bytes() // 2
-
-    def _sure_bytes(self, waiting: int) -> int:
-        """How much can be committed also if free pages lie apart, where a large record finds no
-        space: what the disk has, or a little where there are many."""
-        free = self._space.free(waiting)
-        if free >= 2 * _COMMIT_LEAVES:  # free pages need not be looked for
-            return free - _COMMIT_LEAVES
-        return max(free - _COMMIT_LEAVES, min(free // 2, self._reclaimable_bytes() // 8))
-
-    def _reclaimable_bytes(self) -> int:
-        """How much of the data file's free pages the open transaction may use. LMDB keeps those
-        that the commit before it gave up until the next, and all while somebody reads an older
-        state."""
-        if self._copying:
-            return 0
-        if self._reclaimable < 0:
-            with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
-                self._reclaimable = pages.reclaimable_pages() * self._page_size
-        return self._reclaimable
-
-    def _wants_another_commit(self) -> bool:
-        """Whether another commit would give space that is wanted: on a disk that is nearly full, of
-        what was deleted."""
-        if not self._is_nearly_full or self._copying or self._budget.failure is not None:
-            return False
-        return self.reusable_bytes() - self._reclaimable_bytes() > _WORTH_A_COMMIT
-
-    @property
-    def _page_size(self) -> int:
-        return int(self._env.stat()["psize"])
-
-    def _used_pages(self) -> int:
-        return int(self._env.info()["last_pgno"]) + 1
-
-    def _reusable_pages(self) -> int:
-        return max(0, self._used_pages() - self._live_pages())
-
-    def _live_pages(self) -> int:
-        stats = [self._txn.stat(db) for db in self._dbs.values()]
-        return sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
-
-    def reusable_bytes(self) -> int:
-        """How much of the store's file is free: for new data, or for `compact` to give back."""
-        return self._reusable_pages() * self._page_size
-
-    def free_bytes(self) -> int:
-        """How much the disk has left for this store, with what its own file can reuse."""
-        return self._space.free() + self.reusable_bytes()
-
-    def spare_bytes(self) -> int:
-        """How much could still be written: without the reserve that deleting and committing need,
-        and of the free pages the half that is sure to be of use."""
-        return self._space.free() + self.reusable_bytes() // 2 - RESERVE
-
     @property
     def is_full(self) -> bool:
         """Whether a write of the largest size would be refused."""
-        return self._free_bytes(0) - RESERVE < _WRITE_MAX
-
-    def disk_bytes(self) -> int:
-        """The size of the disk that the store is on."""
-        disk = self.statvfs()
-        return disk.f_blocks * disk.f_frsize
+        return self._space.is_full
 
     def size_bytes(self) -> int:
         """How much disk the store's files take."""
@@ -707,11 +613,8 @@ class Store:
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""
-        if not self._copying:
+        if not self._space.copies:
             self._map.expect_records()
-
-    def statvfs(self) -> os.statvfs_result:
-        return self._space.statvfs()
 
 
 @contextlib.contextmanager

@@ -644,7 +644,7 @@ def test_few_bytes_that_make_a_whole_block_are_not_counted_out(life: Life) -> No
 
 def test_reserved_space_is_counted_as_written(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
-    monkeypatch.setattr(life.fs.store._space, "written", told.append)
+    monkeypatch.setattr(life.fs.store._space.disk, "written", told.append)
     put(life.fs, b"large", noise(LARGE))
     assert sum(told) == file_of(life.fs.store).stat().st_size
 

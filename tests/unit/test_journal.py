@@ -23,6 +23,7 @@ from ckptfs.model import BLOCK_SIZE, Attributes
 from ckptfs.service import Service
 from ckptfs.store import Store, blocks, check, compaction, journal, journal_format, repair
 from ckptfs.store.blocks import Buffer
+from ckptfs.store.disk_space import StoreSpace
 from ckptfs.store.format import TABLES, dirent_entity
 from tests.direct import Life, Ticks, crashed, find, get, new_filesystem, put, shown
 
@@ -202,7 +203,7 @@ def test_what_was_synced_outlives_a_commit_that_fails(
     put(fs, b"large", os.urandom(3 << 20))
     synced(fs, b"a", b"b")
     put(fs, b"more", os.urandom(3 << 20))
-    monkeypatch.setattr(Store, "_has_plenty", lambda store: plenty)
+    monkeypatch.setattr(StoreSpace, "has_plenty", lambda space, size: plenty)
     with (
         no_file_longer_than((fs.store.path / "data.mdb").stat().st_size),
         pytest.raises(errors.StoreError),

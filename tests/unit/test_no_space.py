@@ -17,7 +17,7 @@ import pytest
 from ckptfs.errors import StoreCorrupt, StoreFull, StoreUnwritten
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE, Attributes
-from ckptfs.store import Store, check, disk_space, environment
+from ckptfs.store import Store, check, disk_space
 from ckptfs.store.directory import commit_error
 from tests.direct import find, get, put
 from tests.support.errnos import fails
@@ -270,7 +270,7 @@ def test_after_a_commit_that_failed_there_are_no_others(
     put(full.fs, b"kept", b"before")
     full.fs.commit()
     monkeypatch.setattr(disk_space, "RESERVE", -(1 << 40))
-    monkeypatch.setattr(environment, "_COMMIT_LEAVES", -(1 << 40))
+    monkeypatch.setattr(disk_space, "_COMMIT_LEAVES", -(1 << 40))
     full.fs.store.commit()
     full.fs.store.charge()
     full.fs.store.commit()
@@ -309,8 +309,8 @@ def test_where_there_is_room_nobody_looks_for_free_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = Full(tmp_path / "store")
-    monkeypatch.setattr(environment, "_SCARCE", 0)
-    monkeypatch.delattr(environment, "Pages")
+    monkeypatch.setattr(disk_space, "_SCARCE", 0)
+    monkeypatch.delattr(disk_space, "Pages")
     put(full.fs, b"file", os.urandom(MIB))
     full.fs.commit()
     full.fs.unlink(full.fs.head, 1, b"file")
