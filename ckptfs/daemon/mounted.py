@@ -302,7 +302,7 @@ class Mounted:
         """The same of all that a verb did, also before it failed, or its client had gone."""
         await self._announce(before, nameless, everywhere=op == "purge")
         if deleted := known_ids - self._ids() if known_ids else set():
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
+            await fuse.invalidate({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
         if op == "import":
             await self._show_new_names()
 
@@ -318,7 +318,7 @@ class Mounted:
         with interrupts.watching(connection.has_gone), interrupts.stoppable():
             files = self._cached_files(request)
         if files:
-            await fuse.tell_kernel(files, (), files)
+            await fuse.invalidate(files, (), files)
             await _forgotten(self._service.fs, set(files.values()))
         with interrupts.watching(connection.has_gone):
             return verbs.perform(self._service, request.op, request.args, on_progress)
@@ -356,16 +356,16 @@ class Mounted:
         for changed in pending:
             heard = known(self._service.fs, before, nameless, changed)
             gone = vanished(self._service.fs, before, heard)
-            await fuse.tell_kernel(heard.entries, heard.inodes, gone)
+            await fuse.invalidate(heard.entries, heard.inodes, gone)
             self._watch_notifier.add(heard)
             for number in numbers:
-                await fuse.tell_kernel(*in_checkpoint(number, changed.entries, changed.inodes))
+                await fuse.invalidate(*in_checkpoint(number, changed.entries, changed.inodes))
 
     async def _show_new_names(self) -> None:
         """Tell the kernel, which was told for ever that they are not there."""
         fs = self._service.fs
         names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
-        await fuse.tell_kernel(names, {ROOT_INO})
+        await fuse.invalidate(names, {ROOT_INO})
 
     def _status(self) -> JsonObject:
         figures = self._service.figures()._asdict()
