@@ -123,7 +123,7 @@ class _Others(trio.abc.Instrument):
 
 
 def _trios_own() -> int:
-    """The descriptor that is readable when another task has something to do, or -1. trio has no word
+    """The descriptor that is readable when another task has work, or -1. trio has no word
     for it; without it, other tasks wait for their turn."""
     try:
         return int(trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager._epoll.fileno())

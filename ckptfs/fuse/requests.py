@@ -139,7 +139,7 @@ class Requests:
         is_dir: bool = False,
         begins: bool = True,
     ) -> None:
-        """Call the guard before a change to a node, or to a name in it, unless history excludes it."""
+        """Call the guard before a change to a node, or to a name in it, unless it is excluded."""
         fs = self._fs
         if fs.store.pressed:
             fs.commit()
