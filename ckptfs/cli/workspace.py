@@ -13,8 +13,14 @@ from ckptfs.cli import output
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.protocol import JsonObject
-from ckptfs.errors import CheckpointUnknown, PathUnknown, StoreMissing, UsageError, WorkspaceUnknown
-from ckptfs.errors.base import shell
+from ckptfs.errors import (
+    CheckpointUnknown,
+    PathUnknown,
+    StoreMissing,
+    UsageError,
+    WorkspaceUnknown,
+    shell,
+)
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 16 << 10

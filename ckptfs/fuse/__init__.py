@@ -5,8 +5,8 @@ from ckptfs.fuse.server import binding
 # Before pyfuse3 is imported: see there.
 binding.load()
 
-from ckptfs.fuse.hooks import MountOptions  # noqa: E402
+from ckptfs.fuse.hooks import MountOptions, ServedBy  # noqa: E402
 from ckptfs.fuse.notify import invalidate  # noqa: E402
 from ckptfs.fuse.serving import serve  # noqa: E402
 
-__all__ = ["MountOptions", "invalidate", "serve"]
+__all__ = ["MountOptions", "ServedBy", "invalidate", "serve"]

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.auto import Loss
@@ -34,6 +34,19 @@ class MountOptions:
     fsname: str = "ckptfs"
     #: Whether `.checkpoints` stands in the listing of the workspace's root.
     show_checkpoints: bool = False
+    #: Whether the CPUs may be kept awake while requests come in a row.
+    keep_cpus_awake: bool = True
+
+
+class ServedBy(NamedTuple):
+    """Which path replies to requests, and whether CPUs are kept awake for them. The reasons are
+    empty for the compiled path, and for CPUs that are kept awake."""
+
+    #: "compiled" or "portable".
+    server: str
+    server_reason: str
+    cpus_awake: bool
+    cpus_awake_reason: str
 
 
 class Guard(Protocol):
