@@ -23,7 +23,6 @@ HERE = Path(__file__).parent
 #: Modules whose tests go through the portable path in the default suite, too.
 BOTH = {
     "test_append",
-    "test_bad_input",
     "test_content",
     "test_directories",
     "test_history",
@@ -62,6 +61,7 @@ _numbers = count(1)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_root: makes devices, changes owners or users")
     config.addinivalue_line("markers", "needs_program(names): drives one that may be missing")
+    config.addinivalue_line("markers", "compiled_only: asks for what pyfuse3 has no handler for")
     config.addinivalue_line("markers", "needs_mount: is about mounting; a plain directory has none")
 
 
@@ -70,7 +70,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if HERE not in module.parents or module.stem in ONE or PLAIN:
         return
     marks = () if module.stem in BOTH else (pytest.mark.deep,)
-    served_by = ["compiled", pytest.param("portable", marks=marks)]
+    served_by: list[object] = ["compiled", pytest.param("portable", marks=marks)]
+    if any(mark.name == "compiled_only" for mark in metafunc.definition.iter_markers()):
+        served_by.pop()
     metafunc.parametrize("served_by", served_by, indirect=True, scope="module")
 
 
