@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _socket
 import errno
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -36,8 +35,6 @@ PATIENCE = 600.0
 PATIENCE_SHORT = 10.0
 #: The same after an interrupt: by then a daemon that can stop has stopped.
 PATIENCE_STOP = 3.0
-
-_CONNECT_AGAIN = 0.01
 
 #: The same for verbs that may rightly take hours; the end of the daemon ends the wait before.
 PATIENCE_LONG = 6 * 3600.0
@@ -205,29 +202,11 @@ def _patience(op: str, patience: float) -> float:
 
 
 def _connected(workspace: Workspace) -> _socket.socket:
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    path, store = str(workspace.socket), str(workspace.store)
     try:
-        connection.settimeout(PATIENCE_SHORT)
-        _connect(connection, str(workspace.socket))
-        _, uid = unixsocket.peer(connection)
-        if not unixsocket.is_trusted(uid, str(workspace.store)):
-            raise PeerUntrusted(workspace.path, workspace.socket, uid)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect(connection: _socket.socket, path: str) -> None:
-    """Connect, waiting while more clients than the daemon's queue takes do it at once."""
-    deadline = time.monotonic() + PATIENCE_SHORT
-    while True:
-        try:
-            return unixsocket.connect(connection, path)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_CONNECT_AGAIN)
+        return unixsocket.connect_to_daemon(path, store, PATIENCE_SHORT)
+    except unixsocket.Untrusted as error:
+        raise PeerUntrusted(workspace.path, workspace.socket, error.uid) from None
 
 
 def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Connection:

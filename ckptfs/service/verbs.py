@@ -296,7 +296,7 @@ _DECLARED = (
         event=PRUNED,
     ),
     Verb("prune", "retention", (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
-    Verb("exclude", "retention", (Parameter("patterns", TEXTS, []),), result="patterns"),
+    Verb("exclude", "settings", (Parameter("patterns", TEXTS, []),), result="patterns"),
     # -- the store
     Verb("space", "storage", result=_SPACE, changes=NOTHING),
     Verb("compact", "storage", result="before_bytes after_bytes", takes_long=True),
