@@ -4,7 +4,8 @@ A sandbox may have the workspace and nothing else of ckptfs: no registry, no sto
 mount table tells which workspace a path is in, and the control file carries the lines of the
 control socket. `ckptfs.fuse.connections` is the other end and says what reads and writes mean.
 
-Hooks import it, where the socket cannot be reached, so it stays with `os` and `time`.
+Hooks import it, where the socket cannot be reached, so it and what it imports stay with
+`os` and `time`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import os
 import time
 
+from ckptfs import mountinfo
+
 NAME = ".checkpoints/.control"
-FSTYPE = b"fuse.ckptfs"
+FSTYPE = "fuse.ckptfs"
 
 #: Where the offsets of reads and writes begin again.
 WINDOW = 8 << 20
@@ -106,31 +109,13 @@ def _all_mounts() -> dict[str, Mount]:
 def parse(table: bytes) -> dict[str, Mount]:
     """The workspaces in a table of mounts, by path."""
     found: dict[str, Mount] = {}
-    for line in table.split(b"\n"):  # a name may have the other ends of lines
-        before, _, after = line.partition(b" - ")
-        fields, kind = before.split(b" "), after.split(b" ")
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        path = _unescaped(fields[4])
-        found.pop(path, None)  # the last one covers the others
-        if kind[0] == FSTYPE:
-            found[path] = _mount(path, fields, kind)
+    for entry in mountinfo.entries(table):
+        found.pop(entry.path, None)  # the last one covers the others
+        if entry.fstype == FSTYPE:
+            owners = [word[8:] for word in entry.options if word.startswith("user_id=")]
+            owner = int(owners[0]) if owners else None
+            found[entry.path] = Mount(entry.path, entry.root, entry.device, entry.source, owner)
     return found
-
-
-def _mount(path: str, fields: list[bytes], kind: list[bytes]) -> Mount:
-    owners = [word[8:] for word in kind[2].split(b",") if word.startswith(b"user_id=")]
-    owner = int(owners[0]) if owners else None
-    top, source = _unescaped(fields[3]), _unescaped(kind[1])
-    return Mount(path, top, fields[2].decode(), source, owner)
-
-
-def _unescaped(field: bytes) -> str:
-    """The table writes blanks, newlines and backslashes as three octal digits."""
-    if b"\\" in field:
-        first, *rest = field.split(b"\\")
-        field = first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
-    return os.fsdecode(field)
 
 
 def _own_ids() -> set[int]:

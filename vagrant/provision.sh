@@ -311,6 +311,34 @@ build_venv() {
     [ "$mode" = run ] || fingerprint >"$(stamp_of "$mode")"
 }
 
+# In development a warning of the compiler is an error; for users it is none of their business.
+check_warnings() {
+    "$python" - "$root" <<'PYTHON' >&2 || die "Cannot go on: the compiler warns of the compiled server (above)."
+import os, subprocess, sys, sysconfig, tomllib
+os.chdir(sys.argv[1])
+with open("pyproject.toml", "rb") as file:
+    (extension,) = tomllib.load(file)["tool"]["setuptools"]["ext-modules"]
+flags = [*extension["extra-compile-args"], "-Werror", "-O2", "-I" + sysconfig.get_path("include")]
+runs = [
+    subprocess.Popen(["gcc", *flags, "-c", source, "-o", os.devnull])
+    for source in extension["sources"]
+]
+sys.exit(any([run.wait() for run in runs]))
+PYTHON
+}
+
+has_server() { ls "$root"/ckptfs/fuse/server/_server.*.so >/dev/null 2>&1; }
+
+# Without it everything works, several times slower: users are told, developers must not miss it.
+check_server() {
+    has_server && return
+    [ "$mode" = run ] || die "Cannot go on: the compiled server was not built. To see why:" \
+        "    .venv/bin/pip install --verbose --no-deps --editable ."
+    say "Warning: the compiled server could not be built, so requests take the portable path, which is" \
+        "several times slower. \`ckptfs status\` shows it too. To see why:" \
+        "    .venv/bin/pip install --verbose --no-deps --editable ."
+}
+
 # Bytecode of the sources as they are: a command that has to compile them first takes twice as long,
 # every time where the environment forbids Python to keep it.
 compile_sources() { "$venv/bin/python" -m compileall -q "$root/ckptfs" || say "Going on without bytecode."; }
@@ -332,9 +360,12 @@ main() {
     else
         require_python
         require ensurepip Python.h gcc pkg-config libfuse3 fusermount3 make $tools
+        [ "$mode" = run ] || check_warnings
+        rm -f "$root"/ckptfs/fuse/server/_server.*.so # an old one must not pass for the new one
         build_venv
         say "ckptfs is set up: .venv/bin/ckptfs"
     fi
+    check_server
     compile_sources
     [ "$mode" = run ] || try_npm
     [ "$mode" != deep ] || install_agents

@@ -28,6 +28,7 @@ from ckptfs.errors import (
     ExtraMissing,
     UsageError,
     WorkspaceUnknown,
+    reason_of,
 )
 
 #: Settings above this size are nobody's settings.
@@ -193,7 +194,7 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise AgentSettingsInvalid(path, (error.strerror or str(error)).lower()) from error
+        raise AgentSettingsInvalid(path, reason_of(error)) from error
     if len(content) > _SIZE_MAX:
         raise AgentSettingsInvalid(path, "it is too large for settings")
     try:
@@ -215,7 +216,7 @@ def _write(change: SettingsEdit, *, executable: bool = False) -> None:
         else:
             path.unlink()
     except OSError as error:
-        raise AgentSettingsInvalid(path, (error.strerror or str(error)).lower()) from error
+        raise AgentSettingsInvalid(path, reason_of(error)) from error
 
 
 def _replace(path: Path, new: str, executable: bool) -> None:
@@ -361,7 +362,7 @@ def _require_own(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise AgentSettingsInvalid(folder, (error.strerror or str(error)).lower()) from error
+        raise AgentSettingsInvalid(folder, reason_of(error)) from error
     if there and not is_our_plugin(_read(folder / ".claude-plugin" / "plugin.json")):
         raise AgentSettingsInvalid(
             folder, "it is not empty, and no plugin of ours", hint="Name an empty directory."

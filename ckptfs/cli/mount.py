@@ -29,8 +29,8 @@ from ckptfs.errors import (
     StoreGone,
     StoreMissing,
     UsageError,
+    shell,
 )
-from ckptfs.errors.base import shell
 
 
 def mount(args: Namespace) -> int:
@@ -142,6 +142,8 @@ def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
         "log": str(workspace.log),
         "scan": scan,
         "room": started["room"],
+        "server": started["server"],
+        "server_reason": started["server_reason"],
         "history_lost": plan.history_lost,
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
@@ -152,6 +154,8 @@ def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
     sys.stdout.flush()
     for line in (*output.remarks(scan), *_remarks(plan)):
         output.note(line)
+    if started["server"] == "portable":
+        output.note(f"Served by {output.portable_text(started['server_reason'])}.")
     if started["room"] is not None:
         output.note(f"Room is short: {output.disk_space_text(started['room'])}.")
 

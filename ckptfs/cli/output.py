@@ -323,6 +323,12 @@ def copied_text(record: JsonObject) -> str:
     return f"{count_text(record['added'], 'entry', 'entries')}, {bytes_text(record['bytes'])}"
 
 
+def portable_text(reason: str) -> str:
+    """That the compiled server does not serve, and why."""
+    hint = "; `make setup` says what it needs" if "compiled" in reason else ""
+    return f"the portable path, which is slower: no compiled server, since {reason}{hint}"
+
+
 def disk_space_text(record: JsonObject) -> str:
     """What the disk lacks, what expires because of it, and what to do."""
     free, wanted = bytes_text(record["free_bytes"]), bytes_text(record["wanted_bytes"])

@@ -19,7 +19,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client
-from ckptfs.errors import CkptfsError, NotMounted, UsageError
+from ckptfs.errors import CkptfsError, NotMounted, UsageError, reason_of
 
 #: What a shell ends with for a command that it cannot start.
 NOT_FOUND = 127
@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
         code = supervise(args.words)
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         message = f"Cannot run {args.words[0]}: {reason}."
         refused = {"kind": "not-run", "message": message, "hint": "", "exit_code": code}
         record = _record(command, code, before, before["id"]) | {"error": refused}
@@ -80,7 +80,7 @@ def _become(args: Namespace, workspace: Workspace) -> int:
     try:
         os.execvp(args.words[0], args.words)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         output.note(f"ckptfs: Cannot run {output.safe(args.words[0])}: {reason}.")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 

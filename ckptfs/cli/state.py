@@ -14,7 +14,7 @@ from ckptfs.cli.output import JsonObject
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session
 from ckptfs.control.transfer import fetch_bytes, staged
-from ckptfs.errors import StateInvalid, StateNotWritten, UsageError
+from ckptfs.errors import StateInvalid, StateNotWritten, UsageError, reason_of
 from ckptfs.service.documents import Json, require_name
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def write_out(
         try:
             _write(path, wanted, into=name is None)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
+            reason = reason_of(error)
             raise StateNotWritten(path, reason, restored=restored) from error
 
 

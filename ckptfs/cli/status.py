@@ -74,6 +74,10 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "short_of_room": None,
         "room": None,
         "read_only": None,
+        "server": None,
+        "server_reason": None,
+        "cpus_awake": None,
+        "cpus_awake_reason": None,
         "checkpoint_count": None,
         "moments": None,
         "store_bytes": None,
@@ -211,6 +215,19 @@ def _room(record: JsonObject) -> list[tuple[str, str]]:
     return rows
 
 
+def _served(record: JsonObject) -> list[tuple[str, str]]:
+    """What replies to programs, where that is known."""
+    rows = []
+    if record["server"] == "compiled":
+        rows.append(("served by", "the compiled server"))
+    elif record["server"] is not None:
+        rows.append(("served by", output.portable_text(record["server_reason"])))
+    if record["cpus_awake"]:
+        words = "do not sleep deeply while requests come; setting serve.keep_cpus_awake"
+        rows.append(("CPUs", words))
+    return rows
+
+
 def _counted(record: JsonObject) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
@@ -252,6 +269,7 @@ def _human(record: JsonObject) -> str:
         rows.append(("entries", f"{record['inodes']:,}"))
     if record["mounted"]:
         rows += _keeping(record)
+        rows += _served(record)
         rows += _room(record)
     rows.append(("store", record["store"]))
     if record["store_bytes"] is not None:

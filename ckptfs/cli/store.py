@@ -19,8 +19,8 @@ from ckptfs.errors import (
     UsageError,
     WorkspaceNotEmpty,
     WorkspaceUnknown,
+    shell,
 )
-from ckptfs.errors.base import shell
 
 #: So many files are named for people; --json names all.
 _NAMED_MAX = 50

@@ -12,8 +12,14 @@ from ckptfs import config
 from ckptfs.cli import output
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.errors import CheckpointUnknown, PathUnknown, StoreMissing, UsageError, WorkspaceUnknown
-from ckptfs.errors.base import shell
+from ckptfs.errors import (
+    CheckpointUnknown,
+    PathUnknown,
+    StoreMissing,
+    UsageError,
+    WorkspaceUnknown,
+    shell,
+)
 from ckptfs.service.arguments import JsonObject
 
 #: How much of a command line is kept.

@@ -36,7 +36,7 @@ from ckptfs.history.checkpoints import LOST, MOMENT, numbered
 from ckptfs.history.paths import seek
 from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
-from ckptfs.history.steps import TRUST_NS, Actor, Caller, Key, Steps, Who
+from ckptfs.history.steps import TRUST_NS, AnnouncedSteps, Caller, Callers, Key, Step
 from ckptfs.model import ROOT_INO, Epoch, Ino
 from ckptfs.service import Service, wire
 
@@ -68,9 +68,9 @@ class AutoSave:
     def __init__(self, service: Service, policy: Policy, hub: Hub) -> None:
         self._service = service
         self._hub = hub
-        self._steps = Steps()
-        self._who = Who()
-        self._who.told = self._steps.of
+        self._steps = AnnouncedSteps()
+        self._who = Callers()
+        self._who.announced = self._steps.of
         self._policy = policy
         self._checkpointer = AutoCheckpointer(policy, unsaved=service.has_unsaved)
         self._moments = Moments(self._is_own, self._who.may_be_harness)
@@ -308,7 +308,7 @@ class _Waiting(NamedTuple):
 class StepNames:
     """The checkpoints that have no good name yet."""
 
-    def __init__(self, fs: Filesystem, who: Who, moments: Moments) -> None:
+    def __init__(self, fs: Filesystem, who: Callers, moments: Moments) -> None:
         self._fs = fs
         self._who = who
         self._moments = moments
@@ -342,7 +342,7 @@ class StepNames:
         changed = self._moments.changed_by(caller.call)[:_EDITED_MAX]
         return edit_message(path_of(self._fs, Ino(ino)) for ino in changed) or "before: edit"
 
-    def _rename(self, number: int, message: str, step: Actor) -> None:
+    def _rename(self, number: int, message: str, step: Step) -> None:
         """Somebody may have tagged, pinned or deleted it meanwhile."""
         found = numbered(self._fs.store, number)
         if found is not None:

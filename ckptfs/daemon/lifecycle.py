@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from ckptfs import __version__, config, locating
+from ckptfs import __version__, config, fuse, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
 from ckptfs.daemon import mounts, preflight
@@ -39,6 +39,7 @@ from ckptfs.errors import (
     StoreFull,
     StoreGone,
     WriteBackIncomplete,
+    reason_of,
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
@@ -86,7 +87,7 @@ def write_back_alone(
         try:
             dir_fd = lower.open_root(workspace.path) if covered is None else covered
         except OSError as error:
-            raise WriteBackIncomplete(workspace.path, _words(error)) from error
+            raise WriteBackIncomplete(workspace.path, reason_of(error)) from error
         result = _write_back(service, workspace.path, dir_fd, on_progress)
         if covered is not None and not force:
             _require_clean(service, workspace.path, result)
@@ -176,7 +177,7 @@ def _bring_in(
 def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(workspace.store)
-    return MountFailed(workspace.path, f"its content cannot be read ({_words(error)})")
+    return MountFailed(workspace.path, f"its content cannot be read ({reason_of(error)})")
 
 
 class _Start:
@@ -196,13 +197,14 @@ class _Start:
             self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
             self._place = locating.directory_id(dir_fd)
 
-    def announce(self, service: Service) -> None:
+    def announce(self, service: Service, served: fuse.ServedBy) -> None:
         workspace = self.plan.workspace
         config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
         room = service.shortage()
         short = None if room is None else room._asdict()
-        self._announcer.ready({"pid": os.getpid(), "scan": self._brought, "room": short})
+        record = {"pid": os.getpid(), "scan": self._brought, "room": short}
+        self._announcer.ready({**record, **served._asdict()})
         log.info("mounted")
 
 
@@ -213,7 +215,7 @@ def _serve(
 
     def started() -> None:
         stderr.release()
-        start.announce(service)
+        start.announce(service, mounted.served)
 
     # From here on the store may know more than the lower directory.
     service.mark_lower(current=False)
@@ -254,7 +256,7 @@ def _leave(
     try:
         shutdown.uncover()
     except OSError as error:
-        reason = f"Cannot take the mount away from {plan.workspace.path}: {_words(error)}."
+        reason = f"Cannot take the mount away from {plan.workspace.path}: {reason_of(error)}."
         raise ControlError(f"{reason} What it covers is current.") from error
     return record
 
@@ -381,11 +383,7 @@ def _open_directory(path: Path) -> int:
     try:
         return lower.open_root(path)
     except OSError as error:
-        raise NoPermission(path, f"it cannot be opened ({_words(error)})") from error
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+        raise NoPermission(path, f"it cannot be opened ({reason_of(error)})") from error
 
 
 def _note(plan: preflight.Plan) -> runtime.Daemon:

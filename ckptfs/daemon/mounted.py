@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from ckptfs.daemon.mounts import is_inside
 from ckptfs.daemon.preflight import Plan
 from ckptfs.daemon.shutdown import Shutdown
 from ckptfs.daemon.watchers import WatchNotifier, known, vanished
-from ckptfs.errors import CkptfsError, ControlError, Interrupted, WorkspaceReadOnly
+from ckptfs.errors import CkptfsError, ControlError, Interrupted, SettingInvalid, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
 from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
@@ -176,6 +177,8 @@ class Mounted:
         self._replies = replies
         self._shutdown = shutdown
         self._failure: Exception | None = None
+        #: What replies to requests, from the mount on.
+        self.served = fuse.ServedBy("portable", "it is not mounted yet", False, "")
         self._scope = trio.CancelScope()
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
@@ -216,6 +219,9 @@ class Mounted:
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
         path, options = self._plan.workspace.path, mount_options(self._plan)
+        with suppress(SettingInvalid):
+            awake = bool(self._service.settings().value("serve.keep_cpus_awake"))
+            options = replace(options, keep_cpus_awake=awake)
         try:
             await fuse.serve(
                 self._service.fs,
@@ -227,9 +233,13 @@ class Mounted:
                 guard=self._auto,
                 connect=self._mount_connections,
                 committed=self._housekeeping.notify,
+                report=self._note_served,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
+
+    def _note_served(self, served: fuse.ServedBy) -> None:
+        self.served = served
 
     async def _obey(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
@@ -382,6 +392,7 @@ class Mounted:
             "short_of_room": room is not None,
             "room": None if room is None else room._asdict(),
             "read_only": mounts.is_read_only(self._plan.workspace.path),
+            **self.served._asdict(),
         }
 
     async def _do_harness(self, *_: object, pid: int) -> JsonObject:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs import mountinfo
 from ckptfs.config import open_directory
 from ckptfs.control.runtime import is_dead as is_dead
-
-FSTYPE = "fuse.ckptfs"
+from ckptfs.control_file import FSTYPE
 
 #: The longest source that every way to mount takes: fsconfig(2) wants it below 256 bytes.
 _SOURCE_MAX = 255
@@ -101,27 +101,19 @@ def all_mounts() -> list[Mount]:
 
 def parse_mountinfo(table: bytes) -> list[Mount]:
     """The mounts of a /proc/PID/mountinfo, in the order they were made."""
-    mounts = []
-    for line in table.split(b"\n"):  # a name may have the other ends of lines
-        before, _, after = line.partition(b" - ")
-        fields, kind = before.split(b" "), after.split(b" ")
-        if len(fields) < 5 or len(kind) < 2:
-            continue
-        number, parent, device = (field.decode() for field in fields[:3])
-        options = frozenset(map(os.fsdecode, b",".join(fields[5:6] + kind[2:3]).split(b",")))
-        mounts.append(
-            Mount(
-                Path(os.fsdecode(_unescape(fields[4]))),
-                os.fsdecode(kind[0]),
-                os.fsdecode(_unescape(kind[1])),
-                options,
-                device,
-                number,
-                parent,
-                tuple(field.decode() for field in fields[6:] if field),
-            )
+    return [
+        Mount(
+            Path(entry.path),
+            entry.fstype,
+            entry.source,
+            frozenset(entry.options),
+            entry.device,
+            entry.number,
+            entry.parent,
+            entry.propagation,
         )
-    return mounts
+        for entry in mountinfo.entries(table)
+    ]
 
 
 def unmount(path: Path, *, detach: bool = False) -> None:
@@ -235,11 +227,6 @@ def _fusermount(path: Path, *, detach: bool) -> None:
     said = os.fsdecode(done.stderr).strip()
     number = errno.EBUSY if "busy" in said.lower() else errno.EPERM
     raise OSError(number, said or os.strerror(number), str(path))
-
-
-def _unescape(field: bytes) -> bytes:
-    """The table writes blanks, newlines and backslashes as three octal digits."""
-    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field)
 
 
 # -- processes that keep a mount busy --------------------------------------------------------------

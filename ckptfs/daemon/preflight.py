@@ -37,6 +37,7 @@ from ckptfs.errors import (
     StoreReadOnly,
     StoreUnreadable,
     UsageError,
+    reason_of,
 )
 
 #: Directories that the system or everything of a user lives in.
@@ -228,7 +229,7 @@ def check_is_directory(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise MountpointMissing(path) from error
-        reason = (error.strerror or str(error)).lower()
+        reason = reason_of(error)
         raise NoPermission(path, f"it cannot be read ({reason})") from error
     if not stat.S_ISDIR(mode):
         raise MountpointNotDirectory(path)

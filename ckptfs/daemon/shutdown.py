@@ -29,7 +29,7 @@ from ckptfs.control import runtime
 from ckptfs.daemon import mounts
 from ckptfs.daemon.mounts import Copies, holders, shortened
 from ckptfs.daemon.preflight import Plan
-from ckptfs.errors import ControlError, MountpointBusy, WriteBackIncomplete
+from ckptfs.errors import ControlError, MountpointBusy, WriteBackIncomplete, reason_of
 from ckptfs.service import Service
 from ckptfs.service.arguments import OnProgress
 from ckptfs.service.wire import progress_of
@@ -193,7 +193,7 @@ class Shutdown:
         if error.errno == errno.EBUSY:
             raise MountpointBusy(self._path, await self._users()) from error
         raise ControlError(
-            f"Cannot unmount {self._path}: {_words(error)}. It stays mounted."
+            f"Cannot unmount {self._path}: {reason_of(error)}. It stays mounted."
         ) from error
 
     @contextmanager
@@ -253,7 +253,7 @@ def added_up(before: SyncResult, last: SyncResult) -> SyncResult:
 def with_file(error: OSError) -> str:
     """The words for an error that ended a write-back, and where it was met if that is known."""
     named = isinstance(error.filename, bytes) and error.filename
-    return f"{os.fsdecode(named)}: {_words(error)}" if named else _words(error)
+    return f"{os.fsdecode(named)}: {reason_of(error)}" if named else reason_of(error)
 
 
 def incomplete(path: Path, result: SyncResult, *, mounted: bool = False) -> WriteBackIncomplete:
@@ -309,7 +309,3 @@ class _MountTable:
 
 async def _in_thread(function: Callable[[], T]) -> T:
     return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
-
-
-def _words(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -3,8 +3,8 @@
 Each class owns three things: ``kind`` (stable, for machines), ``exit_code`` (what the command
 line ends with) and the words. A message names the failed thing first, then says what is
 unchanged; the hint says what to do. Nothing here prints, and nothing here knows who raises.
-The classes stand in a module for each part; every name is here, so `ckptfs.errors` is all that
-others import.
+The classes stand in three modules; every name is exported here, so others import only
+`ckptfs.errors`.
 
     CkptfsError                     1
     ├── UsageError                  2
@@ -86,19 +86,6 @@ others import.
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
 """
 
-from ckptfs.errors.agents import (
-    AgentSettingsInvalid,
-    AuthorUnknown,
-    SnapshotUnknown,
-    TaskConflict,
-    TaskInvalid,
-    TaskUnknown,
-    TeamBusy,
-    TeamError,
-    TeamInvalid,
-    TeamRestoreFailed,
-    TeamUnknown,
-)
 from ckptfs.errors.base import (
     AnyPath,
     CkptfsError,
@@ -110,21 +97,12 @@ from ckptfs.errors.base import (
     every_error,
     from_record,
     no_paths,
+    reason_of,
+    shell,
 )
-from ckptfs.errors.history import (
-    CheckpointPinned,
-    CheckpointUnknown,
-    NotConfirmed,
-    NothingToUndo,
-    PathUnknown,
-    StateInvalid,
-    StateNotWritten,
-    TagInvalid,
-    TagTaken,
-    TreeMoved,
-)
-from ckptfs.errors.mount import (
+from ckptfs.errors.store import (
     AlreadyMounted,
+    BackupFailed,
     ControlError,
     DaemonGone,
     DaemonSilent,
@@ -141,21 +119,18 @@ from ckptfs.errors.mount import (
     NoFuse,
     NoFusermount,
     NoPermission,
+    NotAStore,
     PeerUntrusted,
+    ProblemsFound,
     ProtocolMismatch,
     RefusedInSandbox,
-    StoreInMountpoint,
-)
-from ckptfs.errors.store import (
-    BackupFailed,
-    NotAStore,
-    ProblemsFound,
     StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreExposed,
     StoreFull,
     StoreGone,
+    StoreInMountpoint,
     StoreInUse,
     StoreMissing,
     StoreReadOnly,
@@ -165,14 +140,35 @@ from ckptfs.errors.store import (
     StoreVersionUnknown,
 )
 from ckptfs.errors.workspace import (
+    AgentSettingsInvalid,
+    AuthorUnknown,
+    CheckpointPinned,
+    CheckpointUnknown,
     Conflict,
     DestinationInvalid,
     MountedByOther,
+    NotConfirmed,
+    NothingToUndo,
     NotMounted,
     OverlappingTrees,
+    PathUnknown,
     SettingInvalid,
+    SnapshotUnknown,
     SourceMissing,
+    StateInvalid,
+    StateNotWritten,
     SyncError,
+    TagInvalid,
+    TagTaken,
+    TaskConflict,
+    TaskInvalid,
+    TaskUnknown,
+    TeamBusy,
+    TeamError,
+    TeamInvalid,
+    TeamRestoreFailed,
+    TeamUnknown,
+    TreeMoved,
     WorkspaceError,
     WorkspaceNotEmpty,
     WorkspaceReadOnly,
@@ -262,4 +258,6 @@ __all__ = [
     "every_error",
     "from_record",
     "no_paths",
+    "reason_of",
+    "shell",
 ]

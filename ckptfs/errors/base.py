@@ -69,9 +69,8 @@ class SystemRefused(CkptfsError):
 
     def __init__(self, what: str, error: OSError) -> None:
         where = f" ({show(error.filename)})" if isinstance(error.filename, str | bytes) else ""
-        reason = (error.strerror or str(error)).lower()
         super().__init__(
-            f"Cannot {what}: {reason}{where}.",
+            f"Cannot {what}: {reason_of(error)}{where}.",
             hint="Check the path, its permissions and the space on its disk.",
         )
 
@@ -123,6 +122,11 @@ def every_error() -> Iterator[type[CkptfsError]]:
 
 def _by_kind() -> dict[str, type[CkptfsError]]:
     return {cls.kind: cls for cls in every_error()}
+
+
+def reason_of(error: OSError) -> str:
+    """What the operating system says, for the middle of a sentence."""
+    return (error.strerror or str(error)).lower()
 
 
 def show(path: AnyPath) -> str:

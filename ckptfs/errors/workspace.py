@@ -1,6 +1,8 @@
-"""Workspaces, their settings, and the directories that go into one or come out of it."""
+"""Workspaces: settings, history, trees in and out, and who works in one: authors, tasks, teams."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ckptfs.errors.base import AnyPath, CkptfsError, shell, show
 
@@ -181,4 +183,286 @@ class WriteBackIncomplete(SyncError):
             f"Directory {show(path)} was not fully brought up to date: {reason}. "
             f"The store has everything.{stays}",
             hint=hint,
+        )
+
+
+# -- history ---------------------------------------------------------------------------------------
+
+
+class CheckpointUnknown(WorkspaceError):
+    kind = "checkpoint-unknown"
+    exit_code = 42
+
+    def __init__(
+        self, name: str | int, near: Sequence[str] = (), reason: str | None = None
+    ) -> None:
+        """``near`` are references that may have been meant; ``reason`` is what is wrong where it
+        is not plain absence, as a sentence without its end."""
+        known = "`ckptfs list` shows the checkpoints there are."
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        super().__init__(
+            f"{reason or f'There is no checkpoint {name}'}. Nothing was changed.",
+            hint=meant + known,
+        )
+        self.near = tuple(near)
+
+
+class CheckpointPinned(WorkspaceError):
+    kind = "checkpoint-pinned"
+    exit_code = 70
+
+    def __init__(self, checkpoint: int | str) -> None:
+        super().__init__(
+            f"Cannot delete checkpoint {checkpoint}: it is pinned. Nothing was changed.",
+            hint=f"Unpin it first: ckptfs unpin {checkpoint}",
+        )
+
+
+class NothingToUndo(WorkspaceError):
+    kind = "nothing-to-undo"
+    exit_code = 44
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"Cannot {verb}: there is no restore to {verb}. Nothing was changed.",
+            hint="`ckptfs list` shows the checkpoints that you can restore.",
+        )
+
+
+class PathUnknown(WorkspaceError):
+    kind = "path-unknown"
+    exit_code = 45
+
+    def __init__(
+        self, path: AnyPath, reason: str, verb: str = "restore", *, hint: str | None = None
+    ) -> None:
+        super().__init__(
+            f"Cannot {verb} {show(path)}: {reason}. Nothing was changed.",
+            hint=hint or "`ls .checkpoints/ID` in the workspace shows what a checkpoint holds.",
+        )
+
+
+class TreeMoved(WorkspaceError):
+    """What a dry run said no longer holds."""
+
+    kind = "tree-moved"
+    exit_code = 46
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Cannot restore: the workspace changed since the dry run, or the token is of none. "
+            "Nothing was changed.",
+            hint="Run it with --dry-run again and look at what it would do now.",
+        )
+
+
+class NotConfirmed(WorkspaceError):
+    kind = "not-confirmed"
+    exit_code = 47
+
+    def __init__(
+        self,
+        reason: str,
+        deed: str = "restored",
+        *,
+        option: str = "--force",
+        dry_run: bool = True,
+    ) -> None:
+        """``dry_run`` says whether the verb has that option."""
+        look = "; --dry-run says what it would do" if dry_run else ""
+        super().__init__(
+            f"Not {deed}: {reason}. Nothing was changed.",
+            hint=f"{option} goes ahead without asking{look}.",
+        )
+
+
+class TagInvalid(WorkspaceError):
+    kind = "tag-invalid"
+    exit_code = 48
+
+    def __init__(self, tag: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {tag!r} as a tag: {reason}. Nothing was changed.",
+            hint="A tag is a short text on one line.",
+        )
+
+
+class TagTaken(WorkspaceError):
+    kind = "tag-taken"
+    exit_code = 49
+
+    def __init__(self, tag: str, holder: int | str) -> None:
+        super().__init__(
+            f"Cannot use {tag!r} as a tag: checkpoint {holder} has it, or one that would look the "
+            "same as a file name. Nothing was changed.",
+            hint=f"`ckptfs tag ID {tag!r} --move` gives it to checkpoint ID. To give it to "
+            "a new one, save that without a tag first.",
+        )
+
+
+class StateInvalid(WorkspaceError):
+    """A document that cannot be kept with a checkpoint, or is not there."""
+
+    kind = "state-invalid"
+    exit_code = 72
+
+    hint = "A document is bytes, or anything that JSON can say, under a name of its own."
+
+    def __init__(self, name: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot use the state document {name!r}: {reason}. Nothing was changed.", hint=hint
+        )
+
+
+class StateNotWritten(WorkspaceError):
+    """A restore is done, but a document of its checkpoint did not get where it was wanted."""
+
+    kind = "state-not-written"
+    exit_code = 73
+
+    def __init__(self, path: AnyPath, reason: str, *, restored: bool = True) -> None:
+        done = "The restore is done, but no" if restored else "The files stay as they are, and no"
+        super().__init__(
+            f"{done} state was written to {show(path)}: {reason}.",
+            hint="`ckptfs restore ID --state-only --state-out FILE` tries again.",
+        )
+
+
+# -- authors, tasks, teams, and the settings of coding agents --------------------------------------
+
+
+class AuthorUnknown(WorkspaceError):
+    """Nobody who goes by that changed anything."""
+
+    kind = "author-unknown"
+    exit_code = 74
+
+    def __init__(self, wanted: str, checkpoint: int | str, known: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"Cannot restore what {wanted!r} changed: no session, process or command of that name "
+            f"changed anything since checkpoint {checkpoint}. Nothing was changed.",
+            hint=f"These did: {'; '.join(known)}."
+            if known
+            else "`ckptfs log PATH` names who changed a file.",
+        )
+
+
+class TaskUnknown(WorkspaceError):
+    kind = "task-unknown"
+    exit_code = 75
+
+    def __init__(self, name: str, reason: str) -> None:
+        deed = f"revert the task {name!r}" if name else "end a task"
+        super().__init__(
+            f"Cannot {deed}: {reason}. Nothing was changed.",
+            hint="`ckptfs task list` shows the tasks.",
+        )
+
+
+class TaskInvalid(WorkspaceError):
+    kind = "task-invalid"
+    exit_code = 76
+
+    def __init__(self, name: str, reason: str, deed: str = "start a task") -> None:
+        super().__init__(
+            f"Cannot {deed} {name!r}: {reason}. Nothing was changed.",
+            hint="A task has a short name on one line; `ckptfs task list` shows them.",
+        )
+
+
+class TaskConflict(WorkspaceError):
+    """Others changed what the task changed."""
+
+    kind = "task-conflict"
+    exit_code = 77
+
+    def __init__(self, name: str, paths: Sequence[str]) -> None:
+        super().__init__(
+            f"Cannot revert the task {name!r}: others changed the same after it: "
+            f"{', '.join(paths)}. Nothing was changed.",
+            hint="--force takes these back, too, to what they were before the task; "
+            "`ckptfs undo` would bring them again.",
+        )
+
+
+class TeamError(CkptfsError):
+    """A team of agents, or a snapshot of one."""
+
+    kind = "team"
+
+
+class TeamUnknown(TeamError):
+    kind = "team-unknown"
+    exit_code = 80
+
+    def __init__(self, name: str, data_dir: AnyPath) -> None:
+        super().__init__(
+            f"There is no team {name!r} in {show(data_dir)}. Nothing was changed.",
+            hint="A team has teams/NAME/config.json there; --data-dir names another directory.",
+        )
+
+
+class TeamInvalid(TeamError):
+    """A name or a file from outside that cannot be used as it is."""
+
+    kind = "team-invalid"
+    exit_code = 81
+
+    def __init__(self, what: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot use {what}: {reason}. Nothing was changed.",
+            hint=hint or "Put it right, or name another data directory with --data-dir.",
+        )
+
+
+class SnapshotUnknown(TeamError):
+    kind = "snapshot-unknown"
+    exit_code = 82
+
+    def __init__(self, team: str, name: str, reason: str = "there is none") -> None:
+        super().__init__(
+            f"Cannot find snapshot {name!r} of team {team!r}: {reason}. Nothing was changed.",
+            hint=f"`ckptfs team snapshots {shell(team)}` lists them.",
+        )
+
+
+class TeamBusy(TeamError):
+    kind = "team-busy"
+    exit_code = 83
+
+    def __init__(self, team: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot go on with team {team!r}: {reason}. Nothing was changed.",
+            hint="Try again in a moment.",
+        )
+
+
+class TeamRestoreFailed(TeamError):
+    """One member could not be restored, so none was."""
+
+    kind = "team-restore-failed"
+    exit_code = 84
+
+    def __init__(self, team: str, member: str, reason: str, *, undone: bool = True) -> None:
+        after = "Every other member is as it was." if undone else "It is half done."
+        retry = (
+            "The next `ckptfs team snapshot`, `restore` or `snapshot-delete` of this team "
+            "finishes it or takes it back."
+        )
+        super().__init__(
+            f"Cannot restore team {team!r}: {member}: {reason.rstrip('.')}. {after}",
+            hint=f"Put {member} right and try again." if undone else retry,
+        )
+
+
+class AgentSettingsInvalid(CkptfsError):
+    """The settings of a coding agent are not such that a hook could be put into them."""
+
+    kind = "agent-settings-invalid"
+    exit_code = 79
+
+    def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"Cannot edit {show(path)}: {reason}. Nothing was changed.",
+            hint=hint or "Put that in order first, or edit the file yourself (docs/AGENTS.md).",
         )

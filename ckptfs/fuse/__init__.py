@@ -6,7 +6,7 @@ from ckptfs.fuse.server import binding
 binding.load()
 
 from ckptfs.fuse.notices import tell_kernel  # noqa: E402
-from ckptfs.fuse.options import MountOptions  # noqa: E402
+from ckptfs.fuse.options import MountOptions, ServedBy  # noqa: E402
 from ckptfs.fuse.serving import serve  # noqa: E402
 
-__all__ = ["MountOptions", "serve", "tell_kernel"]
+__all__ = ["MountOptions", "ServedBy", "serve", "tell_kernel"]

@@ -7,8 +7,8 @@ that cannot wait for that: as long as /dev/cpu_dma_latency is held open with a n
 sleeps so deeply that waking up takes more microseconds. It is root's, so for others nothing is
 done here.
 
-Held only while requests come in a row: an idle mount lets every CPU sleep as it likes.
-CKPTFS_LATENCY=off leaves it out. docs/design/fuse.md has the figures.
+Held only while requests come in a row: an idle mount lets every CPU sleep as it likes. The setting
+`serve.keep_cpus_awake` and CKPTFS_LATENCY=off leave it out. docs/design/fuse.md has the figures.
 """
 
 from __future__ import annotations
@@ -42,24 +42,28 @@ def _wish_us(driver: Path) -> int:
     return _AWAKE_US if name == "haltpoll" else _SHALLOW_US
 
 
-def _open(device: Path) -> int:
+def _open(device: Path) -> tuple[int, str]:
+    """The descriptor, or -1 and the reason."""
     if os.environ.get("CKPTFS_LATENCY") == "off":
-        return -1
+        return -1, "CKPTFS_LATENCY=off"
     try:
         # Opening is a wish for 0 already, until the first number is written.
         fd = os.open(device, os.O_WRONLY | os.O_CLOEXEC)
         os.write(fd, _ANY)
     except OSError as error:
         log.info("the CPUs sleep as they like: %s: %s", device, error.strerror)
-        return -1
-    return fd
+        return -1, f"{device}: {(error.strerror or str(error)).lower()}"
+    return fd, ""
 
 
 class Latency:
     """A wish to the kernel that can be made and taken back many times a second."""
 
-    def __init__(self, device: Path = _DEVICE, driver: Path = _DRIVER) -> None:
-        self._fd = _open(device)
+    def __init__(
+        self, device: Path = _DEVICE, driver: Path = _DRIVER, *, wanted: bool = True
+    ) -> None:
+        #: ``reason`` is why no wish can be made.
+        self._fd, self.reason = _open(device) if wanted else (-1, "the settings say so")
         self._held = False
         self._wish = struct.pack("i", _wish_us(driver))
 

@@ -1,8 +1,9 @@
-"""How a workspace is mounted."""
+"""How a workspace is mounted, and what serves it then."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -19,3 +20,16 @@ class MountOptions:
     fsname: str = "ckptfs"
     #: Whether `.checkpoints` stands in the listing of the workspace's root.
     show_checkpoints: bool = False
+    #: Whether the CPUs may be kept awake while requests come in a row.
+    keep_cpus_awake: bool = True
+
+
+class ServedBy(NamedTuple):
+    """Which path replies to requests, and whether CPUs are kept awake for them. The reasons are
+    empty for the compiled path, and for CPUs that are kept awake."""
+
+    #: "compiled" or "portable".
+    server: str
+    server_reason: str
+    cpus_awake: bool
+    cpus_awake_reason: str

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from ckptfs import errors
+from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import unheard
 from ckptfs.fuse import loop, notices
@@ -27,7 +27,7 @@ from ckptfs.fuse.connections import Connect, refuse
 from ckptfs.fuse.hooks import Guard, HistoryHooks
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notices import tell_kernel
-from ckptfs.fuse.options import MountOptions
+from ckptfs.fuse.options import MountOptions, ServedBy
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.fuse.server import binding
 from ckptfs.fuse.server.interface import CompiledServer
@@ -44,6 +44,9 @@ INTERVAL_S = 1.0
 #: How far the kernel reads ahead: twice what one request can ask for, so that one is answered while
 #: the program is busy with the other.
 _READ_AHEAD_KB = 2048
+#: Since then it has what `protocol.h` calls NEEDED.
+_KERNEL_LEAST = (5, 11)
+_OLD_KERNEL = "the kernel is older than 5.11"
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -59,6 +62,7 @@ async def serve(
     guard: Guard | None = None,
     connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
+    report: Callable[[ServedBy], None] = lambda served: None,
 ) -> None:
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
@@ -66,22 +70,30 @@ async def serve(
     ``prepare`` is called when the mount covers its directory and nothing is answered yet,
     ``started`` just before requests are. ``guard`` hears of every change before it happens,
     ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` hears of every
-    commit that was made because requests paused or the interval ended.
+    commit that was made because requests paused or the interval ended. ``report`` hears by what the
+    requests are served: before ``started``, and again should the kernel turn out otherwise.
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
     operations = Operations(fs, options, history, guard, connect)
-    module = binding.load().module
+    module, reason = binding.load()
     server = module.Server(binding.Bound(operations.requests, fs)) if module else None
+    latency = Latency(wanted=options.keep_cpus_awake)
+
+    def tell(reason: str) -> None:
+        path = "portable" if reason else "compiled"
+        log.info("requests: %s path%s", path, f", since {reason}" if reason else "")
+        report(ServedBy(path, reason, not latency.reason, latency.reason))
 
     def met() -> None:
         _read_ahead(mountpoint)
         if fs.can_ask and not (server and server.hooked()):
-            log.info("requests: pyfuse3 alone, since the kernel is too old for the server")
+            tell(_OLD_KERNEL)
             _use_open_handles(fs, operations.requests)
+        elif fs.can_ask and _is_old_kernel():
+            tell("")
 
     committer = Committer(fs, committed, met)
-    latency = Latency()
     committer.requests = loop.install(committer.turn, server, latency)
     _mount(operations, mountpoint, _fuse_options(options))
     try:
@@ -93,7 +105,8 @@ async def serve(
     fs.keep_unlinked = True
     if server is not None and server.hooked():
         _use_lookup_counts(fs, operations.requests, server)
-    log.info("requests: %s", "compiled server" if fs.can_ask else "pyfuse3 alone")
+        reason = _OLD_KERNEL if _is_old_kernel() else ""
+    tell(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
     usable = False
     try:
         async with trio.open_nursery() as nursery:
@@ -116,6 +129,12 @@ async def serve(
         if server is not None:
             server.close()
         fs.commit()
+
+
+def _is_old_kernel() -> bool:
+    """What is to be expected; the kernel itself says it with its first request."""
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return found is not None and (int(found[1]), int(found[2])) < _KERNEL_LEAST
 
 
 def _mount(operations: Operations, mountpoint: Path, options: set[str]) -> None:
@@ -142,7 +161,7 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
     try:
         pinned = lower.by_descriptor(lower.open_root(mountpoint))
     except OSError as error:
-        raise errors.MountFailed(mountpoint, (error.strerror or str(error)).lower()) from error
+        raise errors.MountFailed(mountpoint, errors.reason_of(error)) from error
     with suppress(RuntimeError):
         if os.path.exists(pinned):
             pyfuse3.init(operations, pinned, options)
@@ -180,14 +199,9 @@ def _read_ahead(mountpoint: Path) -> None:
 
 def _device_of(mountpoint: Path) -> str:
     """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
-    wanted = re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], os.fsencode(mountpoint))
-    device = b""
-    # Not by lines as Python knows them: a name may have the other ends of lines.
-    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
-        fields = line.split(b" ")
-        if fields[4] == wanted:
-            device = fields[2]
-    return device.decode()
+    table = Path("/proc/self/mountinfo").read_bytes()
+    found = [mount.device for mount in mountinfo.entries(table) if mount.path == str(mountpoint)]
+    return found[-1] if found else ""
 
 
 def _tune_collector() -> None:

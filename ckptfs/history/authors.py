@@ -1,7 +1,11 @@
-"""Whose the changes are: signing them as they are made, and asking for them by author.
+"""Authors: recording which command made each change, and restoring what one author changed.
 
-An author is a command as `ckptfs.history.steps` sees it, or a verb of our own. `Signer` stands
-in the path of the writer: a further request of the same process costs a few comparisons.
+An author is a command as `ckptfs.history.steps` sees it, or a verb of our own. `Signer` runs with
+every request that changes something; for the next request of the same process it costs a few
+comparisons.
+
+A path is restored if everything that changed it since the checkpoint was the author's doing. A path
+that others changed too, or an unknown process, is left alone and reported: nobody's work is lost.
 """
 
 from __future__ import annotations
@@ -20,24 +24,24 @@ from ckptfs.history.diff.changed import Changed, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, compare_views
 from ckptfs.history.path_restore import claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, is_within, seek
-from ckptfs.history.restore import Plan, Restored, log, note, or_as_it_was, token_of
-from ckptfs.history.steps import Actor, Who
+from ckptfs.history.restore import Plan, Restored, log, log_restore, or_roll_back, token_of
+from ckptfs.history.steps import Callers, Step
 from ckptfs.model import Epoch, Ino
 from ckptfs.store.format import GONE, inode_entity, unpack_inode
 
 
 class Signer:
-    """Puts the signature of whoever makes a request under what the request changes."""
+    """Records the step that makes a request as the author of what the request changes."""
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
-        self._step: Actor | None = None
+        self._step: Step | None = None
         self._round = -1
         self._signature: set[Ino] = set()
 
-    def sign(self, step: Actor | None) -> None:
-        """What changes next is the doing of this step; None is one that is not known: the kernel's
-        own threads bring what others wrote."""
+    def sign(self, step: Step | None) -> None:
+        """Record the changes to come under this step. None is an unknown process: the kernel's own
+        threads write back pages that others wrote."""
         authorship = self._fs.authorship
         if step is None:
             self._fs.signing = authorship.late
@@ -48,13 +52,13 @@ class Signer:
         self._fs.signing = self._signature
 
 
-def _description(step: Actor) -> dict[str, object]:
+def _description(step: Step) -> dict[str, object]:
     return {"pid": step.pid, "command": step.command, "session": step.session}
 
 
 @contextmanager
 def acting(fs: Filesystem, cause: Cause) -> Iterator[None]:
-    """Sign what a verb of our own changes in the name of who asked for it."""
+    """Record what a verb of our own changes under the caller's name."""
     if cause.command:
         key = (cause.pid, cause.command)
         described = {"pid": cause.pid, "command": cause.command, "session": cause.session}
@@ -71,28 +75,28 @@ def acting(fs: Filesystem, cause: Cause) -> Iterator[None]:
 
 
 class Attribution(NamedTuple):
-    """Who changed what in some epochs: an inode's authors in the order in which they came, and by
-    epoch what was signed."""
+    """The authors of changes in some epochs: by inode in the order of their changes, and by epoch
+    the inodes whose author is recorded."""
 
     authors: dict[Ino, list[Cause]]
     signed: dict[Epoch, set[Ino]]
 
     def of(self, *inodes: Ino) -> list[Cause]:
-        """Who changed any of the inodes, the latest last."""
+        """The authors of any of the inodes, the latest last."""
         return list(dict.fromkeys(one for ino in inodes for one in self.authors.get(ino, [])))
 
     def everybody(self) -> list[Cause]:
         return list(dict.fromkeys(one for known in self.authors.values() for one in known))
 
     def has_unknown(self, fs: Filesystem, ino: Ino) -> bool:
-        """Whether somebody changed a file of whom nothing is known."""
+        """Whether an unknown process changed an inode."""
         return any(
             ino not in signed and _changed(fs, epoch, ino) for epoch, signed in self.signed.items()
         )
 
 
 def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
-    """Whether an epoch changed an inode, otherwise than by letting go of one that has no name."""
+    """Whether an epoch changed an inode, other than by freeing one without a name."""
     table, view, entity = fs.store.inodes, fs.view_of(epoch).bare, inode_entity(ino)
     own = table.own(view, entity)
     if own is None:
@@ -102,7 +106,7 @@ def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
 
 
 def attribution_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Attribution:
-    """Who changed what in these epochs."""
+    """The authors of what changed in these epochs."""
     fs.flush()
     found = Attribution({}, {})
     for epoch in sorted(epochs):
@@ -118,7 +122,7 @@ def attribution_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Attribution:
     return found
 
 
-#: Why a path is left alone: others changed it; the author and others did; nobody knows who did;
+#: Why a path is left alone: others changed it; the author and others did; the author is unknown;
 #: others changed something in a directory that would have to go or move; others moved the
 #: directory that it is in, or put something else in its place.
 Reason = Literal["others", "both", "unknown", "content", "moved", "blocked"]
@@ -128,7 +132,7 @@ _NAMED = 10
 
 
 class Skipped(NamedTuple):
-    """A path that differs and is left alone, and who changed it besides the author."""
+    """A path that differs and is left alone, with those who changed it besides the author."""
 
     path: bytes
     reason: Reason
@@ -137,13 +141,13 @@ class Skipped(NamedTuple):
 
 @dataclass
 class Choice:
-    """What of the changes since a checkpoint is one author's."""
+    """Which of the changes since a checkpoint are one author's."""
 
     wanted: str
     target: Checkpoint
     mine: list[Change] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    #: Paths where now something stands that is no directory.
+    #: Paths that are no directories now.
     files: set[bytes] = field(default_factory=set)
 
     def plan(self, fs: Filesystem, paths: list[bytes]) -> Plan:
@@ -162,8 +166,8 @@ class Choice:
 
 
 def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) -> Choice:
-    """Which changes since the checkpoint, at or below some paths if there are any, are the
-    author's. Raises AuthorUnknown if nobody who changed anything goes by that."""
+    """Which changes since the checkpoint are the author's; with ``paths`` only those at or below
+    them. Raises AuthorUnknown if no author of a change matches."""
     fs.flush()
     record = attribution_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
     mine = matching(record.everybody(), wanted)
@@ -182,19 +186,19 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
 
 
 def matching(authors: Iterable[Cause], wanted: str) -> set[Cause]:
-    """Those who go by a session ("SID" or "SID:START"), a process or group id, or by some text of
-    their command line."""
+    """The authors that a session ("SID" or "SID:START"), a process or group id, or a part of the
+    command line names."""
     if not wanted.isdecimal():
         return {one for one in authors if wanted in one.command or wanted == one.session}
     # The process may be one of many in a command that is known by its first.
-    alive = Who()(int(wanted))
+    alive = Callers()(int(wanted))
     pids = {int(wanted)} | ({alive.step.pid} if alive is not None else set())
     return {one for one in authors if one.pid in pids or one.session.split(":")[0] == wanted}
 
 
 class _Restores:
-    """Our own restores, as authors: one that made a path what it was at the checkpoint has added
-    nothing to it that could be lost."""
+    """Our own restores as authors. A restore that made a path what it was at the checkpoint has
+    added nothing that could be lost."""
 
     def __init__(self, fs: Filesystem, target: Checkpoint) -> None:
         self._fs = fs
@@ -289,15 +293,15 @@ def restore_choice(
 ) -> Restored:
     """Put back what was chosen, as one step that `undo` takes back. The caller commits.
 
-    ``changed`` takes what the kernel has to hear of, also if it fails: then everything is as
-    it was.
+    ``changed`` collects what the kernel has to be notified of, also on failure: then everything is
+    as it was.
     """
     target, cause = choice.target, cause or Cause()
     goals = {claim: target for change in choice.mine for claim in claims_of(change)}
     message = f"before restore of what {choice.wanted} changed to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, changed, cause):
+    with or_roll_back(fs, before, changed, cause):
         put_back(fs, goals, changed)
     paths, whole = claimed_paths(goals), whole_paths(goals)
-    note(fs, "restore", target, before, changed, cause, paths=paths, whole=whole)
+    log_restore(fs, "restore", target, before, changed, cause, paths=paths, whole=whole)
     return Restored(before, target.id, changed)

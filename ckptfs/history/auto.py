@@ -1,13 +1,23 @@
-"""When to take a checkpoint by itself that people read: before each step, or as the policy says.
+"""Automatic checkpoints: when one is due, before a step or before a change that destroys something.
 
-Owns the policies and what they remember between two changes. Refuses to know where changes come
-from, how a checkpoint is taken, and how a process becomes a step. The finer checkpoints that keep
-what a change destroys are in `ckptfs.history.auto`.
+Decides only. Where changes come from, how a checkpoint is taken, and which step a process belongs
+to are not known here.
 
-A *burst* is a run of changes by one step in which no pause is as long as the quiet time. The state
-before a burst is what people want back, so that is when a checkpoint is taken. What others do
-meanwhile does not cut a burst in two, so commands that run side by side are one checkpoint each,
-not one for each turn they take.
+`AutoCheckpointer` takes the checkpoints that lists show. A *burst* is a run of changes by one step
+without a pause as long as the quiet time. The state before a burst is what people want back, so
+that is when a checkpoint is taken. Changes by others do not split a burst, so commands that run
+side by side get one checkpoint each, not one for each turn they take.
+
+`Moments` takes *moments*: checkpoints that lists hide. One is due before a change destroys content
+that is in no checkpoint, if that content
+
+* was made or changed by another call than the one that destroys it, or
+* has been unchanged for some time: a second, or the shortest pause between two edits where the
+  process may be a harness, each of whose edits is a step of its own.
+
+What one call makes and destroys within a second (lock files, temporary files, the probes of a
+configure script) needs none. Once a moment is taken nothing is unsaved, so there are at most as
+many moments as turns between those who make content and those who destroy it.
 """
 
 from __future__ import annotations
@@ -19,7 +29,7 @@ from typing import Literal, NamedTuple
 
 from ckptfs.errors import UsageError
 from ckptfs.history.checkpoints import Cause
-from ckptfs.history.steps import TRUST_NS, Actor, Key
+from ckptfs.history.steps import TRUST_NS, Key, Step
 from ckptfs.model import Clock
 
 SECOND_NS = 1_000_000_000
@@ -31,21 +41,21 @@ NEVER = -(1 << 62)
 _FOREVER = 1 << 62
 
 PolicyKind = Literal["command", "quiet", "interval", "off"]
-#: Why a checkpoint is due; "" is not.
+#: Why a checkpoint is due; empty if none is.
 Reason = Literal["", "command", "quiet", "interval", "moment"]
 
 
-#: So many bursts are remembered without a look at their age.
+#: This many bursts are remembered whatever their age.
 _BURSTS = 128
-#: Steps that follow each other faster than this are taken for a loop.
+#: Steps that follow each other faster than this count as a loop.
 LOOP_NS = SECOND_NS // 4
 
 
 class Policy(NamedTuple):
-    """``allowance`` is how many steps may follow each other faster than the quiet time and each get
-    a checkpoint, and one more for each quiet time that passes. Of those that follow each other
-    without any pause ``loop_allowance`` get one, and one more in ten seconds: a loop that is typed
-    at a prompt starts a thousand commands, which would push a day's history out."""
+    """Up to ``allowance`` steps that follow each other faster than the quiet time get a checkpoint
+    each, and one more for each quiet time that passes. Of steps without any pause between them only
+    ``loop_allowance`` do, and one more in ten seconds: a loop typed at a prompt starts a thousand
+    commands, which would push a day's history out."""
 
     kind: PolicyKind = "command"
     quiet_ns: int = QUIET_NS
@@ -56,7 +66,7 @@ class Policy(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A checkpoint to take now. ``idle_ns`` is for how long its state had stood when it was due."""
+    """A checkpoint to take now, of a state that had not changed for ``idle_ns``."""
 
     cause: Cause
     message: str
@@ -65,7 +75,7 @@ class Due(NamedTuple):
 
 
 class _Burst:
-    """When a step last changed something, and when a checkpoint was last taken before it did."""
+    """When a step last changed something, and when a checkpoint was last taken before that."""
 
     __slots__ = ("last_ns", "marked_ns")
 
@@ -75,8 +85,8 @@ class _Burst:
 
 
 class _Allowance:
-    """So many at once, and one more for each time that passes: each spends one of these times of
-    the future."""
+    """A token bucket: ``most`` at once, and one more for each period. What is spent is kept as the
+    time up to which the periods are used."""
 
     def __init__(self, most: int, each_ns: int) -> None:
         self._ahead_ns = (most - 1) * each_ns
@@ -90,22 +100,22 @@ class _Allowance:
         self._spent_ns = max(self._spent_ns, now_ns) + self._each_ns
 
 
-def cause_of(step: Actor | None) -> Cause:
+def cause_of(step: Step | None) -> Cause:
     """A step as a checkpoint remembers it."""
     return Cause(step.pid, step.command, step.session) if step else Cause()
 
 
-def message_of(step: Actor | None, *, before: bool = True) -> str:
+def message_of(step: Step | None, *, before: bool = True) -> str:
     command = "unknown process" if step is None else step.command or "a command"
     return f"{'before' if before else 'after'}: {command}"
 
 
 class AutoCheckpointer:
-    """The policy of one mounted workspace at work. Asked before every change, in the path of the
-    writer: for a step that goes on it answers after a few comparisons.
+    """The policy of one mounted workspace. Asked before every change, while the writer waits: for a
+    step that goes on it answers after a few comparisons.
 
-    ``unsaved`` tells whether the head has changes since the last checkpoint; it is asked only where
-    one would be due. The clock must not jump: a monotonic one.
+    ``unsaved`` returns whether the head has changes since the last checkpoint; it is called only
+    where one would be due. The clock must be monotonic.
     """
 
     def __init__(
@@ -118,19 +128,18 @@ class AutoCheckpointer:
         self._unsaved = unsaved
         self.policy = policy
         self._bursts: dict[Key, _Burst] = {}
-        #: With so many it is looked which of them can be forgotten.
+        #: Beyond this many, old ones are dropped.
         self._bursts_max = _BURSTS
-        self._last: Actor | None = None
+        self._last: Step | None = None
         self._changed_ns = NEVER
         self._saved_ns = clock()
         #: What is left of the two allowances.
         self._allowance = _Allowance(policy.allowance, policy.quiet_ns)
         self._loop_allowance = _Allowance(policy.loop_allowance, policy.loop_ns)
 
-    def before_change(self, step: Actor | None, now_ns: int) -> Due | None:
-        """Whether a checkpoint is due before a change by this step goes ahead. None is a step that
-        nobody knows: its changes are no beginning, and keep the burst before them going. Whoever
-        gets a `Due` must take the checkpoint."""
+    def before_change(self, step: Step | None, now_ns: int) -> Due | None:
+        """The checkpoint that is due before a change by this step, if one is; the caller must take
+        it. None is an unknown step: its changes begin no burst, and prolong the current one."""
         if step is None:
             self._note_late(now_ns)
             return None
@@ -144,9 +153,9 @@ class AutoCheckpointer:
         self._last, self._changed_ns = step, now_ns
         return Due(cause_of(step), message_of(step), reason, idle_ns) if reason else None
 
-    def lasting(self, step: Actor) -> int:
-        """Until when `before_change` has nothing to say about this step, if it goes on and no other
-        comes between; 0 if it may have."""
+    def lasting(self, step: Step) -> int:
+        """Until when `before_change` returns None for this step, if it goes on and no other step
+        comes between; 0 if that is not certain."""
         burst = self._bursts.get(step.key)
         if burst is None or self._last is None or self._last.key != step.key:
             return 0
@@ -156,8 +165,8 @@ class AutoCheckpointer:
         return min(burst.last_ns + min(self.policy.quiet_ns, TRUST_NS), deadline_ns)
 
     def tick(self) -> Due | None:
-        """To be called now and then, about once a second: whether time alone makes one due. Quiet
-        and intervals can be seen without a change; then no writer meets the checkpoint."""
+        """The checkpoint that is due by time alone; to be called about once a second. Quiet and
+        intervals are noticed without a change, so that no writer waits for the checkpoint."""
         now_ns = self._clock()
         if not self._is_timed or not self._is_over(now_ns) or not self._unsaved():
             return None
@@ -167,7 +176,7 @@ class AutoCheckpointer:
         return Due(cause_of(self._last), message, reason, now_ns - self._changed_ns)
 
     def saved(self) -> None:
-        """A checkpoint was taken, or the head moved, for whatever reason."""
+        """A checkpoint was taken, or the head moved, for any reason."""
         self._saved_ns = self._clock()
 
     # -- the parts of a decision -------------------------------------------------------------------
@@ -182,8 +191,8 @@ class AutoCheckpointer:
             return now_ns - self._saved_ns >= self.policy.interval_ns
         return now_ns - self._changed_ns >= self.policy.quiet_ns
 
-    def _reason(self, step: Actor, burst: _Burst, now_ns: int) -> Reason:
-        """Why a checkpoint is due before a change that may begin something."""
+    def _reason(self, step: Step, burst: _Burst, now_ns: int) -> Reason:
+        """Why a checkpoint is due before a change that may begin a burst."""
         policy = self.policy
         if policy.kind == "off":
             return ""
@@ -202,7 +211,7 @@ class AutoCheckpointer:
         return "quiet" if now_ns - self._changed_ns >= policy.quiet_ns else "command"
 
     def _begin(self, key: Key, now_ns: int) -> _Burst:
-        """A burst of a step that is not known; those are forgotten that nothing depends on."""
+        """Begin a burst, and drop those that are too old to matter."""
         if len(self._bursts) >= self._bursts_max:
             old_ns = now_ns - max(self.policy.quiet_ns, AGAIN_NS)
             self._bursts = {k: b for k, b in self._bursts.items() if b.last_ns >= old_ns}
@@ -211,8 +220,8 @@ class AutoCheckpointer:
         return burst
 
     def _note_late(self, now_ns: int) -> None:
-        """Data without a sender belong to whoever changed something last. They keep a burst going
-        but do not wake it up again: the kernel may hold them back for half a minute."""
+        """Data without a sender belong to the last writer. They prolong its burst but do not revive
+        it: the kernel may hold them back for half a minute."""
         self._changed_ns = now_ns
         burst = self._bursts.get(self._last.key) if self._last else None
         if burst is not None and now_ns - burst.last_ns < self.policy.quiet_ns:
@@ -242,32 +251,32 @@ def parse_policy(text: str) -> Policy:
 
 
 _MS = 1_000_000
-#: Content that has stood for so long is kept, whoever made it.
+#: Content that has not changed for this long is kept, no matter which call made it.
 STOOD_NS = 1_000 * _MS
 #: Edits of one process that are further apart than this may be steps of a harness. Gaps of 50 ms
 #: are promised; agents whose model answers at once were seen to leave 20.
 EDIT_NS = 15 * _MS
-#: Content that one call keeps changing is kept when it has been unsaved for so long.
+#: Content that one call keeps changing is kept once it has been unsaved for this long.
 UNSAVED_NS = 10_000 * _MS
-#: Of a larger file that one process keeps changing in place, a database or an image, a version is
-#: kept this often.
+#: A larger file that one process keeps changing in place, such as a database or an image, is kept
+#: this often.
 LARGE_BYTES = 1 << 20
 LARGE_NS = 60_000 * _MS
 
-#: How many pieces of content are remembered. Beyond that all are forgotten, and what is unsaved
-#: then counts as somebody else's.
+#: How many inodes are remembered. Beyond that all are forgotten, and what is unsaved then counts as
+#: another call's.
 CONTENTS_MAX = 65_536
 
-#: For how long a process that changed a file is taken to be still at it.
+#: For how long a process that changed a file counts as still writing it.
 _WRITING_NS = 60_000 * _MS
 
-#: The call of a process that cannot be seen, and of content that several made together.
+#: The call of an unknown process, and of content that several calls made together.
 UNKNOWN: Key = (0, 0)
 SEVERAL: Key = (-1, 0)
 
 
-#: Names that programs give to what they make for themselves and remove at once, and some that only
-#: look like it.
+#: Names of files that programs make for themselves and remove at once, and names that only look
+#: like that.
 _TEMPORARY = re.compile(
     rb"-journal$|-wal$|-shm$|[.]lock$|[.]lck$|[.]tmp([.]|$)|[.]sw[px]$|[.]part$|[.]pid$|~$"
     rb"|^[.]#|^#.*#$|^4913$|^tmp[a-z0-9_]{8}$"
@@ -285,9 +294,9 @@ def _is_temporary(name: bytes) -> bool:
 
 class Loss(NamedTuple):
     """What a change takes away: an inode's name or bytes. ``in_place`` is the size of a file of
-    which other bytes stay, 0 if none do; ``unlinked`` is the name that is removed, if one is;
-    ``is_dir`` tells of a directory, which is empty, ``is_tree`` of one with all that is in it.
-    ``renamed`` tells that it only gets another name."""
+    which other bytes stay, 0 if none do; ``unlinked`` is the name that is removed, if any;
+    ``is_dir`` means an empty directory, ``is_tree`` one with everything in it, ``renamed`` that the
+    inode only gets another name."""
 
     ino: int
     in_place: int = 0
@@ -298,9 +307,9 @@ class Loss(NamedTuple):
 
 
 class Content(NamedTuple):
-    """``round`` tells which seal it is unsaved since; ``since_ns`` when it began to be; ``kept_ns``
-    when a version of it was kept last; ``stood`` that a part of it stood for the time that counts
-    before more was added."""
+    """The unsaved content of an inode. ``round`` counts the seals before it; it is unsaved since
+    ``since_ns``, and a version of it was kept last at ``kept_ns``. ``stood`` means that a part of
+    it was unchanged for long enough before more was added."""
 
     pid: int
     call: Key
@@ -312,8 +321,9 @@ class Content(NamedTuple):
 
 
 class Moments:
-    """``is_own`` tells whether an inode is unsaved, for content of which nothing is known;
-    ``may_be_harness`` whether each edit by a process may be a step."""
+    """Who made each piece of unsaved content and when, by inode number. ``is_own`` returns whether
+    an inode that is not in the table is unsaved; ``may_be_harness`` whether each edit by a process
+    may be a step."""
 
     def __init__(
         self,
@@ -340,12 +350,12 @@ class Moments:
         self._is_clean = True
 
     def unsealed(self) -> None:
-        """The last checkpoint is gone: what it alone had is unsaved again."""
+        """The last checkpoint was deleted: what only it held is unsaved again."""
         self._has_gaps = True
 
     @property
     def may_lose(self) -> bool:
-        """Whether anything unsaved is known or suspected; else a change can destroy nothing."""
+        """Whether anything may be unsaved; otherwise a change can destroy nothing."""
         return self._has_gaps or not self._is_clean
 
     def note(
@@ -358,16 +368,15 @@ class Moments:
         content: bool = True,
         new: bool = False,
     ) -> None:
-        """A process made or changed an inode; 0 is one that brings what others wrote. Without
-        ``content`` it changed only what is said of it: its mode, its times, its names. ``new`` is
-        what it has just made."""
+        """A process made or changed an inode; process 0 writes back pages of others. Without
+        ``content`` only attributes or names changed. ``new`` means that it was just created."""
         known = self._contents.get(ino)
         if known is not None and not pid:
             pid, call = known.pid, known.call
         if known is None and len(self._contents) >= CONTENTS_MAX:
             self._forget()
         if known is None or known.round != self._round:
-            # Where something may be missing, what is changed may be unsaved work of others.
+            # While the table may have gaps, this may be unsaved work of others.
             call = SEVERAL if self._has_gaps and not new else call
             kept_ns = self._sealed_ns if known is not None else NEVER
             found = Content(pid, call, now_ns, now_ns, self._round, kept_ns)
@@ -386,7 +395,7 @@ class Moments:
         return known._replace(pid=pid, call=call, last_ns=now_ns, stood=stood)
 
     def note_new(self, inodes: Iterable[int], pid: int, call: Key, now_ns: int) -> None:
-        """The same for many that nobody knew before."""
+        """The same for many inodes that were just created."""
         made = Content(pid, call, now_ns, now_ns, self._round)
         self._contents.update(dict.fromkeys(inodes, made))
         self._is_clean = False
@@ -394,38 +403,38 @@ class Moments:
             self._forget()
 
     def changed_by(self, call: Key) -> list[int]:
-        """What a call made or changed since the last seal."""
+        """The inodes that a call made or changed since the last seal."""
         current = ((i, c) for i, c in self._contents.items() if c.round == self._round)
         return [ino for ino, content in current if content.call == call]
 
     def is_writing(self, ino: int, pid: int, now_ns: int) -> bool:
-        """Whether a process was the last to change an inode, and not long ago."""
+        """Whether a process was the last to change an inode, a short while ago."""
         known = self._contents.get(ino)
         return known is not None and known.pid == pid and now_ns - known.last_ns <= _WRITING_NS
 
     def is_due(self, loss: Loss, pid: int, call: Key, now_ns: int) -> bool:
-        """Whether a process is about to destroy what has to be kept."""
+        """Whether a process is about to destroy content that has to be kept."""
         if loss.is_tree:
             return self.may_lose
         known = self._contents.get(loss.ino)
         if known is None or known.round != self._round:
-            # A directory is the head's own also if only something in it was removed.
+            # A directory counts as unsaved even if only an entry in it was removed.
             plain = not loss.is_dir and not loss.renamed
             return self._has_gaps and plain and self._is_own(loss.ino)
         if not pid:
-            # Pages of a mapping have no sender: they may be of whoever changed the file last.
+            # Pages of a mapping have no sender: they may be the last writer's.
             return self._has_stood(known, loss, known.pid, now_ns, min(EDIT_NS, self.stood_ns))
         if known.call != call:
             return True
         if loss.renamed:
             return False
         if loss.is_dir:
-            return False  # who made it can make it again
+            return False  # its maker can make it again
         patience_ns = self._patience_ns(known, loss, pid, now_ns)
         return self._has_stood(known, loss, pid, now_ns, patience_ns)
 
     def _patience_ns(self, known: Content, loss: Loss, pid: int, now_ns: int) -> int:
-        """For how long content may have stood that the same call destroys."""
+        """How old content may be that the same call destroys without a moment."""
         if now_ns - known.last_ns < EDIT_NS or pid != known.pid:
             return self.stood_ns
         if _is_temporary(loss.unlinked) or not self._may_be_harness(pid):
@@ -441,7 +450,7 @@ class Moments:
         return rested or now_ns - known.since_ns >= UNSAVED_NS
 
     def _forget(self) -> None:
-        """Make room: first what is saved, then everything."""
+        """Drop what is saved; if that is not enough, everything."""
         current = {ino: c for ino, c in self._contents.items() if c.round == self._round}
         if len(current) > CONTENTS_MAX // 2:
             current = {}

@@ -1,7 +1,7 @@
 """Checkpoints: taking, describing and finding them.
 
-A checkpoint is a sealed epoch. Its number counts up from 0 and is never used again; what else it
-tells stands in the epoch's record, as JSON.
+A checkpoint is a sealed epoch. Numbers count up from 0 and are never used again. The epoch's record
+holds everything else about a checkpoint as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CURRENT_TASK = b"current_task"
 
 @dataclass(frozen=True)
 class Cause:
-    """Who brought a checkpoint about: a process, its command line, its session."""
+    """What caused a checkpoint or a change: a process, its command line, its session."""
 
     pid: int = 0
     command: str = ""
@@ -54,7 +54,7 @@ class Checkpoint:
 
     @property
     def is_moment(self) -> bool:
-        """Whether only those look at it who ask for moments. One that was named is like others."""
+        """Whether lists hide it unless they are asked for moments. A named one is never hidden."""
         return self.kind == MOMENT and not self.tag and not self.pinned
 
 
@@ -70,7 +70,7 @@ def seal(
     cause: Cause | None = None,
     state: dict[str, Any] | None = None,
 ) -> Checkpoint:
-    """Make the head a checkpoint and go on in a new epoch below it. The caller commits."""
+    """Make the head a checkpoint and open a new head on top of it. The caller commits."""
     fs.flush()
     fs.authorship.finish()
     store = fs.store
@@ -95,12 +95,12 @@ def seal(
     return checkpoint
 
 
-#: What a store had accepted when it was last sealed.
+#: By store, the bytes that it had accepted when it was last sealed.
 _accepted: WeakKeyDictionary[Store, int] = WeakKeyDictionary()
 
 
 def _bytes_since(store: Store) -> int:
-    """How many bytes were accepted since the last time that this was asked for."""
+    """How many bytes the store accepted since the previous call."""
     before, _accepted[store] = _accepted.get(store, 0), store.accepted_bytes
     return max(0, store.accepted_bytes - before)
 
@@ -121,12 +121,12 @@ def _next_id(store: Store) -> int:
 
 
 def sharing_slot(number: int) -> range:
-    """Lower numbers that have the same place among FUSE's node ids."""
+    """Lower numbers that share a slot among FUSE's node ids."""
     return range(number % CHECKPOINT_SLOTS, number, CHECKPOINT_SLOTS)
 
 
 def _info(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The epoch's JSON: only what says something."""
+    """The epoch's JSON, without empty fields."""
     info = asdict(checkpoint)
     del info["epoch"]
     info["cause"] = {key: value for key, value in info["cause"].items() if value}
@@ -151,27 +151,27 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
     )
 
 
-class _Told:
-    """The checkpoints that the records of a store tell of. Every verb asks for them, so they are
-    kept, and made anew only from records that the store says were told anew."""
+class _Cache:
+    """The checkpoints of a store. Every verb asks for them, so they are cached; a checkpoint is
+    decoded again only if the store reports that its epoch was described anew."""
 
     def __init__(self) -> None:
         self._by_epoch: dict[Epoch, Checkpoint] = {}
-        #: In the order of their numbers, all of them and those that are no moments.
+        #: Ordered by number: all of them, and those that are no moments.
         self._by_number: dict[int, Checkpoint] = {}
         self._shown: dict[int, Checkpoint] = {}
-        #: How often there was something new.
+        #: Grows with every refresh that found something.
         self.revision = 0
 
-    def listen(self, store: Store) -> None:
-        """Take note of what was told since the last time."""
-        retold = store.epoch_tree.redescribed
-        if not retold:
+    def refresh(self, store: Store) -> None:
+        """Decode the epochs that were described since the last time."""
+        redescribed = store.epoch_tree.redescribed
+        if not redescribed:
             return
         self.revision += 1
         highest = next(reversed(self._by_number), -1)
         in_order = True
-        for epoch in sorted(retold):
+        for epoch in sorted(redescribed):
             record = store.epochs.get(epoch)
             if record is None or not record.info:
                 self._drop(epoch)
@@ -187,7 +187,7 @@ class _Told:
         if not in_order:
             self._by_number = dict(sorted(self._by_number.items()))
             self._shown = dict(sorted(self._shown.items()))
-        retold.clear()
+        redescribed.clear()
 
     def _drop(self, epoch: Epoch) -> None:
         gone = self._by_epoch.pop(epoch, None)
@@ -212,13 +212,13 @@ class _Told:
         return self._by_number.get(number)
 
 
-_told: WeakKeyDictionary[Store, _Told] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[Store, _Cache] = WeakKeyDictionary()
 
 
-def _told_by(store: Store) -> _Told:
-    told = _told.setdefault(store, _Told())
-    told.listen(store)
-    return told
+def _cached(store: Store) -> _Cache:
+    cache = _caches.setdefault(store, _Cache())
+    cache.refresh(store)
+    return cache
 
 
 def describe(store: Store, checkpoint: Checkpoint) -> None:
@@ -228,22 +228,22 @@ def describe(store: Store, checkpoint: Checkpoint) -> None:
 
 def checkpoints(store: Store) -> list[Checkpoint]:
     """All checkpoints, oldest first."""
-    return _told_by(store).all()
+    return _cached(store).all()
 
 
 def revision(store: Store) -> int:
-    """Another number whenever a checkpoint has come, gone or been described anew."""
-    return _told_by(store).revision
+    """A number that changes whenever a checkpoint is taken, deleted or described anew."""
+    return _cached(store).revision
 
 
 def numbered(store: Store, number: int) -> Checkpoint | None:
     """The checkpoint with that number, if there is one."""
-    return _told_by(store).numbered(number)
+    return _cached(store).numbered(number)
 
 
 def of_epoch(store: Store, epoch: Epoch) -> Checkpoint | None:
-    """The checkpoint that an epoch is, if it is one."""
-    return _told_by(store).of_epoch(epoch)
+    """The checkpoint of an epoch, if it is one."""
+    return _cached(store).of_epoch(epoch)
 
 
 def find(store: Store, number: int) -> Checkpoint:
@@ -254,55 +254,55 @@ def find(store: Store, number: int) -> Checkpoint:
 
 
 def as_moment(checkpoint: Checkpoint) -> Checkpoint:
-    """The same as a moment, which remembers what it was."""
+    """The checkpoint turned into a moment, which remembers its former kind."""
     return replace(
         checkpoint, kind=MOMENT, metadata={**checkpoint.metadata, "kind": checkpoint.kind}
     )
 
 
 def without_moments(store: Store) -> list[Checkpoint]:
-    """The checkpoints that people look at, oldest first."""
-    return _told_by(store).shown()
+    """The checkpoints that lists show, oldest first."""
+    return _cached(store).shown()
 
 
 def count_moments(store: Store) -> int:
-    return _told_by(store).count_moments()
+    return _cached(store).count_moments()
 
 
 def lineage(store: Store) -> list[Checkpoint]:
-    """The checkpoints that the head descends from, newest first: the way back in time, without
-    moments and those that a restore left aside."""
+    """The checkpoints that the head descends from, newest first: without moments, and without those
+    that a restore went back past."""
     return [item for item in _way_back(store) if not item.is_moment]
 
 
 def nearest(store: Store) -> Checkpoint | None:
-    """The newest checkpoint that the head descends from, moments left out."""
+    """The newest checkpoint that the head descends from, without moments."""
     return next((item for item in _way_back(store) if not item.is_moment), None)
 
 
 def newest_state(store: Store) -> Checkpoint | None:
-    """The same with moments: the last state that is kept."""
+    """The newest checkpoint or moment that the head descends from."""
     return next(_way_back(store), None)
 
 
 def _way_back(store: Store) -> Iterator[Checkpoint]:
-    told = _told_by(store)
+    cache = _cached(store)
     epoch = store.epochs[store.head.epoch].parent
     while epoch in store.epochs:
-        found = told.of_epoch(epoch)
+        found = cache.of_epoch(epoch)
         if found is not None:
             yield found
         epoch = store.epochs[epoch].parent
 
 
 def empty_view() -> View:
-    """The view before the first epoch: it has no file at all."""
+    """The view before the first epoch, which has no files."""
     return View(NO_EPOCH, set(), writable=False, inodes=0)
 
 
 def state_before(store: Store, epoch: Epoch) -> Epoch:
-    """The epoch of the checkpoint or moment that one came from, or none. One that was deleted is
-    passed over: nobody can look at it any more."""
+    """The epoch of the nearest checkpoint or moment above an epoch, or NO_EPOCH. Deleted ones are
+    passed over."""
     parent = store.epochs[epoch].parent
     while parent != NO_EPOCH and not store.epochs[parent].info:
         parent = store.epochs[parent].parent
@@ -310,8 +310,8 @@ def state_before(store: Store, epoch: Epoch) -> Epoch:
 
 
 def origin(store: Store, epoch: Epoch) -> Epoch:
-    """The epoch of the checkpoint that one came from, or none: that of a moment may be another
-    moment, a step is told as a whole."""
+    """The epoch of the checkpoint that an epoch came from, or NO_EPOCH. Only a moment may come from
+    another moment: a checkpoint reports its whole step."""
     found = state_before(store, epoch)
     own = of_epoch(store, epoch)
     if own is not None and own.is_moment:
@@ -322,7 +322,7 @@ def origin(store: Store, epoch: Epoch) -> Epoch:
 
 
 def view_before(fs: Filesystem, epoch: Epoch) -> View:
-    """The view of the checkpoint that an epoch came from, or nothing."""
+    """The view of the checkpoint that an epoch came from; an empty one if there is none."""
     return view_or_empty(fs, origin(fs.store, epoch))
 
 

@@ -1,9 +1,14 @@
-"""Compressing what has come to rest: the blocks of sealed epochs, epoch by epoch, in small steps.
+"""Making history smaller: compressing the blocks of sealed epochs, and packing their records.
 
-A writer never waits for it. A block of a file that was there before in another version is kept as
-what differs from that version, which of an edited file is next to nothing; that is also what makes
-a history of edits smaller than the files. Which versions belong together is known here; how bytes
-are encoded is the store's business.
+Blocks are compressed epoch by epoch in small steps; a writer never waits for it. A block of which
+an older version exists is stored as a difference from that version, which for an edited file is
+next to nothing. This module knows which versions belong together; the store knows how bytes are
+encoded.
+
+Records that the workspace does not see are packed into chunks (`ckptfs.store.packed`): replaced
+versions, tombstones and what they hide, block maps of deleted files, and the lists of what each
+epoch changed. What the workspace sees stays in the tables, where a request finds it as fast as
+ever.
 """
 
 from __future__ import annotations
@@ -42,13 +47,13 @@ from ckptfs.store.metadata import COMPRESSED
 from ckptfs.store.packed import Record
 from ckptfs.store.tables import ByEpoch, Versioned
 
-#: What was written anew is committed after so many bytes: until then its old pages are not free.
+#: How many rewritten bytes to commit at once: the old pages are not free until then.
 COMMIT_BYTES = 16 << 20
 
 
 @contextmanager
-def room_permitting() -> Iterator[None]:
-    """It takes room before it gives room: where there is none, things stay as they are."""
+def unless_disk_full() -> Iterator[None]:
+    """Give up quietly on a full disk: making things smaller takes space before it frees any."""
     try:
         yield
     except OSError as error:
@@ -56,13 +61,13 @@ def room_permitting() -> Iterator[None]:
             raise
 
 
-#: Fewer bytes than this are not worth the two records that lead to them elsewhere.
+#: Fewer inline bytes than this are not worth the two records that a block of their own takes.
 _INLINE_STAYS = 128
 
 
 class Compressor:
-    """Works off the checkpoints that were taken since the last time, once they have some age: what
-    was just written is what is read next, and reads of it should cost nothing extra."""
+    """Compresses the checkpoints taken since the last time, once they are old enough: what was just
+    written is read next, and reading it should cost nothing extra."""
 
     def __init__(self, fs: Filesystem, min_age_ns: int = 0) -> None:
         self._fs = fs
@@ -71,10 +76,10 @@ class Compressor:
         self._work: Iterator[int] = iter(())
 
     def step(self, budget_s: float | None = None) -> bool:
-        """Work for about so long; say whether nothing is left to do. Commits now and then."""
+        """Work for about that long; True if nothing is left to do. Commits now and then."""
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store
-        with room_permitting():
+        with unless_disk_full():
             while (epoch := self._next_epoch()) is not None:
                 if epoch != self._epoch:
                     self._epoch, self._work = epoch, _encode_epoch(store, epoch)
@@ -99,19 +104,19 @@ class Compressor:
 
 
 def compress(fs: Filesystem) -> None:
-    """Compress all that checkpoints have, however long it takes. The caller commits."""
+    """Compress everything that checkpoints hold, however long it takes. The caller commits."""
     Compressor(fs).step()
 
 
-def gather(fs: Filesystem) -> None:
-    """Compress, too, the small files that stand in the block map itself, where only history has
-    them: what somebody may read next stays where it is found at once. The caller commits."""
+def compress_inline(fs: Filesystem) -> None:
+    """Compress small files that are inline in the block map and that only history has; those of
+    the workspace stay inline, since they are read next. The caller commits."""
     fs.flush()
     store = fs.store
     packing = _Packing(store)
-    with room_permitting():
+    with unless_disk_full():
         for checkpoint in checkpoints(store):
-            for key, base in _put_aside(store, checkpoint.epoch):
+            for key, base in _moved_out_of_line(store, checkpoint.epoch):
                 length = store.blocks.encode(key, base)
                 if length:
                     packing.add(key, length)
@@ -123,15 +128,15 @@ def gather(fs: Filesystem) -> None:
 
 
 def repack(fs: Filesystem) -> None:
-    """Put all versions of a file together, and those of its neighbours, into packs that are large:
-    of what they have in common nearly nothing is left. Packs that are half full stay as they are.
-    The caller commits."""
+    """Put all versions of a file and of its neighbours together into large packs, where what they
+    have in common takes nearly no space. Packs that are half full already stay as they are. The
+    caller commits."""
     fs.flush()
     store = fs.store
     blocks = store.blocks
     full = blocks.full_packs(PACK_MAX // 2)
     packing = _Packing(store, PACK_MAX)
-    with room_permitting():
+    with unless_disk_full():
         for key, length in _by_name(store):
             if packing.has(key) or blocks.pack_of(key) in full:
                 continue
@@ -143,7 +148,7 @@ def repack(fs: Filesystem) -> None:
 
 
 class _Packing:
-    """Gathers blocks until they fill a pack."""
+    """Collects blocks until they fill a pack."""
 
     def __init__(self, store: Store, size: int = BLOCK_SIZE) -> None:
         self._blocks = store.blocks
@@ -182,10 +187,10 @@ def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
         stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
         several = len({block.number for block in stored}) < len({block.key for block in stored})
         for block in stored:
-            # What is large stays as it is if the workspace has it and there is little to gain: read
-            # here and there, it would have to be decoded with all of its pack.
+            # A large block of the workspace stays as it is if there is little to gain: a random
+            # read would have to decode its whole pack.
             gains = several and store.blocks.is_compressed(block.key)
-            # What compressing left in the heap does not get smaller, and has no borders to save.
+            # Blocks that compression left in the heap get no smaller, and waste no page borders.
             history = not block.is_live and not store.blocks.is_in_heap(block.key)
             if block.length <= PACKED_MAX or gains or history:
                 yield block.key, block.length
@@ -213,7 +218,7 @@ def _content(record: bytes | None) -> ContentId:
 
 
 def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
-    """Encode the blocks that the epoch wrote; yield after each how many bytes were looked at."""
+    """Encode the blocks that the epoch wrote; yield the number of bytes read after each."""
     packing = _Packing(store)
     for key, base in _written(store, epoch):
         length = store.blocks.encode(key, base)
@@ -224,15 +229,15 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
 
 
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """(key, key of the version before) of each block that the epoch wrote, in the order in which
-    its files were made: what was made together is alike."""
+    """(key, key of the older version) of each block that the epoch wrote, in the order in which its
+    files were made: files made together are alike."""
     for _, _, record, base in _records(store, epoch):
         if key := unpack_mapping(record).key:
             yield key, base
 
 
-def _put_aside(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """The same for what was inline until now and is no longer."""
+def _moved_out_of_line(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
+    """The same for inline bytes, which get a block of their own here."""
     view = store.view(epoch)
     for inode, entity, record, base in _records(store, epoch):
         mapping = unpack_mapping(record)
@@ -252,8 +257,8 @@ def _is_live(store: Store, inode: Inode) -> bool:
 
 
 def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, bytes | None]]:
-    """What the epoch wrote into the block map, as file, entity, record, and the key of the version
-    before."""
+    """What the epoch wrote into the block map, as file, entity, record, and key of the older
+    version."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
@@ -278,8 +283,8 @@ def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, byt
 
 
 def _older_content(store: Store, before: View | None, inode: Inode) -> ContentId:
-    """The content of the same file one epoch earlier, or of what had its name then: many programs
-    write a new file and put it in the old one's place."""
+    """The content of the same file one epoch earlier, or of the file that had its name then: many
+    programs write a new file and rename it over the old one."""
     if before is None:
         return NO_CONTENT
     record = store.inodes.get(before, pack_u64(inode.ino))
@@ -296,32 +301,34 @@ def _key_before(store: Store, before: View | None, content: ContentId, number: i
     return unpack_mapping(record).key or None if record else None
 
 
-#: A chunk has about so many bytes of records, or so many of them. Half of it takes a tenth more
-#: room. A whole one is decoded in 2 ms, and is back in its table in 10.
+# -- packed records --------------------------------------------------------------------------------
+
+#: A chunk ends at about this many bytes or records. Chunks of half the size take a tenth more
+#: space. A chunk is decoded in 2 ms, and is back in its table in 10.
 CHUNK_BYTES = 256 << 10
 _CHUNK_RECORDS = 4_000
 
 
 def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Lay to rest all that the workspace does not see. The caller commits."""
+    """Pack all records that the workspace does not see. The caller commits."""
     unpack_records(fs)
     fs.flush()
     store = fs.store
     parent = store.epochs[store.head.epoch].parent
-    # What could not be woken stays as it is: chunks do not overlap.
+    # If some could not be unpacked, all stay as they are: chunks must not overlap.
     if parent == NO_EPOCH or store.packed.used:
         return
     store.anchor = store.head.epoch
-    with room_permitting():
+    with unless_disk_full():
         _pack_all(fs, _Sight(store, parent), chunk_bytes)
 
 
 def unpack_records(fs: Filesystem, budget_s: float | None = None) -> bool:
-    """Bring records back for about so long; say whether that is all, or all that there is room
-    for."""
+    """Bring records back into their tables for about that long; True if all are back, or the disk
+    has no space for more."""
     deadline = None if budget_s is None else time.monotonic() + budget_s
     store = fs.store
-    with room_permitting():
+    with unless_disk_full():
         while store.packed.used:
             interrupts.between()
             store.charge(CHUNK_BYTES)
@@ -334,10 +341,10 @@ def unpack_records(fs: Filesystem, budget_s: float | None = None) -> bool:
 
 
 def head_reads_packed(fs: Filesystem) -> bool:
-    """Whether the workspace looks for its records among those at rest, which is slower: after a
-    restore, or when the checkpoint that it came from was deleted."""
-    rest = fs.store.packed
-    return rest.used and rest.concerns(fs.store.head)
+    """Whether the workspace has to look for its records among the packed ones, which is slower:
+    after a restore, or after the checkpoint that it came from was deleted."""
+    packed = fs.store.packed
+    return packed.used and packed.concerns(fs.store.head)
 
 
 def _pack_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
@@ -355,7 +362,7 @@ def _pack_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
 
 
 def _chunks(entities: Iterator[list[Record]], chunk_bytes: int) -> Iterator[list[Record]]:
-    """Put the records of entities together to chunks; one entity is never parted."""
+    """Collect the records of entities into chunks; an entity is never split."""
     chunk: list[Record] = []
     size = 0
     for records in entities:
@@ -369,7 +376,7 @@ def _chunks(entities: Iterator[list[Record]], chunk_bytes: int) -> Iterator[list
 
 
 def _records_of_sealed(table: ByEpoch, sight: _Sight) -> Iterator[list[Record]]:
-    """The records of sealed epochs, each for itself."""
+    """The records of sealed epochs, one by one."""
     for epoch in sorted(sight.sealed):
         for record in table.walk(pack_u32(epoch)):
             yield [record]

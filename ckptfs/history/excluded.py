@@ -1,8 +1,8 @@
-"""What is kept out of history when history moves: after a restore, and when the patterns change.
+"""Excluded files after a restore, and when the patterns change.
 
-A restore leaves excluded files as they are. The new head may lack the directory that one stands in,
-or have something else under its name or its inode number; that is put right here, so that nothing
-excluded is lost and what `ckptfs.fs.exclusion` says of the two epochs holds again.
+A restore leaves excluded files as they are. The new head may lack the directory that one is in, or
+have something else under its name or its inode number. This module repairs that, so that nothing
+excluded is lost and the invariants of `ckptfs.fs.exclusion` hold again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _SUFFIX = b".excluded"
 
 
 def keep_excluded(fs: Filesystem, old: View, differing: Changed) -> None:
-    """Make what is excluded stand in the new head as it stood in the old one. ``differing`` is what
-    the kernel will hear of; it is corrected."""
+    """Keep excluded files in the new head where they were in the old one. ``differing`` is what the
+    kernel will be notified of; it is corrected."""
     excluded = fs.head.excluded
     if excluded is not None:
-        _Settling(fs, old, excluded, differing).run()
+        _Rehoming(fs, old, excluded, differing).run()
 
 
-class _Settling:
+class _Rehoming:
     def __init__(self, fs: Filesystem, old: View, excluded: View, differing: Changed) -> None:
         self._fs = fs
         self._old = old
         self._excluded = excluded
         self._head = fs.head.bare
         self._differing = differing
-        #: Directories of the new head that took over what stood in one of the old.
+        #: Directories of the new head that took over the excluded files of one of the old head.
         self._origins: dict[Ino, Ino] = {}
         #: Names that lead to new numbers.
         self._renumbered: set[Place] = set()
@@ -50,15 +50,14 @@ class _Settling:
                 exclusion.clear_times(directory)
             else:
                 exclusion.drop(directory)
-        # What is hidden may have been a home itself, and a new home may have what is hidden then.
+        # A hidden entry may have been a home itself, and a new home may contain hidden entries.
         while self._erase_hidden() or self._rehome_all():
             pass
         self._forget_unseen()
         sift(self._fs, self._differing)
 
     def _erase_hidden(self) -> bool:
-        """Take out of the new head what stands where something excluded does; say if there was
-        such a thing."""
+        """Remove entries of the new head that excluded entries hide; True if there were any."""
         fs = self._fs
         places = [
             (directory, name)
@@ -69,7 +68,7 @@ class _Settling:
         return bool(erased)
 
     def _renumber(self) -> None:
-        """What was excluded since the checkpoint is in it under the same number."""
+        """Renumber inodes of the new head that were excluded since the checkpoint."""
         fs = self._fs
         mine = {ino for ino in self._differing.inodes if is_own(fs, self._excluded, ino)}
         self._differing.inodes.difference_update(mine)
@@ -78,24 +77,24 @@ class _Settling:
             if inode is None:
                 continue
             if inode.is_dir:
-                told = copies.renumber_directory(fs, self._head, ino)
+                names = copies.renumber_directory(fs, self._head, ino)
             else:
-                told = fs.renumber(self._head, ino)
-            self._renumbered.update(told)
+                names = fs.renumber(self._head, ino)
+            self._renumbered.update(names)
         self._differing.entries.update(self._renumbered)
 
     def _forget_unseen(self) -> None:
-        """A directory that got a number only to be erased was never there for anybody."""
+        """Drop the notifications of directories that were renumbered and then erased."""
         store = self._fs.store
         for place in self._renumbered:
             views = (self._old, self._head)
             if all(inode_in(store, view, place[0]) is None for view in views):
                 self._differing.entries.discard(place)
 
-    # -- directories that excluded entries stand in ------------------------------------------------
+    # -- directories with excluded entries ---------------------------------------------------------
 
     def _rehome_all(self) -> bool:
-        """See that every border is a directory of the new head; say if one was none."""
+        """Make every border a directory of the new head; True if one was none."""
         moved = [border for border in list(self._fs.exclusion.borders) if self._rehome(border)]
         return bool(moved)
 
@@ -118,9 +117,9 @@ class _Settling:
         return True
 
     def _home(self, directory: Ino) -> Ino:
-        """The directory of the new head that stands for one of the old: the same inode, else the
-        one of the same name in the one above, made again if there is none."""
-        # Up to one that is there, then down again: trees are deeper than the stack.
+        """The directory of the new head for one of the old: the same inode, else the one of the
+        same name in its parent, made again if there is none."""
+        # Up to one that exists, then down again: trees are deeper than the stack.
         chain: list[Inode] = []
         while (there := inode_in(self._fs.store, self._head, directory)) is None or not there.nlink:
             was = inode_in(self._fs.store, self._old, directory)
@@ -157,7 +156,7 @@ class _Settling:
         return was.ino
 
     def _free_name(self, directory: Ino, name: bytes) -> bytes:
-        """The name, or one like it that nothing excluded has."""
+        """The name, or one like it that no excluded entry has."""
         candidate, number = name[:NAME_MAX], 1
         while self._is_taken(directory, candidate, name):
             number += 1
@@ -174,7 +173,8 @@ class _Settling:
 
 
 def _erase_tree(fs: Filesystem, view: View, place: Place) -> bool:
-    """Take an entry out of a head that nobody has looked at yet; say whether it was there."""
+    """Remove an entry with all below it from a head that no program has seen; True if it
+    existed."""
     if entry_in(fs.store, view, dirent_entity(*place)) is None:
         return False
     # A directory comes before what is in it, and goes after it.
@@ -189,7 +189,7 @@ def _erase_tree(fs: Filesystem, view: View, place: Place) -> bool:
 
 
 def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
-    """Take out a file, or a directory that is empty by now."""
+    """Remove a file, or a directory that is empty by now."""
     store = fs.store
     ino = entry_in(store, view, dirent_entity(*place))
     if ino is None:
@@ -205,11 +205,11 @@ def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
     copies.lose_name(fs, view, inode, place, places)
 
 
-# -- names that are to be judged again ------------------------------------------------------------
+# -- patterns --------------------------------------------------------------------------------------
 
 
 def sift(fs: Filesystem, changed: Changed) -> None:
-    """Exclude what came under names that the patterns match."""
+    """Exclude entries that came under names that the patterns match."""
     view = fs.head
     if view.excluded is None or not fs.exclusion.patterns:
         return
@@ -251,7 +251,8 @@ def apply(fs: Filesystem, patterns: Sequence[str]) -> Changed:
 
 
 def _cross(fs: Filesystem, place: Place, home: View, goal: View, changed: Changed) -> None:
-    """Let an entry cross the border. A file with names on both sides becomes two."""
+    """Move an entry between history and the excluded epoch. A file with names on both sides becomes
+    two."""
     ino = entry_in(fs.store, home, dirent_entity(*place))
     if ino is None:
         return
@@ -272,13 +273,13 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, changed: Change
 
 
 def hidden_by_excluded(fs: Filesystem) -> Callable[[bytes], bool]:
-    """Tells of a path whether something excluded stands there, or above it."""
+    """A function that says whether a path, or a directory above it, is excluded."""
     tops = set(_tops(fs))
     return lambda path: bool(tops) and is_within(path, tops)
 
 
 def needed_by_excluded(fs: Filesystem) -> set[bytes]:
-    """The directories that excluded files stand in."""
+    """The directories that excluded files are in."""
     needed: set[bytes] = set()
     for path in _tops(fs):
         needed.update(directories_above(path))
@@ -286,7 +287,7 @@ def needed_by_excluded(fs: Filesystem) -> set[bytes]:
 
 
 def _tops(fs: Filesystem) -> list[bytes]:
-    """The paths of what is excluded, without what is below it."""
+    """The paths of excluded entries, without what is below them."""
     excluded = fs.head.excluded
     if excluded is None:
         return []
@@ -298,7 +299,8 @@ def _tops(fs: Filesystem) -> list[bytes]:
 
 
 def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | None]:
-    """What the head has under some names, with what is excluded; of nothing if nothing is."""
+    """What the head has under some names, excluded entries included; empty if nothing is
+    excluded."""
     if fs.head.excluded is None:
         return {}
     dirents = fs.store.dirents
@@ -306,7 +308,7 @@ def seen_under(fs: Filesystem, places: Iterable[Place]) -> dict[Place, bytes | N
 
 
 def is_excluded(fs: Filesystem, path: bytes) -> bool:
-    """Whether something stands at a path, and history does not know it."""
+    """Whether what is at a path is excluded from history."""
     inode: Inode | None = fs.getattr(fs.head, ROOT_INO)
     for name in path.split(b"/"):
         if inode is None or not inode.is_dir or len(name) > NAME_MAX:
@@ -316,7 +318,7 @@ def is_excluded(fs: Filesystem, path: bytes) -> bool:
 
 
 def would_be_excluded(fs: Filesystem, path: bytes, *, is_dir: bool) -> bool:
-    """Whether what came under a path now would be kept out of history."""
+    """Whether a new file at a path would be excluded from history."""
     while path:
         if fs.exclusion.matches_path(path, is_dir=is_dir):
             return True

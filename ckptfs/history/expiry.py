@@ -1,4 +1,4 @@
-"""Letting checkpoints expire: the plan of `retention` made from a store, and carried out."""
+"""Expiry: the plan of `retention` for a store's checkpoints, and carrying it out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ckptfs.history.retention import (
 from ckptfs.history.space import freed_bytes, held_bytes, holds_more
 from ckptfs.store import Store
 
-#: Of what came after a checkpoint so many names are looked at.
+#: How many changed names to look at in the epoch after a checkpoint.
 _LOOKED_AT = 32
 
 
@@ -45,12 +45,12 @@ class Outcome(NamedTuple):
 
 
 def decide(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
-    """What becomes of each checkpoint now, newest first."""
+    """What happens to each checkpoint now, newest first."""
     return _judge(fs, policy).all()
 
 
 def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> Shortage | None:
-    """What the disk lacks, if it does, and how many checkpoints expire for that."""
+    """How much space the disk lacks, if any, and how many checkpoints expire for that."""
     store = fs.store
     if store.spare_bytes() >= policy.min_free.of(store.disk_bytes()):
         return None
@@ -95,13 +95,13 @@ def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
-    """Whether somebody said that this moment matters, or what came after it suggests so."""
+    """Whether a program asked for this checkpoint, or something was deleted after it."""
     return checkpoint.kind == MARK or _precedes_a_loss(store, checkpoint)
 
 
 def _precedes_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
-    """Whether something went after a checkpoint, which may be nowhere else: as far as the first of
-    the changes tell, or a moment that was taken for that."""
+    """Whether something was deleted after a checkpoint, which may be nowhere else: judged by the
+    first changes after it, or by what a moment was taken for."""
     if checkpoint.metadata.get(LOST):
         return True
     for epoch in store.epoch_tree.children(checkpoint.epoch):
@@ -131,10 +131,10 @@ def room_makers(
     *,
     keep_young: bool = False,
 ) -> list[Checkpoint]:
-    """What goes on a full disk, where a write would fail else, until about so many bytes are free:
-    moments that hold much, then checkpoints that may expire and do, then other moments; the oldest
-    first. Of checkpoints the newest one before a deletion stays; with ``keep_young`` also those
-    that are younger than ``keep_all``."""
+    """What to delete on a full disk, where a write would fail otherwise, until about ``wanted``
+    bytes are free: large moments, then large checkpoints that may expire, then other moments, each
+    the oldest first. The newest checkpoint before a deletion stays, and with ``keep_young`` also
+    those younger than ``keep_all``."""
     fs.flush()
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
@@ -154,7 +154,7 @@ def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
 
 
 def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
-    """The checkpoints that alone hold most: (number, bytes that it would free)."""
+    """The checkpoints whose deletion would free most: (number, bytes)."""
     fs.flush()
     found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
     found.sort(reverse=True)
@@ -164,7 +164,7 @@ def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
 def _taken(
     store: Store, order: Collection[Checkpoint], wanted: int, least: int
 ) -> list[Checkpoint]:
-    """The first of these that free more than the least, together so much."""
+    """The first of these that free more than ``least`` each, until they free ``wanted``."""
     taken: dict[int, Checkpoint] = {}
     for item in order:
         if wanted <= 0:
@@ -185,8 +185,8 @@ def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:
 
 
 def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
-    """Expire and free until the limits are kept or nothing is left that may go. Returns what went
-    and, at the end, why the rest stays."""
+    """Expire and free until the limits are kept or nothing more may go. Returns the decision on
+    each checkpoint: those that went, and those that stay."""
     gone: list[Decision] = []
     while True:
         expired = _carry_out(fs, verdicts := _judge(fs, policy))

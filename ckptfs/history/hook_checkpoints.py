@@ -1,11 +1,11 @@
-"""Checkpoints that mark a moment in somebody's work: before an agent's tool, around a command.
+"""Hook checkpoints: taken when a hook or a command asks for one, before an agent's tool call.
 
-They expire like those that take themselves. An agent often looks around without changing anything;
-then one checkpoint serves for all that happens in that state, and tells of the last of it: the one
-that goes on to change something.
+They expire like automatic ones. An agent often looks around without changing anything; then one
+checkpoint serves for all tool calls in that state, and describes the last of them, which goes on to
+change something.
 
-How the tool ended is told afterwards (`record_result`), and which subagents an agent has at work
-(`Subagents`), so that its checkpoints name them.
+The result of the tool call is added afterwards (`record_result`). `Subagents` knows which subagents
+are running, so that checkpoints name them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, describe, seal
 from ckptfs.store import Store
 
-#: The kind of what a program marked by the control file (`ckptfs.fuse.control_files`).
+#: The kind of a checkpoint that a program asked for by the control file
+#: (`ckptfs.fuse.control_files`).
 MARK = "mark"
 
-#: What may be marked by a verb: the steps of an agent, and commands.
+#: The kinds that a verb may ask for: steps of an agent, and commands.
 KINDS = frozenset({"hook", "run"})
 
-#: What tells one tool call of an agent from another, and those that found the same state before it.
+#: The id of an agent's tool call, and the ids of earlier calls that found the same state.
 TOOL_USE = "tool_use_id"
 EARLIER = "earlier_tool_use_ids"
 _EARLIER_MAX = 64
-#: How the tool ended: "ok", "failed", "failed (exit code)" or "interrupted".
+#: How the tool call ended: "ok", "failed", "failed (exit code)" or "interrupted".
 RESULT = "result"
-#: The subagents that were at work, by name.
+#: The names of the subagents that were running.
 SUBAGENT = "subagent"
 
-#: How many checkpoints back a tool's own is looked for: it was the newest of its session.
+#: How many checkpoints back to look for that of a tool call: it was the newest of its session.
 _LOOKED_AT = 500
 
 
@@ -47,10 +48,10 @@ def mark(
     cause: Cause | None = None,
     weak: bool = False,
 ) -> Checkpoint:
-    """The checkpoint of the workspace as it is, taken now unless there is one that can serve.
+    """A checkpoint of the workspace as it is: a new one, unless an existing one can serve.
 
-    ``same`` is the one that the workspace still equals, if there is one. A ``weak`` mark is content
-    with any. The caller commits.
+    ``same`` is the checkpoint that the workspace still equals, if there is one. With ``weak`` any
+    such checkpoint will do. The caller commits.
     """
     if same is not None and weak:
         return same
@@ -68,7 +69,7 @@ def _serves(same: Checkpoint, kind: str, metadata: dict[str, str]) -> bool:
 
 
 def _merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """What both tell; how another tool ended, and who ran it, is not the new one's."""
+    """The metadata of both, without the earlier call's result and subagents."""
     merged = {key: value for key, value in old.items() if key not in (RESULT, SUBAGENT)} | new
     if (before := old.get(TOOL_USE)) and before != merged[TOOL_USE]:
         earlier = [*old.get(EARLIER, "").split(), before][-_EARLIER_MAX:]
@@ -79,10 +80,10 @@ def _merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
 def record_result(
     store: Store, result: str, *, session: str, tool: str, tool_use_id: str
 ) -> Checkpoint | None:
-    """Tell the checkpoint that was taken before a tool how the tool ended. The caller commits.
+    """Add the result of a tool call to the checkpoint that was taken before it. The caller commits.
 
-    It is found by the id of the call, else by session and tool, newest first. None if there is
-    none, or if the checkpoint tells of a later call by now.
+    The checkpoint is found by the id of the call, else by session and tool, newest first. None if
+    there is none, or if it describes a later call by now.
     """
     recent = [
         item
@@ -94,10 +95,10 @@ def record_result(
         found = _by_tool(recent, session, tool, without_id=bool(tool_use_id))
     if found is None or tool_use_id in found.metadata.get(EARLIER, "").split():
         return None
-    told = replace(found, metadata={**found.metadata, RESULT: result})
-    if told != found:
-        describe(store, told)
-    return told
+    described = replace(found, metadata={**found.metadata, RESULT: result})
+    if described != found:
+        describe(store, described)
+    return described
 
 
 def _by_id(recent: list[Checkpoint], tool_use_id: str) -> Checkpoint | None:
@@ -111,8 +112,8 @@ def _by_id(recent: list[Checkpoint], tool_use_id: str) -> Checkpoint | None:
 def _by_tool(
     recent: list[Checkpoint], session: str, tool: str, *, without_id: bool
 ) -> Checkpoint | None:
-    """The newest that tells of this tool in this session; ``without_id`` if the call had an id, so
-    that a checkpoint with another one cannot be meant."""
+    """The newest checkpoint of this tool in this session. With ``without_id`` the call had an id,
+    so a checkpoint with another id cannot be meant."""
     for item in recent if tool else ():
         about = (item.metadata.get("session", ""), item.metadata.get("tool", ""))
         if about == (session, tool) and not (without_id and item.metadata.get(TOOL_USE)):
@@ -121,13 +122,13 @@ def _by_tool(
 
 
 class Subagents:
-    """Which subagents are at work, by session. Of a daemon's lifetime: an agent that outlives it
-    tells of the next one anew."""
+    """The running subagents by session, for the lifetime of a daemon: an agent that outlives it
+    reports its next subagent to the next daemon."""
 
     _SESSIONS_MAX = 64
 
     def __init__(self) -> None:
-        #: By session, the names by their ids; the session that was heard of last is last.
+        #: By session, names by id; the session that reported last is last.
         self._running: dict[str, dict[str, str]] = {}
 
     def started(self, session: str, ident: str, name: str) -> None:
@@ -137,7 +138,7 @@ class Subagents:
             del self._running[oldest]
 
     def stopped(self, session: str, ident: str, name: str) -> None:
-        """By its id; an agent that gave none when it started is known by its name."""
+        """Found by id, or by name if it started without an id."""
         running = self._running.get(session, {})
         running.pop(ident if ident in running else name, None)
 

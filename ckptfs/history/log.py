@@ -40,8 +40,8 @@ _SECOND_NS = 1_000_000_000
 
 
 class Listed(NamedTuple):
-    """The checkpoints of a list, oldest first, how many older ones a limit left out, and how many
-    moments stand between them."""
+    """The checkpoints of a list, oldest first, how many older ones the limit cut off, and how many
+    moments lie between them."""
 
     checkpoints: list[Checkpoint]
     more: int
@@ -73,7 +73,7 @@ def listed(
 
 
 def _moments_between(store: Store, shown: list[Checkpoint]) -> int:
-    """How many moments are as new as the oldest of those that are shown."""
+    """How many moments are not older than the oldest checkpoint shown."""
     if not count_moments(store):
         return 0
     oldest = shown[0].id if shown else 0
@@ -84,7 +84,7 @@ def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoin
     now_ns = fs.clock()
     at_ns = parse_time(since, now_ns)
     if at_ns is not None:
-        # A list shows whole seconds, and the one that was read there is meant as a whole.
+        # Lists show whole seconds, so a time that was read there means the whole second.
         begin_ns = at_ns // _SECOND_NS * _SECOND_NS
         return [item for item in known if item.time_ns >= begin_ns]
     try:
@@ -103,9 +103,9 @@ _BEFORE = "before: "
 class Version:
     """A change of the path. ``checkpoint`` is the one that has it, None for what is not saved.
 
-    ``writer`` is who made it, the latest if there were several. Where nobody was noted for the
-    whole checkpoint it is who most likely did, if automatic checkpoints tell: the command that the
-    one before was taken for, or that this one was taken after.
+    ``writer`` is its author, the latest if there are several. For a checkpoint without recorded
+    authors it is the likely one, if automatic checkpoints name it: the command that the checkpoint
+    before was taken for, or that this one was taken after.
     """
 
     checkpoint: Checkpoint | None
@@ -137,7 +137,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
 
 
 def _writer(fs: Filesystem, origin: View, view: View, change: Change) -> Cause | None:
-    """Who made the change; an empty cause if that is not known, None if nothing is noted at all."""
+    """The author of a change; an empty cause if it is unknown, None if none is recorded at all."""
     noted = attribution_of(fs, epochs_between(fs.store, origin.epoch, view.epoch))
     authors = noted.of(*(inode.ino for inode in (change.old, change.new) if inode is not None))
     if authors:
@@ -163,7 +163,7 @@ def _likely_writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause
 def _followed(
     fs: Filesystem, path: bytes, views: dict[Epoch, View], origins: dict[Epoch, Epoch]
 ) -> dict[Epoch, bytes]:
-    """What the path is called in each view, going from one to the next along the tree of epochs."""
+    """The path's name in each view, followed along the tree of epochs."""
     start = next((e for e, view in views.items() if seek(fs, view, path) is not None), None)
     if start is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -186,10 +186,10 @@ def _followed(
 
 
 def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool) -> bytes:
-    """What a path of one view is called in the next; the same if nothing tells otherwise.
+    """The path that a path of one view has in the next; the same if nothing says otherwise.
 
-    What is there under the same path goes before the same file elsewhere: a program that writes
-    beside and renames into place replaces what was there. Then come the same name in the same
+    A file at the same path is preferred to the same inode elsewhere: a program that writes a
+    temporary file and renames it replaces what was there. Then come the same name in the same
     directory, which may have been renamed, and what a comparison of the two calls a rename.
     """
     inodes = inodes_along(fs, here, path)
@@ -212,8 +212,8 @@ def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: boo
 def _nearest_there(
     fs: Filesystem, names: list[bytes], inodes: list[Inode], there: View
 ) -> tuple[int, bytes]:
-    """How many of the names lead to the deepest thing that the other view has, under the same
-    path or as the same inode, and what that is called there."""
+    """How many of the names lead to the deepest file or directory that the other view has too, at
+    the same path or as the same inode, and its path there."""
     side = Tree(fs.store, there)
     same_path = len(inodes_along(fs, there, b"/".join(names)))
     for level in range(len(names), 0, -1):
@@ -228,7 +228,7 @@ def _nearest_there(
 
 
 def _renames(fs: Filesystem, here: View, there: View, *, newer: bool) -> dict[bytes, bytes]:
-    """What a comparison takes for renamed: the path here, and the one there."""
+    """The renames that a comparison finds: by the path here, the path there."""
     older, later = (there, here) if newer else (here, there)
     found: dict[bytes, bytes] = {}
     for change in compare_views(fs, older, later):
@@ -274,7 +274,7 @@ def _kinds(fs: Filesystem, a: View, old: Inode, b: View, new: Inode) -> frozense
 
 
 def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:
-    """Whether an epoch wrote the inode: whatever changes a file saves it too."""
+    """Whether an epoch wrote the inode: every change of a file writes it too."""
     listed = fs.store.changes.walk(epoch, fs.store.inodes.kind, inode_entity(inode.ino))
     return next(listed, None) is not None
 

@@ -1,7 +1,7 @@
 """Programs by name: which start steps, which are one step, and which hold sessions.
 
-Pure: a program is judged by its name and arguments. What no table names is a `program`, which is
-taken for a harness where it starts commands: too many steps cost a few moments, too few lose work.
+Pure: a program is judged by its name and arguments. One that no table names is a `program`, which
+counts as a harness where it starts commands: too many steps cost a few moments, too few lose work.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ _STANDARD_INPUT = frozenset(("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"))
 #: Options of shells that are followed by a value, which is not a script.
 _WITH_VALUE = frozenset(("-o", "+o", "-O", "+O", "--rcfile", "--init-file", "--emulate"))
 
-#: How a program is taken when one of its children changes something: ``outside`` holds sessions and
-#: is nobody's work; ``prompt`` is a shell that takes commands one by one; ``harness`` is an agent
-#: that is known or was declared; ``script`` is a shell that runs one, or what runs a command in its
-#: place; ``tool`` does one thing with many processes; a ``program`` is any other, and may be a
-#: harness.
+#: What a program is to its children: ``outside`` only holds sessions; ``prompt`` is a shell that
+#: takes commands one by one; ``harness`` is a known or declared agent; ``script`` is a shell that
+#: runs a script, or a program that runs a command in its place; ``tool`` does one thing with many
+#: processes; a ``program`` is any other, and may be a harness.
 Kind = Literal["outside", "prompt", "harness", "script", "tool", "program"]
 
 _OUTSIDE = frozenset(
@@ -86,7 +85,7 @@ _INTERPRETERS = (
 
 
 def kind_of(comm: str, argv: list[bytes], harnesses: Set[str] = HARNESSES) -> Kind:
-    """How a program is taken. ``comm`` is what the kernel calls it."""
+    """The kind of a program. ``comm`` is the kernel's name for it."""
     names = {comm, *_names(argv)}
     if names & harnesses:
         return "harness"

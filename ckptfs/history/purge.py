@@ -1,10 +1,8 @@
-"""Purging: taking files out of every checkpoint and out of the workspace, as if they never were.
+"""Purging: removing files from the workspace and from every checkpoint, as if they never existed.
 
-For a secret that must not have been kept. This is the one thing that changes checkpoints. What
-stood under a path in any view goes, wherever else it stands and under whatever other names; after
-that `compact` leaves nothing of it in the store's file. Other files that hold the same bytes are
-not touched; they are found and named. What stands in the lower directory is not looked at.
-"""
+For a secret that must not be kept. Nothing else changes checkpoints. The inodes at a path in any
+view go, with all their other names; `compact` then leaves nothing of them in the store's file.
+Other files with the same bytes stay and are reported. The lower directory is not searched."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from ckptfs.store.format import (
 
 
 class Doomed(NamedTuple):
-    """What a purge would take: inodes, and their paths in the workspace and in checkpoints."""
+    """What a purge would remove: inodes, and their paths in the workspace and in checkpoints."""
 
     inodes: set[Ino]
     live_paths: list[bytes]
@@ -58,7 +56,7 @@ def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
 
 
 def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
-    """What stands, or stood, under these paths, and all that is below it."""
+    """What is or was at these paths, with all below it."""
     with interrupts.unstoppable():
         fs.flush()
         removal.reap(fs)
@@ -77,8 +75,8 @@ def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
 
 
 def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
-    """Take it out of every view. The caller commits, compacts, and tells the kernel. Once it has
-    begun it comes to its end: of a secret that is half gone nobody would know which half."""
+    """Remove it from every view. The caller commits, compacts, and notifies the kernel. It is not
+    interruptible once it has begun: a secret must not be left half removed."""
     with interrupts.stoppable():
         doomed = find(fs, paths)
     store = fs.store
@@ -86,7 +84,7 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
     if store.excluded is not None:
         views[store.excluded.epoch] = store.excluded
     changed = Changed(set(doomed.inodes), set())
-    _count_out(fs, views, doomed.inodes)
+    _uncount(fs, views, doomed.inodes)
     pieces: set[bytes] = set()
     packs: set[bytes] = set()
     for ino in doomed.inodes:
@@ -102,8 +100,8 @@ def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
         for place in places:
             _drop_entry(store, views, place, ino)
         changed.entries.update(places)
-        _let_go(fs, ino)
-    # What is kept as a difference from a purged block, or together with one, must not keep it.
+        _forget(fs, ino)
+    # Blocks that are encoded against a purged one, or packed with it, must not keep it.
     store.blocks.detach(pieces | packs)
     compare.forget_counts(store)
     return Purged(doomed, _elsewhere(store, views, pieces), changed)
@@ -124,8 +122,8 @@ def _at(store: Store, view: View, path: bytes) -> Iterator[Ino]:
 
 
 def _add_below(store: Store, inodes: set[Ino]) -> None:
-    """Add everything that ever stood in one of the inodes: no view may keep an entry of a
-    directory that is gone."""
+    """Add everything that was ever in one of the inodes: no view may keep an entry of a directory
+    that is gone."""
     pending = list(inodes)
     while pending:
         interrupts.check()
@@ -155,18 +153,18 @@ def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[
             yield views[epoch_of(suffix)], unpack_inode(ino, record)
 
 
-# -- taking out ------------------------------------------------------------------------------------
+# -- removing --------------------------------------------------------------------------------------
 
 
-def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> None:
-    """Correct the counts that the doomed inodes are part of: of each view, and of directories."""
+def _uncount(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> None:
+    """Correct the counts that include doomed inodes: of each view, and of directories."""
     store = fs.store
     parents: set[Ino] = set()
     for epoch, view in views.items():
         seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
         if view is store.excluded:
             view.inodes -= len(seen)
-            _count_out_of_borders(fs, view, doomed)
+            _uncount_in_borders(fs, view, doomed)
         elif seen:
             store.recount_epoch(epoch, view.inodes - len(seen))
     for ino in doomed:
@@ -180,8 +178,8 @@ def _count_out(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> No
                 store.inodes.put(view, pack_u64(parent), record)
 
 
-def _count_out_of_borders(fs: Filesystem, excluded: View, doomed: set[Ino]) -> None:
-    """Correct the counts of directories of history in which excluded doomed ones stand."""
+def _uncount_in_borders(fs: Filesystem, excluded: View, doomed: set[Ino]) -> None:
+    """Correct the counts of directories in history that contain excluded doomed ones."""
     for border in list(fs.exclusion.borders):
         if border in doomed:
             fs.exclusion.drop(border)
@@ -200,8 +198,8 @@ def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
 def _drop_blocks(
     store: Store, views: dict[Epoch, View], content: bytes, packs: set[bytes]
 ) -> Iterator[bytes]:
-    """Drop every block of a content; yield what names the bytes of each. What they stood in
-    together with others is put into ``packs``."""
+    """Drop every block of a content; yield the key of the bytes of each. Packs that held them are
+    added to ``packs``."""
     for entity, suffix, record in store.blockmap.versions(content):
         store.note()
         store.blockmap.forget(views[epoch_of(suffix)], entity)
@@ -214,16 +212,16 @@ def _drop_blocks(
 
 
 def _name(store: Store, record: bytes) -> bytes:
-    """What names the bytes of a block, wherever they are kept: the key that they have or had."""
+    """The key that the bytes of a block have, or would have if they were not inline."""
     mapping = unpack_mapping(record)
     return mapping.key or store.blocks.digest(mapping.inline, 0)
 
 
 def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) -> None:
-    """Make a name that led to the inode lead nowhere, in every view where it did.
+    """Remove a name of the inode in every view that has it.
 
-    From the oldest on, so that what a version would inherit is already right: a name that stood for
-    something else before must not stand for that again.
+    The oldest version comes first, so that what the next would inherit is already right: a name
+    that meant another file before must not mean that file again.
     """
     entity = dirent_entity(*place)
     dirents = store.dirents
@@ -236,8 +234,8 @@ def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) 
                 dirents.put(view, entity, GONE)
 
 
-def _let_go(fs: Filesystem, ino: Ino) -> None:
-    """Who has it open finds it stale."""
+def _forget(fs: Filesystem, ino: Ino) -> None:
+    """Forget the inode; a program that has it open finds it stale."""
     drop_partial(fs, ino)
     fs.changing(ino)
     fs.unlinked.discard(ino)
@@ -246,7 +244,7 @@ def _let_go(fs: Filesystem, ino: Ino) -> None:
 
 
 def _elsewhere(store: Store, views: dict[Epoch, View], pieces: set[bytes]) -> list[bytes]:
-    """Paths of files that still hold one of the pieces: the same block, or the same few bytes."""
+    """Paths of files that still hold one of the pieces: the same block or the same inline bytes."""
     contents = {
         entity[:8]
         for entity, _, record in store.blockmap.versions(b"")

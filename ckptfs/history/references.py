@@ -4,14 +4,15 @@ One grammar for every verb. In this order, so that no tag can take the meaning o
 or a time away:
 
     @, now          the workspace as it is
-    @-2             two checkpoints back on the way that led here
+    @-2             two checkpoints back in the lineage of the workspace
     latest          the newest checkpoint
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
                     the newest checkpoint that is not after that time
     release-1       the checkpoint with that tag, as it was given or in its safe form
 
-Reads checkpoints; changes nothing.
+A tag is stored as it was typed. Two checkpoints cannot have tags with the same safe form, since
+`.checkpoints/` has one link for each.
 """
 
 from __future__ import annotations
@@ -62,10 +63,6 @@ class Reference(NamedTuple):
     text: str
     checkpoint: Checkpoint | None
 
-    @property
-    def is_now(self) -> bool:
-        return self.checkpoint is None
-
     def epoch(self, store: Store) -> Epoch:
         """The epoch to view."""
         return store.head.epoch if self.checkpoint is None else self.checkpoint.epoch
@@ -93,7 +90,7 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
 def resolve_checkpoint(
     store: Store, text: str, now_ns: int, tz: tzinfo | None = None
 ) -> Checkpoint:
-    """The same for verbs that need a checkpoint: the workspace as it is, is none."""
+    """The same for verbs that need a checkpoint, not the workspace as it is."""
     found = resolve(store, text, now_ns, tz).checkpoint
     if found is None:
         raise CheckpointUnknown(text, reason=f"{text} is the workspace as it is, not a checkpoint")
@@ -108,7 +105,7 @@ def is_reserved(text: str) -> bool:
     return parse_time(word, _SOME_NS, UTC) is not None
 
 
-#: Whether a text is a time does not depend on when it is asked, so any will do.
+#: Whether a text is a time does not depend on the time of the question, so any will do.
 _SOME_NS = 1_700_000_000_000_000_000
 
 
@@ -211,11 +208,11 @@ def _texts(item: Checkpoint) -> Iterable[str]:
 
 
 def _names(items: Iterable[Checkpoint]) -> list[str]:
-    """Checkpoints as an error proposes them: the number, and what helps to know it by."""
-    return [f"{item.id} ({told})" if (told := _told(item)) else str(item.id) for item in items]
+    """Checkpoints as an error proposes them: the number, with its tag or message."""
+    return [f"{item.id} ({label})" if (label := _label(item)) else str(item.id) for item in items]
 
 
-def _told(item: Checkpoint) -> str:
+def _label(item: Checkpoint) -> str:
     if item.tag:
         return f"tag {item.tag}"
     message = item.message
@@ -225,12 +222,12 @@ def _told(item: Checkpoint) -> str:
 #: Longer ones are messages.
 TAG_MAX = 200
 
-#: Characters that act on terminals and texts instead of standing in them.
+#: Categories of characters that control a terminal or break a line instead of being shown.
 _ACTING = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def clean_tag(raw: str) -> str:
-    """A tag as it is kept, or TagInvalid if it is nothing that can be seen and typed again."""
+    """A tag as it is stored. Raises TagInvalid for text that cannot be seen and typed again."""
     tag = raw.strip()
     if not tag:
         raise TagInvalid(raw, "it is empty")
@@ -242,7 +239,7 @@ def clean_tag(raw: str) -> str:
 
 
 def require_plain_tag(tag: str) -> None:
-    """Refuse a tag that means something else wherever a checkpoint is named."""
+    """Refuse a tag that is another kind of reference."""
     if is_reserved(tag):
         raise TagInvalid(tag, "it reads like a number, a time or another reference")
 
@@ -256,8 +253,8 @@ def require_free_tag(store: Store, tag: str, *, but: int | None = None) -> None:
 
 
 def set_tag(store: Store, checkpoint: Checkpoint, raw: str, *, move: bool = False) -> Checkpoint:
-    """Give the checkpoint a tag in place of the one it may have. With ``move`` the tag is taken
-    from the checkpoint that has it."""
+    """Give the checkpoint a tag in place of its own. With ``move`` another checkpoint that has the
+    tag loses it."""
     tag = clean_tag(raw)
     if move:
         _take_away(store, tag)

@@ -1,17 +1,17 @@
-"""Taking epochs out of the tree: what happens to their records when a checkpoint is deleted.
+"""Removing epochs: what happens to the records of a deleted checkpoint.
 
-A deleted checkpoint is *hidden* at once: its epoch loses its description and can no longer be
-looked at. Its records go in small steps. One that the only child does not override goes to the
-child; the rest are dropped and their blocks released. An epoch with several children waits, hidden,
-until one of them is left. Between any two steps every view that can still be seen is whole, so the
-work may stop, be committed and be taken up again anywhere. Knows nothing of why a checkpoint goes.
+A deleted checkpoint is *hidden* at once: its epoch loses its description and has no view any more.
+Its records go in small steps. A record that the only child does not override moves to the child;
+the others are dropped and their blocks released. An epoch with several children stays hidden until
+only one of them is left. Every visible view is complete between any two steps, so the work may
+stop, be committed and continue anywhere. Why a checkpoint is deleted is not known here.
 
-Two things are not told by `changes` and are looked up: the blocks of a content that the epoch
-itself allocated, and whether the child still has a use for a content or an xattr at all (a deleted
-file's blocks are not tombstoned one by one; docs/FORMAT.md, "Content"). For that these hold:
+Two things are not in `changes` and are looked up: the blocks of a content that the epoch itself
+allocated, and whether the child still uses a content or an xattr at all (the blocks of a deleted
+file get no tombstones; docs/FORMAT.md, "Content"). This relies on:
 
 - An epoch that has block-map records of a content has an inode record that names it.
-- A content belongs to one inode for ever; whoever copies a file gives the copy a new one.
+- A content belongs to one inode for ever; a copy of a file gets a new content.
 - A content that a view does not name is named by no view below it: contents are never reused.
 """
 
@@ -52,8 +52,8 @@ def delete(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
 
 
 def reap_if_waited_for(fs: Filesystem) -> bool:
-    """Free it while the client waits for that, else leave it to whoever tidies up next; say
-    whether all is free. The checkpoints are gone either way."""
+    """Free hidden epochs while the client waits, and leave the rest to the next clean-up; True if
+    all is free. The checkpoints are gone either way."""
     try:
         with interrupts.stoppable_between(""):
             reap(fs)
@@ -69,7 +69,7 @@ def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
 
 
 def reap(fs: Filesystem) -> None:
-    """Free everything that hidden epochs hold and nobody else sees."""
+    """Free everything that only hidden epochs hold."""
     reaper = Reaper(fs)
     while not reaper.step():
         fs.commit()
@@ -86,8 +86,8 @@ class Reaper:
         self._stuck: dict[Epoch, CorruptRecord] = {}
 
     def step(self, budget_s: float | None = None) -> bool:
-        """Work for about so long, or until a commit is due; say whether nothing is left to do.
-        What is damaged is left alone, and told when everything else is done."""
+        """Work for about that long, or until a commit is due; True if nothing is left to do.
+        Damaged epochs are left alone, and their error is raised when everything else is done."""
         self._fs.flush()
         leave_limbo(self._fs)
         deadline = None if budget_s is None else time.monotonic() + budget_s
@@ -129,29 +129,29 @@ def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch 
 
 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
-    """Remove one epoch, yielding after each entity."""
+    """Remove one epoch; yields after each entity."""
     if epoch == store.anchor:
         # The child sees the same, and nothing that it takes over is packed (ckptfs.store.packed).
         store.anchor = NO_EPOCH if child is None else child
-    heir = _Nobody() if child is None else _Heir(store, epoch, store.view(child))
+    heir = _NoHeir() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)
     for entity in store.changes.walk(epoch, store.inodes.kind):
         yield from _remove_inode(store, gone, entity, heir)
     tables = {table.kind: table for table in (store.dirents, store.links)}
-    # By the invariants above none of these is left; what is unknown is kept, never lost.
+    # By the invariants above none of these is left; if one is, it is kept, never lost.
     tables |= {table.kind: table for table in (store.blockmap, store.xattrs)}
     for key in store.changes.walk(epoch):
         if key[:1] in tables:
             yield from _hand_over(store, gone, tables[key[:1]], key[1:], heir, wanted=True)
     if next(store.changes.walk(epoch), None) is not None:
-        # Then there is also a record that is not listed, and who sees it must go on seeing it.
+        # Then a record is missing from the list too, and its views must go on seeing it.
         raise CorruptRecord(f"epoch {epoch} lists a change of which it has no record")
     hand_over(store, epoch, child)
     store.remove_epoch(epoch)
 
 
-def _remove_inode(store: Store, gone: View, entity: bytes, heir: _Heir | _Nobody) -> Iterator[None]:
-    """An inode's record, after everything that is only found through it."""
+def _remove_inode(store: Store, gone: View, entity: bytes, heir: _Heir | _NoHeir) -> Iterator[None]:
+    """An inode's record, after everything that can only be found through it."""
     record = store.inodes.own(gone, entity)
     if record:
         inode = unpack_inode(Ino(unpack_u64(entity)), record)
@@ -181,11 +181,12 @@ def _hand_over(
     gone: View,
     table: Versioned,
     entity: bytes,
-    heir: _Heir | _Nobody,
+    heir: _Heir | _NoHeir,
     *,
     wanted: bool,
 ) -> Iterator[None]:
-    """Take the epoch's record of an entity away, to the heir if that has a use for it."""
+    """Move the epoch's record of an entity to the heir, or drop it if the heir has no use for
+    it."""
     store.note()
     record = table.forget(gone, entity)
     if record is not None and not heir.take(table, entity, record, wanted=wanted):
@@ -198,8 +199,8 @@ def _release(store: Store, table: Versioned, record: bytes) -> None:
         store.blocks.release(key)
 
 
-class _Nobody:
-    """Stands for the heir of an epoch without children."""
+class _NoHeir:
+    """The heir of an epoch without children."""
 
     def names(self, inode: Inode) -> bool:
         return False
@@ -231,8 +232,8 @@ class _Heir:
         return record is not None and unpack_inode(inode.ino, record).content == inode.content
 
     def take(self, table: Versioned, entity: bytes, record: bytes, *, wanted: bool) -> bool:
-        """Take the record over and say so, unless the child has its own or a tombstone would hide
-        nothing. The child's own tombstone goes too once there is nothing for it to hide."""
+        """Take the record over, unless the child has its own or a tombstone would hide nothing;
+        True if it was taken. The child's own tombstone goes once it hides nothing."""
         own = table.own(self._after, entity)
         if own is None:
             if not wanted or (record == GONE and table.inherited(self._after, entity) is None):

@@ -1,10 +1,10 @@
-"""Restoring: the head moves to a checkpoint, or some paths of it are made what they were.
+"""Restoring: moving the head to a checkpoint, or making some paths what they were there.
 
-One restore is one step: it seals the head (that is the checkpoint to undo it with), opens a new
-head below the target, and writes the log entry, all in one transaction. What differs between the
-two is told to the caller, who tells the kernel. Files that are held open meanwhile are not touched
-by it: they live on in *limbo*, a view of their own below the sealed head, as files do whose name
-was given to another by rename; what took their place has a new inode number.
+A restore is one transaction: it seals the head, which gives the checkpoint that undoes it, opens a
+new head on top of the target, and writes the log entry. The caller gets what differs between the
+two and notifies the kernel. A restore does not change files that are open: they live on in *limbo*,
+a view of their own on top of the sealed head, as a file does when another is renamed over it. What
+took their place has a new inode number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG = b"restore:"
 
 @dataclass(frozen=True)
 class Plan:
-    """What a restore would do, path by path, and a token that holds only for this very state."""
+    """What a restore would do, path by path, and a token that is valid only for this state."""
 
     target: int
     added: tuple[bytes, ...]
@@ -58,9 +58,9 @@ class Restored:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One line of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back. ``whole`` are the paths that were taken with all below them, None
-    if all were; ``after`` is a checkpoint of the state that it led to, if there is one."""
+    """One entry of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
+    an undo or redo takes back. ``whole`` are the paths that were restored with all below them, None
+    if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
 
     number: int
     kind: str
@@ -100,15 +100,15 @@ def restore(
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     for ino in differing.inodes:
         fs.changing(ino)
-    differing.entries.update(_let_go(fs, old, differing.inodes))
+    differing.entries.update(_move_to_limbo(fs, old, differing.inodes))
     keep_excluded(fs, old, differing)
-    # In limbo nothing changed for those who have it open.
+    # For a program that has a file in limbo open nothing changed.
     differing.inodes.difference_update(fs.limbo)
-    differing.entries.update(_tell_apart(fs, old, nameless, differing.inodes))
-    # Where something excluded stands, nothing changed for anybody.
+    differing.entries.update(_bump_generations(fs, old, nameless, differing.inodes))
+    # An entry that something excluded covers looks as it did before.
     still = seen_under(fs, seen)
     differing.entries.difference_update(place for place in seen if seen[place] == still[place])
-    note(fs, kind, target, before, differing, cause, takes_back=takes_back)
+    log_restore(fs, kind, target, before, differing, cause, takes_back=takes_back)
     return Restored(before, target.id, differing)
 
 
@@ -124,26 +124,26 @@ def restore_paths(
 ) -> Restored:
     """Make these paths what they were at the checkpoint; everything else stays as it is.
 
-    ``changed`` takes what the kernel has to hear of, also if it fails: then the head goes back
-    to the state before.
+    ``changed`` collects what the kernel has to be notified of, also on failure: then the head goes
+    back to the state before.
     """
     cause = cause or Cause()
-    plan(fs, target, paths)  # what cannot be done at all is refused before anything changes
+    plan(fs, target, paths)  # raises, before anything changes, if it cannot be done
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
     equaliser = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
-    with or_as_it_was(fs, before, changed, cause):
+    with or_roll_back(fs, before, changed, cause):
         for path in paths:
             equaliser.path(path)
-    note(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
+    log_restore(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
     return Restored(before, target.id, changed)
 
 
 @contextmanager
-def or_as_it_was(
+def or_roll_back(
     fs: Filesystem, before: Checkpoint, changed: Changed, cause: Cause
 ) -> Iterator[None]:
-    """If what is done meanwhile fails, the head goes back to what it was before."""
+    """Restore the state before if the block fails."""
     try:
         yield
     except OSError:
@@ -164,7 +164,7 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
         lists = (equaliser.added, equaliser.modified, equaliser.deleted)
         added, modified, deleted = (tuple(sorted(found)) for found in lists)
     else:
-        added, modified, deleted = sorted_out(visible_changes(fs, goal))
+        added, modified, deleted = paths_by_effect(visible_changes(fs, goal))
     return Plan(target.id, added, modified, deleted, token_of(fs, target, paths))
 
 
@@ -175,15 +175,15 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
         found = plan(fs, target, paths)
         return bool(found.added or found.modified or found.deleted)
     goal = fs.store.view(target.epoch)
-    # Names first, and mostly enough: comparing all that differs takes as long as restoring it.
+    # Names are usually enough: comparing everything that differs takes as long as restoring it.
     if fs.head.excluded is None and names_differ(fs.store, fs.head, goal):
         return True
     return bool(visible_changes(fs, goal))
 
 
 def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
-    """How the workspace would look different if it became another view, as far as it can: what is
-    excluded stays, with the directories that it stands in."""
+    """How the workspace would look different after a restore of another view: excluded files stay,
+    with the directories that they are in."""
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
     return [
         change
@@ -195,9 +195,8 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
 Paths = tuple[bytes, ...]
 
 
-def sorted_out(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
-    """The paths that changes add, modify and delete; a renamed one is deleted there and added
-    here."""
+def paths_by_effect(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
+    """The paths that changes add, modify and delete; a rename deletes one and adds another."""
     added, modified, deleted = set(), set(), set()
     for change in changes:
         if change.old is None or change.old_path is not None:
@@ -210,8 +209,8 @@ def sorted_out(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
 
 
 def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
-    """Changes whenever anything in the workspace does, whether the restore would touch it or not:
-    the head's epoch and every inode that it has changed, with its time of change."""
+    """A token that changes whenever anything in the workspace does: made from the head's epoch and
+    every inode that it has changed, with its change time."""
     fs.flush()
     digest = xxhash.xxh3_64()
     digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
@@ -227,7 +226,7 @@ def _some(paths: list[bytes]) -> str:
     return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
 
-def note(
+def log_restore(
     fs: Filesystem,
     kind: str,
     target: Checkpoint,
@@ -240,7 +239,7 @@ def note(
     whole: Iterable[bytes] | None = None,
     after: Checkpoint | None = None,
 ) -> None:
-    """Write a restore down in the log. One that takes another back is about the same paths."""
+    """Append a restore to the log. One that takes another back has the same paths."""
     entry = LogEntry(
         number=_next_number(fs.store),
         kind=kind,
@@ -261,7 +260,7 @@ def note(
 
 
 def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
-    """The files of the old head that differ and that somebody may be using."""
+    """The files of the old head that differ and that a program may have open."""
     known = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
     found = [inode_in(fs.store, old, ino) for ino in known]
     return [inode for inode in found if inode is not None and inode.is_file]
@@ -280,17 +279,18 @@ def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], 
     return {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
 
 
-def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
-    """Part the files that are in use from what takes their place; return the names of that."""
+def _move_to_limbo(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
+    """Move files that are in use to limbo, and give the files that took their place in the new head
+    new inode numbers; return the names of those."""
     store = fs.store
-    # A nameless file that the target has, too, does not differ, but no head keeps it.
+    # An unlinked file that the target has too does not differ, but no head keeps it.
     held = [inode.ino for inode in _used(fs, old, differing | fs.unlinked)]
     _forget_nameless(fs, differing | fs.unlinked)
     if held:
         limbo = store.open_epoch(old.epoch, inodes=old.inodes)
         fs.limbo.update(dict.fromkeys(held, limbo))
     moved: list[tuple[Ino, bytes]] = []
-    # Those of earlier restores, too: their numbers may be in the new head again.
+    # Those of earlier restores too: the new head may have their numbers again.
     for ino in fs.limbo:
         inode = inode_in(store, store.head, ino)
         if inode is not None and inode.nlink:
@@ -298,30 +298,30 @@ def _let_go(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, b
     return moved
 
 
-def _tell_apart(
+def _bump_generations(
     fs: Filesystem, old: View, nameless: set[Ino], differing: set[Ino]
 ) -> list[tuple[Ino, bytes]]:
-    """Make the files that differ new generations of themselves; return all their names.
+    """Give the files that differ a new generation; return all their names.
 
-    Of one that the old head did not have the kernel knows nothing, unless it is ``nameless``. What
-    it does not know needs no new generation either; only, not every mount is told what it knows.
+    The kernel knows no inode that the old head did not have, unless it is ``nameless``. Where
+    lookup counts are known, a file that the kernel does not know needs no new generation either.
     """
     named: list[tuple[Ino, bytes]] = []
-    is_told = fs.is_used != fs.is_held
+    counts_lookups = fs.is_used != fs.is_held
     for ino in differing:
         if ino not in nameless and fs.store.inodes.get(old, pack_u64(ino)) is None:
             continue
         inode = inode_in(fs.store, fs.head, ino)
         if inode is not None and inode.is_file and inode.nlink:
-            if not is_told or fs.is_used(ino):
+            if not counts_lookups or fs.is_used(ino):
                 fs.generations[ino] = fs.generations.get(ino, 0) + 1
             named += fs.places_of(fs.head.bare, inode)
     return named
 
 
 def leave_limbo(fs: Filesystem) -> None:
-    """Hide the limbo epochs that nobody has a file open in any more (a crash leaves some, too);
-    `removal` frees what they hold."""
+    """Hide the limbo epochs in which no file is open any more (a crash leaves some too); `removal`
+    frees what they hold."""
     store = fs.store
     needed = {store.head.epoch} | {view.epoch for view in fs.limbo.values()}
     for epoch in sorted(store.epoch_tree.unsealed - needed):
@@ -329,14 +329,15 @@ def leave_limbo(fs: Filesystem) -> None:
 
 
 def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
-    """Nameless inodes of the old head are none of the new one's, and it shall have none."""
+    """Drop unlinked inodes from the new head: those of the old one, and those that the target
+    has."""
     for ino in fs.unlinked:
         fs.store.orphans.delete(pack_u64(ino))
-    # What is kept out of history is of no head.
+    # Excluded inodes belong to no head.
     gone = {ino for ino in fs.unlinked if not fs.is_excluded(ino)}
     fs.unlinked -= gone
     fs.forgotten -= gone
-    # A checkpoint that was taken while somebody had a nameless file open has it, too.
+    # A checkpoint that was taken while an unlinked file was open has that file.
     head, inodes = fs.head.bare, fs.store.inodes
     for ino in differing:
         record = inodes.get(head, pack_u64(ino))
@@ -385,7 +386,7 @@ def redoable(store: Store) -> LogEntry | None:
 
 
 def _newest_first(store: Store) -> Iterator[LogEntry]:
-    """The log backwards: who takes an entry back comes after it, and the newest matter most."""
+    """The log backwards: an undo comes after the entry that it takes back."""
     for number in range(_next_number(store) - 1, -1, -1):
         record = store.metadata.get(_key(number))
         if record is not None:

@@ -1,13 +1,13 @@
-"""Which checkpoints stay and which expire: a pure function, with a reason for each.
+"""Retention: which checkpoints stay and which expire, as a pure function with a reason for each.
 
-Knows no store. Saved, tagged and pinned checkpoints stay. The ones that were taken by themselves
-all stay while they are young, then one in an hour, then one a day, then none; the first of all, the
-state before the work began, stays as long as the day's do. Limits come on top, and count only what
-may expire. Moments have limits of their own; a young checkpoint that is one too many for the list
-becomes a moment, so that the list is short and nothing is lost by it.
+Knows no store; what it needs to know about one comes in `Figures` and `Insight`. Saved, tagged and
+pinned checkpoints stay. All automatic ones stay while they are young, then one an hour, then one a
+day, then none; the very first, the state before the work began, stays as long as the daily ones.
+Limits come on top, and count only what may expire. Moments have limits of their own. A young
+checkpoint that is one too many becomes a moment, so that lists are short and nothing is lost.
 
-Where room is short, moments go first, and only what really gives room. For the disk's sake nothing
-goes that is younger than ``keep_all``, and nothing at all if that would not be enough.
+Where space is short, moments go first, and only those that really free some. To free disk space
+nothing younger than ``keep_all`` goes, and nothing at all if that would not be enough.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ckptfs.history.hook_checkpoints import MARK
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
 
-#: What holds less than this part of what is to be freed is light, and so is what a few edits of
-#: source files hold: it is not what fills a disk.
+#: A checkpoint that holds less than this fraction of what is to be freed is light, and so is one
+#: that holds a few edits of source files: neither fills a disk.
 _LIGHT = 1000
 LIGHT_BYTES = 64 << 10
-#: How many times closer together those may stand that are precious.
+#: How many times closer together precious ones may be.
 _PRECIOUS = 20
 
 
 class MinFree(NamedTuple):
-    """How much of the disk is to stay free: the smaller of some bytes and a share of the disk."""
+    """How much of the disk must stay free: the smaller of a size and a share of the disk."""
 
     bytes: int | None = 512 << 20
     percent: float | None = 5
@@ -70,8 +70,9 @@ class Decision(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a store and its disk have: bytes of the store in use; of the disk those that a write
-    could still have, and all. ``given_bytes`` of history went for room in the last hour."""
+    """Sizes of a store and its disk: bytes of the store in use, bytes of the disk that a write
+    could still get, and all of them. ``given_bytes`` of history were deleted for space in the last
+    hour."""
 
     store_bytes: int = 0
     free_bytes: int | None = None
@@ -81,7 +82,7 @@ class Figures(NamedTuple):
 
 class Shortage(NamedTuple):
     """The disk has ``free_bytes``, less than ``wanted_bytes``. What may expire for that holds
-    ``expirable_bytes``; so many checkpoints are ``expiring``: none if it would not be enough."""
+    ``expirable_bytes``. ``expiring`` counts the checkpoints that do: none if that is not enough."""
 
     free_bytes: int
     wanted_bytes: int
@@ -90,12 +91,12 @@ class Shortage(NamedTuple):
 
 
 class Insight(NamedTuple):
-    """What the plan asks about a checkpoint, and only if it matters.
+    """Questions about a checkpoint, asked only where the answer matters.
 
     ``is_precious``: goes later than another that is missed as little. ``precedes_loss``: the state
     after it lacks something that it has. ``weigh``: about how many bytes only a moment holds, and
     ``holds_more`` whether that is more than the path it was taken for. ``frees``: how many bytes
-    its removal would give, if those with these numbers went, too.
+    its deletion would free after those with the given numbers.
     """
 
     is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False
@@ -114,10 +115,10 @@ def judge(
     undo: Collection[int] = (),
     insight: Insight = Insight(),  # noqa: B008 (immutable)
 ) -> Verdicts:
-    """What becomes of each checkpoint. ``undo`` are the ones that `undo` and `redo` would go to.
+    """What happens to each checkpoint. ``undo`` are those that `undo` and `redo` would restore.
 
-    After a limit of bytes was found exceeded and the verdicts were carried out, judge again: what
-    each frees is an estimate, and it may not have been enough.
+    Where a limit of bytes is exceeded, carry out the verdicts and judge again: what each deletion
+    frees is an estimate, and may not have been enough.
     """
     verdicts = Verdicts(checkpoints, policy, now_ns)
     verdicts.thin_moments(insight.weigh, insight.holds_more)
@@ -129,9 +130,9 @@ def judge(
 
 
 def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
-    """The checkpoints with times that never go back and do not lie ahead. A clock that was wrong
-    for a while makes what was taken then neither old at once nor young for ever. Those that lie
-    ahead keep their distances from each other."""
+    """The checkpoints with times that never decrease and are not in the future: a clock that was
+    wrong for a while must make checkpoints neither old at once nor young for ever. Those from the
+    future keep their distances from each other."""
     times = [item.time_ns for item in oldest_first]
     if not times or (times[-1] <= now_ns and all(map(le, times, times[1:]))):
         return oldest_first
@@ -151,7 +152,7 @@ class Verdicts:
         self, checkpoints: Sequence[Checkpoint], policy: RetentionPolicy, now_ns: int
     ) -> None:
         ordered = sorted(checkpoints, key=attrgetter("id"))
-        #: What the clock said: an hour or a day of it has one place.
+        #: The times as recorded: they say which hour and day a checkpoint belongs to.
         self._told_ns = {item.id: item.time_ns for item in ordered}
         newest_first = _credible(ordered, now_ns)[::-1]
         self._all = [item for item in newest_first if not item.is_moment]
@@ -171,18 +172,18 @@ class Verdicts:
         self.shortage: Shortage | None = None
 
     def all(self) -> list[Decision]:
-        """What becomes of each checkpoint, newest first."""
+        """The decision on each checkpoint, newest first."""
         return [Decision(number, *self.found[number]) for number in sorted(self.found)[::-1]]
 
     def expired(self) -> list[Decision]:
-        """The same for those that do not stay: mostly there are none among very many."""
+        """The same for those that expire: usually none among very many."""
         gone = (number for number, (keep, _) in self.found.items() if not keep)
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
 
     def thin_moments(
         self, weigh: Callable[[Checkpoint], int], holds_more: Callable[[Checkpoint], bool]
     ) -> None:
-        """Moments go by age, and beyond their number and bytes those that are missed least."""
+        """Moments expire by age; beyond their number and bytes those go that are missed least."""
         policy = self._policy
         stay = f"a moment younger than {_age(policy.moments_ns)}"
         old = f"a moment older than {_age(policy.moments_ns)}"
@@ -200,8 +201,8 @@ class Verdicts:
             self._thin_heavy_moments(weigh)
 
     def _thin_heavy_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
-        """The heaviest go first; before others those of whose path there is a newer one. What is
-        light stays: it would be missed and make no room."""
+        """The heaviest go first, and before them those whose path has a newer moment. Light ones
+        stay: they would be missed and free no space."""
         limit = self._policy.moment_bytes
         weights = {item.id: weigh(item) for item in self._moments}
         total = sum(weights.values())
@@ -236,7 +237,7 @@ class Verdicts:
         self._keep_first()
 
     def _keep_first(self) -> None:
-        """Beside the newest, which stays in any case; a list of one has no place for it."""
+        """Keep the first of all besides the newest, unless the list has room for one only."""
         if not self.open or self.open[-1] is not self._all[-1]:
             return
         age_ns = self._now_ns - self.open[-1].time_ns
@@ -245,9 +246,9 @@ class Verdicts:
             self.found[self._first.id] = (True, "the first of all")
 
     def thin(self) -> None:
-        """Only the newest of each hour, then of each day; one that was marked before others. Hours
-        and days are those of the clock, so a checkpoint that was kept for its hour is kept for it
-        the next time."""
+        """Only the newest of each hour, then of each day, stays; one that a program asked for is
+        preferred. Hours and days are those of the clock, so that the next run keeps the same
+        one."""
         seen: set[tuple[int, int]] = set()
         gone: set[int] = set()
         for checkpoint in sorted(self.open, key=_is_unmarked):
@@ -277,8 +278,7 @@ class Verdicts:
 
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
         """The oldest go first, unless a busy hour would push out all that is older: then its own
-        are thinned, as long as it has more than half of the places. What is protected takes no
-        place."""
+        are thinned, while it has more than half of the places. Protected ones take no place."""
         kept = sum(self.found[item.id][0] for item in self._all)
         kept -= self._protected + len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
@@ -293,9 +293,8 @@ class Verdicts:
             young -= self.is_young(gone)
 
     def _closest(self, young: int, precious: Collection[int]) -> int:
-        """Which of the young ones is missed least: that whose neighbours are closest together, for
-        its age. So they stand ever further apart the older they are, and the first of all, from
-        which everything began, stays."""
+        """The young one that is missed least: that whose neighbours are closest together for its
+        age. So checkpoints are further apart the older they are, and the very first stays."""
         gone = set(self.demoted)
         kept = [one for one in self._all if self.found[one.id][0] and one.id not in gone]
         gaps = {
@@ -312,11 +311,11 @@ class Verdicts:
         return min(reversed(range(young)), key=apart)
 
     def is_young(self, checkpoint: Checkpoint) -> bool:
-        """Whether it is at an age at which all stay."""
+        """Whether it is of the age at which all stay."""
         return checkpoint.time_ns >= self._now_ns - self._policy.keep_all_ns
 
     def limit_bytes(self, figures: Figures, insight: Insight) -> None:
-        """A limit of the store's own is kept as far as it can be, and wins over any age."""
+        """A limit on the store is kept as far as possible, at any age."""
         policy = self._policy
         wanted = policy.min_free.of(figures.disk_bytes)
         if 0 < policy.max_bytes < figures.store_bytes:
@@ -327,8 +326,8 @@ class Verdicts:
             self._make_room(figures.free_bytes, wanted, figures.given_bytes, insight)
 
     def _make_room(self, free: int, wanted: int, given: int, insight: Insight) -> None:
-        """For the disk's sake as much goes as is short, or nothing if that is not to be had: what
-        others fill is not emptied by forgetting. Nor may they have all of it bit by bit."""
+        """As much expires as the disk lacks, or nothing if that is not available: space that others
+        fill is not won back by deleting history. Nor may they get all of it bit by bit."""
         old = [item for item in self._expendable(insight) if not self.is_young(item)]
         chosen = _chosen(old, wanted - free, insight.frees)
         found = sum(chosen.values())
@@ -341,9 +340,9 @@ class Verdicts:
         self.found.update(dict.fromkeys(numbers, (False, reason)))
 
     def _expendable(self, insight: Insight) -> list[Checkpoint]:
-        """What may go for room, in that order: moments of whose path there is a newer one, other
-        moments, checkpoints, each the oldest first, and last the first of all. Not the newest state
-        before something was deleted."""
+        """What may go to free space, in this order: moments whose path has a newer one, other
+        moments, checkpoints, each the oldest first, and last the very first. The newest state
+        before a deletion stays."""
         stay = {number for number, (keep, _) in self.found.items() if keep}
         shown = [item for item in self._all if item.id in stay]
         both = sorted((*self._moments, *shown), key=attrgetter("id"), reverse=True)
@@ -355,7 +354,7 @@ class Verdicts:
         return [item for item in order if item is not spared]
 
     def _let_go(self, checkpoint: Checkpoint, reason: str) -> None:
-        """One too many for the list: it stays as a moment while it is young enough to be one."""
+        """Drop it from the list; it stays as a moment while it is young enough to be one."""
         policy = self._policy
         if policy.moments_max and self._now_ns - checkpoint.time_ns <= policy.moments_ns:
             self.demoted.append(checkpoint.id)
@@ -365,15 +364,15 @@ class Verdicts:
 
 
 def _lost(moment: Checkpoint) -> str | int:
-    """What a moment was taken for; of one that was a checkpoint, nothing that others were."""
+    """The path that a moment was taken for; its own number for one that was a checkpoint."""
     return moment.metadata.get(LOST) or moment.id
 
 
 def _chosen(
     order: Iterable[Checkpoint], short: int, frees: Callable[[Checkpoint, Collection[int]], int]
 ) -> dict[int, int]:
-    """As many of these as make so much room, and what each gives. What is light stays: it would be
-    missed and make no room."""
+    """As many of these as free ``short`` bytes, and what each frees. Light ones stay: they would be
+    missed and free no space."""
     chosen: dict[int, int] = {}
     total = 0
     for item in order:
@@ -414,17 +413,17 @@ def _age(age_ns: int) -> str:
     return f"{age_ns // 1_000_000_000} seconds"
 
 
-#: How much further from others a moment counts as standing that is needed more than they.
+#: How many times further from its neighbours a moment counts that is needed more.
 _NEEDED = 1e4
 
 
 class Crowd:
-    """Moments, newest first, that can go one by one: those first that stand closest together for
-    their age, so that they stand ever further apart the older they are.
+    """Moments, newest first, that can go one by one: first those closest together for their age, so
+    that they are further apart the older they are.
 
-    One of whose path there is a newer moment goes long before others, so that a program which
-    rewrites its own file all day pushes nothing else out; one that holds more than the path it was
-    taken for goes last."""
+    One whose path has a newer moment goes long before others, so that a program that rewrites its
+    own file all day pushes nothing else out; one that holds more than the path it was taken for
+    goes last."""
 
     def __init__(
         self,
@@ -449,7 +448,7 @@ class Crowd:
         return len(self._times) - len(self._gone)
 
     def worth(self, index: int) -> float:
-        """How far its neighbours are from each other, for its age, and how much it is needed."""
+        """How far apart its neighbours are for its age, times how much it is needed."""
         newer, older = self._newer[index], self._older[index]
         if newer < 0:
             return inf
@@ -461,7 +460,7 @@ class Crowd:
         )
 
     def thin(self) -> int:
-        """Take away the one that is missed least; return its place in the sequence."""
+        """Remove the one that is missed least; returns its index in the sequence."""
         while True:
             worth, place = heappop(self._heap)
             index = -place

@@ -140,6 +140,7 @@ SETTINGS: Mapping[str, Setting] = {
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
+    "serve.keep_cpus_awake": Setting(_switch, "on", "root only: no deep sleep between requests"),
     "store.compress": Setting(_switch, "on", "compress what has come to rest"),
 }
 

@@ -1,7 +1,11 @@
-"""How much room the workspace takes, and whose it is.
+"""Space: how much the workspace and its history take, and what deleting a checkpoint would free.
 
-Counts the bytes of files as they are stored: inline, or in blocks that are counted once however
-many files share them. Records and page borders are not counted; the store's file is larger.
+`measure` counts the bytes of files as they are stored: inline, or in blocks, which count once
+however many files share them. Records and page borders are not counted; the store's file is larger.
+
+What a deletion frees is estimated from the changes of the epochs after the checkpoint. `held_bytes`
+is quick: other checkpoints may hold the same bytes, and the store may have compressed them.
+`freed_bytes` considers both.
 """
 
 from __future__ import annotations
@@ -90,14 +94,16 @@ def _contents(store: Store) -> set[bytes]:
     }
 
 
-#: Of an epoch so many changed inodes are looked at.
+# -- what a checkpoint holds -----------------------------------------------------------------------
+
+#: How many changed inodes of an epoch to look at.
 _LOOKED_AT = 20_000
-#: Of so many moments it is remembered what they hold.
+#: How many answers about moments to cache.
 _ANSWERS_MAX = 4096
 
 
 def held_bytes(store: Store, checkpoint: Checkpoint) -> int:
-    """About how many bytes go with the checkpoint."""
+    """About how many bytes only this checkpoint holds."""
     if checkpoint.epoch not in store.epochs:
         return 0
     view = store.view(checkpoint.epoch).bare
@@ -106,7 +112,7 @@ def held_bytes(store: Store, checkpoint: Checkpoint) -> int:
 
 
 def holds_more(store: Store, moment: Checkpoint) -> bool:
-    """Whether what came after a moment took away more than the path that it was taken for."""
+    """Whether more was deleted or replaced after a moment than the path that it was taken for."""
     known = _answers.setdefault(store, {})
     answer = known.get(moment.epoch)
     if answer is None:
@@ -119,7 +125,7 @@ def holds_more(store: Store, moment: Checkpoint) -> bool:
     return answer
 
 
-#: What is known of moments behind which nothing changes any more.
+#: Answers about moments whose following epochs are sealed.
 _answers: WeakKeyDictionary[Store, dict[Epoch, bool]] = WeakKeyDictionary()
 
 
@@ -156,12 +162,11 @@ def _lost_of(store: Store, view: View, after: View, entity: bytes) -> int:
 
 
 def freed_bytes(store: Store, checkpoint: Checkpoint, gone: Collection[Epoch] = ()) -> int:
-    """About how many bytes the store would have for something else if the checkpoint went after
-    those of the epochs ``gone``: what neither the state after it has nor an older checkpoint that
-    stays."""
+    """About how many bytes the store would free if the checkpoint were deleted after those of the
+    epochs ``gone``: what neither the state after it has nor an older checkpoint that stays."""
     children = store.epoch_tree.children(checkpoint.epoch)
     if checkpoint.epoch not in store.epochs or len(children) > 1:
-        return 0  # what two states go on from is not freed
+        return 0  # an epoch with two children is not freed
     keeper = _older_that_stays(store, checkpoint.epoch, gone)
     known = _freed.setdefault(store, {})
     key = (checkpoint.epoch, keeper)
@@ -175,12 +180,12 @@ def freed_bytes(store: Store, checkpoint: Checkpoint, gone: Collection[Epoch] = 
     return found
 
 
-#: The same of checkpoints behind which nothing changes any more, by epoch and the one that stays.
+#: The same for checkpoints, by their epoch and the older one that stays.
 _freed: WeakKeyDictionary[Store, dict[tuple[Epoch, Epoch], int]] = WeakKeyDictionary()
 
 
 def _older_that_stays(store: Store, epoch: Epoch, gone: Collection[Epoch]) -> Epoch:
-    """The next ancestor that somebody can look at, or NO_EPOCH."""
+    """The nearest ancestor that is a checkpoint, or NO_EPOCH."""
     epoch = store.epochs[epoch].parent
     while epoch in store.epochs and (epoch in gone or not store.epochs[epoch].info):
         epoch = store.epochs[epoch].parent
@@ -222,7 +227,7 @@ def _lost_blocks(
 
 
 def _stored_bytes(store: Store, records: Iterable[bytes]) -> Iterator[int]:
-    """How much each block takes; of one that others use, too, its share."""
+    """How much space each block takes; its share if other records use it too."""
     for record in records:
         mapping = unpack_mapping(record)
         yield store.blocks.stored_bytes(mapping.key) if mapping.key else mapping.length

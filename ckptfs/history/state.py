@@ -27,7 +27,7 @@ _FACT = b"state:"
 
 
 class Draft(NamedTuple):
-    """A document to be kept."""
+    """A document to be saved."""
 
     name: str
     is_json: bool
@@ -44,9 +44,10 @@ class Document(NamedTuple):
 
 
 def keep(fs: Filesystem, drafts: Sequence[Draft], *, compress: bool = True) -> dict[str, Any]:
-    """Write documents into the head; what the checkpoint to be sealed next says about them.
+    """Write documents into the head; returns their description for the checkpoint to be sealed
+    next.
 
-    With ``compress`` a block that is another than before is kept as what differs at once: of a
+    With ``compress`` a changed block is stored at once as a difference from the one before: in a
     conversation that grows, the last block changes with every turn.
     """
     described = {}
@@ -59,7 +60,7 @@ def keep(fs: Filesystem, drafts: Sequence[Draft], *, compress: bool = True) -> d
 
 
 def tidy(fs: Filesystem) -> None:
-    """Drop what the head still has of documents that no checkpoint carries any more."""
+    """Drop documents of the head that no checkpoint carries any more."""
     if not any(True for _ in fs.store.metadata.walk(_FACT)):
         return
     _drop(fs, keeping={name for found in checkpoints(fs.store) for name in found.state})
@@ -82,13 +83,13 @@ def read(fs: Filesystem, checkpoint: Checkpoint, name: str, offset: int, length:
 
 
 def is_document(inode: Inode) -> bool:
-    """Whether an inode without a name in the tree is one for a reason."""
+    """Whether an inode without a name in the tree is a state document."""
     return not inode.nlink and bool(inode.name)
 
 
 def _ino_for(fs: Filesystem, name: str) -> Ino:
-    """The inode that the head has for a document; a new one if it has none, or if a restore took
-    the head to where it was not there yet."""
+    """The head's inode for a document; a new one if it has none, or if a restore went back to a
+    checkpoint without it."""
     key = _FACT + os.fsencode(name)
     known = fs.store.metadata.get(key)
     if known is not None:
@@ -104,9 +105,9 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
 
 
 def _write(fs: Filesystem, ino: Ino, data: BinaryIO, *, compress: bool) -> int:
-    """Make the document's bytes these, touching only the blocks that differ; return the size."""
+    """Write a document, only the blocks that differ; returns the size."""
     size = 0
-    #: By number, the keys that blocks had which are others now.
+    #: By block number, the former keys of changed blocks.
     replaced: dict[int, bytes] = {}
     while piece := data.read(BLOCK_SIZE):
         if fs.read(fs.head.bare, ino, size, BLOCK_SIZE) != piece:

@@ -1,7 +1,19 @@
-"""What processes say that they do next: a shell the command line that was typed, an agent its step.
+"""AnnouncedSteps: which step and which call a process belongs to, read from /proc.
 
-Nothing but a name for changes to come. It is forgotten with the process, by the next name, and when
-very many others have one.
+Turns a process id into a `Caller`. Knows nothing of files, requests or checkpoints, and never reads
+a process's environment, which may hold secrets.
+
+The process tree decides, not process groups or sessions:
+
+* A *step* is what lists show: one tool call of an agent, one command at a prompt. It is the child
+  of a harness or of a shell that takes commands, with all its descendants.
+* A *call* is finer, and decides what may be destroyed without a moment: the child of any program
+  that is not known to be a tool, with its descendants. A program that starts commands may be a
+  harness, so one of its children may not destroy unseen what another made; a build tool or a script
+  is one call.
+
+The kind of a program depends on its name and arguments alone (`ckptfs.history.programs`). A process
+may also announce what it does next: a shell the command line that was typed, an agent its step.
 """
 
 from __future__ import annotations
@@ -18,15 +30,15 @@ from ckptfs.model import Clock
 K = TypeVar("K")
 T = TypeVar("T")
 
-#: How much of a command line is read to see what kind of program it is, and to name it: what agents
-#: put around a command may be 40 KB, with the command at its end.
+#: How much of a command line to read to find the kind of a program, and to name it: what agents put
+#: around a command may be 40 KB, with the command at its end.
 _ARGV_BYTES = 4 << 10
 _CMDLINE_BYTES = 64 << 10
-#: How far up parents are followed.
+#: How many ancestors to follow.
 ANCESTORS_MAX = 64
-#: How many processes and groups are remembered; the oldest half goes when there are more.
+#: How many processes and groups to cache; the oldest half is dropped when there are more.
 _KNOWN_MAX = 2048
-#: For how long a process id means the process it meant: ids come again only after a whole round,
+#: For how long a process id surely means the same process: ids are reused only after all others,
 #: and no machine starts 32,768 processes in a second.
 TRUST_NS = 1_000_000_000
 
@@ -57,25 +69,25 @@ class Process(NamedTuple):
     forked: bool = False
 
 
-#: A process and when it began; of a step that a process told of, its number below zero.
+#: A process id and start time; for an announced step, its negative serial number.
 Key = tuple[int, int]
 
 
-class Told(NamedTuple):
-    """What a process says that it does. ``serial`` tells one such thing from the next."""
+class Announced(NamedTuple):
+    """What a process announced that it does. ``serial`` numbers the announcements."""
 
     text: str
     serial: int
-    #: When its process began: the number alone comes again.
+    #: When its process began: process ids are reused.
     start: int
 
 
-class Actor(NamedTuple):
-    """A step: the process it is known by, and what to call it.
+class Step(NamedTuple):
+    """A step: the process that identifies it, and its name.
 
-    ``start`` is 0 for a group whose leader ended before it was seen. ``provisional`` tells that a
-    shell had forked but not yet become the command (it opens the target of ``>`` in between), so
-    that a second look will give a better name. ``edits`` tells that a harness changes files itself.
+    ``start`` is 0 for a group whose leader ended before it was seen. ``provisional`` means that a
+    shell had forked but not yet executed the command (it opens the target of ``>`` in between), so
+    that a second look gives a better name. ``edits`` means that a harness changes files itself.
     """
 
     pid: int
@@ -91,28 +103,28 @@ class Actor(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who makes a request: the step, the call, and the process itself."""
+    """The originator of a request: the step, the call, and the process itself."""
 
-    step: Actor
+    step: Step
     call: Key
     pid: int
 
 
 class _Node(NamedTuple):
-    """What is known of a process. ``inside`` tells that it is below a harness."""
+    """A process in the tree. ``inside`` means that it descends from a harness."""
 
     process: Process
     kind: Kind | None
     call: Key
-    #: The process that its step is known by.
+    #: The process that identifies its step.
     step: Key
     inside: bool
     seen_ns: int
 
 
-class Who:
-    """From process ids to callers; None is a process that is unknown: a kernel thread, one that
-    another pid namespace hides, one of this program's own, or one that was gone too soon."""
+class Callers:
+    """From process ids to callers; None for an unknown process: a kernel thread, one that another
+    pid namespace hides, one of this program's own, or one that ended too soon."""
 
     def __init__(
         self,
@@ -123,15 +135,15 @@ class Who:
         self._proc = proc
         self._clock = clock
         self.harnesses = HARNESSES | set(harnesses)
-        #: How much of a command line is told: see `ckptfs.commands`.
+        #: How much of a command line to record: see `ckptfs.commands`.
         self.record = MASKED
         #: What a process says that it does next (`ckptfs.history.steps`).
-        self.told: Callable[[Process], Told | None] = lambda process: None
+        self.announced: Callable[[Process], Announced | None] = lambda process: None
         #: Processes that were declared to be harnesses, and those whose children are steps.
         self._declared: set[Key] = set()
         self._has_steps: set[Key] = set()
         self._nodes: dict[int, _Node] = {}
-        self._steps: dict[Key, Actor] = {}
+        self._steps: dict[Key, Step] = {}
         #: The leader that a process group had.
         self._leaders: dict[int, Key] = {}
 
@@ -143,11 +155,11 @@ class Who:
 
     @property
     def harness_count(self) -> int:
-        """How many programs turned out to be harnesses."""
+        """How many programs were found to be harnesses."""
         return len(self._has_steps)
 
     def declare(self, pid: int) -> bool:
-        """Take a process for a harness, whatever it is called. False if there is none."""
+        """Treat a process as a harness, whatever its name. False if there is no such process."""
         process = read_process(pid, self._proc)
         if process is None:
             return False
@@ -158,13 +170,13 @@ class Who:
         return True
 
     def may_be_harness(self, pid: int) -> bool:
-        """Whether each edit by this process may be a step of its own; so it is assumed where the
-        process is not known."""
+        """Whether each edit by this process may be a step of its own; True for an unknown
+        process."""
         node = self._node(pid) if pid > 0 else None
         return node is None or self._kind(node) in ("prompt", "harness", "program", "outside")
 
     def _is_own(self, process: Process) -> bool:
-        """Whether it is a thread of this program: what it does through the mount is housework."""
+        """Whether it is a thread of this program, which uses the mount for housekeeping only."""
         in_group = process.pgid == os.getpgrp()
         return in_group and os.path.exists(f"{self._proc}/self/task/{process.pid}")
 
@@ -183,7 +195,7 @@ class Who:
             tgid = main_thread(process, self._proc).pid
             known = self._node(tgid, depth + 1) if tgid != pid else None
         elif known is not None and known.process.start == process.start:
-            # It became another program, which keeps its place in the tree.
+            # It executed another program, which keeps its place in the tree.
             known = known._replace(process=process, kind=None, seen_ns=now_ns)
             self._steps.pop(known.step, None)
         else:
@@ -193,7 +205,7 @@ class Who:
         return known
 
     def _placed(self, process: Process, depth: int, now_ns: int) -> _Node:
-        """A process that is seen for the first time, at its place below its parent."""
+        """A process that is seen for the first time, placed below its parent."""
         parent = None
         if process.ppid > 0 and process.pid != _INIT and depth < ANCESTORS_MAX:
             parent = self._node(process.ppid, depth + 1)
@@ -206,7 +218,7 @@ class Who:
         by_harness = gives_steps and kind in ("program", "harness")
         own = self._own_kind(process, parent)
         if own in ("prompt", "harness") or (own == "program" and not gives_steps):
-            # It has steps itself, wherever it runs, and is a part of none.
+            # It has steps of its own, wherever it runs, and belongs to none.
             return _Node(process, own, key, key, parent.inside or by_harness, now_ns)
         if by_harness:
             _remember_key(self._has_steps, (parent.process.pid, parent.process.start))
@@ -214,14 +226,14 @@ class Who:
             process,
             own,
             call=begun if kind not in ("script", "tool") else parent.call,
-            step=self._told_step(parent.process) or (begun if gives_steps else parent.step),
+            step=self._announced_step(parent.process) or (begun if gives_steps else parent.step),
             inside=parent.inside or by_harness,
             seen_ns=now_ns,
         )
 
     def _own_kind(self, process: Process, parent: _Node) -> Kind | None:
-        """The kind of a process, if it may have steps: by its name, or since it was given a process
-        group of its own."""
+        """The kind of a process that may have steps: judged by its name, or by a process group of
+        its own; None for others."""
         named = is_shell_name(process.comm) or process.comm in self.harnesses
         apart = process.pid == process.pgid != parent.process.pgid
         if named or apart or (process.pid, process.start) in self._declared:
@@ -229,10 +241,9 @@ class Who:
         return None
 
     def _gives_steps(self, parent: _Node, kind: Kind, child: Process) -> bool:
-        """Whether the child is a step. A program that leads its process group, as what is started
-        at a prompt or as a service does, is taken for a harness, unless it is itself the command
-        that a harness started; and so is one that has shells run commands, or gives a command a
-        group of its own."""
+        """Whether the child is a step. A program that leads its process group, as one started at a
+        prompt or as a service does, counts as a harness, unless a harness started it as a command.
+        So does one that has shells run commands, or gives a command a group of its own."""
         if kind != "program":
             return kind in ("outside", "prompt", "harness")
         own, group = (parent.process.pid, parent.process.start), parent.process.pgid
@@ -243,7 +254,7 @@ class Who:
         return own in self._has_steps or runs_command(read_argv(child.pid, self._proc))
 
     def _begun(self, process: Process, parent: _Node, kind: Kind) -> Key:
-        """What a child begins: itself, or the pipeline that a shell made it a part of."""
+        """The key of what a child begins: itself, or the pipeline that it is part of."""
         key = process.pid, process.start
         pgid = process.pgid
         if kind != "prompt" or pgid in (process.pid, parent.process.pgid, _NO_GROUP):
@@ -252,13 +263,13 @@ class Who:
         known = self._leaders.get(pgid)
         if known is None:
             leader = read_process(pgid, self._proc)
-            # The kernel gives the number to nobody else while the group has members.
+            # The kernel does not reuse the number while the group has members.
             known = (pgid, leader.start) if leader is not None else (pgid, 0)
             _remember(self._leaders, pgid, known)
         return known
 
     def _kind(self, node: _Node) -> Kind:
-        """How a process is taken; found out when it is first asked for."""
+        """The kind of a process, found when it is first needed."""
         if node.kind is not None:
             return node.kind
         process = node.process
@@ -272,25 +283,25 @@ class Who:
             return "harness"
         kind = kind_of(process.comm, argv, self.harnesses)
         if kind == "prompt" and process.forked:
-            return "script"  # a copy that the shell made of itself runs a part of one command
+            return "script"  # a shell's copy of itself runs a part of one command
         if process.pid == _INIT and kind in ("script", "tool", "prompt"):
-            return "outside"  # orphans become its children, whoever started them
+            return "outside"  # orphans of any origin become its children
         return kind
 
-    # -- what a step is called ---------------------------------------------------------------------
+    # -- names of steps ----------------------------------------------------------------------------
 
-    def _told_step(self, process: Process) -> Key | None:
-        """The step that a process told of, for what it does itself and for what it starts."""
-        told = self.told(process)
+    def _announced_step(self, process: Process) -> Key | None:
+        """The step that a process announced, for itself and for what it starts."""
+        told = self.announced(process)
         if told is None:
             return None
         key = (process.pid, -told.serial)
         if key not in self._steps:
-            _remember(self._steps, key, Actor(*key, told.text, self._session(process)))
+            _remember(self._steps, key, Step(*key, told.text, self._session(process)))
         return key
 
-    def _step_of(self, node: _Node) -> Actor:
-        if (told := self._told_step(node.process)) is not None:
+    def _step_of(self, node: _Node) -> Step:
+        if (told := self._announced_step(node.process)) is not None:
             return self._steps[told]
         known = self._steps.get(node.step)
         if known is None:
@@ -301,34 +312,34 @@ class Who:
         return known if known.edits == edits else known._replace(edits=edits)
 
     def _is_edit(self, node: _Node) -> bool:
-        """Whether a harness acts itself, not by a command that it started."""
+        """Whether a harness acts itself, not through a command that it started."""
         own = (node.process.pid, node.process.start)
         if node.step != own:
             return False
         return own in self._has_steps or self._kind(node) == "harness"
 
-    def _named(self, node: _Node) -> Actor:
+    def _named(self, node: _Node) -> Step:
         pid, start = node.step
         process, member = node.process, node.process
         leader = process if process.pid == pid else read_process(pid, self._proc)
         if leader is None or (start and leader.start != start):
-            return Actor(pid, start, self._command(member), self._session(member))
+            return Step(pid, start, self._command(member), self._session(member))
         argv = read_argv(pid, self._proc)
-        # A shell's copy of itself has no name of its own yet, and a leader that has ended, but
-        # whose shell has not asked for it, lost its command line.
+        # A shell's copy of itself has no name of its own yet, and a leader that has ended but was
+        # not reaped has lost its command line.
         forked = leader.forked and is_shell(argv)
         command = self._command(member if forked or not argv else leader)
         session, provisional = self._session(leader), forked and member.pid == pid
-        # An agent may have a process of its own make an edit.
+        # An agent may make an edit through a process of its own.
         edits = os.path.basename(command.partition(" ")[0]) in self.harnesses
-        return Actor(pid, start, command, session, provisional, edits)
+        return Step(pid, start, command, session, provisional, edits)
 
     def _command(self, process: Process) -> str:
         argv = read_argv(process.pid, self._proc, _CMDLINE_BYTES)
         return command_line(argv, self.record) if argv else printable(process.comm)
 
     def _session(self, process: Process) -> str:
-        """The session as "SID:START": a number alone comes again."""
+        """The session as "SID:START", since ids are reused."""
         leader = read_process(process.sid, self._proc)
         return f"{process.sid}:{leader.start}" if leader else str(process.sid)
 
@@ -355,7 +366,7 @@ def _remember_key(known: set[Key], key: Key) -> None:
 
 
 def read_process(pid: int, proc: str = "/proc") -> Process | None:
-    """What the kernel says about a process or thread; None if it is not there."""
+    """A process or thread as the kernel describes it; None if there is none."""
     line = _read(f"{proc}/{pid}/stat", 1024)
     opened, closed = line.find(b"("), line.rfind(b")")
     fields = line[closed + 2 :].split()
@@ -417,20 +428,23 @@ def _read(path: str, size: int) -> bytes:
         os.close(fd)
 
 
-#: How many processes have a name at once.
+#: How many processes may have announced a step at once.
 STEPS_MAX = 1024
 
 
-class Steps:
+class AnnouncedSteps:
+    """What processes announced that they do next. An announcement ends with its process, with the
+    next one, and when very many others have one."""
+
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         #: By process, the one that was named last at the end.
-        self._steps: dict[int, Told] = {}
+        self._steps: dict[int, Announced] = {}
         self._serial = 0
 
     def name(self, pid: int, text: str) -> None:
-        """What the process does next is called so; an empty name takes the last one away. ``pid``
-        may be that of a thread, and nothing is known of a process that cannot be seen from here."""
+        """Name what a process does next; an empty name removes the last one. ``pid`` may be that of
+        a thread. A process that is not visible from here is ignored."""
         thread = read_process(pid, self._proc)
         if thread is None:
             return
@@ -441,9 +455,9 @@ class Steps:
         if len(self._steps) >= STEPS_MAX:
             del self._steps[next(iter(self._steps))]
         self._serial += 1
-        self._steps[process.pid] = Told(text, self._serial, process.start)
+        self._steps[process.pid] = Announced(text, self._serial, process.start)
 
-    def of(self, process: Process) -> Told | None:
-        """What a process says that it does; None if it says nothing."""
+    def of(self, process: Process) -> Announced | None:
+        """What a process announced, or None."""
         told = self._steps.get(process.pid)
         return told if told is not None and told.start == process.start else None

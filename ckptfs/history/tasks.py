@@ -1,13 +1,17 @@
 """Tasks: named stretches of work, whose changes can be taken back without those of others.
 
-At any time one task is current, or none: the one that was started last and is not done. Starting
-another while one is open, or the same again, makes that one current; when it is done, the one
-before goes on. So every stretch of time belongs to one task or to none, and what a task changed is
-what differs between the beginning and the end of its stretches. Each end of one is a checkpoint of
-kind `task`; which they are is kept in a log among the facts, under ``task:`` and a number.
+At most one task is current: the one that was started last and is not done. Starting another while
+one is open makes the other current; when that is done, the one before goes on. So every stretch of
+time belongs to one task or to none, and a task's changes are the differences between the beginning
+and the end of its stretches. Each end of a stretch is a checkpoint of kind `task`; the log of
+events is in the store's metadata, under ``task:`` and a number.
 
-An agent writes its list of tasks down first and works it off from the top. So what it announces
-(`announce`) waits in line: the first one is current until it is finished, then the next.
+An agent first writes down its list of tasks and then works through it from the top. So announced
+tasks (`announce`) queue up: the first is current until it is finished, then the next.
+
+Reverting a task restores each path to the state at the beginning of the stretch in which the task
+first changed it. A path conflicts if it changed again in time that is not the task's own. A revert
+is one restore, and `undo` takes it back.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from ckptfs.history.diff.changed import Changed
 from ckptfs.history.diff.tree import compare_views
 from ckptfs.history.path_restore import Claim, claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, seek
-from ckptfs.history.restore import note, or_as_it_was
+from ckptfs.history.restore import log_restore, or_roll_back
 from ckptfs.store import Store
 
 KIND = "task"
@@ -66,7 +70,7 @@ class Stretch(NamedTuple):
 
 @dataclass
 class Task:
-    """A task as the log tells it. ``state`` is current, open, done or reverted."""
+    """A task, from the log. ``state`` is current, open, done or reverted."""
 
     name: str
     started_ns: int
@@ -295,7 +299,7 @@ class Reverted:
 
 
 def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
-    """What reverting a task would do, and what is in its way."""
+    """What reverting a task would do, and its conflicts."""
     fs.flush()
     found = tasks(fs.store)
     task = find(fs.store, name)
@@ -320,7 +324,7 @@ def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
 
 
 def _covered(fs: Filesystem, plan: RevertPlan) -> Iterator[bytes]:
-    """Directories that have to go for something that stood in their place."""
+    """Directories that have to go because a file is restored in their place."""
     for claim, goal in plan.goals.items():
         here, there = seek(fs, fs.head, claim.path), seek(fs, fs.view_of(goal.epoch), claim.path)
         if here is not None and here.is_dir and there is not None and not there.is_dir:
@@ -397,8 +401,8 @@ def revert(
 ) -> Reverted:
     """Take back what a task changed, and end it. The caller commits.
 
-    Raises `TaskConflict` if others changed the same paths, unless forced. ``changed`` takes
-    what the kernel has to hear of, also if it fails: then everything is as it was.
+    Raises `TaskConflict` if others changed the same paths, unless forced. ``changed`` collects what
+    the kernel has to be notified of, also on failure: then everything is as it was.
     """
     fs.flush()
     with interrupts.stoppable():
@@ -406,13 +410,13 @@ def revert(
     if plan.conflicts and not force:
         raise TaskConflict(name, list(_told(plan.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, changed, cause or Cause()):
+    with or_roll_back(fs, before, changed, cause or Cause()):
         put_back(fs, plan.goals, changed)
     after = seal(
         fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
     )
     target = min(plan.goals.values(), key=lambda goal: goal.id, default=before)
-    note(
+    log_restore(
         fs,
         "restore",
         target,

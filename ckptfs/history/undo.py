@@ -1,8 +1,8 @@
 """Taking a restore back: `undo`, and `redo`, which takes an undo back.
 
-A restore of everything is taken back by going to the state before it. Of one by paths only these
-paths go back: what was done elsewhere since is not its business. Whoever asks can be told first
-whether anything changed since, for that is what taking back might cost.
+A restore of everything is undone by restoring the state before it. Undoing a restore of paths
+restores only these paths; what changed elsewhere since stays. `has_moved_on` says beforehand
+whether anything changed since, which is what an undo might cost.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ckptfs.history.restore import (
     Plan,
     Restored,
     log,
-    note,
-    or_as_it_was,
+    log_restore,
+    or_roll_back,
+    paths_by_effect,
     plan,
     restore,
     restore_paths,
-    sorted_out,
     token_of,
     visible_changes,
 )
 
 
 class _Scope(NamedTuple):
-    """The paths of a restore; with those of ``tops`` goes what is below them, and the directories
-    on the way to them come and go with them."""
+    """The paths of a restore; those of ``tops`` with everything below them. ``ways`` are the
+    directories above, which come and go with the paths."""
 
     paths: list[bytes]
     named: set[bytes]
@@ -58,7 +58,7 @@ def _scope(entry: LogEntry) -> _Scope:
 
 
 def has_moved_on(fs: Filesystem, entry: LogEntry) -> bool:
-    """Whether anything but times changed since a restore was made, or nobody can tell any more."""
+    """Whether anything but times changed since a restore, or that cannot be known any more."""
     fs.flush()
     left = numbered(fs.store, entry.target if entry.after is None else entry.after)
     if left is None:
@@ -71,7 +71,7 @@ def has_moved_on(fs: Filesystem, entry: LogEntry) -> bool:
 
 
 def _changes(fs: Filesystem, goal: Checkpoint) -> Iterator[Change]:
-    """How a checkpoint looks different from now."""
+    """How the workspace differs from a checkpoint."""
     found = visible_changes(fs, fs.view_of(goal.epoch))
     return (change for change in found if not change.only_times)
 
@@ -99,12 +99,12 @@ def _differs(fs: Filesystem, entry: LogEntry, left: Checkpoint, scope: _Scope) -
 
 
 def plan_back(fs: Filesystem, entry: LogEntry) -> Plan:
-    """What taking a restore back would do."""
+    """What undoing a restore would do."""
     target, scope = find(fs.store, entry.before), _scope(entry)
     if entry.whole is None:
         return plan(fs, target, scope.paths)
     changes = [change for change in _changes(fs, target) if _concerns(change, scope)]
-    return Plan(target.id, *sorted_out(changes), token_of(fs, target, scope.paths))
+    return Plan(target.id, *paths_by_effect(changes), token_of(fs, target, scope.paths))
 
 
 def token_back(fs: Filesystem, entry: LogEntry) -> str:
@@ -165,9 +165,9 @@ def _put_back(
     scope = _scope(entry)
     goals = {Claim(path, path in scope.tops): target for path in scope.paths}
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    with or_as_it_was(fs, before, changed, cause):
+    with or_roll_back(fs, before, changed, cause):
         put_back(fs, goals, changed)
-    note(fs, kind, target, before, changed, cause, takes_back=entry)
+    log_restore(fs, kind, target, before, changed, cause, takes_back=entry)
     return Restored(before, target.id, changed)
 
 

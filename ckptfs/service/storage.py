@@ -46,7 +46,7 @@ def compact(service: Service) -> tuple[int, int]:
     if service.compresses():
         compression.unpack_records(service.fs)
         compression.compress(service.fs)
-        compression.gather(service.fs)
+        compression.compress_inline(service.fs)
         compression.repack(service.fs)
         compression.pack_records(service.fs)
     service.fs.commit()

@@ -207,11 +207,6 @@ def test_the_mount_table_is_read() -> None:
     assert found[3].source == "host:/x"
 
 
-def test_a_mount_point_with_a_carriage_return() -> None:
-    (found,) = mounts.parse_mountinfo(b"51 28 0:40 / /a\rb rw - fuse.ckptfs /s rw\n")
-    assert str(found.path) == "/a\rb" and found.is_ours
-
-
 @pytest.mark.parametrize(
     "path, option",
     [

@@ -31,7 +31,7 @@ Store.commit = Store.sync = commit
 
 FORGETS_RESTORES = """
 import sys, ckptfs.history
-sys.modules["ckptfs.history.restore"].note = lambda *args, **kwargs: None
+sys.modules["ckptfs.history.restore"].log_restore = lambda *args, **kwargs: None
 """
 
 ENDS_WITHOUT_A_COMMIT = """

@@ -12,14 +12,14 @@ from ckptfs.errors import AuthorUnknown
 from ckptfs.history import Cause, Changed, authors, log
 from ckptfs.history.diff.changed import epochs_between
 from ckptfs.history.removal import delete
-from ckptfs.history.steps import Actor
+from ckptfs.history.steps import Step
 from ckptfs.model import Ino
 from ckptfs.service import Service
 from tests.direct import get, reopened
 from tests.history.edits import Edits, edits
 
-ALICE = Actor(100, 1, "alice --work", "90:1")
-BOB = Actor(200, 2, "bob --work", "95:2")
+ALICE = Step(100, 1, "alice --work", "90:1")
+BOB = Step(200, 2, "bob --work", "95:2")
 PEOPLE = {100: ALICE, 101: ALICE, 200: BOB}
 
 

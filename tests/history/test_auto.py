@@ -19,14 +19,14 @@ from ckptfs.history.auto import (
     parse_policy,
 )
 from ckptfs.history.checkpoints import Cause
-from ckptfs.history.steps import TRUST_NS, Actor
+from ckptfs.history.steps import TRUST_NS, Step
 
-A = Actor(100, 1, "make -j8", "7:1")
-B = Actor(200, 2, "npm run watch")
-AGENT = Actor(300, 3, "agent", edits=True)
+A = Step(100, 1, "make -j8", "7:1")
+B = Step(200, 2, "npm run watch")
+AGENT = Step(300, 3, "agent", edits=True)
 
 #: Whose change, and at what second; "tick" lets time pass without one.
-Event = tuple[Actor | str | None, float]
+Event = tuple[Step | str | None, float]
 
 
 class Desk:
@@ -46,7 +46,7 @@ class Desk:
     def at(self, seconds: float) -> None:
         self.now_ns = round((1_000 + seconds) * SECOND_NS)
 
-    def change(self, step: Actor | None) -> Due | None:
+    def change(self, step: Step | None) -> Due | None:
         due = self.auto.before_change(step, self.now_ns)
         if due is not None:
             self.auto.saved()
@@ -151,20 +151,20 @@ def test_what_an_earlier_mount_left_unsaved_is_saved_before_the_first_change() -
 
 def test_a_loop_at_the_prompt_does_not_push_history_out() -> None:
     desk = Desk()
-    commands = [(Actor(pid, 1, "touch"), pid / 300) for pid in range(1, 1000)]
+    commands = [(Step(pid, 1, "touch"), pid / 300) for pid in range(1, 1000)]
     assert 6 <= sum(map(bool, desk.play(commands))) <= 7
 
 
 def test_steps_with_pauses_between_them_are_shown_for_longer() -> None:
     desk = Desk()
-    commands = [(Actor(pid, 1, "touch"), pid / 3) for pid in range(1, 200)]
+    commands = [(Step(pid, 1, "touch"), pid / 3) for pid in range(1, 200)]
     shown = sum(map(bool, desk.play(commands)))
     assert 60 <= shown <= 70  # 32, and one for each two seconds
 
 
 def test_after_a_pause_there_is_allowance_again() -> None:
     desk = Desk()
-    desk.play([(Actor(pid, 1, "touch"), pid / 300) for pid in range(1, 300)])
+    desk.play([(Step(pid, 1, "touch"), pid / 300) for pid in range(1, 300)])
     assert desk.play([(A, 20), (B, 20.1)]) == ["quiet", "command"]
 
 
@@ -188,7 +188,7 @@ def test_what_is_remembered_of_steps_stays_bounded() -> None:
     desk = Desk()
     """Also beside a server that never stops."""
     for pid in range(1, 2000):
-        desk.play([(A, pid), (Actor(1000 + pid, 1, "x"), pid)])
+        desk.play([(A, pid), (Step(1000 + pid, 1, "x"), pid)])
     assert len(desk.auto._bursts) <= 4 * AGAIN_NS // SECOND_NS
 
 

@@ -62,7 +62,7 @@ def gather(work: Edits) -> None:
     """The same for small files."""
     views = [work.fs.view_of(c.epoch) for c in checkpoints(work.store)] + [work.fs.head]
     before = [shown(work.fs, view) for view in views]
-    compression.gather(work.fs)
+    compression.compress_inline(work.fs)
     work.store.blocks.forget_decoded()
     assert [shown(work.fs, view) for view in views] == before
     assert check(work.store) == []
@@ -171,7 +171,7 @@ def test_purge_finds_the_same_bytes_gathered_or_not(work: Edits) -> None:
     save(work)
     work.put("gone", b"")
     save(work)
-    compression.gather(work.fs)
+    compression.compress_inline(work.fs)
     work.put("copy", text(1, 1000))
     assert purge.purge(work.fs, [b"gone"]).elsewhere == [b"copy"]
     work.fs.commit()

@@ -6,7 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from ckptfs.history.steps import STEPS_MAX, Steps, read_process
+from ckptfs.history.steps import STEPS_MAX, AnnouncedSteps, read_process
 
 
 def made_up(proc: Path, pid: int, start: int) -> None:
@@ -15,7 +15,7 @@ def made_up(proc: Path, pid: int, start: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} (program) {fields}\n")
 
 
-def told(steps: Steps, pid: int, proc: str = "/proc") -> str:
+def told(steps: AnnouncedSteps, pid: int, proc: str = "/proc") -> str:
     """What a process says that it does, in words."""
     process = read_process(pid, proc)
     found = steps.of(process) if process is not None else None
@@ -23,7 +23,7 @@ def told(steps: Steps, pid: int, proc: str = "/proc") -> str:
 
 
 def test_a_step_is_over_with_the_next_and_with_its_process() -> None:
-    steps = Steps()
+    steps = AnnouncedSteps()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         assert told(steps, process.pid) == ""
         steps.name(process.pid, "make")
@@ -36,7 +36,7 @@ def test_a_step_is_over_with_the_next_and_with_its_process() -> None:
 
 
 def test_a_thread_speaks_for_its_process() -> None:
-    steps = Steps()
+    steps = AnnouncedSteps()
 
     def speak() -> None:
         steps.name(threading.get_native_id(), "from a thread")
@@ -49,7 +49,7 @@ def test_a_thread_speaks_for_its_process() -> None:
 
 
 def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
+    steps = AnnouncedSteps(str(tmp_path))
     made_up(tmp_path, 7, start=100)
     steps.name(7, "one")
     assert told(steps, 7, str(tmp_path)) == "one"
@@ -58,13 +58,13 @@ def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_cannot_be_seen_has_no_steps(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
+    steps = AnnouncedSteps(str(tmp_path))
     steps.name(0, "from another namespace")
     assert told(steps, 0, str(tmp_path)) == ""
 
 
 def test_of_very_many_the_first_goes(tmp_path: Path) -> None:
-    steps = Steps(str(tmp_path))
+    steps = AnnouncedSteps(str(tmp_path))
     for pid in range(1, STEPS_MAX + 2):
         made_up(tmp_path, pid, start=1)
         steps.name(pid, str(pid))

@@ -18,7 +18,15 @@ import pytest
 from ckptfs.commands import command_text
 from ckptfs.history import steps
 from ckptfs.history.programs import takes_commands
-from ckptfs.history.steps import Actor, Caller, Who, ancestors, main_thread, read_argv, read_process
+from ckptfs.history.steps import (
+    Caller,
+    Callers,
+    Step,
+    ancestors,
+    main_thread,
+    read_argv,
+    read_process,
+)
 from tests.support.waiting import wait_until
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -66,13 +74,13 @@ def child(pid: int, command: str) -> int:
     return found[0]
 
 
-def caller(pid: int, who: Who | None = None) -> Caller:
-    found = (who or Who())(pid)
+def caller(pid: int, who: Callers | None = None) -> Caller:
+    found = (who or Callers())(pid)
     assert found is not None
     return found
 
 
-def actor(pid: int, who: Who | None = None) -> Actor:
+def actor(pid: int, who: Callers | None = None) -> Step:
     return caller(pid, who).step
 
 
@@ -89,7 +97,7 @@ def test_a_program_in_a_session_of_its_own(start: Start) -> None:
     pid = start("sleep", "60", process_group=None, start_new_session=True).pid
     began = started_at(pid)
     wait_until(lambda: read_argv(pid)[:1] == [b"sleep"], "it is sleep")
-    assert actor(pid) == Actor(pid, began, "sleep 60", f"{pid}:{began}")
+    assert actor(pid) == Step(pid, began, "sleep 60", f"{pid}:{began}")
 
 
 def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> None:
@@ -98,7 +106,7 @@ def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> Non
     wait_until(lambda: len(children(leader)) == 8, "all of them run")
     wait_until(lambda: all(map(children, children(leader))), "and their children")
     members = [leader, *children(leader), *(one for c in children(leader) for one in children(c))]
-    who = Who()
+    who = Callers()
     assert len(members) == 17
     assert {actor(pid, who).key for pid in members} == {(leader, started_at(leader))}
     assert {actor(pid, who).command for pid in members} == {script}
@@ -111,7 +119,7 @@ def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
     wait_until(note.exists, "the child is started")
     pid = int(note.read_text())
     wait_until(lambda: read_argv(pid) == [b"sleep", b"60"], "it is sleep")
-    who = Who()
+    who = Callers()
     before = actor(pid, who)
     assert leader.stdin
     leader.stdin.close()
@@ -126,7 +134,7 @@ def test_calls_that_are_put_into_one_group_are_calls_of_their_own(start: Start) 
     leader = start("sleep", "50")
     members = [start("sleep", str(60 + n), process_group=leader.pid) for n in range(2)]
     wait_until(lambda: all(read_argv(one.pid)[:1] == [b"sleep"] for one in members), "they sleep")
-    who = Who()
+    who = Callers()
     assert len({caller(one.pid, who).call for one in members}) == 2
     for member in members:
         member.kill()
@@ -139,13 +147,13 @@ def test_a_shell_that_a_shell_starts_takes_commands_as_well(start: Start) -> Non
     shell.stdin.write(b"bash --norc\nsleep 81 &\nsleep 82 &\n")
     inner = child(shell.pid, "bash --norc")
     first, second = child(inner, "sleep 81"), child(inner, "sleep 82")
-    who = Who()
+    who = Callers()
     assert caller(first, who).call != caller(second, who).call
 
 
 def test_a_process_that_becomes_another_program_keeps_its_identity(start: Start) -> None:
     process = start("sh", "-c", "read line; exec sleep 60", stdin=subprocess.PIPE)
-    who = Who()
+    who = Callers()
     wait_until(lambda: read_argv(process.pid)[:1] == [b"sh"], "it is the shell")
     before = actor(process.pid, who)
     assert process.stdin
@@ -217,7 +225,7 @@ def test_every_command_at_a_prompt_is_an_actor(prompt: Prompt) -> None:
     first = child(prompt.pid, "sleep 61")
     second = child(prompt.pid, "sh -c 'sleep 62; true'")
     inner = child(second, "sleep 62")
-    who = Who()
+    who = Callers()
     assert actor(first, who).key == (first, started_at(first))
     assert actor(first, who).command == "sleep 61"
     assert actor(inner, who) == actor(second, who)
@@ -231,7 +239,7 @@ def test_a_pipeline_is_one_actor(prompt: Prompt) -> None:
     first, second = child(prompt.pid, "sleep 63"), child(prompt.pid, "sleep 64")
     assert actor(second).key == actor(first).key
     assert actor(first).command == "sleep 63"
-    assert actor(second, Who()).command == "sleep 63"
+    assert actor(second, Callers()).command == "sleep 63"
 
 
 def test_a_subshell_is_one_actor_that_its_command_names(prompt: Prompt) -> None:
@@ -251,7 +259,7 @@ def test_a_redirection_is_opened_before_the_command_is_there(
     prompt.type(f"sleep 66 > {fifo}")
     copy = child(prompt.pid, "bash --norc --noprofile -i")
     wait_until(lambda: (p := read_process(copy)) and p.pgid == copy, "it leads its group")
-    who = Who()
+    who = Callers()
     before = actor(copy, who)
     assert before.provisional
     reader = os.open(fifo, os.O_RDONLY)
@@ -270,7 +278,7 @@ def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path
     first = child(shell.pid, "sleep 67")
     second = child(shell.pid, "sh -c 'sleep 68; true'")
     inner = child(second, "sleep 68")
-    who = Who()
+    who = Callers()
     assert actor(first, who).key == (first, started_at(first))
     assert actor(inner, who) == actor(second, who)
     assert actor(inner, who).command == "sleep 68; true"
@@ -297,7 +305,7 @@ def test_each_command_of_a_harness_is_a_step_though_all_are_in_its_group(start: 
     agent = harness(start, "sleep 70; true", "sleep 71")
     first, second = child(agent, "bash -c 'sleep 70; true'"), child(agent, "sleep 71")
     inner = child(first, "sleep 70")
-    who = Who()
+    who = Callers()
     assert caller(inner, who).call == caller(first, who).call == (first, started_at(first))
     assert actor(inner, who).key == (first, started_at(first))
     assert actor(second, who).key == caller(second, who).call == (second, started_at(second))
@@ -307,7 +315,7 @@ def test_each_command_of_a_harness_is_a_step_though_all_are_in_its_group(start: 
 def test_a_harness_that_changes_files_itself_edits(start: Start) -> None:
     agent = harness(start, "sleep 72; true")
     command = child(agent, "bash -c 'sleep 72; true'")
-    who = Who()
+    who = Callers()
     assert not actor(agent, who).edits, "it may be any program"
     assert not actor(command, who).edits
     assert actor(agent, who).edits
@@ -320,7 +328,7 @@ def test_a_build_below_a_harness_is_one_step(start: Start, tmp_path: Path) -> No
     shell = child(agent, f"bash -c 'make -j2 -C {tmp_path}; true'")
     make = child(shell, f"make -j2 -C {tmp_path}")
     wait_until(lambda: len(children(make)) == 2, "both recipes run")
-    who = Who()
+    who = Callers()
     assert {caller(one, who).call for one in children(make)} == {(shell, started_at(shell))}
     assert {actor(one, who).key for one in children(make)} == {(shell, started_at(shell))}
 
@@ -332,7 +340,7 @@ def test_a_program_that_a_harness_starts_is_one_step_of_several_calls(start: Sta
     shell = child(agent, command_text([b"bash", b"-c", f"cat | {inner}".encode()]))
     program = child(shell, command_text([word.encode() for word in shlex.split(inner)]))
     first, second = child(program, "sleep 74"), child(program, "sleep 75")
-    who = Who()
+    who = Callers()
     assert actor(first, who).key == actor(second, who).key == (shell, started_at(shell))
     assert caller(first, who).call != caller(second, who).call
 
@@ -341,7 +349,7 @@ def test_a_harness_can_be_declared(start: Start) -> None:
     script = "sleep 76 & sleep 77 & wait"
     shell = start("sh", "-c", script).pid
     first, second = child(shell, "sleep 76"), child(shell, "sleep 77")
-    who = Who()
+    who = Callers()
     assert actor(first, who).key == actor(second, who).key
     assert who.declare(shell)
     assert actor(first, who).key == (first, started_at(first))
@@ -357,14 +365,14 @@ def test_a_harness_can_be_known_by_name(start: Start, tmp_path: Path) -> None:
     pid = start(str(agent)).pid
     first, second = child(pid, "sleep 78"), child(pid, "sleep 79")
     assert actor(first).key == actor(second).key
-    who = Who(harnesses=["my-agent"])
+    who = Callers(harnesses=["my-agent"])
     assert actor(first, who).key != actor(second, who).key
 
 
 def test_what_may_be_a_harness(start: Start) -> None:
     agent = harness(start, "sleep 80; true")
     shell = child(agent, "bash -c 'sleep 80; true'")
-    who = Who()
+    who = Callers()
     assert who.may_be_harness(agent)
     assert not who.may_be_harness(shell)
     assert who.may_be_harness(0), "nobody can tell"
@@ -375,11 +383,11 @@ def test_what_may_be_a_harness(start: Start) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 30])
 def test_no_such_process(pid: int) -> None:
-    assert Who()(pid) is None
+    assert Callers()(pid) is None
 
 
 def test_this_program_itself_is_no_actor() -> None:
-    who = Who()
+    who = Callers()
     found: list[Caller | None] = [who(os.getpid())]
     thread = threading.Thread(target=lambda: found.append(who(threading.get_native_id())))
     thread.start()
@@ -390,12 +398,12 @@ def test_this_program_itself_is_no_actor() -> None:
 def test_what_was_known_of_a_process_that_is_gone(start: Start) -> None:
     process = start("sleep", "60")
     wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
-    who = Who()
+    who = Callers()
     before = caller(process.pid, who)
     process.kill()
     process.wait()
     assert who(process.pid) == before
-    assert Who()(process.pid) is None
+    assert Callers()(process.pid) is None
 
 
 def made_up(proc: Path, pid: int, comm: bytes = b"x", flags: int = 0, cmdline: bytes = b"") -> None:
@@ -408,26 +416,26 @@ def made_up(proc: Path, pid: int, comm: bytes = b"x", flags: int = 0, cmdline: b
 
 def test_kernel_threads_are_unknown(tmp_path: Path) -> None:
     made_up(tmp_path, 42, b"kworker/u8:0", flags=0x0020_8060)
-    assert Who(str(tmp_path))(42) is None
+    assert Callers(str(tmp_path))(42) is None
 
 
 def test_a_name_cannot_forge_the_fields(tmp_path: Path) -> None:
     made_up(tmp_path, 42, b"a) S 7 7 7 (\n\x1b[2J")
     process = read_process(42, str(tmp_path))
     assert process and (process.ppid, process.pgid, process.start) == (1, 42, 4711)
-    assert actor(42, Who(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
+    assert actor(42, Callers(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
 
 
 @pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2"])
 def test_a_process_that_ends_while_it_is_read(tmp_path: Path, stat: bytes) -> None:
     (tmp_path / "42").mkdir()
     (tmp_path / "42" / "stat").write_bytes(stat)
-    assert Who(str(tmp_path))(42) is None
+    assert Callers(str(tmp_path))(42) is None
 
 
 def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "_KNOWN_MAX", 8)
-    who = Who(str(tmp_path))
+    who = Callers(str(tmp_path))
     for pid in range(1, 51):
         made_up(tmp_path, pid, cmdline=b"x\0")
         who(pid)

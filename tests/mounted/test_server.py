@@ -31,9 +31,48 @@ def work(
     monkeypatch.setenv("CKPTFS_SERVER", request.param)
     space = make_workspace("--auto", "off")
     said = Path(space.status()["log"]).read_text()
-    assert ("requests: compiled server" in said) == (request.param == "on")
-    assert ("requests: pyfuse3 alone" in said) == (request.param == "off")
+    assert ("requests: compiled path" in said) == (request.param == "on")
+    assert ("requests: portable path" in said) == (request.param == "off")
     return space
+
+
+def test_status_says_which_path_serves_and_why(work: Workspace) -> None:
+    record = work.status()
+    shown = succeed(work.cli("status", "-w", work.path)).stdout
+    if os.environ["CKPTFS_SERVER"] == "on":
+        assert (record["server"], record["server_reason"]) == ("compiled", "")
+        assert "served by    the compiled server" in shown
+    else:
+        assert (record["server"], record["server_reason"]) == ("portable", "CKPTFS_SERVER=off")
+        assert "served by    the portable path" in shown and "CKPTFS_SERVER=off" in shown
+
+
+@pytest.mark.parametrize("server", ["on", "off"])
+def test_mount_says_which_path_serves_and_why(
+    server: str, make_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = make_workspace("--auto", "off")
+    succeed(work.cli("umount", work.path))
+    monkeypatch.setenv("CKPTFS_SERVER", server)
+    mounted = succeed(work.cli("mount", work.path, "--auto", "off", "--json"))
+    record = json.loads(mounted.stdout)
+    assert record["server"] == ("compiled" if server == "on" else "portable")
+    assert ("Served by the portable path" in mounted.stderr) == (server == "off")
+    assert ("CKPTFS_SERVER=off" in mounted.stderr) == (server == "off")
+
+
+def test_keeping_the_cpus_awake_is_told_and_is_a_setting(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    work = make_workspace("--auto", "off")
+    record = work.status()
+    assert record["cpus_awake"] == (not record["cpus_awake_reason"])
+    succeed(work.cli("config", "-w", work.path, "serve.keep_cpus_awake", "off"))
+    succeed(work.cli("umount", work.path))
+    succeed(work.cli("mount", work.path, "--auto", "off"))
+    record = work.status()
+    assert record["cpus_awake"] is False
+    assert record["cpus_awake_reason"] == "the settings say so"
 
 
 def save(work: Workspace) -> Path:

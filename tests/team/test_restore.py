@@ -25,7 +25,7 @@ from tests.support.mounting import ckptfs, succeed
 from tests.team.conftest import Crew
 
 
-def test_everything_goes_back_and_forth(crew: Crew) -> None:
+def test_a_restore_and_its_undo_bring_everything_back(crew: Crew) -> None:
     first = crew.everything()
     taken = crew.team.snapshot()
     crew.mess_up()
@@ -64,7 +64,7 @@ def test_a_dry_run_names_what_would_change(crew: Crew) -> None:
     assert crew.everything() == before
 
 
-def test_what_was_confirmed_is_what_happens(crew: Crew) -> None:
+def test_a_restore_does_what_was_confirmed_or_nothing(crew: Crew) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
 
@@ -78,7 +78,7 @@ def test_what_was_confirmed_is_what_happens(crew: Crew) -> None:
     assert (crew.works["alice"] / "file").read_text() == "alice at first"
 
 
-def test_one_that_cannot_be_restored_keeps_all(crew: Crew) -> None:
+def test_a_workspace_that_cannot_be_restored_keeps_all_as_they_are(crew: Crew) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
     before = crew.everything()
@@ -93,7 +93,9 @@ def test_one_that_cannot_be_restored_keeps_all(crew: Crew) -> None:
     assert crew.everything() == before
 
 
-def test_one_that_fails_takes_the_others_back(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_fails_takes_the_others_back(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
     before = crew.everything()
@@ -156,7 +158,7 @@ def _die_before(last: int) -> None:
             setattr(module, name, wrapped(getattr(module, name)))
 
 
-def test_killed_at_any_step(crew: Crew) -> None:
+def test_a_restore_may_be_killed_at_any_step(crew: Crew) -> None:
     first = crew.everything()
     taken = crew.team.snapshot("first")
     crew.mess_up()
@@ -202,7 +204,9 @@ def test_a_workspace_with_another_store_is_refused(crew: Crew) -> None:
         crew.team.restore(taken.id)
 
 
-def test_old_states_before_a_restore_go(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_states_before_restores_are_kept(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ckptfs.team.team._KEPT", 2)
     taken = crew.team.snapshot()
     for _ in range(4):

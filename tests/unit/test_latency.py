@@ -67,6 +67,14 @@ def test_it_can_be_switched_off(
     latency = Latency(device, driver(tmp_path, "haltpoll"))
     latency.hold()
     assert wishes(device) == []
+    assert latency.reason == "CKPTFS_LATENCY=off"
+
+
+def test_the_settings_can_switch_it_off(tmp_path: Path, device: Path) -> None:
+    latency = Latency(device, driver(tmp_path, "haltpoll"), wanted=False)
+    latency.hold()
+    assert wishes(device) == []
+    assert latency.reason == "the settings say so"
 
 
 def test_after_the_end_nothing_is_asked_for(tmp_path: Path, device: Path) -> None:

@@ -1,8 +1,8 @@
-"""Which records two views see differently, by the `changes` index.
+"""Which records differ between two views, found through the `changes` index.
 
-Owns the way from two epochs to the entities whose visible record differs; what that means to a
-user is `ckptfs.history.diff`'s business. Nothing here walks a tree: the cost is what was written on
-the two ways up to the epochs' common ancestor.
+Goes from two epochs to the entities whose visible record differs; `ckptfs.history.diff.tree` turns
+them into changed paths. Nothing here walks a tree: the cost is what was written on the two ways up
+to the epochs' common ancestor.
 
 The caller has flushed the file system; inodes that still wait in a view are seen all the same.
 What is kept out of history is seen by nothing here.
@@ -30,7 +30,7 @@ class Entities(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What looks different: inodes (attributes, bytes, xattrs) and directory entries."""
+    """What differs: inodes (attributes, bytes, xattrs) and directory entries."""
 
     inodes: set[Ino]
     entries: set[tuple[Ino, bytes]]
@@ -52,7 +52,7 @@ def epochs_between(store: Store, a: Epoch, b: Epoch) -> list[Epoch]:
 
 
 def names_differ(store: Store, a: View, b: View) -> bool:
-    """Whether any directory entry differs; it looks no further than the first that does."""
+    """Whether any directory entry differs; stops at the first that does."""
     a, b = a.bare, b.bare
     for epoch in epochs_between(store, a.epoch, b.epoch):
         for entity in store.changes.walk(epoch, store.dirents.kind):
@@ -62,11 +62,10 @@ def names_differ(store: Store, a: View, b: View) -> bool:
 
 
 def entities_between(store: Store, a: View, b: View) -> Entities:
-    """Every entity that was written on the ways between the two views.
+    """Every entity that was written between the two views.
 
-    Blocks of a content that one of these epochs allocated are not among them: the inode that names
-    the content is.
-    """
+    Blocks of a content that one of these epochs allocated are not included; the inode that names
+    the content is."""
     found = Entities(set(), set(), set(), set(), set())
     tables = (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
     by_kind = {table.kind: entities for table, entities in zip(tables, found, strict=True)}
@@ -133,7 +132,7 @@ def _inodes(
             old, new = inode_in(store, a, ino), inode_in(store, b, ino)
             differs = old != new or (new is not None and new.content in blocks)
         else:
-            # Mostly the records tell, and need not be unpacked.
+            # The records mostly suffice, and need not be unpacked.
             before, after = store.inodes.get(a, entity), store.inodes.get(b, entity)
             differs = before != after or bool(
                 blocks and after and unpack_inode(ino, after).content in blocks

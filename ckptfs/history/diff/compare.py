@@ -1,8 +1,10 @@
-"""A comparison as people ask for it: two references and some paths, and what differs there.
+"""Comparing checkpoints: what differs between two references, or from a checkpoint's parent.
 
-Turns words into views and views into changes. How they are shown, and over which wire they go, is
-not known here.
-"""
+Turns references into views and views into changes. How changes are shown or sent is not known here.
+
+Counts of changes are cached in the store: a list shows those of a hundred checkpoints at once, and
+a sealed one never changes. A cached count names the checkpoint that it was counted against, so that
+deleting that one invalidates it. Code that changes history in place calls `forget_counts`."""
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def count_checkpoint(fs: Filesystem, epoch: Epoch) -> Counts:
 
 
 class End(NamedTuple):
-    """One end of a comparison. Without a checkpoint it is the workspace as it is, or, if the view
-    is of no epoch, nothing at all."""
+    """One end of a comparison. Without a checkpoint it is the workspace as it is, or the empty
+    view."""
 
     view: View
     checkpoint: Checkpoint | None
@@ -183,7 +185,7 @@ def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | Non
 
 #: A fact of the store: JSON, by epoch what it was counted against and its counts.
 _COUNTS = b"counts"
-#: So many records are compared for whoever asks only how things are: some hundredths of a second.
+#: How many records `unsaved_counts` compares at most: some hundredths of a second.
 _PASSING_MAX = 5_000
 
 
@@ -206,8 +208,8 @@ def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
 
 
 def unsaved_counts(fs: Filesystem) -> Counts | None:
-    """What changed since the checkpoint that the head stands on; None if that is too much to be
-    counted in passing."""
+    """What changed since the checkpoint that the head came from; None if that is too much to count
+    quickly."""
     fs.flush()
     epoch = fs.store.head.epoch
     written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
@@ -240,6 +242,6 @@ def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
 
 
 def forget_counts(store: Store) -> None:
-    """Forget all counts, since history itself was changed."""
+    """Drop all cached counts, because history itself was changed."""
     store.note()
     store.metadata.delete(_COUNTS)

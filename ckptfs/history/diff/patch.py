@@ -1,7 +1,7 @@
-"""The files behind a list of changes, path against path, as a patch needs them.
+"""The files of a patch: pairs of files, path by path, for a list of changes.
 
-A patch knows files only, and finds each by its path. So a renamed directory becomes the renames of
-all it holds, a directory by itself says nothing, and a path that both trees have is compared with
+A patch knows only files, and finds each by its path. So a renamed directory becomes the renames of
+its files, a directory by itself adds nothing, and a path that both trees have is compared with
 itself, whatever else was renamed from it or to it.
 """
 
@@ -34,9 +34,9 @@ class Pair(NamedTuple):
 
 
 def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> list[Pair]:
-    """What to show of the changes between the views: first what goes, then by path.
+    """The files to show for the changes between the views: deletions first, then by path.
 
-    What goes comes first because a directory may stand where a file was, and the other way round.
+    Deletions come first because a directory may replace a file, and the other way round.
     """
     fs.flush()
     a, b = a.bare, b.bare
@@ -82,8 +82,8 @@ def _carried(fs: Filesystem, a: View, b: View, changes: list[Change]) -> Iterato
 
 
 def _descend(fs: Filesystem, view: View, top: Inode | None, path: bytes) -> Inode | None:
-    """What stands at a path below a directory. It may have had another number then: a restore
-    gives a new one to a file that is open."""
+    """What is at a path below a directory. Its inode may be another: a restore gives a new number
+    to a file that is open."""
     found = top
     for name in path.split(b"/"):
         if found is None or not found.is_dir:

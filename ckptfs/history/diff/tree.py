@@ -1,7 +1,9 @@
-"""The two trees of a comparison, and which directory of one is which of the other.
+"""Comparing two trees: what differs between two views, path by path.
 
-A comparison looks things up in both views again and again; a `Tree` remembers what it saw. Nothing
-here decides what is reported: `ckptfs.history.diff` does.
+Uses the `changes` index: the cost is what was written between the two, never the size of the tree.
+What a path was before is decided in this order: a directory is the same wherever it was moved; a
+file is what was at the same path; a file that only lost its name and one that only gained one are
+the same if their inodes or bytes are. docs/design/diff.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -79,11 +81,11 @@ class Tree:
 
 
 class Partners:
-    """Which directory over there is a directory of here.
+    """Which directory of one tree is a directory of the other.
 
-    The same inode, if it is there too: then it was moved at most. Else what stands in the same
+    The same inode, if it is there too: then it was moved at most. Else the directory in the same
     place, if that in turn is not here: a directory that was removed and made again is still the
-    same to whoever looks at paths.
+    same for a comparison of paths.
     """
 
     def __init__(self, here: Tree, there: Tree) -> None:
@@ -228,7 +230,7 @@ class _Comparison:
         old, new = _named_at(self._old, slot.old), _named_at(self._new, slot.new)
         if not (old and new and old.inode.ino == new.inode.ino):
             if old and old.inode.is_dir and self._new.inode(old.inode.ino):
-                old = None  # moved, and told where it went
+                old = None  # moved: reported at its new place
             if new and new.inode.is_dir and (was := self._old.inode(new.inode.ino)):
                 yield self._renamed(_Named((was.parent, was.name), was), new)
                 new = None
