@@ -65,7 +65,7 @@ def connect(connection: _socket.socket, path: str) -> None:
 
 
 def bind(listener: _socket.socket, dir_fd: int, name: str) -> None:
-    """Bind in an open directory, which nobody can replace by another one meanwhile."""
+    """Bind in an open directory, which cannot be replaced by another one meanwhile."""
     listener.bind(_below(dir_fd, name))
 
 
@@ -96,7 +96,7 @@ def is_trusted(uid: int, store: str) -> bool:
 
 
 def owner_of(path: str) -> int:
-    """The user that a path belongs to; -1, which is nobody, if it is not there."""
+    """The user that a path belongs to; -1, which is no user, if it is not there."""
     try:
         return os.stat(path, follow_symlinks=False).st_uid
     except OSError:

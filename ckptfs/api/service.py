@@ -123,7 +123,7 @@ class CheckpointService:
         return self._sessions.handlers.add(event, handler)
 
     def watch(self) -> EventStream:
-        """What happens to the mounted workspace from now on, whoever causes it."""
+        """What happens to the mounted workspace from now on, by whichever process."""
         if not self.mounted:
             raise NotMounted(self.workspace.path)
         return EventStream(Client(self.workspace))
@@ -542,7 +542,7 @@ class AsyncCheckpointService:
         self.call = in_thread(service.call)
 
     async def watch(self) -> AsyncIterator[CheckpointEvent]:
-        """Events of the mounted workspace, whoever causes them."""
+        """Events of the mounted workspace, of whichever process."""
         stream = await in_thread(self.service.watch)()
         following = in_thread(lambda: next(stream, None), abandon=True)
         try:

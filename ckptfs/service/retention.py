@@ -93,7 +93,7 @@ def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
 
 def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
     """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
-    is the time by a clock that nobody sets; ``given_bytes`` went for room in the last hour."""
+    is the time by a clock that is never set; ``given_bytes`` went for room in the last hour."""
     chosen = service.settings()
     if not chosen.value(_AUTOMATIC):
         return Outcome([], None)
@@ -104,7 +104,7 @@ def room_makers(
     service: Service, wanted: int, spares: Callable[[Checkpoint], bool]
 ) -> list[Checkpoint]:
     """What goes where a write would meet a full disk; nothing if nothing is to expire by itself,
-    and nothing younger than `keep_all` if somebody chose how old that is. Settings that make no
+    and nothing younger than `keep_all` if a setting says how old that is. Settings that make no
     sense are housekeeping's to complain of."""
     try:
         chosen = service.settings()

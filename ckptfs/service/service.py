@@ -87,7 +87,6 @@ class Service:
     undo = restore_verbs.undo
     redo = restore_verbs.redo
     plan_back = restore_verbs.plan_back
-    head_back = restore_verbs.head_back
     restores = restore_verbs.restores
 
     delete = retention.delete
