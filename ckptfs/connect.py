@@ -324,8 +324,8 @@ def has_store(path: Path) -> bool:
 
 
 def remove_store(path: Path) -> list[str]:
-    """Delete a store that no process has open. Returns the names of what is in its directory and not its
-    own, which stays; a directory without a store in it is not touched at all."""
+    """Delete a store that no process has open. Returns the names of what else is in its directory,
+    which stays; a directory without a store in it is not touched at all."""
     from contextlib import closing
 
     from ckptfs.store.directory import DATA_FILE, lock_directory, open_directory, remove_store_files

@@ -1,8 +1,8 @@
 """Stopping a verb whose client has gone.
 
-A verb runs to its end on one thread, so it has to ask by itself whether its client still waits for it.
-The caller of a verb says how to find that out (`watching`). The verb says where it may be
-left: while it only reads (`stoppable`), or between two steps that each leave everything whole
+A verb runs to its end on one thread, so it has to ask by itself whether its client still waits. The
+caller of a verb says how to find that out (`watching`). The verb says where it may be left: while
+it only reads (`stoppable`), or between two steps that each leave everything whole
 (`stoppable_between`). Loops that read ask with `check` or `checked`, loops that change something
 with `between`. Elsewhere asking does nothing, so code that reads for others need not know whether
 it may be left: a restore that has begun its transaction reads, too, and comes to its end.
