@@ -29,7 +29,7 @@ from ckptfs.history.checkpoints import (
 )
 from ckptfs.history.diff import aspects
 from ckptfs.history.diff.changed import differing_blocks, epochs_between
-from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, Tree, compare_views
+from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, TreeReader, compare_views
 from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
 from ckptfs.history.time_expressions import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
@@ -214,15 +214,15 @@ def _nearest_there(
 ) -> tuple[int, bytes]:
     """How many of the names lead to the deepest file or directory that the other view has too, at
     the same path or as the same inode, and its path there."""
-    side = Tree(fs.store, there)
+    tree = TreeReader(fs.store, there)
     same_path = len(inodes_along(fs, there, b"/".join(names)))
     for level in range(len(names), 0, -1):
         path = b"/".join(names[:level])
         if level < same_path:
             return level, path
-        other = side.inode(inodes[level].ino)
+        other = tree.inode(inodes[level].ino)
         if other is not None:
-            found = [side.path(place) for place in side.places(other)]
+            found = [tree.path(place) for place in tree.places(other)]
             return level, path if path in found else min(found)
     return 0, b""
 

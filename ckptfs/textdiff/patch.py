@@ -29,7 +29,7 @@ TOO_LARGE = "too large"
 _ESCAPES = {7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
 
 
-class FileVersion(NamedTuple):
+class PatchFile(NamedTuple):
     """One file before or after. ``data`` is its bytes, a link's target, or None if not read."""
 
     path: bytes
@@ -51,9 +51,7 @@ def is_shown(size: int) -> bool:
     return size <= TEXT_MAX
 
 
-def render(
-    old: FileVersion | None, new: FileVersion | None, *, same: bool = False
-) -> Iterator[bytes]:
+def render(old: PatchFile | None, new: PatchFile | None, *, same: bool = False) -> Iterator[bytes]:
     """The diff of one file, line by line. A change of type is a removal and a new file.
 
     ``same`` says that the bytes are known to be equal, and need not have been read.
@@ -78,7 +76,7 @@ def render(
         yield from body
 
 
-def stat_of(old: FileVersion | None, new: FileVersion | None) -> Stat:
+def stat_of(old: PatchFile | None, new: PatchFile | None) -> Stat:
     reason = _unshown(old, new)
     if reason:
         return Stat(0, 0, reason)
@@ -90,14 +88,14 @@ def stat_of(old: FileVersion | None, new: FileVersion | None) -> Stat:
 # -- one file --------------------------------------------------------------------------------------
 
 
-def _first_line(old: FileVersion | None, new: FileVersion | None) -> bytes:
+def _first_line(old: PatchFile | None, new: PatchFile | None) -> bytes:
     one, other = old or new, new or old
     if one is None or other is None:
         raise ValueError("a diff of nothing")
     return b"diff --git %s %s\n" % (_spaced(b"a/" + one.path), _spaced(b"b/" + other.path))
 
 
-def _header(old: FileVersion | None, new: FileVersion | None, *, same: bool) -> Iterator[bytes]:
+def _header(old: PatchFile | None, new: PatchFile | None, *, same: bool) -> Iterator[bytes]:
     """What git's format tells besides the bytes."""
     if new is None:
         yield b"deleted file mode %06o\n" % git_mode(old.mode if old else 0)
@@ -113,7 +111,7 @@ def _header(old: FileVersion | None, new: FileVersion | None, *, same: bool) -> 
             yield b"rename to %s\n" % quoted(new.path)
 
 
-def _index(old: FileVersion | None, new: FileVersion | None) -> Iterator[bytes]:
+def _index(old: PatchFile | None, new: PatchFile | None) -> Iterator[bytes]:
     """The line by which `git apply --3way` finds the files, and `patch` that one is a link."""
     ids = (_blob_id(old), _blob_id(new))
     if all(ids):
@@ -122,7 +120,7 @@ def _index(old: FileVersion | None, new: FileVersion | None) -> Iterator[bytes]:
         yield b"index %s..%s%s\n" % (*ids, mode)
 
 
-def _blob_id(side: FileVersion | None) -> bytes:
+def _blob_id(side: PatchFile | None) -> bytes:
     """git's name for the bytes, cut short as git does; empty if they were not read."""
     if side is None:
         return b"0000000"
@@ -142,7 +140,7 @@ def git_mode(mode: int) -> int:
     return 0o100755 if mode & stat.S_IXUSR else 0o100644
 
 
-def _similarity(old: FileVersion, new: FileVersion) -> int:
+def _similarity(old: PatchFile, new: PatchFile) -> int:
     found = stat_of(old, new)
     total = len(_lines_of(old)) + len(_lines_of(new))
     if found.reason or not total:
@@ -150,7 +148,7 @@ def _similarity(old: FileVersion, new: FileVersion) -> int:
     return min(99, 100 * (total - found.added - found.removed) // total)
 
 
-def _body(old: FileVersion | None, new: FileVersion | None, reason: str) -> Iterator[bytes]:
+def _body(old: PatchFile | None, new: PatchFile | None, reason: str) -> Iterator[bytes]:
     if old and new and old.data is not None and old.data == new.data:
         return
     if reason:
@@ -165,7 +163,7 @@ def _body(old: FileVersion | None, new: FileVersion | None, reason: str) -> Iter
         yield from _hunk_lines(a, b, hunk)
 
 
-def _unshown(old: FileVersion | None, new: FileVersion | None) -> str:
+def _unshown(old: PatchFile | None, new: PatchFile | None) -> str:
     """Why the bytes are not shown; empty if they are."""
     sides = [side for side in (old, new) if side is not None]
     if any(side.data is not None and b"\0" in side.data[:_BINARY_LOOK] for side in sides):
@@ -179,7 +177,7 @@ def _has_long_line(data: bytes) -> bool:
     return len(data) > LINE_MAX and any(len(line) > LINE_MAX for line in data.split(b"\n"))
 
 
-def _differ(old: FileVersion | None, new: FileVersion | None, reason: str) -> bytes:
+def _differ(old: PatchFile | None, new: PatchFile | None, reason: str) -> bytes:
     # git tells a binary patch by how this line begins and ends, and refuses it by name.
     first, second = _sized(b"a/", old), _sized(b"b/", new)
     if reason == BINARY:
@@ -187,13 +185,13 @@ def _differ(old: FileVersion | None, new: FileVersion | None, reason: str) -> by
     return b"Files %s and %s differ, too large to show\n" % (first, second)
 
 
-def _sized(prefix: bytes, side: FileVersion | None) -> bytes:
+def _sized(prefix: bytes, side: PatchFile | None) -> bytes:
     if side is None:
         return _NULL
     return b"%s (%d bytes)" % (quoted(prefix + side.path), side.size)
 
 
-def _file_label(prefix: bytes, side: FileVersion | None) -> bytes:
+def _file_label(prefix: bytes, side: PatchFile | None) -> bytes:
     """A name after --- or +++. A tab ends one with spaces in it, or patch takes half of it."""
     if side is None:
         return _NULL
@@ -223,7 +221,7 @@ def _escaped(byte: int) -> bytes:
 # -- hunks -----------------------------------------------------------------------------------------
 
 
-def _lines_of(side: FileVersion | None) -> list[bytes]:
+def _lines_of(side: PatchFile | None) -> list[bytes]:
     return split_lines(side.data) if side is not None and side.data else []
 
 

@@ -31,7 +31,7 @@ from ckptfs.store.format import dirent_entity, link_place, pack_u64
 _NOWHERE = Ino(0)
 
 
-class Tree:
+class TreeReader:
     """One view, as far as it was looked at. An inode without a name counts as absent."""
 
     def __init__(self, store: Store, view: View) -> None:
@@ -88,7 +88,7 @@ class Partners:
     same for a comparison of paths.
     """
 
-    def __init__(self, here: Tree, there: Tree) -> None:
+    def __init__(self, here: TreeReader, there: TreeReader) -> None:
         self._here = here
         self._there = there
         self._known: dict[Ino, Ino | None] = {_NOWHERE: None}
@@ -178,8 +178,8 @@ class _Comparison:
         written = entities_between(fs.store, a, b)
         self._blocks = differing_blocks(fs.store, a, b, written.blocks)
         self._changed = changed_of(fs.store, a, b, written, self._blocks)
-        self._old = Tree(fs.store, a)
-        self._new = Tree(fs.store, b)
+        self._old = TreeReader(fs.store, a)
+        self._new = TreeReader(fs.store, b)
         self._lost: list[_Named] = []
         self._gained: list[_Named] = []
 
@@ -301,8 +301,8 @@ class _Comparison:
         self._lost = [named for named in self._lost if named.place not in taken]
 
 
-def _named_at(side: Tree, place: Place | None) -> _Named | None:
-    inode = None if place is None else side.inode(side.entry(place))
+def _named_at(tree: TreeReader, place: Place | None) -> _Named | None:
+    inode = None if place is None else tree.inode(tree.entry(place))
     return None if inode is None or place is None else _Named(place, inode)
 
 
