@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from ckptfs.control.client import Session
 from ckptfs.control.protocol import JsonObject
-from ckptfs.textdiff.patch import TEXT_MAX, PatchFile, git_mode, is_shown, quoted, render
+from ckptfs.textdiff import TEXT_MAX, PatchFile, git_mode, is_shown, quoted, render
 
 #: How many bytes of files, of their names, and how many files one question to the daemon is about.
 _BATCH_BYTES = 4 << 20

@@ -27,11 +27,10 @@ from ckptfs.history.checkpoints import (
     view_or_empty,
     without_moments,
 )
-from ckptfs.history.diff import aspects
-from ckptfs.history.diff.changed import differing_blocks, epochs_between
+from ckptfs.history.diff.changed import MODIFIED, differences, differing_blocks, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, TreeReader, compare_views
 from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
-from ckptfs.history.time_expressions import parse_time
+from ckptfs.history.references import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
@@ -251,7 +250,7 @@ def _change(fs: Filesystem, a: View, old_path: bytes, b: View, path: bytes) -> C
         return Change(old_path, old_path, frozenset({DELETED}), old, None)
     kinds = set(_kinds(fs, a, old, b, new))
     if old.is_dir and new.is_dir and _changed_below(fs, a, b, path):
-        kinds.add(aspects.MODIFIED)
+        kinds.add(MODIFIED)
     if old_path != path:
         kinds.add(RENAMED)
     return Change(path, old_path, frozenset(kinds), old, new) if kinds else None
@@ -270,7 +269,7 @@ def _kinds(fs: Filesystem, a: View, old: Inode, b: View, new: Inode) -> frozense
             for entity in changes.walk(epoch, kind, pack_u64(new.content))
         }
         blocks = differing_blocks(fs.store, a, b, entities)
-    return aspects.differences(fs, a, old, b, new, blocks)
+    return differences(fs, a, old, b, new, blocks)
 
 
 def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:

@@ -19,7 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.diff.patch import Found, Pair, file_pairs
 from ckptfs.history.diff.tree import compare_views
 from ckptfs.store import View
-from ckptfs.textdiff.patch import PatchFile, is_shown, quoted, render, stat_of
+from ckptfs.textdiff import PatchFile, is_shown, quoted, render, stat_of
 from tests.history.edits import Edits, edits
 from tests.history.test_diff_machine import STEPS, Walker, plant
 

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import aspects
 from ckptfs.history.diff.changed import (
+    TIMES,
+    block_records,
     changed_of,
+    differences,
     differing_blocks,
     entities_between,
     entry_in,
@@ -126,7 +128,7 @@ RENAMED = "renamed"
 
 @dataclass(frozen=True)
 class Change:
-    """One path that differs. ``kinds`` says how, in words of this module and of `sameness`.
+    """One path that differs. ``kinds`` says how, in words of this module and of `changed`.
 
     ``path`` is where it is in the newer view, or where it was if it is deleted. ``source`` is where
     it was in the older one, None if it was not there; it differs from ``path`` also if only a
@@ -146,7 +148,7 @@ class Change:
 
     @property
     def only_times(self) -> bool:
-        return self.kinds == {aspects.TIMES}
+        return self.kinds == {TIMES}
 
 
 def compare_views(fs: Filesystem, a: View, b: View) -> list[Change]:
@@ -209,7 +211,7 @@ class _Comparison:
             yield Change(path, old_path, kinds, old, new)
 
     def _differences(self, old: Inode, new: Inode) -> frozenset[str]:
-        return aspects.differences(self._fs, self._old.view, old, self._new.view, new, self._blocks)
+        return differences(self._fs, self._old.view, old, self._new.view, new, self._blocks)
 
     # -- where names changed ----------------------------------------------------------------------
 
@@ -325,7 +327,7 @@ class _Fingerprints:
         inode = named.inode
         if not inode.is_file or inode.size not in self._sizes:
             return None
-        blocks = aspects.block_records(self._fs, view, inode)
+        blocks = block_records(self._fs, view, inode)
         return inode.size, tuple(sorted(blocks.items()))
 
     def with_name(self, named: _Named, view: View) -> Hashable:
