@@ -326,7 +326,7 @@ def test_changes_of_the_lower_directory_are_a_change_set_of_their_own(over: Make
     workspace.umount()
     (workspace.path / "file").write_text("edited below")
     workspace.mount()
-    assert workspace.status()["checkpoints"] >= 1
+    assert workspace.status()["checkpoint_count"] >= 1
     exported = workspace.path.parent / "exported"
     succeed(workspace.cli("export", exported, "-w", workspace.path))
     assert tree(exported) == {"file": "edited below"}
