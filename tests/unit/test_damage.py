@@ -347,7 +347,7 @@ def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Pat
 
 
 def test_a_name_without_its_end(pair: Filesystem) -> None:
-    """A bit of the NUL behind it: the directory says so, and a repair gives the file its name back."""
+    """A bit of the NUL behind it: the directory says so, and a repair gives the name back."""
     entity = fmt.dirent_entity(Ino(1), b"one")
     record = pair.store.dirents.forget(pair.head, entity) or b""
     pair.store.dirents.rewrite(entity[:-1] + b"@" + pair.head.suffix, record)
