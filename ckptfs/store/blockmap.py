@@ -161,7 +161,7 @@ def replay_fragments(store: Store) -> None:
         try:
             _complete(store, list(records))
         except (CorruptBlock, CorruptRecord, struct.error) as error:
-            # What is damaged stays as it is, for `check` to name it and a repair to mend it.
+            # What is damaged stays as it is, for `check` to name and a repair to put right.
             log.error("what was synced of block %s is lost: %s", block.hex(), error)
     for key, _ in left:
         store.dirty = True

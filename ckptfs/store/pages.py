@@ -2,7 +2,7 @@
 
 LMDB trusts its file: a page that was damaged, or lies behind the end of a file that was cut short,
 can end the process. So `check`, and the opening of a file that is shorter than it says, look here
-first, where every number is doubted before it is used; `repair` reads here what LMDB would not
+first, where every number is verified before it is used; `repair` reads here what LMDB would not
 give out. Knows LMDB 0.9 on a 64-bit machine; what the records mean is others' business.
 """
 

@@ -206,12 +206,12 @@ _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 @settings(QUICK, max_examples=60)
 @given(st.data())
-def test_records_of_anything_are_told_and_mended(data: st.DataObject) -> None:
+def test_records_of_anything_are_found_and_repaired(data: st.DataObject) -> None:
     _spoil_and_mend(data)
 
 
 @pytest.mark.deep
 @DEEP
 @given(st.data())
-def test_records_of_anything_are_told_and_mended_for_long(data: st.DataObject) -> None:
+def test_records_of_anything_are_found_and_repaired_for_long(data: st.DataObject) -> None:
     _spoil_and_mend(data)

@@ -274,7 +274,7 @@ def test_an_entry_that_leads_nowhere(pair: Filesystem) -> None:
 
 
 def test_a_flipped_bit_of_an_inode(pair: Filesystem) -> None:
-    """It is an error, `check` tells, and mending puts the bit right."""
+    """It is an error, `check` says so, and a repair puts the bit right."""
     store = pair.store
     inode = find(pair, pair.head, b"one")
     key = fmt.inode_entity(inode.ino) + pair.head.suffix
@@ -347,7 +347,7 @@ def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Pat
 
 
 def test_a_name_without_its_end(pair: Filesystem) -> None:
-    """A bit of the NUL behind it: the directory tells, and mending gives the file its name back."""
+    """A bit of the NUL behind it: the directory says so, and a repair gives the name back."""
     entity = fmt.dirent_entity(Ino(1), b"one")
     record = pair.store.dirents.forget(pair.head, entity) or b""
     pair.store.dirents.rewrite(entity[:-1] + b"@" + pair.head.suffix, record)
@@ -359,7 +359,7 @@ def test_a_name_without_its_end(pair: Filesystem) -> None:
 
 
 def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
-    """A high bit of its number: mending does not make the file that long."""
+    """A high bit of its number: a repair does not make the file that long."""
     entity, _ = mapping(pair, b"one", 0)
     record = pair.store.blockmap.forget_unlisted(pair.head, entity) or b""
     pair.store.blockmap.rewrite(entity[:8] + b"\x80" + entity[9:] + pair.head.suffix, record)

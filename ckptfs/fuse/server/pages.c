@@ -490,7 +490,7 @@ static int map_data(Pages *pages, const char *path)
     pages->file = open(path, O_RDONLY | O_CLOEXEC);
     if (pages->file < 0)
         return 0;
-    /* Private, though nobody writes: so `store/residency.py` can tell it from LMDB's own. */
+    /* Private, though nobody writes: so `store/memory_map.py` can tell it from LMDB's own. */
     pages->map = addresses(MAP_SIZE, PROT_READ, 0, pages->file);
     pages->seals = addresses(SEALS_SIZE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1);
     pages->path = strdup(path);
@@ -498,7 +498,7 @@ static int map_data(Pages *pages, const char *path)
         pages_detach(pages);
         return 0;
     }
-    madvise((void *)pages->map, MAP_SIZE, MADV_RANDOM); /* as `store/residency.py` says of records */
+    madvise((void *)pages->map, MAP_SIZE, MADV_RANDOM); /* as `store/memory_map.py` says of records */
     return 1;
 }
 

@@ -32,7 +32,7 @@ from ckptfs.store.repair.consistency import make_consistent
 from ckptfs.store.repair.salvage import salvage, version_of
 
 #: The new store while it is made, inside the old one's directory.
-_WORKSHOP = "ckptfs.repair"
+_SCRATCH = "ckptfs.repair"
 
 
 class Repaired(NamedTuple):
@@ -71,30 +71,31 @@ def repair(path: Path) -> Repaired:
 
 def _repair(directory: StoreDirectory) -> Repaired:
     path, files = directory.path, directory.files
-    workshop = files / _WORKSHOP
+    scratch = files / _SCRATCH
     try:
         version = version_of(files / DATA_FILE)
         if version in fmt.UNRELEASED_FORMATS:  # not one bit away from a released one
             raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
-        shutil.rmtree(workshop, ignore_errors=True)
-        unreadable = salvage(files / DATA_FILE, workshop, fmt.TABLES)
-        if not workshop.exists():
+        shutil.rmtree(scratch, ignore_errors=True)
+        unreadable = salvage(files / DATA_FILE, scratch, fmt.TABLES)
+        if not scratch.exists():
             raise errors.StoreCorrupt(path, "nothing of it can be read")
         lock_directory(directory)
         with suppress(FileNotFoundError):
-            os.link(files / heap.FILE, workshop / heap.FILE)
-        left = _mended(workshop)
-        return Repaired(path / _adopt(files, workshop).name, unreadable, left)
+            os.link(files / heap.FILE, scratch / heap.FILE)
+        left = _made_consistent(scratch)
+        return Repaired(path / _adopt(files, scratch).name, unreadable, left)
     except ValueError as error:
         raise errors.NotAStore(path) from error
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _mended(workshop: Path) -> list[Problem]:
-    """Mend the new store. Killed or broken off, the damaged one still has its whole heap; and what
-    the two have in it may be named wrongly in either, so nothing there becomes a hole."""
-    store = Store.open(workshop)
+def _made_consistent(scratch: Path) -> list[Problem]:
+    """Repair the records of the new store. Killed or broken off, the damaged one still has its
+    whole heap; what the two have in it may be named wrongly in either, so nothing becomes a
+    hole."""
+    store = Store.open(scratch)
     try:
         with store.heap.held():
             left = make_consistent(store)
@@ -105,12 +106,12 @@ def _mended(workshop: Path) -> list[Problem]:
         store.close(commit=False)
 
 
-def _adopt(path: Path, workshop: Path) -> Path:
+def _adopt(path: Path, scratch: Path) -> Path:
     """Put the new file in the old one's place, which then stands beside it."""
     kept_as = _free_name(path / time.strftime(f"ckptfs.damaged-%Y%m%d-%H%M%S-{os.getpid()}.mdb"))
-    compaction.sync(workshop / DATA_FILE)
+    compaction.sync(scratch / DATA_FILE)
     os.link(path / DATA_FILE, kept_as)
-    os.replace(workshop / DATA_FILE, path / DATA_FILE)
+    os.replace(scratch / DATA_FILE, path / DATA_FILE)
     if (path / journal_format.FILE).exists():
         os.replace(path / journal_format.FILE, kept_as.with_suffix(".journal"))
     compaction.sync(path)

@@ -1,8 +1,8 @@
-"""Mending: make the records of a store fit each other again, and keep all that is whole.
+"""Consistency: make the records of a store fit each other again, and keep all that is whole.
 
 After it every invariant of docs/FORMAT.md holds that can be made to hold. A file whose name is lost
 gets back the one in its own record, or a name that says it was recovered. Bytes that are lost read
-as an error from then on, never as something else. A checkpoint that cannot be mended goes.
+as an error from then on, never as something else. A checkpoint that still has a problem is hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import Problem, check
+from ckptfs.store.check import Problem, check, versioned
 from ckptfs.store.repair.salvage import ino_of
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ _ENTITY_MIN = {b"i": 8, b"d": 10, b"l": 18, b"b": 16, b"x": 10}
 
 
 def make_consistent(store: Store) -> list[Problem]:
-    """Mend the store; what is left is what could not be helped. The caller commits."""
+    """Repair the records; the problems that are left. The caller commits."""
     store.note()
     _drop_nonsense(store)
     _notice_losses(store)
     _give_up_blocks(store)
     for epoch in sorted(_shown(store)):
-        _View(store, store.view(epoch).bare).mend()
-    _mend_orphans(store)
-    _mend_numbers(store)
+        _View(store, store.view(epoch).bare).repair()
+    _fix_orphans(store)
+    _fix_numbers(store)
     _recount_blocks(store)
     _list_changes(store)
     problems = check(store)
@@ -54,10 +54,6 @@ def make_consistent(store: Store) -> list[Problem]:
 
 def _shown(store: Store) -> list[Epoch]:
     return [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
-
-
-def _versioned(store: Store) -> tuple[Versioned, ...]:
-    return (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
 
 
 def hide_broken(store: Store, problems: Iterable[Problem]) -> None:
@@ -73,7 +69,7 @@ def hide_broken(store: Store, problems: Iterable[Problem]) -> None:
 def _drop_nonsense(store: Store) -> None:
     """Records that cannot be understood, or that belong to no epoch."""
     known = {*store.epochs, *([store.excluded.epoch] if store.excluded else [])}
-    for table in _versioned(store):
+    for table in versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
             bad = bad or not _is_entity(table, entity)
@@ -126,7 +122,7 @@ def _healed(table: Versioned, record: bytes) -> bytes | None:
 def _notice_losses(store: Store) -> None:
     """Where a change is listed and its record is lost, an older one would show through: what was
     changed is unknown from then on, and says so."""
-    tables = {table.kind: table for table in _versioned(store)}
+    tables = {table.kind: table for table in versioned(store)}
     for epoch in store.epochs:
         view = store.view(epoch).bare
         for key in list(store.changes.walk(epoch)):
@@ -183,14 +179,14 @@ def _list_changes(store: Store) -> None:
         if record:
             inode = fmt.unpack_inode(ino_of(entity), record)
             born[fmt.pack_u64(inode.content)] = inode.content_epoch
-    for table in _versioned(store):
+    for table in versioned(store):
         for entity, suffix, _ in table.versions(b""):
             epoch = fmt.epoch_of(suffix)
             if table is not store.blockmap or born.get(entity[:8]) != epoch:
                 store.changes.add(epoch, table.kind, entity)
 
 
-def _mend_orphans(store: Store) -> None:
+def _fix_orphans(store: Store) -> None:
     for key, _ in list(store.orphans.walk()):
         store.orphans.delete(key)
     for entity, record in store.inodes.walk(store.head, b""):
@@ -199,7 +195,7 @@ def _mend_orphans(store: Store) -> None:
             store.orphans.put(entity, b"")
 
 
-def _mend_numbers(store: Store) -> None:
+def _fix_numbers(store: Store) -> None:
     inodes, contents = [0], [0]
     for entity, _, record in store.inodes.versions(b""):
         inodes.append(ino_of(entity))
@@ -212,7 +208,7 @@ def _mend_numbers(store: Store) -> None:
 
 
 class _View:
-    """One view; what is mended in it is written at its own epoch."""
+    """One view; what is repaired in it is written at its own epoch."""
 
     def __init__(self, store: Store, view: View) -> None:
         self._store = store
@@ -224,12 +220,12 @@ class _View:
         }
         self._names: dict[Place, Ino] = {}
 
-    def mend(self) -> None:
-        self._mend_root()
-        self._mend_names()
-        self._mend_directories()
-        self._mend_links()
-        self._mend_sizes()
+    def repair(self) -> None:
+        self._fix_root()
+        self._fix_names()
+        self._fix_directories()
+        self._fix_links()
+        self._fix_sizes()
         self._drop_xattrs()
         self._store.recount_epoch(self._view.epoch, len(self._inodes))
 
@@ -238,7 +234,7 @@ class _View:
             self._inodes[inode.ino] = inode
             self._store.inodes.put(self._view, fmt.inode_entity(inode.ino), fmt.pack_inode(inode))
 
-    def _mend_root(self) -> None:
+    def _fix_root(self) -> None:
         root = self._inodes.get(ROOT_INO)
         if root is None:
             numbers = [0] * (len(Inode._fields) - 4)
@@ -247,7 +243,7 @@ class _View:
             mode = stat.S_IFDIR | stat.S_IMODE(root.mode)
             self._save(root._replace(mode=mode, parent=Ino(0), name=b"", target=b""))
 
-    def _mend_names(self) -> None:
+    def _fix_names(self) -> None:
         """Entries that stand in a directory and lead to something, one of them where the inode says
         that it is; an inode that lost all of its names gets one."""
         for entity, record in list(self._store.dirents.walk(self._view, b"")):
@@ -292,7 +288,7 @@ class _View:
         del self._names[place]
         self._store.dirents.drop(self._view, fmt.dirent_entity(*place))
 
-    def _mend_directories(self) -> None:
+    def _fix_directories(self) -> None:
         """One name each, and a way up to the root."""
         for place, ino in list(self._names.items()):
             inode = self._inodes[ino]
@@ -313,7 +309,7 @@ class _View:
             ino = self._inodes[ino].parent
         return True
 
-    def _mend_links(self) -> None:
+    def _fix_links(self) -> None:
         """`links` and the link counts follow from the names."""
         store, view = self._store, self._view
         places = self._places()
@@ -338,7 +334,7 @@ class _View:
             else:
                 self._save(inode._replace(nlink=len(places.get(ino, []))))
 
-    def _mend_sizes(self) -> None:
+    def _fix_sizes(self) -> None:
         held: Counter[int] = Counter()
         ends: dict[int, int] = {}
         for entity, record in self._store.blockmap.walk(self._view, b""):

@@ -2,7 +2,7 @@
 
 Goes by the pages, without LMDB, which a damaged file could end (`ckptfs.store.pages`). What must be
 there for a store to open (its version, its counters, its epochs) is made up from the records where
-it is lost. Whether the records fit each other is the business of `ckptfs.store.repair.consistency`.
+it is lost. Whether the records fit each other is for `ckptfs.store.repair.consistency`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             for name, records in pages.tables(meta):
                 if name in dbs:
                     _copy(env, dbs[name], records)
-            lost = _mend_names(env, dbs[fmt.META])
+            lost = _fix_names(env, dbs[fmt.META])
             lost += filter(None, [_replay(damaged.parent, env, tables, meta)])
             lost += _unpack(env, dbs)
             _complete(env, dbs)
@@ -194,7 +194,7 @@ def _last_ino(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> int:
     return max(_last(txn, dbs[b"inodes"]), _last(txn, dbs[b"below"]), _last(txn, dbs[b"orphans"]))
 
 
-def _mend_names(env: lmdb.Environment, meta: Database) -> list[str]:
+def _fix_names(env: lmdb.Environment, meta: Database) -> list[str]:
     """Give what is under an unknown name the one that it had before a bit of it flipped."""
     faults = []
     with env.begin(write=True) as txn:
