@@ -4,9 +4,9 @@ pyfuse3 takes a trio lock and arms epoll through trio for every request, about 4
 times what most requests need. It finds trio through a module attribute, so that another event loop
 can stand in (its asyncio support does that). Here a stand-in answers the two calls that matter:
 
-* ``Lock``, taken before every read, costs nothing while nobody else holds it;
+* ``Lock``, taken before every read, costs nothing while no other task holds it;
 * ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
-  client that got its answer mostly asks again at once, and waking a sleeping process costs both
+  client that got its reply mostly asks again at once, and waking a sleeping process costs both
   sides more than that; then it waits in poll(2), for a request or for what other tasks wait for.
   Every two milliseconds, and when none came for that long, it goes through trio. When idle, the
   daemon sleeps in trio's epoll and uses no CPU.
@@ -167,7 +167,7 @@ class RequestWaiter:
         return self._wait(fd)
 
     def _is_left(self, fd: int) -> bool:
-        """Whether a request for pyfuse3 comes before it is somebody else's turn."""
+        """Whether a request for pyfuse3 comes before other tasks get their turn."""
         server = self._server
         turn_ns = self._turn_ns + YIELD_NS
         spin_ns = 0 if self._busy else SPIN_NS
@@ -264,5 +264,5 @@ _installed: list[RequestWaiter] = []
 
 
 def requests() -> int:
-    """How many requests came so far; whoever works when it is quiet looks here."""
+    """How many requests came so far, for work that waits until it is quiet."""
     return _installed[-1].requests() if _installed else 0
