@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.control.verbs import perform
 from ckptfs.errors import ControlError
 from ckptfs.history import checkpoints, settings
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from tests.history.edits import Edits, edits
 
 
