@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ckptfs.fuse import entries, serving
+from ckptfs.fuse import adapter, serving
 from ckptfs.fuse.server import binding, interface
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import ContentId, Epoch, Ino, Inode
@@ -42,7 +42,7 @@ INODE = Inode(
 
 def test_both_sides_have_the_same_constants(module: ServerModule) -> None:
     assert {name: module.CONSTANTS[name] for name in binding.CONSTANTS} == binding.CONSTANTS
-    assert module.CONSTANTS["FOREVER"] == entries.FOREVER
+    assert module.CONSTANTS["FOREVER"] == adapter.FOREVER
 
 
 def test_a_module_with_other_constants_is_refused(
