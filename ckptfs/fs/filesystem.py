@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from ckptfs.fs import bulk, content, copies, inodes, names, ranges, renames, xattrs
+from ckptfs.fs import bulk, clones, content, inodes, names, ranges, renames
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.buffers import DirtyInodes, NewEntries, PartialBlocks
 from ckptfs.fs.exclusion import Exclusion, home_for, is_own
@@ -177,11 +177,11 @@ class Filesystem:
     copy_range = ranges.copy_range
     share_record = ranges.share_record
 
-    clone = copies.clone
-    renumber = copies.renumber
-    places_of = copies.places_of
+    clone = clones.clone
+    renumber = clones.renumber
+    places_of = clones.places_of
 
-    getxattr = xattrs.getxattr
-    listxattr = xattrs.listxattr
-    setxattr = xattrs.setxattr
-    removexattr = xattrs.removexattr
+    getxattr = inodes.getxattr
+    listxattr = inodes.listxattr
+    setxattr = inodes.setxattr
+    removexattr = inodes.removexattr
