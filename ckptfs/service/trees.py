@@ -6,15 +6,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs import sync
+from ckptfs import interrupts, sync
 from ckptfs.errors import WorkspaceNotEmpty
 from ckptfs.model import ROOT_INO
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject
 from ckptfs.sync import SyncResult
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from ckptfs.sync.results import Watcher
 
 if TYPE_CHECKING:
-    from ckptfs.service.service import Service
+    from ckptfs.service.service import Call, Service
 
 #: The directory that the ledger is about: its inode number and path.
 _LOWER = b"below"
@@ -164,3 +166,21 @@ def _meet(service: Service, dir_fd: int, path: Path) -> None:
         Ledger(store).forget_tree(*ROOT_PLACE)
     if known != [inode, name]:
         store.metadata.put(_LOWER, inode + b" " + name)
+
+
+# -- verbs -----------------------------------------------------------------------------------------
+
+
+def do_import(call: Call, source: str, merge: bool) -> JsonObject:
+    progress = wire.progress_of(call.on_progress, "import")
+    with interrupts.stoppable_between("What came in so far stays in the workspace."):
+        call.service.unannounced.new_names = True
+        result = call.service.import_tree(Path(source), progress, merge=merge)
+    return wire.sync_result(result)
+
+
+def do_export(call: Call, dest: str, checkpoint: str | None) -> JsonObject:
+    progress = wire.progress_of(call.on_progress, "export")
+    left = f"What was written to {dest} so far stays there; the workspace was not changed."
+    with interrupts.stoppable_between(left):
+        return wire.sync_result(call.service.export(Path(dest), checkpoint, progress))

@@ -46,14 +46,18 @@ def test_a_dry_run_names_what_would_change(crew: Crew) -> None:
     before = crew.everything()
     plan = crew.team.restore(taken.id, dry_run=True)
     alice, bob = plan["members"]
-    assert (alice["members"], alice["modified"]) == (["alice"], ["file"])
-    assert (bob["members"], bob["added"], bob["deleted"]) == (["bob"], ["file"], ["new"])
-    assert plan["state"]["added"] == [
+    assert (alice["members"], alice["modified_files"]) == (["alice"], ["file"])
+    assert (bob["members"], bob["added_files"], bob["deleted_files"]) == (
+        ["bob"],
+        ["file"],
+        ["new"],
+    )
+    assert plan["team_files"]["added_files"] == [
         "tasks/red/task-1.json",
         "teams/red/inboxes/alice/msg-1-aa.json",
     ]
-    assert plan["state"]["modified"] == ["costs/red/cost-1.json"]
-    assert plan["state"]["deleted"] == [
+    assert plan["team_files"]["modified_files"] == ["costs/red/cost-1.json"]
+    assert plan["team_files"]["deleted_files"] == [
         "teams/red/events/evt-2.json",
         "teams/red/inboxes/alice/msg-1-aa.consumed",
     ]
