@@ -1,4 +1,4 @@
-"""One hook call: from the bytes on standard input to the answer, whatever goes wrong on the way.
+"""One hook call: from the bytes on standard input to the answer; a failure becomes a warning.
 
 The daemon is asked over its socket and nothing in the workspace is touched, so that a mount which
 hangs cannot hold an agent up. Only where the socket cannot be reached, as in a sandbox, the mount
@@ -29,7 +29,7 @@ PATIENCE = 4.0
 PROTOCOL = 1
 _ANSWER_MAX = 1 << 20
 
-#: At these a person is there to read what is wrong, and these agents show it to nobody else.
+#: At these events a person reads what is wrong; these agents do not pass it to the model.
 _TOLD_AT = frozenset({"sessionstart"})
 _TELL_PEOPLE = frozenset({"claude", "codex", "gemini", "qwen", "droid", "copilot", "opencode"})
 
@@ -85,7 +85,7 @@ def _note_call(agent: str) -> None:
         except OSError:
             pass
     except OSError:
-        pass  # a sandbox without our directory: nobody's call fails for a note
+        pass  # a sandbox without our directory: a call does not fail for a note
 
 
 def _perform(event: events.Event) -> str:
@@ -210,7 +210,7 @@ def _connect(connection: _socket.socket, address: str) -> None:
 
 
 def _require_trusted(connection: _socket.socket, store: str) -> None:
-    """What an agent is about to do is for the store's own daemon to hear, and for nobody else."""
+    """Only the store's own daemon may hear what an agent is about to do."""
     _, uid = unixsocket.peer(connection)
     if not unixsocket.is_trusted(uid, store):
         raise NoAnswer(f"user {uid} listens at its socket, who may not speak for this store.")

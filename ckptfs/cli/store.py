@@ -44,8 +44,8 @@ def check(args: Namespace) -> int:
 
 
 def _look(target: Workspace, *, deep: bool) -> JsonObject:
-    """What a check finds. A store that nobody serves is looked at page by page before LMDB is let
-    near it."""
+    """What a check finds. Without a daemon, every page of the store is checked before LMDB opens
+    it."""
     if runtime.living(target) is None:
         from ckptfs.store.repair import faults
 
