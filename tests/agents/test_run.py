@@ -87,7 +87,7 @@ def test_ask_without_a_terminal_keeps(desk: Desk) -> None:
     assert done.returncode == 1 and "no terminal" in done.stderr and desk.files() == {"x": ""}
 
 
-def test_the_summary_as_json(desk: Desk) -> None:
+def test_the_summary_is_json_if_asked(desk: Desk) -> None:
     done = desk.run("run", "--json", "--", "sh", "-c", "touch x; echo '{}'")
     assert done.stdout == "{}\n"
     record = json.loads(done.stderr)
@@ -316,7 +316,9 @@ def test_a_command_that_stops_itself_stops_the_job(shell: Terminal) -> None:
 
 
 @pytest.mark.parametrize("answer, left", [("y", {}), ("n", {"x": ""})])
-def test_ask_at_a_terminal(desk: Desk, shell: Terminal, answer: str, left: dict[str, str]) -> None:
+def test_a_failed_command_is_taken_back_only_if_the_user_says_yes(
+    desk: Desk, shell: Terminal, answer: str, left: dict[str, str]
+) -> None:
     shell.type("ckptfs run --on-failure ask -- sh -c 'touch x; exit 4'; echo code=$?")
     shell.expect(r"failed \(4\)")
     shell.type(answer)
