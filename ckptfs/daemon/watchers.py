@@ -99,9 +99,9 @@ class WatchNotifier:
 
 
 def known(fs: Filesystem, before: View, nameless: set[Ino], changed: Changed) -> Changed:
-    """What of all that changed the kernel may know. Where nobody counts what it knows: of an inode
-    that neither was in the head before nor was ``nameless``, and of what stands in such a
-    directory, it has never heard."""
+    """The part of a change that the kernel may know. Without lookup counts: it has never heard of
+    an inode that neither was in the head before nor was ``nameless``, nor of the entries of such
+    a directory."""
     if before.epoch == fs.head.epoch:
         return changed  # a purge: what was there before is nowhere any more
     inodes, old = fs.store.inodes, before.bare
