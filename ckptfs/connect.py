@@ -13,7 +13,7 @@ from __future__ import annotations
 import _thread
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from ckptfs import notices
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Session
-from ckptfs.control.protocol import JsonObject, OnProgress
 from ckptfs.errors import (
     ControlError,
     DaemonGone,
@@ -33,6 +32,9 @@ from ckptfs.errors import (
     WorkspaceUnknown,
     WriteBackIncomplete,
 )
+from ckptfs.service import verbs
+from ckptfs.service.arguments import JsonObject, OnProgress
+from ckptfs.service.verbs import Verb
 
 if TYPE_CHECKING:
     from ckptfs.service import Service
@@ -51,9 +53,6 @@ __all__ = [
     "remove_store",
 ]
 
-#: What is about now, but about the store where a daemon died: that has more than the directory.
-_OF_THE_STORE = frozenset({"log", "backup"})
-
 #: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
 PATIENCE = 10.0
 #: How often to look whether another process has let go of a store, in seconds.
@@ -61,19 +60,6 @@ _LOOK_AGAIN = 0.02
 
 #: LMDB may open an environment once in a process, so its threads take turns.
 _turns: dict[Path, _thread.LockType] = {}
-
-
-def _is_about_now(op: str, args: JsonObject) -> bool:
-    """Whether an operation must see the directory as it is."""
-    if op == "diff":
-        return args.get("newer") in ("", "@", "now", None)
-    if op == "export":
-        return args.get("checkpoint") is None
-    if args.get("files") is False:  # only what a checkpoint carries is asked for
-        return False
-    from ckptfs.control.verbs import CHANGES_FILES, NEEDS_SYNC
-
-    return op in NEEDS_SYNC or op in CHANGES_FILES
 
 
 class LocalSession:
@@ -88,45 +74,49 @@ class LocalSession:
     ) -> JsonObject:
         """Perform an operation. An interrupt leaves the store as it was last committed, as the end
         of the process would; the KeyboardInterrupt that goes on says so."""
+        from ckptfs.service import service
+
+        verb = verbs.find(op)
+        values, cause = verb.decode(args or {}), service.caller_of(self._service, args or {})
+
+        def run() -> JsonObject:
+            if verb.in_thread:
+                self._service.fs.commit()
+            return service.run(self._service, verb, values, cause, on_progress)
+
         try:
-            return self._call(op, args, on_progress)
+            return self._with_directory(verb, values, run)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_left_by(op)) from None
+            raise KeyboardInterrupt(_left_by(verb)) from None
 
-    def _call(self, op: str, args: JsonObject | None, on_progress: OnProgress | None) -> JsonObject:
-        from ckptfs.control.verbs import CHANGES_FILES, perform
-
-        if self._lower is None or not self._needs_directory(self._lower, op, args or {}):
-            return perform(self._service, op, args or {}, on_progress)
+    def _with_directory(
+        self, verb: Verb, values: JsonObject, run: Callable[[], JsonObject]
+    ) -> JsonObject:
+        """Run a verb; with the directory, if that is wanted, before and after it."""
+        if self._lower is None or not self._needs_directory(self._lower, verb, values):
+            return run()
         with _directory(self._lower, self._service.fs.store.path) as dir_fd:
             if dir_fd is None:
-                return perform(self._service, op, args or {}, on_progress)
+                return run()
             _tell_conflicts(*self._service.catch_up(dir_fd))
-            if op not in CHANGES_FILES:
-                return perform(self._service, op, args or {}, on_progress)
-            return self._move(dir_fd, op, args or {}, on_progress)
+            return self._move(dir_fd, run) if verb.changes == verbs.FILES else run()
 
-    def _needs_directory(self, lower: Path, op: str, args: JsonObject) -> bool:
+    def _needs_directory(self, lower: Path, verb: Verb, values: JsonObject) -> bool:
         """Whether the directory is wanted; what can do without it does where a mount covers it."""
-        about_now = _is_about_now(op, args)
-        if about_now:
-            return op not in _OF_THE_STORE or not runtime.is_dead(lower)
+        if verb.needs_directory(values):
+            return not verb.of_the_store or not runtime.is_dead(lower)
         if not self._service.owes_write_back():
             return False
         workspace = Workspace(lower, self._service.fs.store.path)
         return not runtime.is_dead(lower) and runtime.foreign_mount(workspace) is None
 
-    def _move(
-        self, dir_fd: int, op: str, args: JsonObject, on_progress: OnProgress | None
-    ) -> JsonObject:
+    def _move(self, dir_fd: int, run: Callable[[], JsonObject]) -> JsonObject:
         """Change the workspace, then its directory. The debt is committed with the change."""
-        from ckptfs.control.verbs import perform
-
         service = self._service
         head = service.fs.head
         service.owe_write_back()
         try:
-            result = perform(service, op, args, on_progress)
+            result = run()
         except Exception:
             if service.fs.head is head:
                 service.owe_write_back(False)
@@ -152,25 +142,23 @@ class LocalSession:
 
 
 def _tell_conflicts(*passes: SyncResult) -> None:
-    from ckptfs.control.verbs import result_record
+    from ckptfs.service.wire import sync_result
 
     for result in passes:
         if result.conflicts:
-            notices.on_conflicts({**result_record(result), "skipped": [], "skipped_count": 0})
+            notices.on_conflicts({**sync_result(result), "skipped": [], "skipped_count": 0})
 
 
-def _left_by(op: str) -> str:
-    """What an interrupt leaves of an operation on a store that this process has."""
-    from ckptfs.control.verbs import CHANGES_FILES, READING
-
-    if op in READING:
+def _left_by(verb: Verb) -> str:
+    """What an interrupt leaves of a verb on a store that this process has."""
+    if verb.only_reads:
         return "Stopped. Nothing was changed."
-    if op in CHANGES_FILES:
+    if verb.changes == verbs.FILES:
         return (
-            f"Stopped. If {op} had begun to change the workspace, the next ckptfs command about it "
-            "goes on."
+            f"Stopped. If {verb.name} had begun to change the workspace, the next ckptfs command "
+            "about it goes on."
         )
-    return f"Stopped. What {op} had finished stays."
+    return f"Stopped. What {verb.name} had finished stays."
 
 
 def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomplete:

@@ -9,8 +9,7 @@ for.
 import logging
 
 from ckptfs.api.events import EVENTS, CheckpointEvent, EventStream, Handler
-from ckptfs.api.service import CheckpointService
-from ckptfs.api.threads import AsyncCheckpointService
+from ckptfs.api.service import AsyncCheckpointService, CheckpointService
 from ckptfs.api.values import (
     Checkpoint,
     CheckpointConfig,

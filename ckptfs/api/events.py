@@ -14,9 +14,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar
 
-from ckptfs.api.values import JsonObject, moment
+from ckptfs.api.values import moment
 from ckptfs.control.client import Client
 from ckptfs.errors import UsageError
+from ckptfs.service.arguments import JsonObject
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""`CheckpointService`: the verbs of one workspace for programs.
+"""`CheckpointService`: the verbs of one workspace for programs, and the same to be awaited.
 
 Each call opens a session, asks and closes it, so a service holds nothing between calls: other
 processes, the command line among them, use the same workspace meanwhile. Any thread may call.
@@ -7,25 +7,25 @@ processes, the command line among them, use the same workspace meanwhile. Any th
 from __future__ import annotations
 
 import builtins
+import functools
 import os
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ckptfs import config as places
-from ckptfs.api import place
-from ckptfs.api.asking import Asking
+from ckptfs.api import workspace as workspaces
 from ckptfs.api.events import CheckpointEvent, EventStream, Handler
-from ckptfs.api.going import go
+from ckptfs.api.restore import restore
 from ckptfs.api.values import (
     Checkpoint,
     CheckpointConfig,
     CheckpointDiff,
     Compacted,
     FileVersion,
-    JsonObject,
     PruneDecision,
     RestoreResult,
     State,
@@ -34,13 +34,18 @@ from ckptfs.api.values import (
     checkpoint_of,
     diff_of,
 )
+from ckptfs.api.workspace import Sessions
 from ckptfs.config import Workspace
-from ckptfs.control import documents, runtime, trees
+from ckptfs.control import runtime, transfer
 from ckptfs.control.client import Client
-from ckptfs.control.protocol import metadata_of
-from ckptfs.errors import NotMounted, no_paths
+from ckptfs.errors import NotMounted, UsageError, no_paths
+from ckptfs.service.arguments import JsonObject, metadata_of
+from ckptfs.service.verbs import CALLER, find
 
 AnyPath = str | os.PathLike[str]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class CheckpointService:
@@ -62,7 +67,7 @@ class CheckpointService:
         self.config = config or CheckpointConfig()
         self._configured = config is not None
         storage = None if storage_dir is None else os.path.expanduser(storage_dir)
-        self._asking = Asking(os.path.expanduser(workspace_dir), storage)
+        self._sessions = Sessions(os.path.expanduser(workspace_dir), storage)
         self._mounted_here = False
         self._starting = threading.Lock()
 
@@ -74,21 +79,21 @@ class CheckpointService:
         Mounts if the configuration wants it and the machine can; what is mounted already stays as
         it is. May be called again at any time.
         """
-        with self._asking.telling_errors(), self._starting:
-            asking = self._asking
-            made = place.prepare(
-                asking.directory, asking.storage, self.config, configured=self._configured
+        with self._sessions.telling_errors(), self._starting:
+            sessions = self._sessions
+            made = workspaces.prepare(
+                sessions.directory, sessions.storage, self.config, configured=self._configured
             )
-            asking.found = made.workspace
+            sessions.found = made.workspace
             self._mounted_here |= made.mounted_here
         status = self.status()
-        self._asking.emit(CheckpointEvent.INITIALIZED, {"mounted": status.mounted})
+        self._sessions.emit(CheckpointEvent.INITIALIZED, {"mounted": status.mounted})
         return status
 
     def close(self) -> None:
         """Let go. The workspace stays mounted unless ``unmount_on_close`` was asked for."""
         if self._mounted_here and self.config.unmount_on_close:
-            place.unmount(self.workspace)
+            workspaces.unmount(self.workspace)
             self._mounted_here = False
 
     def __enter__(self) -> CheckpointService:
@@ -104,7 +109,7 @@ class CheckpointService:
     def workspace(self) -> Workspace:
         """Where the workspace and its store are. Raises `WorkspaceUnknown` before the first
         `initialize` of a directory that ckptfs does not know."""
-        return self._asking.workspace
+        return self._sessions.workspace
 
     @property
     def mounted(self) -> bool:
@@ -115,7 +120,7 @@ class CheckpointService:
     def on(self, event: str, handler: Handler) -> Callable[[], None]:
         """Call ``handler`` with each event of that kind that this service causes; returns the
         function that ends it. A handler that raises is logged and changes nothing."""
-        return self._asking.handlers.add(event, handler)
+        return self._sessions.handlers.add(event, handler)
 
     def watch(self) -> EventStream:
         """What happens to the mounted workspace from now on, whoever causes it."""
@@ -148,20 +153,15 @@ class CheckpointService:
             "tag": tag,
             "pin": pin,
             "allow_empty": allow_empty,
-            **self._asking.caller(),
+            **self._sessions.caller(),
         }
         if self.config.limit is not None:
             asked["max_checkpoints"] = self.config.limit
-        with self._asking.telling_errors():
+        with self._sessions.telling_errors():
             asked["metadata"] = metadata_of(metadata or {})
-            with documents.staged(self.workspace, state or {}) as staged:
-                record = self._asking.ask("save", asked | {"state": staged} if staged else asked)
-        saved = self._checkpoint(record)
-        if saved.created:
-            self._asking.emit(CheckpointEvent.CHECKPOINT_CREATED, record, saved.id)
-        if record.get("pruned"):
-            self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _texts(record["pruned"])})
-        return saved
+            with transfer.staged(self.workspace, state or {}) as staged:
+                record = self._sessions.call("save", asked | {"state": staged} if staged else asked)
+        return self._checkpoint(record)
 
     def list(
         self,
@@ -176,44 +176,39 @@ class CheckpointService:
         asked: JsonObject = {"limit": limit, "since": since, "moments": moments}
         if path is not None:
             (asked["path"],) = self._inside([path])
-        record = self._asking.ask("list", asked)
+        record = self._sessions.call("list", asked)
         return [self._checkpoint(item) for item in reversed(record["checkpoints"])]
 
     def get(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint: by number, tag, ``latest``, ``@-2``, or a time. Raises
         `CheckpointUnknown`."""
-        return self._checkpoint(self._asking.ask("get", {"checkpoint": checkpoint_id}))
+        return self._checkpoint(self._sessions.call("get", {"checkpoint": checkpoint_id}))
 
     def delete(self, *checkpoint_ids: str) -> None:
         """Delete checkpoints and what only they held: all of them, or none if one is pinned. A tag
         does not keep one from being deleted: who calls this is asked nothing."""
-        record = self._asking.ask("delete", {"checkpoints": builtins.list(checkpoint_ids)})
-        self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": _ids(record)})
+        self._sessions.call("delete", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def tag(self, checkpoint_id: str, tag: str | None, *, move: bool = False) -> Checkpoint:
         """Give a checkpoint a tag; with None, take its tag away. ``move`` takes it from another."""
         asked = {"checkpoint": checkpoint_id, "tag": tag or "", "move": move}
-        (found,) = self._asking.ask("tag", asked)["checkpoints"]
+        (found,) = self._sessions.call("tag", asked)["checkpoints"]
         return self.get(str(found["id"]))
 
     def pin(self, *checkpoint_ids: str) -> None:
         """Keep checkpoints from expiring and from being deleted."""
-        self._asking.ask("pin", {"checkpoints": builtins.list(checkpoint_ids)})
+        self._sessions.call("pin", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def unpin(self, *checkpoint_ids: str) -> None:
-        self._asking.ask("unpin", {"checkpoints": builtins.list(checkpoint_ids)})
+        self._sessions.call("unpin", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def prune(self, *, dry_run: bool = False) -> builtins.list[PruneDecision]:
         """Let checkpoints expire as the workspace's settings say."""
-        record = self._asking.ask("prune", {"dry_run": dry_run})
-        found = [
+        record = self._sessions.call("prune", {"dry_run": dry_run})
+        return [
             PruneDecision(str(item["id"]), item["keep"], item["reason"])
             for item in record["checkpoints"]
         ]
-        gone = [item.id for item in found if not item.keep]
-        if gone and not dry_run:
-            self._asking.emit(CheckpointEvent.CHECKPOINTS_PRUNED, {"ids": gone})
-        return found
 
     # -- differences -------------------------------------------------------------------------------
 
@@ -236,23 +231,27 @@ class CheckpointService:
             "times": times,
             **self._limited(paths, "compare"),
         }
-        return diff_of(self._asking.ask("diff", asked), lambda: self._asking.text("diff", asked))
+        return diff_of(
+            self._sessions.call("diff", asked), lambda: self._sessions.text("diff", asked)
+        )
 
     def show(self, checkpoint_id: str, *, times: bool = False) -> CheckpointDiff:
         """What a checkpoint changed."""
         asked: JsonObject = {"checkpoint": checkpoint_id, "times": times}
-        return diff_of(self._asking.ask("show", asked), lambda: self._asking.text("show", asked))
+        return diff_of(
+            self._sessions.call("show", asked), lambda: self._sessions.text("show", asked)
+        )
 
     def log(self, path: AnyPath) -> builtins.list[FileVersion]:
         """Every checkpoint in which a path, or anything below it, changed; newest first."""
         (inside,) = self._inside([path])
         return [
-            self._version(item) for item in self._asking.ask("log", {"path": inside})["versions"]
+            self._version(item) for item in self._sessions.call("log", {"path": inside})["versions"]
         ]
 
     def restores(self) -> builtins.list[JsonObject]:
         """The log of restores, oldest first."""
-        found: builtins.list[JsonObject] = self._asking.ask("restores")["restores"]
+        found: builtins.list[JsonObject] = self._sessions.call("restores")["restores"]
         return found
 
     # -- going back --------------------------------------------------------------------------------
@@ -314,14 +313,14 @@ class CheckpointService:
 
     def state(self, checkpoint_id: str) -> dict[str, Any]:
         """The state documents of a checkpoint."""
-        with self._asking.session() as session:
-            return documents.fetch(session, checkpoint_id)
+        with self._sessions.session() as session:
+            return transfer.fetch(session, checkpoint_id)
 
     # -- the store ---------------------------------------------------------------------------------
 
     def status(self) -> WorkspaceStatus:
         """Where the workspace is and how much it has."""
-        with self._asking.session() as session:
+        with self._sessions.session() as session:
             mounted = isinstance(session, Client)
             record = session.call("status" if mounted else "figures")
         known = ("pid", "version", "started_ns", "options")
@@ -329,7 +328,7 @@ class CheckpointService:
             workspace=str(self.workspace.path),
             store=str(self.workspace.store),
             mounted=mounted,
-            checkpoints=record["checkpoints"],
+            checkpoints=record["checkpoint_count"],
             store_bytes=record["store_bytes"],
             inodes=record["inodes"],
             daemon={key: record[key] for key in known} if mounted else {},
@@ -337,49 +336,49 @@ class CheckpointService:
 
     def compact(self) -> Compacted:
         """Give free room back to the disk; the size of the store's file before and after."""
-        record = self._asking.ask("compact")
+        record = self._sessions.call("compact")
         return Compacted(record["before_bytes"], record["after_bytes"])
 
     def purge(self, *paths: AnyPath, dry_run: bool = False) -> JsonObject:
         """Remove files from the workspace and every checkpoint, for ever."""
         asked = {**self._limited(paths, "purge"), "dry_run": dry_run}
-        return self._asking.ask("purge", asked)
+        return self._sessions.call("purge", asked)
 
     def check(self, *, deep: bool = False) -> builtins.list[str]:
         """What is wrong with the store; empty if nothing is. ``deep`` reads every block."""
-        found = self._asking.ask("check", {"deep": deep})["problems"]
+        found = self._sessions.call("check", {"deep": deep})["problems"]
         return [f"{item['invariant']}: {item['message']}" for item in found]
 
     def export(self, dest: AnyPath, checkpoint_id: str | None = None) -> JsonObject:
         """Write a checkpoint, or the present state, into an absent or empty directory."""
         full = self._destination(dest)
-        return self._asking.ask("export", {"dest": str(full), "checkpoint": checkpoint_id})
+        return self._sessions.call("export", {"dest": str(full), "checkpoint": checkpoint_id})
 
     def backup(self, dest: AnyPath) -> JsonObject:
         """Copy the store, with its whole history, into an absent or empty directory."""
-        return self._asking.ask("backup", {"dest": str(self._destination(dest))})
+        return self._sessions.call("backup", {"dest": str(self._destination(dest))})
 
     def import_from(self, source: AnyPath) -> JsonObject:
         """Fill the workspace from another directory, which is only read; a mounted one must be
         empty."""
         full = places.resolve(source)
-        with self._asking.telling_errors():
-            trees.check_source(full)
-            trees.check_apart(full, self.workspace)
-        return self._asking.ask("import", {"source": str(full), "merge": not self.mounted})
+        with self._sessions.telling_errors():
+            runtime.check_source(full)
+            runtime.check_apart(full, self.workspace)
+        return self._sessions.call("import", {"source": str(full), "merge": not self.mounted})
 
     def _destination(self, dest: AnyPath) -> Path:
         full = places.resolve(dest)
-        with self._asking.telling_errors():
-            trees.check_apart(full, self.workspace)
-            trees.check_dest(full)
+        with self._sessions.telling_errors():
+            runtime.check_apart(full, self.workspace)
+            runtime.check_dest(full)
         return full
 
     def settings(self) -> dict[str, str]:
         """The workspace's settings, as `ckptfs config` lists them."""
         from ckptfs.history import settings
 
-        with self._asking.telling_errors():
+        with self._sessions.telling_errors():
             store = runtime.require_store(self.workspace)
             files = [places.settings_file(), store / settings.FILE]
             return dict(settings.load(files).texts)
@@ -388,37 +387,56 @@ class CheckpointService:
         """Change a setting of the workspace; None takes it back to the default."""
         from ckptfs.history import settings
 
-        with self._asking.telling_errors():
+        with self._sessions.telling_errors():
             store = runtime.require_store(self.workspace)
             settings.store(store / settings.FILE, name, value)
         if name == "exclude.patterns":
-            self._asking.ask("exclude")
+            self._sessions.call("exclude")
 
     # -- tasks -------------------------------------------------------------------------------------
 
     def start_task(self, name: str) -> JsonObject:
         """Begin a task: checkpoints belong to it until it is done."""
-        return self._asking.ask("task_start", {"name": name, **self._asking.caller()})
+        return self._sessions.call("task_start", {"name": name, **self._sessions.caller()})
 
     def finish_task(self, message: str = "") -> JsonObject:
         """The task is done."""
-        return self._asking.ask("task_done", {"message": message, **self._asking.caller()})
+        return self._sessions.call("task_done", {"message": message, **self._sessions.caller()})
 
     def tasks(self) -> builtins.list[JsonObject]:
         """The tasks, and what each changed."""
-        found: builtins.list[JsonObject] = self._asking.ask("task_list")["tasks"]
+        found: builtins.list[JsonObject] = self._sessions.call("task_list")["tasks"]
         return found
 
     def revert_task(self, name: str, *, force: bool = False, dry_run: bool = False) -> JsonObject:
         """Undo what a task changed and leave other tasks' files alone. Raises `TaskConflict` where
         others changed the same file, unless ``force``."""
-        asked = {"name": name, "force": force, "dry_run": dry_run, **self._asking.caller()}
-        return self._asking.ask("task_revert", asked)
+        asked = {"name": name, "force": force, "dry_run": dry_run, **self._sessions.caller()}
+        return self._sessions.call("task_revert", asked)
+
+    # -- any verb ----------------------------------------------------------------------------------
+
+    def call(self, verb: str, **arguments: Any) -> JsonObject:
+        """The JSON answer of any verb, by its name and arguments on the wire (docs/API.md).
+        A name that the verb does not take is a mistake (`UsageError`)."""
+        with self._sessions.telling_errors():
+            declared = find(verb)
+            known = {parameter.name for parameter in (*declared.parameters, *CALLER)}
+            for name in arguments:
+                if name not in known:
+                    raise UsageError(
+                        f"Cannot {verb}: it takes no argument {name!r}. Nothing was changed.",
+                        hint=f"It takes: {', '.join(sorted(known))}.",
+                    )
+            declared.decode(arguments)
+        return self._sessions.call(verb, self._sessions.caller() | arguments)
 
     # -- values ------------------------------------------------------------------------------------
 
     def _go(self, op: str, asked: JsonObject, *, dry_run: bool = False) -> RestoreResult:
-        return go(self._asking, op, asked, dry_run=dry_run, on_restore=self.config.on_restore)
+        return restore(
+            self._sessions, op, asked, dry_run=dry_run, on_restore=self.config.on_restore
+        )
 
     def _checkpoint(self, record: JsonObject) -> Checkpoint:
         number = str(record["id"])
@@ -429,7 +447,7 @@ class CheckpointService:
         return [item.path for item in changes if not item.is_directory or item.old_path]
 
     def _version(self, record: JsonObject) -> FileVersion:
-        saved = record["checkpoint"]
+        saved = record["saved"]
         return FileVersion(
             change_of(record), None if saved is None else self._checkpoint(saved), record["writer"]
         )
@@ -438,19 +456,109 @@ class CheckpointService:
         """The argument that limits an operation to paths; none is sent where all is meant."""
         if paths is None:
             return {}
-        with self._asking.telling_errors():
-            found = place.listed(paths)
+        with self._sessions.telling_errors():
+            found = workspaces.listed(paths)
             if not found:
                 raise no_paths(verb)
             return {"paths": self._inside(found)}
 
     def _inside(self, paths: Sequence[AnyPath]) -> builtins.list[str]:
-        return place.inside(self.workspace.path, paths)
+        return workspaces.inside(self.workspace.path, paths)
 
 
-def _ids(record: JsonObject) -> builtins.list[str]:
-    return [str(item["id"]) for item in record["checkpoints"]]
+# -- for asyncio and trio --------------------------------------------------------------------------
 
 
-def _texts(numbers: Sequence[int]) -> builtins.list[str]:
-    return [str(number) for number in numbers]
+def in_thread(function: Callable[P, R], *, abandon: bool = False) -> Callable[P, Awaitable[R]]:
+    """A function that blocks as one to await, under asyncio or trio, whichever runs.
+
+    ``abandon`` lets a cancelled call go on alone under trio too, as asyncio always does it.
+    """
+
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = functools.partial(function, *args, **kwargs)
+        if _runs_asyncio():
+            import asyncio
+
+            return await asyncio.to_thread(bound)
+        import trio
+
+        return await trio.to_thread.run_sync(bound, abandon_on_cancel=abandon)
+
+    return call
+
+
+def _runs_asyncio() -> bool:
+    """Neither library is imported to find that out: it takes longer than most calls."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.get_running_loop() is not None
+    except RuntimeError:
+        return False
+
+
+class AsyncCheckpointService:
+    """`CheckpointService`, every call to be awaited. One that is cancelled may still happen."""
+
+    def __init__(
+        self,
+        workspace_dir: str | os.PathLike[str],
+        storage_dir: str | os.PathLike[str] | None = None,
+        config: CheckpointConfig | None = None,
+    ) -> None:
+        #: The service that does the work, for what needs no waiting: `on`, `workspace`.
+        self.service = service = CheckpointService(workspace_dir, storage_dir, config)
+        self.on = service.on
+        self.initialize = in_thread(service.initialize)
+        self.close = in_thread(service.close)
+        self.save = in_thread(service.save)
+        self.restore = in_thread(service.restore)
+        self.state = in_thread(service.state)
+        self.diff = in_thread(service.diff)
+        self.list = in_thread(service.list)
+        self.get = in_thread(service.get)
+        self.show = in_thread(service.show)
+        self.delete = in_thread(service.delete)
+        self.log = in_thread(service.log)
+        self.restores = in_thread(service.restores)
+        self.tag = in_thread(service.tag)
+        self.pin = in_thread(service.pin)
+        self.unpin = in_thread(service.unpin)
+        self.rewind = in_thread(service.rewind)
+        self.undo = in_thread(service.undo)
+        self.redo = in_thread(service.redo)
+        self.prune = in_thread(service.prune)
+        self.compact = in_thread(service.compact)
+        self.purge = in_thread(service.purge)
+        self.status = in_thread(service.status)
+        self.check = in_thread(service.check)
+        self.export = in_thread(service.export)
+        self.backup = in_thread(service.backup)
+        self.import_from = in_thread(service.import_from)
+        self.settings = in_thread(service.settings)
+        self.configure = in_thread(service.configure)
+        self.start_task = in_thread(service.start_task)
+        self.finish_task = in_thread(service.finish_task)
+        self.tasks = in_thread(service.tasks)
+        self.revert_task = in_thread(service.revert_task)
+        self.call = in_thread(service.call)
+
+    async def watch(self) -> AsyncIterator[CheckpointEvent]:
+        """Events of the mounted workspace, whoever causes them."""
+        stream = await in_thread(self.service.watch)()
+        following = in_thread(lambda: next(stream, None), abandon=True)
+        try:
+            while (event := await following()) is not None:
+                yield event
+        finally:
+            stream.close()
+
+    async def __aenter__(self) -> AsyncCheckpointService:
+        await self.initialize()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ckptfs.errors import UsageError
-
-JsonObject = dict[str, Any]
+from ckptfs.service.arguments import JsonObject
 
 #: What an agent keeps with a checkpoint: documents by name, bytes or anything that JSON can say.
 State = Mapping[str, Any]
@@ -211,7 +210,7 @@ def checkpoint_of(record: JsonObject, files: Callable[[], list[str]] | None = No
         tag=record["tag"],
         pinned=record["pinned"],
         cause={key: value for key, value in record["cause"].items() if value},
-        state=tuple(record.get("state", ())),
+        state=tuple(record.get("state_names", ())),
         created=record.get("changed", True),
         _files=files,
     )
@@ -232,8 +231,8 @@ def diff_of(record: JsonObject, text: Callable[[], str] | None = None) -> Checkp
     files = [change for change in changes if not change.is_directory]
     renamed = [(item.old_path, item.path) for item in changes if item.old_path is not None]
     return CheckpointDiff(
-        from_id=_id(record["from"]["checkpoint"]),
-        to_id=_id(record["to"]["checkpoint"]),
+        from_id=_id(record["from"]["saved"]),
+        to_id=_id(record["to"]["saved"]),
         added_files=[item.path for item in files if "added" in item.kinds],
         modified_files=[item.path for item in files if _is_modified(item)],
         deleted_files=[item.path for item in files if "deleted" in item.kinds],
@@ -257,9 +256,9 @@ def restore_of(record: JsonObject, state: dict[str, Any], *, dry_run: bool) -> R
     return RestoreResult(
         checkpoint_id=str(record["checkpoint"]),
         dry_run=dry_run,
-        added_files=list(record.get("added", ())),
-        modified_files=list(record.get("modified", ())),
-        deleted_files=list(record.get("deleted", ())),
+        added_files=list(record.get("added_files", ())),
+        modified_files=list(record.get("modified_files", ())),
+        deleted_files=list(record.get("deleted_files", ())),
         before_id=None if before is None else str(before),
         token=record.get("token", ""),
         state=state,

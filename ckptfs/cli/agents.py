@@ -258,7 +258,7 @@ def _status(args: Namespace) -> int:
         if record["agent"] in here or _is_installed(record)
     ]
     text = "\n".join(_lines(agents)) or "No agent was found on this machine."
-    output.result({"project": str(project), "agents": agents}, text, as_json=args.json)
+    output.result({"directory": str(project), "agents": agents}, text, as_json=args.json)
     return 0
 
 

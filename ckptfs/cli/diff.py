@@ -26,7 +26,7 @@ from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import UsageError
 
 if TYPE_CHECKING:
-    from ckptfs.control.difftext import Files
+    from ckptfs.control.transfer import FilePair
     from ckptfs.textdiff.patch import Stat
 
 _COLOURS = {"A": GREEN, "D": RED, "R": CYAN}
@@ -115,7 +115,7 @@ def _show_changes(args: Namespace, session: Session, record: JsonObject) -> None
 
 def _public(record: JsonObject) -> JsonObject:
     """Without what only `contents` needs."""
-    ends = {key: record[key]["checkpoint"] for key in ("from", "to")}
+    ends = {key: record[key]["saved"] for key in ("from", "to")}
     return {**record, **ends}
 
 
@@ -139,9 +139,9 @@ def _write_stat(out: PagedOutput, session: Session, record: JsonObject) -> None:
 
 
 def _write_patch(out: PagedOutput, session: Session, record: JsonObject) -> None:
-    from ckptfs.control import difftext
+    from ckptfs.control import transfer
 
-    for line in difftext.patch_lines(session, record):
+    for line in transfer.patch_lines(session, record):
         out.line(line, _colour_of(line))
 
 
@@ -164,7 +164,7 @@ def _described(record: JsonObject) -> Iterator[bytes]:
 
 
 def _description(record: JsonObject) -> Iterator[str]:
-    checkpoint = record["to"]["checkpoint"]
+    checkpoint = record["to"]["saved"]
     tag = f" [{checkpoint['tag']}]" if checkpoint["tag"] else ""
     yield f"checkpoint {checkpoint['id']}{tag}{' (pinned)' if checkpoint['pinned'] else ''}"
     yield f"kind       {checkpoint['kind']}"
@@ -176,7 +176,7 @@ def _description(record: JsonObject) -> Iterator[str]:
         yield f"by         {_who(cause)}"
     for key, value in checkpoint["metadata"].items():
         yield f"meta       {key}={value}"
-    if checkpoint["state"]:
+    if checkpoint["state_names"]:
         yield f"state      {', '.join(checkpoint['state'])}"
     yield f"changes    {counts_text(record)}"
     yield ""
@@ -193,7 +193,7 @@ def counts_text(record: JsonObject) -> str:
 
 
 def _version_line(version: JsonObject) -> str:
-    saved = version["checkpoint"]
+    saved = version["saved"]
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
         path = f"{_name(version['old_path'])} -> {path}"
@@ -226,7 +226,7 @@ def _restores(args: Namespace, workspace: Workspace) -> int:
 def _restore_line(entry: JsonObject) -> str:
     when = output.time_text(entry["time_ns"])
     names = output.count_text(entry["entries"], "name", "names")
-    what = f"{entry['kind']} of checkpoint {entry['target']}"
+    what = f"{entry['kind']} of checkpoint {entry['checkpoint']}"
     undo = f", state before: {entry['before']}" if entry["before"] is not None else ""
     command = f"  {output.safe(entry['command'])}" if entry["command"] else ""
     number = f"#{entry['number']}"  # marked, or it would pass for a checkpoint's
@@ -241,11 +241,11 @@ _BAR_MAX = 40
 
 def _stat_lines(session: Session, record: JsonObject) -> Iterator[bytes]:
     """A line for each file with how much of it changed, one for all else, and the sum."""
-    from ckptfs.control.difftext import read  # late: `--name-status` needs no text
+    from ckptfs.control.transfer import read_files  # late: `--name-status` needs no text
 
     rows = [
         (_stat_name(files), _stat(files), files)
-        for files in read(session, record)
+        for files in read_files(session, record)
         if not files.is_special
     ]
     others = list(_others(record))
@@ -300,18 +300,18 @@ def _sum_text(files: int, added: int, removed: int) -> str:
     return ", ".join(parts)
 
 
-def _stat_name(files: Files) -> bytes:
+def _stat_name(files: FilePair) -> bytes:
     names = [shown_name(os.fsdecode(side.path)) for side in (files.old, files.new) if side]
     return b" => ".join(dict.fromkeys(names))
 
 
-def _stat(files: Files) -> Stat:
+def _stat(files: FilePair) -> Stat:
     from ckptfs.textdiff.patch import Stat, stat_of
 
     return Stat(0, 0) if files.same else stat_of(files.old, files.new)
 
 
-def _stat_text(found: Stat, files: Files, most: int) -> bytes:
+def _stat_text(found: Stat, files: FilePair, most: int) -> bytes:
     if found.reason:
         before, after = (side.size if side else 0 for side in (files.old, files.new))
         return b"%s %d -> %d bytes" % (found.reason.encode(), before, after)

@@ -15,7 +15,7 @@ from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import NotConfirmed
 
 if TYPE_CHECKING:
-    from ckptfs.api.after import Command
+    from ckptfs.api.restore import Command
 
 #: How many paths a question names before it only counts.
 _NAMED = 10
@@ -100,7 +100,7 @@ def _carrying(args: Namespace, session: Session, op: str, asked: JsonObject) -> 
         found = session.call("plan", asked)
     else:
         known = session.call("get", {"checkpoint": asked["checkpoint"]})
-        found = {"checkpoint": known["id"], "state": known["state"]}
+        found = {"checkpoint": known["id"], "state_names": known["state_names"]}
     state.require(args.state_out, found)
     kept = {key: value for key, value in asked.items() if key != "steps"}
     return {**kept, "checkpoint": str(found["checkpoint"])}
@@ -140,7 +140,7 @@ def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
     number = record["checkpoint"]
     if asked.get("files") is False:
         return f"The files stay as they are. Checkpoint {number} carries: " + (
-            ", ".join(map(output.safe, record["state"])) or "no state"
+            ", ".join(map(output.safe, record["state_names"])) or "no state"
         )
     if asked.get("only"):
         return _selective_text(record, asked)
@@ -194,7 +194,7 @@ def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
 
 
 def _is_nothing(plan: JsonObject) -> bool:
-    return not (plan["added"] or plan["modified"] or plan["deleted"])
+    return not (plan["added_files"] or plan["modified_files"] or plan["deleted_files"])
 
 
 def _dry_text(plan: JsonObject) -> str:
@@ -206,7 +206,7 @@ def _dry_text(plan: JsonObject) -> str:
 def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:
     marked = [
         f"{mark} {shown_name(path).decode()}"
-        for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
+        for mark, kind in (("+", "added_files"), ("~", "modified_files"), ("-", "deleted_files"))
         for path in plan[kind]
     ]
     lines = marked[:most]

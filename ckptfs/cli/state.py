@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from ckptfs.cli.output import JsonObject
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session
-from ckptfs.control.documents import Json, fetch_bytes, require_name, staged
+from ckptfs.control.transfer import fetch_bytes, staged
 from ckptfs.errors import StateInvalid, StateNotWritten, UsageError, reason_of
+from ckptfs.service.documents import Json, require_name
 
 if TYPE_CHECKING:
-    from ckptfs.api.after import Command
+    from ckptfs.api.restore import Command
 
 __all__ = ["Documents", "fetched", "hook", "require", "run_hook", "staged", "to_keep", "write_out"]
 
@@ -60,13 +61,13 @@ def _checked(path: str, data: bytes) -> Json:
 
 
 def fetched(session: Session, record: JsonObject) -> Documents:
-    return fetch_bytes(session, str(record["checkpoint"])) if record["state"] else {}
+    return fetch_bytes(session, str(record["checkpoint"])) if record["state_names"] else {}
 
 
 def require(words: list[str], record: JsonObject) -> None:
     """Refuse what ``--state-out`` wants of a checkpoint that does not carry it, before anything is
     restored."""
-    known = list(record["state"])
+    known = list(record["state_names"])
     for word in words:
         name = _chosen(word, known)
         if name is not None and name not in known:
@@ -118,7 +119,7 @@ def run_hook(
     command: Command, record: JsonObject, documents: Documents, workspace: Workspace
 ) -> str:
     """Run the command that the settings want after a restore; why it failed, if it did."""
-    from ckptfs.api import after
+    from ckptfs.api import restore as after
 
     if not (command and after.is_news(record, documents)):
         return ""
@@ -132,6 +133,6 @@ def run_hook(
 
 def hook(workspace: Workspace) -> Command:
     """The command that the user's settings want to be run after a restore."""
-    from ckptfs.api import after
+    from ckptfs.api import restore as after
 
     return after.command_of(workspace.store)

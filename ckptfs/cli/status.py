@@ -78,7 +78,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "server_reason": None,
         "cpus_awake": None,
         "cpus_awake_reason": None,
-        "checkpoints": None,
+        "checkpoint_count": None,
         "moments": None,
         "store_bytes": None,
         "inodes": None,
@@ -109,7 +109,7 @@ def _of_store(workspace: Workspace) -> JsonObject:
         "other_mount": other,
         "pid": None,
         "died": died,
-        "checkpoints": None,
+        "checkpoint_count": None,
         "moments": None,
         "store_bytes": None,
         "inodes": None,
@@ -231,7 +231,7 @@ def _served(record: JsonObject) -> list[tuple[str, str]]:
 def _counted(record: JsonObject) -> str:
     moments = record["moments"]
     between = f", and {moments:,} moment{'s'[: moments != 1]} between them" if moments else ""
-    return f"{record['checkpoints']:,}{between}"
+    return f"{record['checkpoint_count']:,}{between}"
 
 
 def _state(record: JsonObject) -> str:
@@ -263,7 +263,7 @@ def _human(record: JsonObject) -> str:
         rows.append(("trouble", error))
     if died := record.get("died"):
         rows.append(("last daemon", _obituary(died)))
-    if record["checkpoints"] is not None:
+    if record["checkpoint_count"] is not None:
         rows.append(("checkpoints", _counted(record)))
         rows += _unsaved(record)
         rows.append(("entries", f"{record['inodes']:,}"))

@@ -12,7 +12,7 @@ from ckptfs.cli.workspace import workspace_or_store
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, has_store, new_store, open_workspace
 from ckptfs.control import runtime
-from ckptfs.control.trees import check_apart, check_dest, check_source
+from ckptfs.control.runtime import check_apart, check_dest, check_source
 from ckptfs.errors import (
     ProblemsFound,
     StoreCorrupt,

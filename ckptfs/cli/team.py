@@ -93,7 +93,7 @@ def _restore(args: Namespace, found: Team) -> int:
     output.result(record, text, as_json=args.json)
     if args.dry_run and found.is_half_done():
         output.note(_HALF_DONE)
-    for path in record.get("held", record["state"]["held"]):
+    for path in record.get("held", record["team_files"]["held"]):
         output.note(f"{output.safe(path)} is being worked on and was left as it is.")
     return 0
 
@@ -109,14 +109,14 @@ def _plan_text(plan: JsonObject) -> str:
         lines.append(f"{who}: {output.safe(part['workspace'])} to checkpoint {part['checkpoint']}")
         lines += _names(part)
     lines.append("state of the team:")
-    lines += _names(plan["state"])
+    lines += _names(plan["team_files"])
     return "\n".join(lines)
 
 
 def _names(changes: JsonObject) -> list[str]:
     marked = [
         f"  {mark} {output.safe(path)}"
-        for mark, kind in (("+", "added"), ("~", "modified"), ("-", "deleted"))
+        for mark, kind in (("+", "added_files"), ("~", "modified_files"), ("-", "deleted_files"))
         for path in changes[kind]
     ]
     if not marked:

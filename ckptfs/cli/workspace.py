@@ -12,7 +12,6 @@ from ckptfs import config
 from ckptfs.cli import output
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
-from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import (
     CheckpointUnknown,
     PathUnknown,
@@ -21,6 +20,7 @@ from ckptfs.errors import (
     WorkspaceUnknown,
     shell,
 )
+from ckptfs.service.arguments import JsonObject
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 16 << 10
@@ -79,7 +79,7 @@ def workspace_to_save(args: Namespace) -> Workspace:
     except WorkspaceUnknown:
         if not args.no_mount:
             raise
-    from ckptfs.api.place import prepare_plain
+    from ckptfs.api.workspace import prepare_plain
 
     return prepare_plain(args.workspace or current_directory(), keep_first=False)
 

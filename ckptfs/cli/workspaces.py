@@ -140,10 +140,10 @@ def _require_idle(target: Workspace) -> None:
 def _figures(target: Workspace, *, named: bool) -> JsonObject:
     """What would be lost; None for a store that cannot be read. A path that was only ``named`` may
     be something else than a store, which raises."""
-    found: JsonObject = {"checkpoints": None, "directory_current": None}
+    found: JsonObject = {"checkpoint_count": None, "directory_current": None}
     try:
         with open_store(target.store) as session:
-            found["checkpoints"] = session.call("figures")["checkpoints"]
+            found["checkpoint_count"] = session.call("figures")["checkpoint_count"]
             if isinstance(session, LocalSession):
                 found["directory_current"] = session.is_directory_current()
     except StoreInUse:
@@ -155,7 +155,7 @@ def _figures(target: Workspace, *, named: bool) -> JsonObject:
 
 
 def _what(record: JsonObject) -> str:
-    count = record["checkpoints"]
+    count = record["checkpoint_count"]
     holds = "a store that cannot be read" if count is None else _holdings(record)
     lines = [f"To delete: {output.safe(record['store'])}, {holds}."]
     if record["directory_current"] is False:
@@ -164,5 +164,5 @@ def _what(record: JsonObject) -> str:
 
 
 def _holdings(record: JsonObject) -> str:
-    count = output.count_text(record["checkpoints"], "checkpoint", "checkpoints")
+    count = output.count_text(record["checkpoint_count"], "checkpoint", "checkpoints")
     return f"{count}, {output.bytes_text(record['store_bytes'] or 0)}"

@@ -18,7 +18,6 @@ __all__ = [
     "MASKED",
     "RECORDS",
     "command_line",
-    "command_text",
     "cut",
     "masked",
     "noted",
@@ -64,13 +63,6 @@ def shown(text: str, record: str = MASKED) -> str:
 def noted(text: str, record: str = MASKED) -> str:
     """A text that is no command, but may have secrets in it, too: one printable line of it."""
     return cut(" ".join((text if record == FULL else masked_prose(text)).split()))
-
-
-def command_text(argv: Sequence[bytes]) -> str:
-    """A whole command line, as it is, on one printable line that is not too long."""
-    words = decoded(argv)
-    # A single word with spaces is a title that a program gave itself.
-    return cut(words[0] if len(words) == 1 else quoted(words))
 
 
 def cut(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ckptfs import control_file, unixsocket
 from ckptfs.config import Workspace
-from ckptfs.control.protocol import Answer, JsonObject, OnProgress, decode_answer, encode_request
+from ckptfs.control.protocol import Answer, decode_answer, encode_request
 from ckptfs.errors import (
     CkptfsError,
     ControlError,
@@ -27,6 +27,8 @@ from ckptfs.errors import (
     PeerUntrusted,
     RefusedInSandbox,
 )
+from ckptfs.service.arguments import JsonObject, OnProgress
+from ckptfs.service.verbs import VERBS
 
 #: Seconds without a word from the daemon after which it counts as stuck.
 PATIENCE = 600.0
@@ -37,9 +39,7 @@ PATIENCE_STOP = 3.0
 
 _CONNECT_AGAIN = 0.01
 
-#: What may rightly take hours; the end of the daemon still ends the wait.
-LONG = frozenset({"umount", "import", "export", "check", "backup", "compact"})
-#: Seconds without a word after which even those are given up.
+#: The same for verbs that may rightly take hours; the end of the daemon ends the wait before.
 PATIENCE_LONG = 6 * 3600.0
 
 
@@ -94,9 +94,7 @@ class Client:
         """
         self.ask(op, args, progress=on_progress is not None)
         try:
-            return self.hear(
-                on_progress=on_progress, patience=PATIENCE_LONG if op in LONG else patience
-            )
+            return self.hear(on_progress=on_progress, patience=_patience(op, patience))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._stop(op)) from None
 
@@ -199,6 +197,11 @@ class Client:
             self._rest = b"".join(received)
         line, _, self._rest = self._rest.partition(b"\n")
         return decode_answer(line)
+
+
+def _patience(op: str, patience: float) -> float:
+    verb = VERBS.get(op)
+    return PATIENCE_LONG if verb is not None and verb.takes_long else patience
 
 
 def _connected(workspace: Workspace) -> _socket.socket:

@@ -13,18 +13,14 @@ from pathlib import Path
 
 import trio
 
-from ckptfs.control.protocol import JsonObject, encode_event, encode_result
+from ckptfs.control.protocol import encode_event, encode_result
 from ckptfs.control.server import Connection
 from ckptfs.errors import CkptfsError
+from ckptfs.service.arguments import JsonObject
+from ckptfs.service.verbs import events_of, find
 
 #: How many events wait for a watcher before it counts as one that never reads.
 QUEUE_MAX = 256
-#: An event names at most this many paths of each kind; `restore` itself names more.
-_NAMED_MAX = 100
-
-#: Which event an operation causes when it is done.
-_CREATES = frozenset({"save", "mark", "task_start", "task_done"})
-_RESTORES = frozenset({"restore", "rewind", "undo", "redo", "task_revert"})
 
 
 class Hub:
@@ -56,24 +52,13 @@ class Hub:
                 scope.cancel()
 
     def happened(self, op: str, result: JsonObject) -> None:
-        """An operation that somebody asked for is done."""
-        if op in _CREATES:
-            if result.get("changed", True) and "id" in result:
-                self.publish("checkpoint_created", result, result["id"])
-            self._pruned(result.get("pruned", []))
-        elif op in _RESTORES and not result.get("dry_run"):
-            self.publish("checkpoint_restored", _short(result), result.get("checkpoint"))
-        elif op == "delete":
-            self._pruned([item["id"] for item in result["checkpoints"]])
-        elif op == "prune" and not result["dry_run"]:
-            self._pruned([item["id"] for item in result["checkpoints"] if not item["keep"]])
+        """A verb is done; its declaration says which events that makes."""
+        if self._watchers:
+            for event in events_of(find(op), result):
+                self.publish(*event)
 
     def failed(self, op: str, error: CkptfsError) -> None:
         self.publish("error", {**error.record(), "op": op})
-
-    def _pruned(self, numbers: list[int]) -> None:
-        if numbers:
-            self.publish("checkpoints_pruned", {"ids": [str(number) for number in numbers]})
 
     @contextmanager
     def _subscription(
@@ -112,9 +97,3 @@ async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> Non
     """A watcher has nothing more to say; whatever comes is its end."""
     await connection.wait_for_anything()
     scope.cancel()
-
-
-def _short(result: JsonObject) -> JsonObject:
-    """A restore without thousands of names."""
-    kinds = ("added", "modified", "deleted")
-    return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}

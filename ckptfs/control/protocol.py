@@ -20,28 +20,21 @@ values and back, and refuses what is not a line of ours; it does no I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckptfs.errors import (
     CkptfsError,
     ControlError,
     ErrorRecord,
     ProtocolMismatch,
-    UsageError,
     from_record,
 )
+from ckptfs.service.arguments import JsonObject
 
 VERSION = 1
 
 #: A request longer than this is refused unread: nothing we send comes near it.
 REQUEST_MAX = 256 * 1024
-
-#: What a JSON object is to Python.
-JsonObject = dict[str, Any]
-
-#: Called with how far a verb is.
-OnProgress = Callable[[JsonObject], None]
 
 
 class Request(NamedTuple):
@@ -58,22 +51,6 @@ class Answer(NamedTuple):
     result: JsonObject | None = None
     error: CkptfsError | None = None
     event: JsonObject | None = None
-
-
-def metadata_of(found: Mapping[Any, Any]) -> dict[str, str]:
-    """What a checkpoint keeps about itself: text as it is, anything else as JSON says it."""
-    try:
-        return {str(key): _text(value) for key, value in found.items()}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"Cannot save: a value of its metadata is neither text nor JSON ({error}). "
-            "Nothing was saved.",
-            hint="What is larger than a few words goes with the state documents.",
-        ) from error
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 
 def encode_request(op: str, args: JsonObject, *, progress: bool = False) -> bytes:

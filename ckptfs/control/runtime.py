@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs import locating
 from ckptfs.config import Workspace, data_dir, open_directory, write_atomically
-from ckptfs.errors import MountedByOther, RefusedInSandbox
+from ckptfs.errors import (
+    DestinationInvalid,
+    MountedByOther,
+    OverlappingTrees,
+    RefusedInSandbox,
+    SourceMissing,
+)
 from ckptfs.locating import start_ticks as start_ticks
 
 if TYPE_CHECKING:
@@ -265,3 +271,45 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
 def own_start_ticks() -> int:
     ticks = start_ticks(os.getpid())
     return 0 if ticks is None else ticks
+
+
+# -- other directories that a workspace is filled from or written to -------------------------------
+
+
+def check_source(source: Path) -> None:
+    if not source.exists():
+        raise SourceMissing(source)
+    if not source.is_dir():
+        raise SourceMissing(source, "it is not a directory")
+    if not os.access(source, os.R_OK | os.X_OK):
+        raise SourceMissing(source, "you may not read it")
+
+
+def check_dest(dest: Path) -> None:
+    """The place of something new: absent or an empty directory."""
+    if not dest.exists():
+        if not dest.parent.is_dir():
+            raise DestinationInvalid(dest, "its parent directory does not exist")
+        if not os.access(dest.parent, os.W_OK | os.X_OK):
+            raise DestinationInvalid(dest, "you may not write there")
+    elif not dest.is_dir():
+        raise DestinationInvalid(dest, "it is not a directory")
+    elif os.listdir(dest):
+        raise DestinationInvalid(dest)
+
+
+def check_names_apart(tree: Path, target: Workspace) -> None:
+    """Neither in the other, by their names."""
+    for other in (target.path, target.store):
+        if tree.is_relative_to(other) or other.is_relative_to(tree):
+            raise OverlappingTrees(tree, other)
+
+
+def check_apart(tree: Path, target: Workspace) -> None:
+    """Neither in the other, by whatever way it is reached."""
+    check_names_apart(tree, target)
+    if living(target) is not None:
+        existing = next(path for path in (tree, *tree.parents) if path.exists())
+        # The mount may be reachable by another way too, such as a bind mount.
+        if os.stat(existing).st_dev == os.stat(target.path).st_dev:
+            raise OverlappingTrees(tree, target.path)

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +24,8 @@ from typing import NamedTuple
 import trio
 
 from ckptfs import locating, unixsocket
-from ckptfs.control.places import CONNECTIONS_MAX, Slot, Slots
 from ckptfs.control.protocol import (
     REQUEST_MAX,
-    JsonObject,
     Request,
     decode_request,
     encode_error,
@@ -34,6 +33,8 @@ from ckptfs.control.protocol import (
     encode_result,
 )
 from ckptfs.errors import CkptfsError, ControlError, SystemRefused
+from ckptfs.service.arguments import JsonObject
+from ckptfs.service.verbs import VERBS
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,14 @@ LINE_PATIENCE = 10.0
 #: Seconds between two requests: somebody may be at a question on the screen.
 IDLE_PATIENCE = 3600.0
 
-#: Requests after which a client stays to listen.
-_STAYING = frozenset({"watch"})
+#: Slots at once, of all users together.
+CONNECTIONS_MAX = 128
+#: So many of them are out of each user's reach, for another: a daemon hears its owner and root.
+KEPT = 16
+#: Slots of one user that may watch, and so stay for as long as they like.
+WATCHERS_MAX = 64
+#: Seconds that a workspace stands still at most, whatever a client asks for.
+HOLD_MAX = 2.0
 
 #: A connection before anything was said, and who it is.
 Accepted = tuple[socket.socket, "Peer"]
@@ -66,7 +73,7 @@ class Peer(NamedTuple):
     through_mount: bool = False
 
 
-class Outlet:
+class ReplyStream:
     """A client's socket as synchronous code uses it: in the middle of a verb, or without a loop."""
 
     def __init__(self, raw: socket.socket) -> None:
@@ -105,7 +112,7 @@ class Connection:
     def __init__(self, raw: socket.socket, peer: Peer | None = None) -> None:
         """``peer`` is who it is if the socket itself does not tell."""
         self.peer = peer_of(raw) if peer is None else peer
-        self._outlet = Outlet(raw)
+        self._replies = ReplyStream(raw)
         self._raw = raw
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self._rest = b""
@@ -159,7 +166,7 @@ class Connection:
         """Send one line. Raises `trio.TooSlowError` if the client does not take it."""
         self._sending = True
         with trio.fail_after(SEND_PATIENCE):
-            await self._stream.send_all(self._outlet.completed(line))
+            await self._stream.send_all(self._replies.completed(line))
         self._sending = False
 
     async def wait_for_anything(self) -> None:
@@ -176,7 +183,7 @@ class Connection:
     def send_now(self, line: bytes, deadline: float) -> None:
         """Send one line and let nothing else happen meanwhile. Raises OSError at the deadline."""
         with self._blocking(deadline):
-            self._raw.sendall(self._outlet.completed(line))
+            self._raw.sendall(self._replies.completed(line))
 
     def request_now(self, deadline: float) -> Request | None:
         """The next request, or None when the client hung up or the deadline passed; nothing else
@@ -205,11 +212,11 @@ class Connection:
 
     def send_progress(self, progress: JsonObject) -> None:
         """Send progress from synchronous code; dropped if the client does not read."""
-        self._outlet.send_progress(progress)
+        self._replies.send_progress(progress)
 
-    def adopt(self) -> Outlet:
+    def adopt(self) -> ReplyStream:
         """The client's socket for use after the loop ended; whoever adopts it answers."""
-        return Outlet(self._raw.dup())
+        return ReplyStream(self._raw.dup())
 
     def dismiss(self) -> bool:
         """Hang up on a client, unless it has sent something; whoever waits for its next request is
@@ -227,6 +234,65 @@ class Connection:
 
     async def close(self) -> None:
         await trio.aclose_forcefully(self._stream)
+
+
+@dataclass(eq=False)
+class Slot:
+    """One connection. ``idle_since`` is None while it is served or watches."""
+
+    uid: int
+    #: Hangs up, unless there is a request to be read; whether it did.
+    dismiss: Callable[[], bool]
+    idle_since: float | None
+    watches: bool = field(default=False)
+
+
+class Slots:
+    """The connections of one server: how many there may be, whose, and who makes room for whom.
+
+    No user can keep others from being heard by connecting and saying nothing: some slots are beyond
+    the reach of each user, and when a user has taken all it may, the connection of that user that
+    has been silent for longest is closed for the new one. One in the middle of a request, whose
+    request is yet to be read, or that watches, is not silent; so there may be only so many that
+    watch.
+    """
+
+    def __init__(self, users: int) -> None:
+        """``users`` is how many may connect at all."""
+        self._most = CONNECTIONS_MAX - (KEPT if users > 1 else 0)
+        self._taken: set[Slot] = set()
+
+    def take(self, slot: Slot) -> None:
+        """Give a slot, if need be that of a silent connection. Raises ControlError if all are
+        busy."""
+        own = [other for other in self._taken if other.uid == slot.uid]
+        if len(own) >= self._most or len(self._taken) >= CONNECTIONS_MAX:
+            self._make_room(own)
+        self._taken.add(slot)
+
+    def _make_room(self, own: list[Slot]) -> None:
+        idle = {other: other.idle_since for other in own if other.idle_since is not None}
+        for longest in sorted(idle, key=idle.__getitem__):
+            if longest.dismiss():
+                self._taken.discard(longest)
+                return
+        raise ControlError(
+            f"The daemon serves {len(own)} connections already. Nothing was changed.",
+            hint="Try again in a moment.",
+        )
+
+    def leave(self, slot: Slot) -> None:
+        self._taken.discard(slot)
+
+    def watch(self, slot: Slot) -> None:
+        """Note that a connection stays to watch. Raises ControlError if too many do."""
+        own = sum(other.watches for other in self._taken if other.uid == slot.uid)
+        if own >= WATCHERS_MAX:
+            raise ControlError(
+                f"Cannot watch: {own} connections of this user watch already.",
+                hint="End some of them, or have one tell the others.",
+            )
+        slot.watches = True
 
 
 def listen(path: Path) -> socket.socket:
@@ -294,9 +360,9 @@ async def serve(
     """Answer requests until cancelled. ``handed`` brings connections that came another way."""
     listener.setblocking(False)
     accepting = trio.socket.from_stdlib_socket(listener)
-    places = Slots(users=len({0, os.geteuid()}))
+    slots = Slots(users=len({0, os.geteuid()}))
     async with trio.open_nursery() as nursery:
-        admit = partial(_admit, nursery, handler, places)
+        admit = partial(_admit, nursery, handler, slots)
         if handed is not None:
             nursery.start_soon(_take_over, handed, admit)
         while True:
@@ -313,19 +379,23 @@ async def _take_over(
 
 
 def _admit(
-    nursery: trio.Nursery, handler: Handler, places: Slots, raw: socket.socket, peer: Peer
+    nursery: trio.Nursery,
+    handler: Handler,
+    slots: Slots,
+    raw: socket.socket,
+    peer: Peer,
 ) -> None:
     if not allowed(peer.uid):
         raw.close()
         return
     connection = Connection(raw, peer)
-    place = Slot(peer.uid, connection.dismiss, trio.current_time())
+    slot = Slot(peer.uid, connection.dismiss, trio.current_time())
     try:
-        places.take(place)
+        slots.take(slot)
     except ControlError as error:
         _refuse(raw, error)
     else:
-        nursery.start_soon(_converse, connection, handler, places, place)
+        nursery.start_soon(_converse, connection, handler, slots, slot)
 
 
 def _refuse(raw: socket.socket, error: ControlError) -> None:
@@ -344,25 +414,26 @@ def allowed(uid: int) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _converse(connection: Connection, handler: Handler, places: Slots, place: Slot) -> None:
+async def _converse(connection: Connection, handler: Handler, slots: Slots, slot: Slot) -> None:
     """Serve one client to its end; whatever goes wrong with it ends here."""
     try:
         while (request := await connection.request()) is not None:
-            place.idle_since = None
-            if request.op in _STAYING:
-                places.watch(place)
+            slot.idle_since = None
+            verb = VERBS.get(request.op)
+            if verb is not None and verb.stays:
+                slots.watch(slot)
             answer = await _answer(request, connection, handler)
             if answer is None:
                 return
             await connection.send(answer)
-            place.idle_since = trio.current_time()
+            slot.idle_since = trio.current_time()
     except CkptfsError as error:
         with suppress(OSError, trio.BrokenResourceError, trio.TooSlowError):
             await connection.send(encode_error(error))
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
         pass  # the client went away
     finally:
-        places.leave(place)
+        slots.leave(slot)
         await connection.close()
 
 
@@ -382,3 +453,28 @@ async def _answer(request: Request, connection: Connection, handler: Handler) ->
             )
         )
     return None if result is None else encode_result(result)
+
+
+def hold(
+    connection: Connection, seconds: float | None, save: Callable[[JsonObject], JsonObject]
+) -> None:
+    """Hold the workspace still while one client takes checkpoints of several as one.
+
+    From the first answer on until `thaw` the daemon serves nothing else: no program reads or writes
+    in the workspace, no other request is heard. It is one thread, so holding it still is waiting in
+    it. After a deadline it goes on by itself and hangs up; so a client that got an answer to a save
+    knows that the workspace stood still until then.
+    """
+    deadline = time.monotonic() + min(HOLD_MAX if seconds is None else seconds, HOLD_MAX)
+    connection.send_now(encode_result({"frozen": True}), deadline)
+    while (request := connection.request_now(deadline)) is not None:
+        if request.op == "thaw":
+            connection.send_now(encode_result({"frozen": False}), deadline)
+            return
+        try:
+            if request.op != "save":
+                raise ControlError(f"Cannot {request.op} while the workspace is held still.")
+            answer = encode_result(save(request.args))
+        except CkptfsError as error:
+            answer = encode_error(error)
+        connection.send_now(answer, deadline)

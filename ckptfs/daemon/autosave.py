@@ -17,7 +17,6 @@ from typing import NamedTuple
 from ckptfs import history
 from ckptfs.commands import FULL, masked, printable, shown
 from ckptfs.control.events import Hub
-from ckptfs.control.verbs import checkpoint_record
 from ckptfs.errors import CkptfsError, SettingInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import LossOf
@@ -39,7 +38,7 @@ from ckptfs.history.programs import HARNESSES
 from ckptfs.history.settings import Settings
 from ckptfs.history.steps import TRUST_NS, AnnouncedSteps, Caller, Callers, Key, Step
 from ckptfs.model import ROOT_INO, Epoch, Ino
-from ckptfs.service import Service
+from ckptfs.service import Service, wire
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ class AutoSave:
             message, hook_checkpoints.MARK, cause=cause_of(caller.step if caller else None)
         )
         if self._hub.is_watched:
-            self._hub.happened("save", checkpoint_record(saved))
+            self._hub.happened("save", wire.checkpoint(saved))
         return saved.id
 
     def take_back(self, number: int) -> None:
@@ -270,7 +269,7 @@ class AutoSave:
         saved = history.seal(fs, kind, due.message, since, cause=due.cause, metadata=metadata)
         self._note_saved()
         if self._hub.is_watched:  # a writer waits for this
-            self._hub.happened("save", checkpoint_record(saved))
+            self._hub.happened("save", wire.checkpoint(saved))
         return saved
 
     def _note_saved(self) -> None:

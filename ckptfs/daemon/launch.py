@@ -19,13 +19,13 @@ from typing import Protocol
 
 from ckptfs.control.protocol import (
     Answer,
-    JsonObject,
     decode_answer,
     encode_error,
     encode_progress,
     encode_result,
 )
 from ckptfs.errors import CkptfsError, SystemRefused
+from ckptfs.service.arguments import JsonObject
 
 #: Progress is sent on at most this often, in seconds.
 PROGRESS_INTERVAL = 0.1

@@ -27,11 +27,9 @@ from pathlib import Path
 from ckptfs import __version__, config, fuse, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.control.protocol import JsonObject, OnProgress
-from ckptfs.control.verbs import relay, result_record
 from ckptfs.daemon import mounts, preflight
 from ckptfs.daemon.launch import Announcer
-from ckptfs.daemon.mounted import Farewell, Mounted, mount_options
+from ckptfs.daemon.mounted import Mounted, UmountReplies, mount_options
 from ckptfs.daemon.shutdown import Shutdown, added_up, incomplete, with_file
 from ckptfs.errors import (
     CkptfsError,
@@ -45,6 +43,8 @@ from ckptfs.errors import (
 )
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service
+from ckptfs.service.arguments import JsonObject, OnProgress
+from ckptfs.service.wire import progress_of, sync_result
 from ckptfs.store import Store, new_store
 from ckptfs.store.directory import store_exists
 from ckptfs.sync import SyncResult, lower
@@ -54,16 +54,16 @@ log = logging.getLogger(__name__)
 
 def run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
     """The whole life of a daemon, in the process and thread that calls it."""
-    farewell = Farewell()
+    replies = UmountReplies()
     with _terminable():
         try:
             with _store_for(plan, announcer) as store, _logging_to(store, plan.workspace.log.name):
-                left = _run_with(store, plan, announcer, farewell)
+                left = _run_with(store, plan, announcer, replies)
         except CkptfsError as error:
-            farewell.fail(error)
+            replies.fail(error)
             raise
         # Only now: the client that hears it may use the store and the directory at once.
-        farewell.finish(left)
+        replies.finish(left)
 
 
 def write_back_without_daemon(
@@ -91,13 +91,13 @@ def write_back_without_daemon(
         result = _write_back(service, workspace.path, dir_fd, on_progress)
         if covered is not None and not force:
             _require_clean(service, workspace.path, result)
-        return {"write_back": result_record(result)}
+        return {"write_back": sync_result(result)}
     finally:
         store.close()
 
 
 def _run_with(
-    store: Store, plan: preflight.Plan, announcer: Announcer, farewell: Farewell
+    store: Store, plan: preflight.Plan, announcer: Announcer, replies: UmountReplies
 ) -> JsonObject:
     workspace = plan.workspace
     log.info("ckptfs %s takes %s, store %s", __version__, workspace.path, store.path)
@@ -113,12 +113,12 @@ def _run_with(
                 start.bring_in(service, dir_fd)
             shutdown = Shutdown(plan, service, dir_fd, note)
             try:
-                _serve(service, start, dir_fd, farewell, shutdown)
+                _serve(service, start, dir_fd, replies, shutdown)
             except StoreGone as gone:
-                _save_from_gone(service, plan, dir_fd, farewell, shutdown, gone)
+                _save_from_gone(service, plan, dir_fd, replies, shutdown, gone)
                 raise
             runtime.update(workspace, note._replace(state=runtime.WRITING_BACK))
-            return _leave(service, plan, dir_fd, farewell, shutdown)
+            return _leave(service, plan, dir_fd, replies, shutdown)
     except CkptfsError as error:
         if announcer.is_ready:
             log.error("ending: %s", error)
@@ -162,8 +162,8 @@ def _bring_in(
         imported = None
         service.add_excluded(plan.exclude)
         if plan.source is not None:
-            imported = service.import_tree(plan.source, relay(announcer.progress, "import"))
-        watch = relay(announcer.progress, "scan")
+            imported = service.import_tree(plan.source, progress_of(announcer.progress, "import"))
+        watch = progress_of(announcer.progress, "scan")
         result = service.bring_in(dir_fd, plan.workspace.path, watch)
         if imported is not None:
             # The directory itself is empty then.
@@ -171,7 +171,7 @@ def _bring_in(
     except OSError as error:
         raise _not_brought_in(plan.workspace, error) from error
     log.info("brought in: %s", result[:5])
-    return result_record(result)
+    return sync_result(result)
 
 
 def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
@@ -209,7 +209,7 @@ class _Start:
 
 
 def _serve(
-    service: Service, start: _Start, dir_fd: int, farewell: Farewell, shutdown: Shutdown
+    service: Service, start: _Start, dir_fd: int, replies: UmountReplies, shutdown: Shutdown
 ) -> None:
     plan, workspace = start.plan, start.plan.workspace
 
@@ -223,7 +223,7 @@ def _serve(
     stderr = Stderr()
     try:
         _clear_dead(plan)
-        mounted = Mounted(plan, service, start.note, farewell, shutdown)
+        mounted = Mounted(plan, service, start.note, replies, shutdown)
         mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()
@@ -238,7 +238,7 @@ def _serve(
 
 
 def _leave(
-    service: Service, plan: preflight.Plan, dir_fd: int, farewell: Farewell, shutdown: Shutdown
+    service: Service, plan: preflight.Plan, dir_fd: int, replies: UmountReplies, shutdown: Shutdown
 ) -> JsonObject:
     """Bring the lower directory up to date, then take a mount away that still covers it."""
     # A shutdown sends its signal to us while we do exactly what it wants.
@@ -246,13 +246,13 @@ def _leave(
         signal.signal(number, signal.SIG_IGN)
     service.fs.commit()
     record: JsonObject = {"write_back": None, "cut_off": shutdown.cut_off}
-    if shutdown.writes_back and farewell.write_back:
+    if shutdown.writes_back and replies.write_back:
         result = _last_write_back(
-            service, plan.workspace.path, dir_fd, farewell.on_progress, shutdown
+            service, plan.workspace.path, dir_fd, replies.on_progress, shutdown
         )
-        if shutdown.covers and not farewell.force:
+        if shutdown.covers and not replies.force:
             _require_clean(service, plan.workspace.path, result)
-        record["write_back"] = result_record(result)
+        record["write_back"] = sync_result(result)
     try:
         shutdown.uncover()
     except OSError as error:
@@ -279,7 +279,7 @@ def _write_back(
     service: Service, path: Path, dir_fd: int, on_progress: OnProgress | None
 ) -> SyncResult:
     try:
-        result = service.write_back(dir_fd, relay(on_progress, "write back"))
+        result = service.write_back(dir_fd, progress_of(on_progress, "write back"))
     except OSError as error:
         raise WriteBackIncomplete(path, with_file(error)) from error
     log.info("written back: %s", result[:5])
@@ -297,7 +297,7 @@ def _save_from_gone(
     service: Service,
     plan: preflight.Plan,
     dir_fd: int,
-    farewell: Farewell,
+    replies: UmountReplies,
     shutdown: Shutdown,
     gone: StoreGone,
 ) -> None:
@@ -306,7 +306,7 @@ def _save_from_gone(
     log.error("%s", gone)
     if shutdown.writes_back:
         service.fs.store.abandon()
-        _leave(service, plan, dir_fd, farewell, shutdown)
+        _leave(service, plan, dir_fd, replies, shutdown)
         gone.message += f" {plan.workspace.path} was brought up to date, and is not mounted."
 
 

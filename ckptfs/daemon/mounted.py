@@ -14,19 +14,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from ckptfs import fuse, history, interrupts
-from ckptfs.control import freezing, runtime, server, verbs
+from ckptfs.control import runtime, server
 from ckptfs.control.events import Hub
-from ckptfs.control.places import CONNECTIONS_MAX
-from ckptfs.control.protocol import JsonObject, OnProgress, Request, encode_error, encode_result
-from ckptfs.control.server import Accepted, Connection, Outlet, Peer
+from ckptfs.control.protocol import Request, encode_error, encode_result
+from ckptfs.control.server import CONNECTIONS_MAX, Accepted, Connection, Peer, ReplyStream
 from ckptfs.daemon import mounts, sandbox
 from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.housekeeping import Housekeeping
@@ -41,7 +41,9 @@ from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
 from ckptfs.history import references
 from ckptfs.history.auto import parse_policy
 from ckptfs.model import ROOT_INO, Ino
-from ckptfs.service import Service
+from ckptfs.service import Service, service, verbs, wire
+from ckptfs.service.arguments import JsonObject, OnProgress
+from ckptfs.service.verbs import Verb
 from ckptfs.store import View
 
 log = logging.getLogger(__name__)
@@ -60,24 +62,24 @@ def mount_options(plan: Plan) -> fuse.MountOptions:
     return options if plan.xattrs is None else replace(options, xattrs=plan.xattrs)
 
 
-class Farewell:
+class UmountReplies:
     """The clients that asked for the unmount and wait to hear how it ended."""
 
     def __init__(self) -> None:
-        self._outlets: list[Outlet] = []
+        self._streams: list[ReplyStream] = []
         self._listening = False
         #: Whether the lower directory shall be brought up to date; a client may decide against.
         self.write_back = True
         #: Whether it shall come into sight even if something had to be left out.
         self.force = False
 
-    def add(self, outlet: Outlet, *, listening: bool) -> None:
-        self._outlets.append(outlet)
+    def add(self, stream: ReplyStream, *, listening: bool) -> None:
+        self._streams.append(stream)
         self._listening |= listening
 
-    def remove(self, outlet: Outlet) -> None:
-        self._outlets.remove(outlet)
-        outlet.close()
+    def remove(self, stream: ReplyStream) -> None:
+        self._streams.remove(stream)
+        stream.close()
 
     @property
     def on_progress(self) -> OnProgress | None:
@@ -85,19 +87,19 @@ class Farewell:
         return self._tell if self._listening else None
 
     def _tell(self, record: JsonObject) -> None:
-        for outlet in self._outlets:
-            outlet.send_progress(record)
+        for stream in self._streams:
+            stream.send_progress(record)
 
     def finish(self, record: JsonObject) -> None:
-        for outlet in self._outlets:
-            outlet.finish(encode_result(record))
+        for stream in self._streams:
+            stream.finish(encode_result(record))
 
     def fail(self, error: CkptfsError) -> None:
-        for outlet in self._outlets:
-            outlet.finish(encode_error(error))
+        for stream in self._streams:
+            stream.finish(encode_error(error))
 
 
-class Door:
+class CheckpointsDir:
     """What `.checkpoints` can ask for: mkdir in it saves, rmdir deletes."""
 
     def __init__(self, service: Service, path: Path, hub: Hub) -> None:
@@ -109,7 +111,7 @@ class Door:
         references.require_plain_tag(name)
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
         saved = self._service.save(name, tag=name)
-        self._hub.happened("save", verbs.checkpoint_record(saved))
+        self._hub.happened("save", wire.checkpoint(saved))
         return saved.id
 
     async def delete(self, number: int, pid: int) -> None:
@@ -127,7 +129,7 @@ def _nothing() -> None:
     pass
 
 
-class Entrance:
+class MountConnections:
     """Connections that come through the mount, on their way to the control server."""
 
     def __init__(self) -> None:
@@ -166,13 +168,13 @@ class Mounted:
         plan: Plan,
         service: Service,
         note: runtime.Daemon,
-        farewell: Farewell,
+        replies: UmountReplies,
         shutdown: Shutdown,
     ) -> None:
         self._plan = plan
         self._service = service
         self._note = note
-        self._farewell = farewell
+        self._replies = replies
         self._shutdown = shutdown
         self._failure: Exception | None = None
         #: What replies to requests, from the mount on.
@@ -182,7 +184,7 @@ class Mounted:
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._housekeeping = Housekeeping(service, self._auto, self._hub)
         self._watch_notifier = WatchNotifier(service, plan.workspace.path)
-        self._entrance = Entrance()
+        self._mount_connections = MountConnections()
 
     def serve(
         self, listener: socket.socket, prepare: Callable[[], None], started: Callable[[], None]
@@ -200,7 +202,9 @@ class Mounted:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey, signals)
-                nursery.start_soon(server.serve, listener, self._answer, self._entrance.handed)
+                nursery.start_soon(
+                    server.serve, listener, self._answer, self._mount_connections.handed
+                )
                 nursery.start_soon(self._housekeeping.run)
                 nursery.start_soon(self._housekeeping.compress)
                 nursery.start_soon(self._watch_notifier.run)
@@ -225,9 +229,9 @@ class Mounted:
                 options,
                 started=started,
                 prepare=self._prepare,
-                history=Door(self._service, path, self._hub),
+                history=CheckpointsDir(self._service, path, self._hub),
                 guard=self._auto,
-                connect=self._entrance,
+                connect=self._mount_connections,
                 committed=self._housekeeping.notify,
                 report=self._note_served,
             )
@@ -245,12 +249,6 @@ class Mounted:
 
     async def _answer(self, request: Request, connection: Connection) -> JsonObject | None:
         request = sandbox.admit(request, connection.peer)
-        if request.op == "watch":
-            await self._hub.follow(connection)
-            return None
-        if request.op == "freeze":
-            await self._freeze(request.args, connection)
-            return None
         try:
             result = await self._perform(request, connection)
         except Interrupted as stopped:
@@ -263,58 +261,66 @@ class Mounted:
             self._hub.happened(request.op, result)
         return result
 
-    async def _freeze(self, args: JsonObject, connection: Connection) -> None:
-        """Stand still for a client that takes checkpoints of several workspaces as one."""
-        await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
-        saved: list[JsonObject] = []
-
-        def perform(op: str, wishes: JsonObject) -> JsonObject:
-            saved.append(verbs.perform(self._service, op, wishes, None))
-            return saved[-1]
-
-        freezing.hold(connection, float(args.get("seconds", freezing.HOLD_MAX)), perform)
-        for record in saved:
-            self._hub.happened("save", record)
-
     async def _perform(self, request: Request, connection: Connection) -> JsonObject | None:
-        if request.op == "status":
-            return self._status()
-        if request.op == "harness":
-            return self._declare(request.args)
-        if request.op == "sync":
-            await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
-            self._service.fs.commit()
-            return {}
-        if request.op == "umount":
-            return await self._umount(request.args, connection, listening=request.progress)
-        if verbs.changes_files(request.op, request.args):
-            self._require_writable(request.op)
-        if request.op in verbs.NEEDS_SYNC:
-            await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
-        if request.op == "backup":
-            return await self._backup(request.args, connection)
+        verb = verbs.find(request.op)
+        values = verb.decode(request.args)
+        if verb.module == verbs.DAEMON:
+            own: Callable[..., Awaitable[JsonObject | None]] = getattr(self, f"_do_{verb.name}")
+            return await own(request, connection, **values)
+        if verb.changes_files(values):
+            self._require_writable(verb.name)
+        if verb.needs_sync:
+            await self._sync()
+        cause = service.caller_of(self._service, request.args)
         on_progress = connection.send_progress if request.progress else None
+        run = partial(service.run, self._service, verb, values, cause, on_progress)
+        if verb.in_thread:
+            return await self._run_beside(connection, run)
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
-        known_ids = self._ids() if request.op in ("delete", "prune") else set()
         try:
-            return await self._carry_out(request, connection, on_progress)
+            return await self._carry_out(verb, values, connection, run)
         finally:
             if self._service.fs.store.dirty:
                 # In the journal only, and on a quiet mount no request comes that a commit would
                 # follow; or one has failed, and the next ends the mount.
                 self._housekeeping.notify()
             if not self._service.fs.store.failed:
-                await self._announce_all(request.op, before, nameless, known_ids)
+                await self._announce(before, nameless)
 
-    async def _announce_all(
-        self, op: str, before: View, nameless: set[Ino], known_ids: set[int]
-    ) -> None:
-        """The same of all that a verb did, also before it failed, or its client had gone."""
-        await self._announce(before, nameless, everywhere=op == "purge")
-        if deleted := known_ids - self._ids() if known_ids else set():
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in deleted}, ())
-        if op == "import":
-            await self._show_new_names()
+    async def _sync(self) -> None:
+        """Have the kernel send what programs wrote and it still keeps to itself."""
+        await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
+
+    async def _carry_out(
+        self, verb: Verb, values: JsonObject, connection: Connection, run: Callable[[], JsonObject]
+    ) -> JsonObject:
+        with interrupts.watching(connection.has_gone), interrupts.stoppable():
+            files = self._cached_files(verb, values)
+        if files:
+            await fuse.tell_kernel(files, (), files)
+            await _forgotten(self._service.fs, set(files.values()))
+        with interrupts.watching(connection.has_gone):
+            return run()
+
+    def _cached_files(self, verb: Verb, values: JsonObject) -> dict[tuple[Ino, bytes], Ino]:
+        """What the kernel has to drop before the verb runs: what it still knows then is open."""
+        fs = self._service.fs
+        if not fs.can_ask:
+            return {}
+        target = service.head_after(self._service, verb, values)
+        return {} if target is None else history.cached_files(fs, target)
+
+    async def _run_beside(
+        self, connection: Connection, run: Callable[[], JsonObject]
+    ) -> JsonObject:
+        """In a thread: requests are answered meanwhile."""
+        self._service.fs.commit()
+
+        def watched() -> JsonObject:
+            with interrupts.watching(connection.has_gone):
+                return run()
+
+        return await trio.to_thread.run_sync(watched)
 
     def _require_writable(self, op: str) -> None:
         """A mount that is read-only stays as it is, whichever way a change comes."""
@@ -322,62 +328,58 @@ class Mounted:
         if mounts.is_read_only(path):
             raise WorkspaceReadOnly(path, op.replace("_", " "))
 
-    async def _carry_out(
-        self, request: Request, connection: Connection, on_progress: OnProgress | None
-    ) -> JsonObject:
-        with interrupts.watching(connection.has_gone), interrupts.stoppable():
-            files = self._cached_files(request)
-        if files:
-            await fuse.tell_kernel(files, (), files)
-            await _forgotten(self._service.fs, set(files.values()))
-        with interrupts.watching(connection.has_gone):
-            return verbs.perform(self._service, request.op, request.args, on_progress)
-
-    def _cached_files(self, request: Request) -> dict[tuple[Ino, bytes], Ino]:
-        """What the kernel has to drop before the verb runs: what it still knows then is open."""
-        fs = self._service.fs
-        if not fs.can_ask:
-            return {}
-        target = verbs.next_head(self._service, request.op, request.args)
-        return {} if target is None else history.cached_files(fs, target)
-
-    def _ids(self) -> set[int]:
-        return {item.id for item in self._service.checkpoints()}
-
-    async def _backup(self, args: JsonObject, connection: Connection) -> JsonObject:
-        """In a thread, since it may take long: requests are answered meanwhile."""
-        self._service.fs.commit()
-        dest = Path(str(args["dest"]))
-
-        def copy() -> JsonObject:
-            with interrupts.watching(connection.has_gone):
-                return self._service.copy(dest)._asdict()
-
-        return await trio.to_thread.run_sync(copy)
-
-    async def _announce(self, before: View, nameless: set[Ino], *, everywhere: bool) -> None:
-        """Tell the kernel what a verb changed; only then has the verb happened for everyone.
+    async def _announce(self, before: View, nameless: set[Ino]) -> None:
+        """Tell the kernel what a verb changed, also before it failed or its client had gone; only
+        then has the verb happened for everyone.
 
         ``before`` is the head as it was, ``nameless`` what was open in it without a name.
-        ``everywhere`` is in the checkpoints too, which never change but by a purge.
         """
-        pending, self._service.unannounced = self._service.unannounced, []
-        numbers = [item.id for item in self._service.checkpoints()] if everywhere else []
-        for changed in pending:
-            heard = known(self._service.fs, before, nameless, changed)
-            gone = vanished(self._service.fs, before, heard)
+        pending, fs = self._service.take_unannounced(), self._service.fs
+        for changed in (*pending.changed, *pending.purged):
+            heard = known(fs, before, nameless, changed)
+            gone = vanished(fs, before, heard)
             await fuse.tell_kernel(heard.entries, heard.inodes, gone)
             self._watch_notifier.add(heard)
-            for number in numbers:
-                await fuse.tell_kernel(*in_checkpoint(number, changed.entries, changed.inodes))
+        for changed in pending.purged:
+            for checkpoint in self._service.checkpoints():
+                places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
+                await fuse.tell_kernel(*places)
+        if pending.deleted:
+            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
+        if pending.new_names:
+            # The kernel was told for ever that they are not there.
+            names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
+            await fuse.tell_kernel(names, {ROOT_INO})
 
-    async def _show_new_names(self) -> None:
-        """Tell the kernel, which was told for ever that they are not there."""
-        fs = self._service.fs
-        names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
-        await fuse.tell_kernel(names, {ROOT_INO})
+    # -- the daemon's own verbs --------------------------------------------------------------------
 
-    def _status(self) -> JsonObject:
+    async def _do_watch(self, _: Request, connection: Connection) -> None:
+        await self._hub.follow(connection)
+
+    async def _do_sync(self, *_: object) -> JsonObject:
+        await self._sync()
+        self._service.fs.commit()
+        return {}
+
+    async def _do_freeze(
+        self, _: Request, connection: Connection, *, seconds: float | None
+    ) -> None:
+        """Stand still for a client that takes checkpoints of several workspaces as one."""
+        await self._sync()
+        saved: list[JsonObject] = []
+
+        def save(wishes: JsonObject) -> JsonObject:
+            saved.append(service.perform(self._service, "save", wishes))
+            return saved[-1]
+
+        server.hold(connection, seconds, save)
+        for record in saved:
+            self._hub.happened("save", record)
+
+    async def _do_thaw(self, *_: object) -> JsonObject:
+        raise ControlError("Cannot thaw: the workspace is not held still. Nothing was changed.")
+
+    async def _do_status(self, *_: object) -> JsonObject:
         figures = self._service.figures()._asdict()
         room = self._service.shortage(self._housekeeping.given_bytes())
         return {
@@ -393,29 +395,36 @@ class Mounted:
             **self.served._asdict(),
         }
 
-    def _declare(self, args: JsonObject) -> JsonObject:
+    async def _do_harness(self, *_: object, pid: int) -> JsonObject:
         """Take a process for a harness: each command that it starts is a step."""
-        pid = args.get("pid")
-        if not isinstance(pid, int) or not self._auto.declare(pid):
+        if not self._auto.declare(pid):
             raise ControlError(f"Cannot see process {pid}. Nothing was changed.")
         return {"pid": pid}
 
-    async def _umount(
-        self, args: JsonObject, connection: Connection, *, listening: bool
+    async def _do_umount(
+        self,
+        request: Request,
+        connection: Connection,
+        *,
+        lazy: bool,
+        force: bool,
+        write_back: bool,
     ) -> JsonObject | None:
         """Unmount; the answer comes once the lower directory is current, from `lifecycle`."""
         # Adopted first: a mount that ends takes this task with it.
-        outlet = connection.adopt()
-        self._farewell.add(outlet, listening=listening)
+        stream = connection.adopt()
+        self._replies.add(stream, listening=request.progress)
         try:
-            cut_off = await self._take_away(args, connection.peer_pid)
+            cut_off = await self._take_away(
+                connection.peer_pid, lazy=lazy, force=force, write_back=write_back
+            )
         except BaseException:
-            self._farewell.remove(outlet)
+            self._replies.remove(stream)
             raise
-        self._farewell.write_back = bool(args.get("write_back", True))
-        self._farewell.force = bool(args.get("force"))
-        if args.get("lazy") and not cut_off:
-            self._farewell.remove(outlet)
+        self._replies.write_back = write_back
+        self._replies.force = force
+        if lazy and not cut_off:
+            self._replies.remove(stream)
             runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))
             return {"detached": True}
         if not cut_off:
@@ -423,24 +432,23 @@ class Mounted:
         self._scope.cancel()
         return None
 
-    async def _take_away(self, args: JsonObject, asking: int) -> bool:
+    async def _take_away(self, asking: int, *, lazy: bool, force: bool, write_back: bool) -> bool:
         """Take the mount away. Whether the connection has to end first, for others who have it."""
         with trio.move_on_after(_WAKING_PATIENCE):
             await self._watch_notifier.idle()
-        if args.get("force"):
+        if force:
             await self._shutdown.sync_kernel()
             return True
-        if not args.get("lazy"):
+        if not lazy:
             await self._shutdown.require_idle(asking)
-            if not await self._shutdown.wait_for_copies(self._farewell.on_progress):
+            if not await self._shutdown.wait_for_copies(self._replies.on_progress):
                 await self._shutdown.sync_kernel()
                 return True
         await self._shutdown.sync_kernel()
-        write_back = bool(args.get("write_back", True)) and self._shutdown.writes_back
         await self._shutdown.unmount(
-            lazy=bool(args.get("lazy")),
-            write_back=write_back,
-            on_progress=self._farewell.on_progress,
+            lazy=lazy,
+            write_back=write_back and self._shutdown.writes_back,
+            on_progress=self._replies.on_progress,
         )
         return False
 

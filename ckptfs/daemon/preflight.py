@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ckptfs import config, control_file, locating
 from ckptfs.config import Workspace
-from ckptfs.control import runtime, trees
+from ckptfs.control import runtime
 from ckptfs.daemon import mounts
 from ckptfs.errors import (
     AlreadyMounted,
@@ -308,8 +308,8 @@ def check_apart(path: Path, store: Path) -> None:
 def check_source(named: str, workspace: Workspace) -> Path:
     """The directory of ``--from``: readable, and not overlapping with what it would fill."""
     source = config.resolve(named)
-    trees.check_source(source)
-    trees.check_names_apart(source, workspace)
+    runtime.check_source(source)
+    runtime.check_names_apart(source, workspace)
     return source
 
 

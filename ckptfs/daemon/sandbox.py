@@ -12,26 +12,12 @@ from __future__ import annotations
 
 import os
 
-from ckptfs.control.protocol import JsonObject, Request
+from ckptfs.control.protocol import Request
 from ckptfs.control.server import Peer
 from ckptfs.errors import RefusedInSandbox
 from ckptfs.locating import start_ticks
-
-#: What may be asked for through the mount: it reaches no further than the workspace's own history.
-THROUGH_MOUNT = frozenset(
-    {
-        *("status", "figures", "sync", "watch", "harness"),
-        *("save", "list", "get", "diff", "show", "contents", "log", "restores"),
-        *("plan", "restore", "rewind", "undo", "redo"),
-        *("tag", "pin", "unpin", "delete", "prune", "space", "compact", "purge", "check"),
-        *("exclude", "state", "state_read", "state_stage", "state_unstage"),
-        *("mark", "result", "subagent"),
-        *("task_announce", "task_finish", "task_start", "task_done", "task_list", "task_revert"),
-    }
-)
-
-#: What takes paths outside of the workspace.
-TAKES_PATHS = frozenset({"export", "import", "backup"})
+from ckptfs.service.arguments import JsonObject
+from ckptfs.service.verbs import SAME_PATHS, SANDBOX, VERBS
 
 #: How far up the parents of a client are looked at.
 _PARENTS_MAX = 64
@@ -39,9 +25,11 @@ _PARENTS_MAX = 64
 
 def admit(request: Request, peer: Peer) -> Request:
     """The request as it is to be done for this client. Raises `RefusedInSandbox`."""
-    if peer.through_mount and request.op not in THROUGH_MOUNT:
+    verb = VERBS.get(request.op)
+    if peer.through_mount and (verb is None or verb.clients != SANDBOX):
         raise RefusedInSandbox(request.op, inside=not _has_our_paths(peer))
-    if _is_outside_matter(request) and not _has_our_paths(peer):
+    is_outside_matter = verb is not None and verb.clients == SAME_PATHS
+    if is_outside_matter and not _is_forced_umount(request) and not _has_our_paths(peer):
         raise RefusedInSandbox(request.op)
     pid = request.args.get("pid")
     if not isinstance(pid, int):
@@ -50,10 +38,10 @@ def admit(request: Request, peer: Peer) -> Request:
     return request._replace(args=args)
 
 
-def _is_outside_matter(request: Request) -> bool:
-    """A mount of which a sandbox has a copy ends only with the sandbox, so it would wait for its
-    own client."""
-    return request.op in TAKES_PATHS or (request.op == "umount" and not request.args.get("force"))
+def _is_forced_umount(request: Request) -> bool:
+    """A mount of which a sandbox has a copy ends only with the sandbox, so an unmount would wait
+    for its own client; a forced one does not wait."""
+    return request.op == "umount" and bool(request.args.get("force"))
 
 
 def _has_our_paths(peer: Peer) -> bool:

@@ -26,13 +26,13 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from ckptfs.control import runtime
-from ckptfs.control.protocol import OnProgress
-from ckptfs.control.verbs import relay
 from ckptfs.daemon import mounts
 from ckptfs.daemon.mounts import Copies, holders, shortened
 from ckptfs.daemon.preflight import Plan
 from ckptfs.errors import ControlError, MountpointBusy, WriteBackIncomplete, reason_of
 from ckptfs.service import Service
+from ckptfs.service.arguments import OnProgress
+from ckptfs.service.wire import progress_of
 from ckptfs.sync import SyncResult
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class Shutdown:
     def _write_back(self, on_progress: OnProgress | None) -> None:
         try:
             result, late = self._service.write_back_mounted(
-                self._dir_fd, relay(on_progress, "write back")
+                self._dir_fd, progress_of(on_progress, "write back")
             )
         except OSError as error:
             raise WriteBackIncomplete(self._path, with_file(error), mounted=True) from error

@@ -22,6 +22,7 @@ from ckptfs.store.metadata import NEXT_AUTHOR
 
 if TYPE_CHECKING:
     from ckptfs.store import Store, View
+    from ckptfs.store.pending import Read
 
 #: Beyond so many inodes in an epoch, what is remembered so as not to be noted twice is forgotten.
 _REMEMBERED_MAX = 200_000
@@ -88,6 +89,14 @@ class Authorship:
         if len(self._last) > _REMEMBERED_MAX:
             self._last.clear()
             self._noted.clear()
+
+    def holds(self, read: Read) -> bool:
+        """Whether a signature of the head's epoch waits that is not noted yet."""
+        return read.table == "authors" and any(
+            pending - self._noted.get(author, set())
+            and read.asks_for(author_entity(self._store.head.epoch, author, 0)[: len(read.prefix)])
+            for author, pending in self._pending.items()
+        )
 
     def _note(self, epoch: Epoch, author: int, inodes: set[Ino], *, first: bool) -> None:
         table = self._store.authors

@@ -1,140 +1,138 @@
-"""Bulk entry: new files, nodes and directories by the thousand, each with everything it has.
+"""Bulk insert: new files, directories and links, each with everything that it has.
 
-Making, filling and dressing a file one operation after the other costs five times as much, and
-that is what an import spends its time on. Leaves out what only matters to someone watching: the
-directory's own times and a name that might be taken. So it is for directories that the caller made
-or found empty, in which it gives no name twice, and whose times it sets itself.
+Creating a file, writing it and setting its attributes one operation after the other costs five
+times as much. `insert_all` takes what the compiled server has acknowledged, `insert` and
+`insert_directory` what an import reads. The caller has made sure of what those operations would
+check: the name is free, its directory is there; and sets the directory's times itself.
 
-Entries and block maps wait here and go into the transaction together, in the order of their keys.
-Invariant: nobody looks for a name in such a directory or reads such a file without `flush`, and no
-commit happens before it.
+The records wait in `NewEntries`: the directory is not searched, and the file not read, before a
+flush.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content, inodes
 from ckptfs.fs.exclusion import home_for, home_of, note_border
-from ckptfs.model import NAME_MAX, NO_CONTENT, ContentId, Ino, Inode
+from ckptfs.model import NAME_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
 
 if TYPE_CHECKING:
+    from ckptfs.fs.buffers import Record
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
 
-#: How many entries wait at most.
-_WAITING_MAX = 4096
+
+#: A new inode: number, mode, links, owner, group, device, size, four times, directory, name; and of
+#: a file what `content.record_of` made of its bytes, at most one block, of a link its target.
+Create = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
+
+#: A directory after creates in it: its number, mode, owner, group and three times, how many
+#: subdirectories it got, and whether a program changed the directory itself.
+DirectoryChange = tuple[Ino, int, int, int, int, int, int, int, int]
 
 
-class Bulk:
-    """The new entries of a file system that are not in the transaction yet."""
-
-    def __init__(self, fs: Filesystem) -> None:
-        self._fs = fs
-        #: By the view in which they are to be written, records of `dirents` and of `blockmap`.
-        self._entries: dict[View, list[tuple[bytes, bytes]]] = {}
-        self._blocks: dict[View, list[tuple[bytes, bytes]]] = {}
-        self._waiting = 0
-
-    def place(
-        self, view: View, parent: Ino, name: bytes, seen: os.stat_result, data: bytes = b""
-    ) -> Inode:
-        """A file or node with attributes as ``seen``, under a name that is free. ``data`` is the
-        whole content, and fits one block."""
-        fs = self._fs
-        size = len(data)
-        home = self._begin(view, parent, name, size)
-        number = NO_CONTENT
-        if size:
-            number = fs.store.new_content()
-            record = content.record_of(fs, data)
-            self._blocks.setdefault(home, []).append((block_entity(number, 0), record))
-        inode = _inode(fs, home, parent, name, seen, 1, size, number)
-        self._enter(home, inode)
-        return inode
-
-    def place_directory(self, view: View, parent: Ino, name: bytes, seen: os.stat_result) -> Inode:
-        """An empty directory with attributes as ``seen``."""
-        home = self._begin(view, parent, name, 0, is_dir=True)
-        inode = _inode(self._fs, home, parent, name, seen, 2)
-        self._enter(home, inode)
-        return inode
-
-    def _begin(
-        self, view: View, parent: Ino, name: bytes, size: int, *, is_dir: bool = False
-    ) -> View:
-        """Charge for an entry; the view in which it is to be written."""
-        fs = self._fs
-        if len(name) > NAME_MAX:
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        fs.store.charge(size)
-        subdirs = 1 if is_dir else 0
-        if view.excluded is None:
-            home = above = view
-        else:
-            home = home_for(fs, view, parent, name, is_dir=is_dir)
-            if note_border(fs, view, parent, home, subdirs=subdirs):
-                return home
-            above = home_of(fs, view, parent)
-        if is_dir:
-            directory = inodes.load(fs, above, parent)
-            inodes.keep(fs, above, directory._replace(nlink=directory.nlink + 1))
-        return home
-
-    def _enter(self, home: View, inode: Inode) -> None:
-        home.inodes += 1
-        inodes.save(self._fs, home, inode)
-        entry = (dirent_entity(inode.parent, inode.name), pack_u64(inode.ino))
-        self._entries.setdefault(home, []).append(entry)
-        self._waiting += 1
-        if self._waiting >= _WAITING_MAX:
-            self.flush()
-
-    def flush(self) -> None:
-        """Put everything that waits into the transaction."""
-        if not self._waiting:
-            return
-        store = self._fs.store
-        for view, entries in self._entries.items():
-            store.dirents.put_all(view, sorted(entries))
-        for view, blocks in self._blocks.items():
-            store.blockmap.put_all_unlisted(view, blocks)
-        self._entries.clear()
-        self._blocks.clear()
-        self._waiting = 0
+def insert_all(fs: Filesystem, view: View, creates: Iterable[Create]) -> None:
+    """Put new inodes and their names into the head. The caller has charged for them."""
+    _insert(fs, view, creates)
+    fs.new_entries.flush()
 
 
-def _inode(
+def insert(
+    fs: Filesystem, view: View, parent: Ino, name: bytes, seen: os.stat_result, data: bytes = b""
+) -> Inode:
+    """A file or node with attributes as ``seen``, under a name that is free. ``data`` is the whole
+    content, and fits one block."""
+    size = len(data)
+    home = _charge(fs, view, parent, name, size)
+    record = content.record_of(fs, data) if size else b""
+    return _insert_one(fs, home, parent, name, seen, 1, size, record)
+
+
+def insert_directory(
+    fs: Filesystem, view: View, parent: Ino, name: bytes, seen: os.stat_result
+) -> Inode:
+    """An empty directory with attributes as ``seen``."""
+    home = _charge(fs, view, parent, name, 0, is_dir=True)
+    return _insert_one(fs, home, parent, name, seen, 2, 0, b"")
+
+
+def apply_attributes(fs: Filesystem, view: View, directory: DirectoryChange) -> None:
+    """Give a directory the attributes that it has after creates in it."""
+    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, is_changed = directory
+    inode = inodes.load(fs, view, ino)
+    inode = inode._replace(
+        mode=mode,
+        nlink=inode.nlink + subdirs,
+        uid=uid,
+        gid=gid,
+        atime_ns=atime_ns,
+        mtime_ns=mtime_ns,
+        ctime_ns=ctime_ns,
+    )
+    (inodes.save if is_changed else inodes.keep)(fs, view, inode)
+
+
+def _insert(fs: Filesystem, view: View, creates: Iterable[Create]) -> dict[Ino, Inode]:
+    """Put the inodes into the buffer of dirty ones, entries and blocks into that of new entries."""
+    made: dict[Ino, Inode] = {}
+    entries: list[Record] = []
+    blocks: list[Record] = []
+    for ino, mode, nlink, uid, gid, rdev, size, *times, parent, name, data in creates:
+        number, epoch, allocated, target = NO_CONTENT, NO_EPOCH, 0, b""
+        if stat.S_ISLNK(mode):
+            target = data
+        elif data:
+            number, epoch, allocated = fs.store.new_content(), view.epoch, size
+            blocks.append((block_entity(number, 0), data))
+        fields = (ino, mode, nlink, uid, gid, rdev, size, allocated, *times, number, epoch)
+        made[ino] = tuple.__new__(Inode, (*fields, parent, name, target))
+        entries.append((dirent_entity(parent, name), pack_u64(ino)))
+    inodes.save_all(fs, view, made)
+    view.inodes += len(entries)
+    fs.new_entries.add(view, entries, blocks)
+    return made
+
+
+def _insert_one(
     fs: Filesystem,
     home: View,
     parent: Ino,
     name: bytes,
     seen: os.stat_result,
     nlink: int,
-    size: int = 0,
-    number: ContentId = NO_CONTENT,
+    size: int,
+    data: bytes,
 ) -> Inode:
-    """A new inode, positional as it is in `Inode`: that is quicker, and this is often called."""
-    now = fs.clock()
-    return Inode(
-        fs.store.new_ino(),
-        seen.st_mode,
-        nlink,
-        seen.st_uid,
-        seen.st_gid,
-        seen.st_rdev,
-        size,
-        size,  # allocated
-        seen.st_atime_ns,
-        seen.st_mtime_ns,
-        now,
-        now,
-        number,
-        home.epoch if size else NO_EPOCH,
-        parent,
-        name,
-        b"",  # target
-    )
+    now, ino = fs.clock(), fs.store.new_ino()
+    owner = (seen.st_uid, seen.st_gid, seen.st_rdev)
+    times = (seen.st_atime_ns, seen.st_mtime_ns, now, now)
+    return _insert(
+        fs, home, ((ino, seen.st_mode, nlink, *owner, size, *times, parent, name, data),)
+    )[ino]
+
+
+def _charge(
+    fs: Filesystem, view: View, parent: Ino, name: bytes, size: int, *, is_dir: bool = False
+) -> View:
+    """Charge for a new entry, and count it in its directory; the view in which to write it."""
+    if len(name) > NAME_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    fs.store.charge(size)
+    fs.store.note()
+    if view.excluded is None:
+        home = above = view
+    else:
+        home = home_for(fs, view, parent, name, is_dir=is_dir)
+        if note_border(fs, view, parent, home, subdirs=int(is_dir)):
+            return home
+        above = home_of(fs, view, parent)
+    if is_dir:
+        directory = inodes.load(fs, above, parent)
+        inodes.keep(fs, above, directory._replace(nlink=directory.nlink + 1))
+    return home

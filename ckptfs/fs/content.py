@@ -1,7 +1,7 @@
 """The bytes of files: reading, writing, cutting, and what they take.
 
 Owns the block map of a file's content; short writes wait in the partial-block buffer
-(`ckptfs.fs.partial`).
+(`ckptfs.fs.buffers`).
 Names and attributes other than size and times are not known here.
 
 A stored block may be shorter than BLOCK_SIZE; what it lacks reads as zeros. A content that was
@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
+from ckptfs.fs.buffers import PartialBlock
 from ckptfs.fs.exclusion import home_of
-from ckptfs.fs.partial import PartialBlock
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store import blockmap
 from ckptfs.store.blocks import Buffer, CorruptBlock
@@ -40,41 +40,6 @@ _ZEROS = bytes(BLOCK_SIZE)
 #: What a partial block takes of a nearly full disk, beside the bytes that are written to
 #: it, in records: it is stored anew, whole.
 _BLOCK_RECORDS = 4
-
-
-# -- flushing --------------------------------------------------------------------------------------
-
-
-def flush(fs: Filesystem, ino: Ino) -> None:
-    """Put the partial blocks of the file into the transaction."""
-    for block in fs.partial.of(ino):
-        _flush_block(fs, block)
-
-
-def flush_all(fs: Filesystem) -> None:
-    while (block := fs.partial.oldest()) is not None:
-        _flush_block(fs, block)
-
-
-def flush_view(fs: Filesystem, view: View) -> None:
-    """The same for what is written in one view and was not logged to the journal."""
-    for block in fs.partial.unlogged_in(view):
-        _flush_block(fs, block)
-
-
-def _flush_block(fs: Filesystem, block: PartialBlock) -> None:
-    if block.is_changed:  # it may have been opened for a write that was refused
-        data = block.data
-        record = blockmap.record_of(fs.store, data, block.edit, block.number)
-        # What it takes is counted already (`write`).
-        blockmap.put(fs.store, block.view, block.inode, block.number, record, len(data))
-    fs.partial.drop(block)
-
-
-def drop_partial(fs: Filesystem, ino: Ino) -> None:
-    """The file is going: its partial blocks go too."""
-    for block in fs.partial.of(ino):
-        fs.partial.drop(block)
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -176,7 +141,7 @@ def _write_part(
     # Who fills one block after the other is done with it. Who syncs in between may not be, and then
     # the journal has its pieces.
     if start + len(piece) == BLOCK_SIZE and not block.logged:
-        _flush_block(fs, block)
+        fs.partial.flush_block(block)
     return grown
 
 
@@ -185,8 +150,6 @@ def _partial_block(fs: Filesystem, view: View, inode: Inode, number: int) -> Par
     block = fs.partial.get(inode.ino, number)
     if block is not None:
         return block
-    if fs.partial.is_full() and (oldest := fs.partial.oldest()) is not None:
-        _flush_block(fs, oldest)
     found = blockmap.find(fs.store, view, inode, number)
     data = bytearray(blockmap.bytes_of(fs.store, found)) if found else bytearray()
     fs.store.note(_BLOCK_RECORDS)
@@ -340,14 +303,14 @@ def _bytes_at(fs: Filesystem, view: View, inode: Inode, number: int) -> Buffer:
         if block.view.epoch == view.epoch or block.view is view.excluded:
             return block.data
         # A checkpoint may have the same file as it was.
-        _flush_block(fs, block)
+        fs.partial.flush_block(block)
     found = blockmap.find(fs.store, view, inode, number)
     return blockmap.bytes_of(fs.store, found) if found else b""
 
 
 def extents(fs: Filesystem, view: View, ino: Ino) -> Iterator[tuple[int, int]]:
     """(offset, length) of each stored range of the file, in order."""
-    flush(fs, ino)
+    fs.partial.flush_file(ino)
     inode = inodes.load(fs, view, ino)
     if inode.content == NO_CONTENT:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import content, inodes
+from ckptfs.fs import inodes
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, Ino, Inode
 from ckptfs.store import blockmap
@@ -146,7 +146,7 @@ def _like(fs: Filesystem, source: View, original: Inode, view: View, made: Inode
         ctime_ns=fs.clock(),
     )
     if original.content != NO_CONTENT:
-        content.flush(fs, original.ino)
+        fs.partial.flush_file(original.ino)
         copy = copy._replace(content=fs.store.new_content(), content_epoch=view.epoch)
         _share_blocks(fs, source, original, view, copy)
     copy_xattrs(fs, source, original.ino, view, copy.ino)

@@ -73,7 +73,7 @@ def cross(fs: Filesystem, view: View, top: Inode, home: View, place: View, tree:
 
 
 def _carry(fs: Filesystem, ino: Ino, home: View, place: View) -> None:
-    content.flush(fs, ino)
+    fs.partial.flush_file(ino)
     fs.signing.add(ino)
     store = fs.store
     inode = inodes.load(fs, home, ino)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import Store, View
+    from ckptfs.store.pending import Read
 
 #: A fact of the store: the patterns that hold, a JSON list.
 _FACT = b"exclude"
@@ -123,6 +124,11 @@ class Exclusion:
         self._changing(directory)
         self._changed.add(directory)
         return self.borders.pop(directory, Border())
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "borders" and any(
+            read.asks_for(pack_u64(directory)) for directory in self._changed
+        )
 
     def flush(self) -> None:
         for directory in self._changed:

@@ -8,15 +8,14 @@ stand in the modules beside this one, by what they work on; here is the state th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from ckptfs.fs import arrival, content, copies, inodes, names, ranges, renames, xattrs
+from ckptfs.fs import bulk, content, copies, inodes, names, ranges, renames, xattrs
 from ckptfs.fs.authorship import Authorship
-from ckptfs.fs.bulk import Bulk
+from ckptfs.fs.buffers import DirtyInodes, NewEntries, PartialBlocks
 from ckptfs.fs.exclusion import Exclusion, home_for, is_own
-from ckptfs.fs.partial import PartialBlocks
 from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
-from ckptfs.store import Store, View
+from ckptfs.store import Store, View, pending
 
 
 def unheard(what: object) -> None:
@@ -33,11 +32,9 @@ class Filesystem:
         #: The signature of whoever changes something now: the inodes that it changed.
         self.signing = self.authorship.unsigned
         #: The blocks of which short writes have filled parts.
-        self.partial = PartialBlocks(store.fragments)
-        #: Inodes of the head as the journal has them, where the transaction has older ones.
-        self.logged: dict[Ino, Inode] = {}
-        #: New entries by the thousand, on their way into the transaction.
-        self.bulk = Bulk(self)
+        self.partial = PartialBlocks(store)
+        self.new_entries = NewEntries(store)
+        self.dirty_inodes = DirtyInodes(store, self._written_views)
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
         #: Inodes without a name that may still be in use.
@@ -70,8 +67,8 @@ class Filesystem:
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)
+        self._register()
         self.flush()
-        store.before_commit = self._prepare
 
     @property
     def head(self) -> View:
@@ -104,49 +101,40 @@ class Filesystem:
         """Whether a handle is open on an inode."""
         return ino in self.held
 
-    def flush(self) -> None:
-        """Put every acknowledged change into the transaction."""
-        content.flush_all(self)
-        self.bulk.flush()
-        for view in {self.head, *self.limbo.values()}:
-            inodes.flush(self, view)
+    def _written_views(self) -> Iterator[View]:
+        """Every view that may have dirty inodes."""
+        yield self.head
         if self.store.excluded is not None:
-            self._flush_excluded(self.store.excluded)
-        self.authorship.flush()
+            yield self.store.excluded
+        yield from set(self.limbo.values())
 
-    def _flush_excluded(self, excluded: View) -> None:
-        content.flush_view(self, excluded)
-        inodes.flush(self, excluded)
-        self.exclusion.flush()
+    def _register(self) -> None:
+        """Have what waits here flushed with all that waits in the store."""
+        register = self.store.pending.register
+        blocks, dirty = self.partial, self.dirty_inodes
+        register(pending.PARTIAL_BLOCKS, blocks.flush, log=blocks.log, holds=blocks.holds)
+        register(pending.NEW_ENTRIES, self.new_entries.flush, holds=self.new_entries.holds)
+        register(pending.DIRTY_INODES, dirty.flush, log=dirty.log, holds=dirty.holds)
+        register(pending.BORDERS, self.exclusion.flush, holds=self.exclusion.holds)
+        register(pending.AUTHORS, self.authorship.flush, holds=self.authorship.holds)
+        register(
+            pending.ORPHANS,
+            lambda: inodes.record_orphans(self),
+            holds=lambda read: inodes.holds_orphan(self, read),
+        )
+
+    def flush(self) -> None:
+        """Put every acknowledged change into the transaction, for a reader of the tables."""
+        self.store.pending.flush()
 
     def commit(self) -> None:
         """Make every acknowledged operation durable."""
         self.store.commit()
 
     def sync(self) -> None:
-        """The same, for one who may ask again soon."""
-        if self.store.is_journalling and not self.limbo:
-            self._log()
-        else:
-            self.flush()
-        inodes.record_orphans(self)
+        """The same for a caller that may ask again soon."""
         if not self.store.sync():
             self.commit()
-
-    def _log(self) -> None:
-        """Have the journal note what waits for the transaction, so that it can go on waiting. Not
-        of files in limbo or kept out of history, which have views of their own."""
-        self.bulk.flush()
-        if self.store.excluded is not None:
-            self._flush_excluded(self.store.excluded)
-        inodes.log(self)
-        self.authorship.flush()
-        self.partial.log()
-
-    def _prepare(self) -> None:
-        """Put all that must be durable into the transaction."""
-        self.flush()
-        inodes.record_orphans(self)
 
     seek = names.seek
     lookup = names.lookup
@@ -162,8 +150,10 @@ class Filesystem:
     unlink = names.unlink
     rmdir = names.rmdir
     rename = renames.rename
-    arrive = arrival.arrive
-    apply_attributes = arrival.apply_attributes
+    insert = bulk.insert
+    insert_directory = bulk.insert_directory
+    insert_all = bulk.insert_all
+    apply_attributes = bulk.apply_attributes
 
     getattr = inodes.getattr
     setattr = inodes.setattr

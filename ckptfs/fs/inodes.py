@@ -11,19 +11,15 @@ import stat
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import content
+from ckptfs.fs.buffers import DIRTY_MAX
 from ckptfs.fs.exclusion import home_of, shown
 from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode, storable_ns
-from ckptfs.store.format import NO_EPOCH, inode_entity, pack_inode, pack_u64, unpack_inode
+from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64, unpack_inode
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
-
-
-#: How many changed inodes wait in memory before they go into the transaction.
-_DIRTY_MAX = 4096
-#: With so many it is no longer worth the while to look which of them the journal has.
-_LOGGED_MAX = 64
+    from ckptfs.store.pending import Read
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
@@ -60,53 +56,25 @@ def save(fs: Filesystem, view: View, inode: Inode) -> None:
 
 
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
-    """`save` of many new ones, which the caller has noted: nobody knows of them yet."""
-    fs.signing.update(found)
-    if len(view.dirty_inodes) >= _DIRTY_MAX:
-        flush(fs, view)
+    """`save` of many new ones, which the caller has noted: no cache knows of them yet."""
+    if view is not fs.store.excluded:
+        fs.signing.update(found)
+    if len(view.dirty_inodes) >= DIRTY_MAX:
+        fs.dirty_inodes.flush_view(view)
     view.dirty_inodes.update(found)
 
 
 def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
     fs.store.note()
-    if len(view.dirty_inodes) >= _DIRTY_MAX:
-        flush(fs, view)
+    if len(view.dirty_inodes) >= DIRTY_MAX:
+        fs.dirty_inodes.flush_view(view)
     # Of what a restore parted from the head, or is kept out of history, others know how it looks.
     if view is fs.store.head and view.excluded is None and not fs.limbo:
         fs.changed(inode)
     else:
         fs.changing(inode.ino)
     view.dirty_inodes[inode.ino] = inode
-
-
-def flush(fs: Filesystem, view: View) -> None:
-    """Put every changed inode into the transaction."""
-    records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in view.dirty_inodes.items()]
-    records.sort()
-    fs.store.inodes.put_all(view, records)
-    view.dirty_inodes.clear()
-    fs.logged.clear()
-
-
-def log(fs: Filesystem) -> None:
-    """Have the journal note the changed inodes of the head. Where the epoch has no record of one
-    yet they are put into the transaction, with all that belongs to that."""
-    view = fs.head
-    if len(view.dirty_inodes) > _LOGGED_MAX:
-        flush(fs, view)
-        return
-    store, logged = fs.store, fs.logged
-    for ino, inode in view.dirty_inodes.items():
-        before = logged.get(ino)
-        if before is inode:
-            continue
-        entity = inode_entity(ino)
-        if before is None and store.inodes.own(view, entity) is None:
-            flush(fs, view)
-            return
-        store.inodes.log(view, entity, pack_inode(inode))
-        logged[ino] = inode
 
 
 def make(
@@ -163,7 +131,7 @@ def setattr(
     inode = load(fs, home, ino)
     now = fs.clock()
     if wanted.size is not None:
-        content.flush(fs, ino)
+        fs.partial.flush_file(ino)
         require_file(inode)
         mode = inode.mode if keep_set_id else without_set_id(inode.mode)
         inode = content.truncate(fs, home, inode, wanted.size)
@@ -228,8 +196,8 @@ def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
         return False
     # What the epoch holds is found through its inode records when it is removed.
     fs.changing(ino)  # the number may mean another file now
-    content.flush(fs, ino)
-    flush(fs, limbo)
+    fs.partial.flush_file(ino)
+    fs.dirty_inodes.flush_view(limbo)
     return True
 
 
@@ -278,7 +246,7 @@ def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
 def erase(fs: Filesystem, view: View, inode: Inode) -> None:
     store = fs.store
     store.note()
-    content.drop_partial(fs, inode.ino)
+    fs.partial.drop_file(inode.ino)
     if inode.content != NO_CONTENT:
         content.discard(fs, view, inode)
     if store.xattrs_used:
@@ -290,8 +258,7 @@ def erase(fs: Filesystem, view: View, inode: Inode) -> None:
 def remove(fs: Filesystem, view: View, ino: Ino) -> None:
     """Take the inode itself out of the view."""
     fs.changing(ino)
-    fs.logged.pop(ino, None)
-    view.dirty_inodes.pop(ino, None)
+    fs.dirty_inodes.drop(view, ino)
     fs.store.inodes.drop(view, inode_entity(ino))
 
 
@@ -306,6 +273,14 @@ def record_orphans(fs: Filesystem) -> None:
     """Before a commit: note the nameless inodes in use, so that a crash does not leak them."""
     for ino in fs.unlinked:
         fs.store.orphans.add(pack_u64(ino), b"")
+
+
+def holds_orphan(fs: Filesystem, read: Read) -> bool:
+    """Whether a nameless inode is not noted yet."""
+    orphans = fs.store.orphans
+    return read.table == "orphans" and any(
+        read.asks_for(pack_u64(ino)) and not orphans.has_row(pack_u64(ino)) for ino in fs.unlinked
+    )
 
 
 def reap_orphans(fs: Filesystem) -> None:

@@ -53,7 +53,7 @@ def _flushed_file(fs: Filesystem, view: View, ino: Ino) -> Inode:
     """The file, once all of its blocks are in the transaction."""
     inode = inodes.load(fs, view, ino)
     inodes.require_file(inode)
-    content.flush(fs, ino)
+    fs.partial.flush_file(ino)
     return inode
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.fs.content import drop_partial
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.changed import Changed
@@ -236,7 +235,7 @@ def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) 
 
 def _forget(fs: Filesystem, ino: Ino) -> None:
     """Forget the inode; a program that has it open finds it stale."""
-    drop_partial(fs, ino)
+    fs.partial.drop_file(ino)
     fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)

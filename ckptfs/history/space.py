@@ -164,6 +164,7 @@ def _lost_of(store: Store, view: View, after: View, entity: bytes) -> int:
 def freed_bytes(store: Store, checkpoint: Checkpoint, gone: Collection[Epoch] = ()) -> int:
     """About how many bytes the store would free if the checkpoint were deleted after those of the
     epochs ``gone``: what neither the state after it has nor an older checkpoint that stays."""
+    store.pending.flush()
     children = store.epoch_tree.children(checkpoint.epoch)
     if checkpoint.epoch not in store.epochs or len(children) > 1:
         return 0  # an epoch with two children is not freed

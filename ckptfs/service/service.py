@@ -1,16 +1,51 @@
-"""Every verb once: what the command line, the control socket and later edges can ask for.
+"""`Service`: the verbs on an open file system, and how one of them is carried out by its name.
 
-`Service` works on an open file system and returns values. It is synchronous, prints
-nothing, and does not know whether the workspace is mounted; what a verb changed is durable when
-it returns, by a commit or, where verbs follow each other, by the journal. The verbs stand in the
-modules beside this one, by what they are about; here is the state that they share.
+The methods of `Service` return values. They are synchronous, print nothing, and do not know whether
+the workspace is mounted; what a verb changed is durable when it returns, by a commit or, where
+verbs follow each other, by the journal. They stand in the modules beside this one, by what they are
+about; here is the state that they share. `perform` takes a request as it comes from a socket, a
+command or a program, and answers in JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ckptfs import interrupts
+from ckptfs.commands import shown
+from ckptfs.errors import ControlError
 from ckptfs.fs import Filesystem
-from ckptfs.history import Changed
-from ckptfs.service import keeping, looking, restoring, room, saving, trees, undoing
+from ckptfs.history import Cause, Changed, Checkpoint
+from ckptfs.service import checkpoints as checkpoint_verbs
+from ckptfs.service import queries, retention, storage, trees, verbs
+from ckptfs.service import restore as restore_verbs
+from ckptfs.service.arguments import JsonObject, OnProgress, decode
+from ckptfs.service.verbs import CALLER, Verb
+
+
+class Call(NamedTuple):
+    """One call of a verb: what it is about, who asks, and who looks at progress."""
+
+    service: Service
+    cause: Cause
+    on_progress: OnProgress | None = None
+
+
+@dataclass
+class Unannounced:
+    """What verbs changed without the kernel asking for it; the server of the mount notifies it."""
+
+    changed: list[Changed] = field(default_factory=list)
+    #: The same in every checkpoint: these never change but by a purge.
+    purged: list[Changed] = field(default_factory=list)
+    #: Checkpoints that are gone.
+    deleted: set[int] = field(default_factory=set)
+    #: Names came into an empty workspace, of which the kernel knows that they are missing.
+    new_names: bool = False
 
 
 class Service:
@@ -18,64 +53,66 @@ class Service:
 
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
-        #: What changed without the kernel asking for it; whoever serves the mount tells it.
-        self.unannounced: list[Changed] = []
+        self.unannounced = Unannounced()
 
-    save = saving.save
-    documents = saving.documents
-    read_document = saving.read_document
-    unchanged_since = saving.unchanged_since
-    has_unsaved = saving.has_unsaved
+    def take_unannounced(self) -> Unannounced:
+        taken, self.unannounced = self.unannounced, Unannounced()
+        return taken
 
-    figures = looking.figures
-    find = looking.find
-    view = looking.view
-    checkpoints = looking.checkpoints
-    listed = looking.listed
-    counts = looking.counts
-    diff = looking.diff
-    show = looking.show
-    contents = looking.contents
-    path_log = looking.path_log
+    save = checkpoint_verbs.save
+    documents = checkpoint_verbs.documents
+    read_document = checkpoint_verbs.read_document
+    unchanged_since = checkpoint_verbs.unchanged_since
+    has_unsaved = checkpoint_verbs.has_unsaved
 
-    plan_restore = restoring.plan_restore
-    restore = restoring.restore
-    plan_selective = restoring.plan_selective
-    restore_selective = restoring.restore_selective
-    acting = restoring.acting
+    figures = queries.figures
+    find = queries.find
+    view = queries.view
+    checkpoints = queries.checkpoints
+    listed = queries.listed
+    counts = queries.counts
+    diff = queries.diff
+    show = queries.show
+    contents = queries.contents
+    path_log = queries.path_log
 
-    steps_back = undoing.steps_back
-    undo = undoing.undo
-    redo = undoing.redo
-    plan_back = undoing.plan_back
-    head_back = undoing.head_back
-    restores = undoing.restores
+    plan_restore = restore_verbs.plan_restore
+    restore = restore_verbs.restore
+    plan_selective = restore_verbs.plan_selective
+    restore_selective = restore_verbs.restore_selective
+    acting = restore_verbs.acting
 
-    delete = keeping.delete
-    delete_named = keeping.delete_named
-    keep_newest = keeping.keep_newest
-    tag = keeping.tag
-    pin = keeping.pin
-    prune = keeping.prune
-    expire = keeping.expire
-    settings = keeping.settings
-    settings_stamp = keeping.settings_stamp
-    room_makers = keeping.room_makers
-    shortage = keeping.shortage
-    heaviest = keeping.heaviest
-    record_command = keeping.record_command
-    exclude = keeping.exclude
-    add_excluded = keeping.add_excluded
+    steps_back = restore_verbs.steps_back
+    undo = restore_verbs.undo
+    redo = restore_verbs.redo
+    plan_back = restore_verbs.plan_back
+    head_back = restore_verbs.head_back
+    restores = restore_verbs.restores
 
-    space = room.space
-    compact = room.compact
-    compresses = room.compresses
-    plan_purge = room.plan_purge
-    purge = room.purge
-    check = room.check
-    affected = room.affected
-    backup = room.backup
-    copy = room.copy
+    delete = retention.delete
+    delete_named = retention.delete_named
+    keep_newest = retention.keep_newest
+    tag = retention.tag
+    pin = retention.pin
+    prune = retention.prune
+    expire = retention.expire
+    settings = retention.settings
+    settings_stamp = retention.settings_stamp
+    room_makers = retention.room_makers
+    shortage = retention.shortage
+    heaviest = retention.heaviest
+    record_command = retention.record_command
+    exclude = retention.exclude
+    add_excluded = retention.add_excluded
+
+    space = storage.space
+    compact = storage.compact
+    compresses = storage.compresses
+    plan_purge = storage.plan_purge
+    purge = storage.purge
+    check = storage.check
+    affected = storage.affected
+    backup = storage.backup
 
     is_empty = trees.is_empty
     import_tree = trees.import_tree
@@ -90,3 +127,66 @@ class Service:
     write_back_mounted = trees.write_back_mounted
     mark_lower = trees.mark_lower
     lower_is_current = trees.lower_is_current
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+def perform(
+    service: Service, op: str, args: Mapping[str, Any], on_progress: OnProgress | None = None
+) -> JsonObject:
+    """Do what a request asks for, and answer it. Raises ControlError before anything happens if
+    there is no such verb, or it does not take these arguments."""
+    verb = verbs.find(op)
+    if verb.in_thread:
+        service.fs.commit()
+    return run(service, verb, verb.decode(args), caller_of(service, args), on_progress)
+
+
+def caller_of(service: Service, args: Mapping[str, Any]) -> Cause:
+    """Who asks, as the client says of itself, with as much of its command line as may go into
+    history."""
+    found = decode("read the request", CALLER, args)
+    if found["command"]:
+        found["command"] = shown(found["command"], service.record_command())
+    return Cause(**found)
+
+
+def run(
+    service: Service,
+    verb: Verb,
+    values: Mapping[str, Any],
+    cause: Cause,
+    on_progress: OnProgress | None = None,
+) -> JsonObject:
+    """Carry out a verb with decoded arguments. ``on_progress`` hears how far it is. One that runs
+    in a thread beside requests works on what the caller committed before."""
+    carry_out, call = function_of(verb), Call(service, cause, on_progress)
+    if verb.in_thread:
+        return carry_out(call, **values)
+    with service.acting(cause):
+        if not verb.only_reads:
+            return carry_out(call, **values)
+        service.fs.flush()
+        with interrupts.stoppable():
+            return carry_out(call, **values)
+
+
+def function_of(verb: Verb) -> Callable[..., JsonObject]:
+    """The function that carries out a verb."""
+    if verb.module == verbs.DAEMON:
+        raise ControlError(f"Cannot {verb.name}: the workspace is not mounted.")
+    found: Callable[..., JsonObject] = getattr(_module(verb), f"do_{verb.name}")
+    return found
+
+
+def head_after(service: Service, verb: Verb, values: Mapping[str, Any]) -> Checkpoint | None:
+    """The checkpoint that a verb is about to make the head; None if it makes none."""
+    if not verb.moves_head:
+        return None
+    head: Callable[..., Checkpoint | None] = getattr(_module(verb), f"head_{verb.name}")
+    return head(service, **values)
+
+
+def _module(verb: Verb) -> ModuleType:
+    return import_module(f"ckptfs.service.{verb.module}")

@@ -6,22 +6,24 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs import sync
+from ckptfs import interrupts, sync
 from ckptfs.errors import WorkspaceNotEmpty
 from ckptfs.model import ROOT_INO
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject
 from ckptfs.sync import SyncResult
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from ckptfs.sync.results import Watcher
 
 if TYPE_CHECKING:
-    from ckptfs.service.service import Service
+    from ckptfs.service.service import Call, Service
 
-#: Which directory the ledger is about: its inode number and path.
+#: The directory that the ledger is about: its inode number and path.
 _LOWER = b"below"
-#: Whether the lower directory was brought up to date when the workspace was last let go.
+#: Whether the lower directory was up to date when the workspace was last closed.
 _LOWER_CURRENT = b"current_below"
-#: Set while the workspace of a directory that is not mounted was changed and its directory was not
-#: yet: whoever opens the store next has to write back.
+#: Set while a workspace that is not mounted has changed and its directory has not yet: the next
+#: process that opens the store has to write back.
 _OWED_WRITE_BACK = b"owed_below"
 
 
@@ -66,8 +68,8 @@ def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> S
 
 
 def catch_up(service: Service, dir_fd: int) -> list[SyncResult]:
-    """Take in what changed in a directory that is not mounted, and finish what a process that
-    was killed still owed to it. Returns what came of each pass."""
+    """Bring in what changed in a directory that is not mounted, and do a write-back that a killed
+    process left undone. Returns the result of each pass."""
     passes = [service.take_in(dir_fd)]
     if service.owes_write_back():
         passes.append(service.write_back(dir_fd))
@@ -80,7 +82,8 @@ def owes_write_back(service: Service) -> bool:
 
 
 def owe_write_back(service: Service, owed: bool = True) -> None:
-    """The directory is about to fall behind the workspace. Counts with the next commit."""
+    """Note that the directory is about to fall behind the workspace, durable with the next
+    commit."""
     if owed:
         service.fs.store.metadata.put(_OWED_WRITE_BACK, b"1")
     else:
@@ -90,8 +93,8 @@ def owe_write_back(service: Service, owed: bool = True) -> None:
 def settle_in(
     service: Service, dir_fd: int, path: Path, *, keep_first: bool = True
 ) -> list[SyncResult]:
-    """Take a directory that stays unmounted for the workspace. Its first state becomes a
-    checkpoint, unless the caller is about to take one. Returns what came of each pass."""
+    """Bring a directory that stays unmounted into the workspace. Its first state becomes a
+    checkpoint, unless the caller is about to take one. Returns the result of each pass."""
     if keep_first and not service.checkpoints():
         return [service.bring_in(dir_fd, path)]
     _meet(service, dir_fd, path)
@@ -101,10 +104,10 @@ def settle_in(
 def bring_in(
     service: Service, dir_fd: int, path: Path, progress: Watcher | None = None
 ) -> SyncResult:
-    """Take over what the lower directory holds; what changed there becomes a checkpoint.
+    """Bring in what changed in the lower directory, as a checkpoint.
 
-    The state that the store had before is sealed first, so that a change made from outside
-    never stands in the same checkpoint as one made inside.
+    The state that the store had before is saved first, so that a change from outside never shares
+    a checkpoint with one from inside.
     """
     _meet(service, dir_fd, path)
     first = not service.checkpoints()
@@ -132,10 +135,10 @@ def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -
 def write_back_mounted(
     service: Service, dir_fd: int, progress: Watcher | None = None
 ) -> tuple[SyncResult, bool]:
-    """Bring the lower directory up to date while the workspace covers it. The second value says
-    whether something changed below meanwhile, which a `write_back` has to decide on.
+    """Bring the lower directory up to date while the mount covers it. The second value says whether
+    the lower directory changed meanwhile, which a `write_back` has to decide on.
 
-    It does not count as current yet: what is mounted may change on."""
+    It does not count as current yet: the workspace may still change."""
     service.fs.commit()
     return sync.push(service.fs, dir_fd, progress=progress)
 
@@ -151,10 +154,10 @@ def lower_is_current(service: Service) -> bool:
 
 
 def _meet(service: Service, dir_fd: int, path: Path) -> None:
-    """Start afresh with a directory that is neither where nor what the last one was.
+    """Forget the ledger if both the path and the inode number of the directory are new.
 
-    Compared with the ledger of another directory, everything would look deleted. Without
-    one nothing does: what both have is compared, and what only one has is kept.
+    Compared with the ledger of another directory, everything would look deleted. With none nothing
+    does: what both have is compared, and what only one has is kept.
     """
     store = service.fs.store
     inode, name = b"%d" % os.fstat(dir_fd).st_ino, os.fsencode(path)
@@ -163,3 +166,21 @@ def _meet(service: Service, dir_fd: int, path: Path) -> None:
         Ledger(store).forget_tree(*ROOT_PLACE)
     if known != [inode, name]:
         store.metadata.put(_LOWER, inode + b" " + name)
+
+
+# -- verbs -----------------------------------------------------------------------------------------
+
+
+def do_import(call: Call, source: str, merge: bool) -> JsonObject:
+    progress = wire.progress_of(call.on_progress, "import")
+    with interrupts.stoppable_between("What came in so far stays in the workspace."):
+        call.service.unannounced.new_names = True
+        result = call.service.import_tree(Path(source), progress, merge=merge)
+    return wire.sync_result(result)
+
+
+def do_export(call: Call, dest: str, checkpoint: str | None) -> JsonObject:
+    progress = wire.progress_of(call.on_progress, "export")
+    left = f"What was written to {dest} so far stays there; the workspace was not changed."
+    with interrupts.stoppable_between(left):
+        return wire.sync_result(call.service.export(Path(dest), checkpoint, progress))

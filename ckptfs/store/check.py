@@ -59,6 +59,7 @@ def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None
 
     Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
     """
+    store.pending.flush()
     problems: list[Problem] = []
     looks = (_epochs, _counters, _versions, _changes, _contents, _orphans, _authors, _block_uses)
     for look in (_chunks, _anchor, _fragments, _heap, *looks):

@@ -18,7 +18,7 @@ import lmdb
 
 from ckptfs import errors, interrupts
 from ckptfs.model import Epoch
-from ckptfs.store import compaction, journal_format, memory_map
+from ckptfs.store import compaction, journal_format, memory_map, pending
 from ckptfs.store import format as fmt
 from ckptfs.store.blockmap import JournalFragments, replay_fragments
 from ckptfs.store.blocks import Blocks
@@ -46,6 +46,7 @@ from ckptfs.store.journal import Journal
 from ckptfs.store.metadata import Counters, IdAllocator, LedgerTable, Metadata
 from ckptfs.store.packed import PackedRecords
 from ckptfs.store.pages import Pages
+from ckptfs.store.pending import Pending
 from ckptfs.store.snapshot import NO_READER, SnapshotReader
 from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.transaction import Failed
@@ -145,9 +146,8 @@ class Store:
             self.xattrs,
             *plain.values(),
         )
-        #: Called before everything is committed, by whoever has something that is not in the
-        #: transaction yet.
-        self.before_commit: Callable[[], None] = lambda: None
+        self.pending = Pending()
+        self._register()
         self._reader = NO_READER
         #: The suffix of the head as it was at the last commit.
         self._snapshot_suffix = b""
@@ -180,6 +180,7 @@ class Store:
         compaction.sync(store.files)  # the names of its files, and then its own
         with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
             compaction.sync(path.parent)
+        store._check_reads()
         return store
 
     @classmethod
@@ -209,6 +210,7 @@ class Store:
         except BaseException:
             store.close(commit=False)
             raise
+        store._check_reads()
         return store
 
     @classmethod
@@ -324,15 +326,15 @@ class Store:
         What one lets go of is space again with the next, which therefore comes at once.
         """
         with self._failing():
-            self.before_commit()
             if self._is_unripe():
                 self._budget.mark()
-            if not self._flush():
+            self.pending.flush()
+            if not self.dirty:
                 return
             self._commit()
             if self.heap.is_waiting or self._is_unripe():
                 self._budget.mark()
-                self._flush()
+                self.pending.flush()
                 self._commit()
         self._refresh_reader()
 
@@ -382,17 +384,13 @@ class Store:
             self._snapshot_suffix = self.head.suffix
             self._reader.refresh(path, self.head.seen, self._snapshot_suffix)
 
-    @property
-    def is_journalling(self) -> bool:
-        """Whether a sync writes down what changed, and can be told what is to change."""
-        return self._journal.is_open
-
     def sync(self) -> bool:
         """The same as `commit` to whoever asks, and quicker if asked again and again: what changed
         goes into the journal, and a commit comes later. False if only a commit will do, which the
         caller has to see to."""
         with self._failing():
-            if not self._flush():
+            (self.pending.log if self._journal.is_open else self.pending.flush)()
+            if not self.dirty:
                 return True
             self.heap.flush()
             if self._journal.append():
@@ -446,16 +444,37 @@ class Store:
         """The number of the last commit: as long as it stays the same nothing was committed."""
         return int(self._env.info()["last_txnid"])
 
-    def _flush(self) -> bool:
-        """Put what waits elsewhere into the transaction; whether there is anything in it."""
-        if self.dirty:
-            self._save_counters()
-            self.packed.flush()
-            self.ledger.flush()
-            self.heap.flush_freed()
-        return self.dirty
+    def _register(self) -> None:
+        """The buffers of the store itself; `ckptfs.fs` has its own."""
+        register = self.pending.register
+        register(pending.COUNTERS, self._flush_counters, holds=self._holds_counter)
+        register(pending.PACKED_RECORDS, self.packed.flush, holds=self.packed.holds)
+        register(pending.LEDGER, self.ledger.flush, holds=self.ledger.holds)
+        register(pending.FREED_SLOTS, self._flush_freed)
 
-    def _save_counters(self) -> None:
+    def _check_reads(self) -> None:
+        """In tests: have a read past a buffer raise."""
+        if pending.is_checked():
+            tables = dict(zip(TABLES, self._tables, strict=True))
+            pending.check_reads(self.pending, tables, self.authors, self.changes)
+
+    def _flush_freed(self) -> None:
+        if self.dirty:
+            self.heap.flush_freed()
+
+    def _holds_counter(self, read: pending.Read) -> bool:
+        """Whether the head's count of inodes, or a number that was given out, waits."""
+        head = self.head.epoch
+        if read.table == "epochs" and self.epochs[head].inodes != self.head.inodes:
+            return read.asks_for(fmt.pack_u32(head))
+        return read.table == "meta" and any(
+            read.asks_for(name) and self._counters.is_dirty(name, number)
+            for name, number in self._numbered()
+        )
+
+    def _flush_counters(self) -> None:
+        if not self.dirty:
+            return
         head = self.head
         record = self.epochs[head.epoch]
         if record.inodes != head.inodes:
@@ -463,15 +482,18 @@ class Store:
         if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
-        for name, number in (
+        for name, number in self._numbered():
+            self._counters.put(name, number)
+
+    def _numbered(self) -> tuple[tuple[bytes, int], ...]:
+        return (
             (fmt.NEXT_INO, self.ids.ino),
             (fmt.NEXT_CONTENT, self.ids.content),
             (fmt.NEXT_EPOCH, self.ids.epoch),
-            (fmt.HEAD, head.epoch),
+            (fmt.HEAD, self.head.epoch),
             (fmt.ANCHOR, self.anchor),
             (fmt.NEXT_SLOT, self.ids.slot),
-        ):
-            self._counters.put(name, number)
+        )
 
     def close(self, *, commit: bool = True) -> None:
         committed = False

@@ -7,11 +7,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ckptfs import errors
 from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
 from ckptfs.store import format as fmt
 from ckptfs.store.tables import Plain
+
+if TYPE_CHECKING:
+    from ckptfs.store.pending import Read
 
 # -- id allocation ---------------------------------------------------------------------------------
 
@@ -92,6 +96,10 @@ class Counters:
             raise self._refusal(
                 f"its numbers make no sense: {name.decode()} is {following}, and {used} is in use"
             )
+
+    def is_dirty(self, name: bytes, number: int) -> bool:
+        """Whether another number was put into the table."""
+        return self._saved.get(name, number) != number
 
     def put(self, name: bytes, number: int) -> None:
         """Nothing is written for a counter that stands there already."""
@@ -190,6 +198,9 @@ class LedgerTable:
         key = fmt.pack_u64(directory) + name
         self._waiting.pop(key, None)
         self._table.delete(key)
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "below" and any(map(read.asks_for, self._waiting))
 
     def flush(self) -> None:
         """Put everything that waits into the transaction."""

@@ -20,12 +20,15 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckptfs.store import codec
 from ckptfs.store.epochs import View
 from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE
 from ckptfs.store.tables import Plain
+
+if TYPE_CHECKING:
+    from ckptfs.store.pending import Read
 
 Record = tuple[bytes, bytes]
 
@@ -270,6 +273,9 @@ class PackedRecords:
         keys, values = self._unwritten.pop(name)
         self._note()
         self._table.put(name, pack_chunk(list(zip(keys, values, strict=True)), quick=True))
+
+    def holds(self, read: Read) -> bool:
+        return read.table == "rest" and read.exact and read.prefix in self._unwritten
 
     def flush(self) -> None:
         """Write what is left of chunks that something was taken out of: before every commit."""

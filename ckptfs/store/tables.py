@@ -59,6 +59,11 @@ class Plain:
         self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db)
 
+    def has_row(self, key: bytes) -> bool:
+        """Whether a record is in the table itself, whatever waits for it in a buffer."""
+        self._require(self._place, key, key, False)
+        return self._txn.get(key, db=self._db) is not None
+
     def put(self, key: bytes, value: bytes) -> None:
         self._require(self._place, key, key, True)
         self._txn.put(key, value, db=self._db)
@@ -223,7 +228,7 @@ class ByEpoch:
         self._table.delete(key)
 
     def has_row(self, key: bytes) -> bool:
-        return self._table.get(key) is not None
+        return self._table.has_row(key)
 
 
 class Changes:
@@ -513,7 +518,8 @@ class Versioned:
         self._txn.delete(key, db=self._db)
 
     def has_row(self, key: bytes) -> bool:
-        """Whether a record is in the table itself, by its whole key."""
+        """Whether a record is in the table itself, whatever waits for it in a buffer, by its whole
+        key."""
         self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db) is not None
 

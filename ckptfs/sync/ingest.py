@@ -53,7 +53,7 @@ class Ingest:
     # -- reading the store ------------------------------------------------------------------------
 
     def find(self, parent: Ino, name: bytes) -> Inode | None:
-        self.fs.bulk.flush()
+        self.fs.new_entries.flush()
         try:
             return self.fs.lookup(self.view, parent, name)
         except OSError as error:
@@ -142,7 +142,7 @@ class Ingest:
         data = entry.read_small()
         if entry.closed_since():
             raise lower.exchanged()
-        inode = self.fs.bulk.place(self.view, parent, name, entry.seen, data)
+        inode = self.fs.insert(self.view, parent, name, entry.seen, data)
         self.tally.bytes += len(data)
         if entry.xattrs:
             self.set_xattrs(inode, entry.xattrs)
@@ -189,7 +189,7 @@ class Ingest:
         `add`."""
         fs, view = self.fs, self.view
         if new:
-            return fs.bulk.place_directory(view, parent, name, seen)
+            return fs.insert_directory(view, parent, name, seen)
         inode = fs.mkdir(view, parent, name, seen.st_mode, seen.st_uid, seen.st_gid)
         if inode.gid != seen.st_gid or inode.mode != seen.st_mode:
             wanted = Attributes(mode=seen.st_mode, uid=seen.st_uid, gid=seen.st_gid)

@@ -109,10 +109,10 @@ class Record(NamedTuple):
         )
 
 
-def signature(seen: os.stat_result) -> bytes:
+def signature(seen: os.stat_result, version: int = _VERSION) -> bytes:
     """The beginning of a record of this very entry."""
     return _SIGNATURE.pack(
-        _VERSION,
+        version,
         seen.st_mode,
         seen.st_uid,
         seen.st_gid,
@@ -121,6 +121,12 @@ def signature(seen: os.stat_result) -> bytes:
         seen.st_mtime_ns,
         seen.st_ctime_ns,
     )
+
+
+def _signature_at(seen: os.stat_result, now_ns: int | None) -> bytes:
+    """`signature`, with doubt if the entry changed just before ``now_ns``."""
+    doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS
+    return signature(seen, _VERSION | _DOUBT if doubtful else _VERSION)
 
 
 def stored(inode: Inode) -> bytes:
@@ -146,24 +152,9 @@ def agreement(
     """The record of a lower entry that stands for an inode. Not ``clean``: the store has something
     else to write back. ``key`` is the directory's inode in the ledger if the store has another by
     now. ``now_ns`` is when the content was read."""
-    doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS
-    return (
-        _BODY.pack(
-            _VERSION | _DOUBT if doubtful else _VERSION,
-            seen.st_mode,
-            seen.st_uid,
-            seen.st_gid,
-            seen.st_ino,
-            seen.st_size or seen.st_rdev,
-            seen.st_mtime_ns,
-            seen.st_ctime_ns,
-            inode.ino if key is None else key,
-            UNFINISHED if not finished else inode.ctime_ns if clean else NEVER,
-            inode.content,
-        )
-        + digest
-        + xattrs
-    )
+    ctime_ns = UNFINISHED if not finished else inode.ctime_ns if clean else NEVER
+    stored = _STORED.pack(inode.ino if key is None else key, ctime_ns, inode.content)
+    return _signature_at(seen, now_ns) + stored + digest + xattrs
 
 
 def partial_record(seen: os.stat_result, inode: Inode) -> bytes:
@@ -190,23 +181,8 @@ def seen_again(
     now_ns: int | None = None,
 ) -> bytes:
     """The record with the lower entry as it is now; the store's side stays as recorded."""
-    return encode(
-        Record(
-            seen.st_mode,
-            seen.st_uid,
-            seen.st_gid,
-            seen.st_ino,
-            seen.st_size or seen.st_rdev,
-            seen.st_mtime_ns,
-            seen.st_ctime_ns,
-            record.ino,
-            record.stored_ctime_ns,
-            record.content,
-            digest,
-            xattrs,
-            now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS,
-        )
-    )
+    stored = _STORED.pack(record.ino, record.stored_ctime_ns, record.content)
+    return _signature_at(seen, now_ns) + stored + digest + xattrs
 
 
 def decode(value: bytes) -> Record | None:

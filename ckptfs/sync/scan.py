@@ -100,7 +100,7 @@ def _walk(state: ScanState) -> None:
             leave=state.down.leave,
         )
     finally:
-        state.ingest.fs.bulk.flush()  # also after a failure: others look for what came in
+        state.ingest.fs.new_entries.flush()  # also after a failure: others look for what came in
 
 
 def _is_nothing_known(state: ScanState) -> bool:

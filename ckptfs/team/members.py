@@ -15,8 +15,8 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import PATIENCE_SHORT, Client
-from ckptfs.control.protocol import JsonObject
 from ckptfs.errors import CkptfsError, ControlError, TeamBusy, TeamInvalid, WorkspaceError
+from ckptfs.service.arguments import JsonObject
 from ckptfs.team import trust
 from ckptfs.team.files import CONFIG, DataDir
 

@@ -96,7 +96,9 @@ class Restore:
         parts = []
         for part, place in zip(self._snapshot.meta.parts, self.places, strict=True):
             planned = _call(place.workspace, "plan", {"checkpoint": str(part.checkpoint)})
-            kinds = {kind: planned[kind] for kind in ("added", "modified", "deleted")}
+            kinds = {
+                kind: planned[kind] for kind in ("added_files", "modified_files", "deleted_files")
+            }
             parts.append(
                 {
                     "members": part.members,
@@ -111,7 +113,12 @@ class Restore:
             "team": self._team,
             "snapshot": self._snapshot.meta.id,
             "members": parts,
-            "state": state._asdict(),
+            "team_files": {
+                "added_files": state.added,
+                "modified_files": state.modified,
+                "deleted_files": state.deleted,
+                "held": state.held,
+            },
         }
 
     def require_unchanged(self, plan: JsonObject) -> None:
@@ -204,7 +211,7 @@ def _take_back(note: Journal) -> None:
 
 def _is_reached(log: Sequence[JsonObject], step: Step, command: str) -> bool:
     return any(
-        entry["target"] == step.checkpoint and entry["command"] == command for entry in log
+        entry["checkpoint"] == step.checkpoint and entry["command"] == command for entry in log
     ) and not any(entry["command"] == f"{command}: taken back" for entry in log)
 
 

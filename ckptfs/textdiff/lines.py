@@ -1,6 +1,6 @@
 """Which lines two texts have in common: patience diff, with difflib for what is left.
 
-Lines that occur once in both texts are sure marks; between two of them the rest is compared on its
+Lines that occur once in both texts are anchors; between two of them the rest is compared on its
 own. That keeps hunks at sensible borders, and costs time in proportion to the text where difflib
 alone is quadratic. Pure: no I/O, no formats.
 """
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Where there are no sure marks, difflib compares what is left, as long as the products of the
+#: Where there are no anchors, difflib compares what is left, as long as the products of the
 #: lengths stay below this in all; a text of the same few lines over and over would take minutes.
 WORK_MAX = 4_000_000
 
@@ -61,9 +61,9 @@ def common_blocks(a: Sequence[bytes], b: Sequence[bytes]) -> list[Block]:
         region = _trim(old, new, pending.pop(), found)
         if region.is_empty:
             continue
-        marks = _marks(old, new, region)
-        if marks:
-            pending += _between(region, marks)
+        anchors = _anchors(old, new, region)
+        if anchors:
+            pending += _between(region, anchors)
         elif region.work <= left:
             left -= region.work
             found += _by_difflib(old, new, region)
@@ -84,11 +84,11 @@ def _trim(old: list[int], new: list[int], region: Region, found: list[Block]) ->
     return Region(i, i_end, j, j_end)
 
 
-def _marks(old: list[int], new: list[int], region: Region) -> list[tuple[int, int]]:
+def _anchors(old: list[int], new: list[int], region: Region) -> list[tuple[int, int]]:
     """Lines that occur once on both sides and stand in the same order: the most of them.
 
     Where there are none and the region is too large for difflib, lines that occur equally often on
-    both sides serve, the first as the mark of the first and so on.
+    both sides serve, the first as the anchor of the first and so on.
     """
     mine = old[region.old : region.old_end]
     its = new[region.new : region.new_end]
@@ -102,10 +102,10 @@ def _marks(old: list[int], new: list[int], region: Region) -> list[tuple[int, in
             places.setdefault(line, []).append(i)
     firsts = {line: iter(found) for line, found in places.items()}
     pairs = [(next(firsts[line]), j) for j, line in enumerate(its, region.new) if line in sure]
-    return _longest_rise(pairs)
+    return _longest_increasing(pairs)
 
 
-def _longest_rise(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The longest run of pairs, ordered by their second, in which the first rises too."""
     tops: list[int] = []
     top_pairs: list[int] = []
@@ -127,15 +127,15 @@ def _longest_rise(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _between(region: Region, marks: list[tuple[int, int]]) -> list[Region]:
-    """The regions that the marks cut; each begins with its mark, which trimming takes off."""
-    starts = [(region.old, region.new), *marks]
-    ends = [*marks, (region.old_end, region.new_end)]
+def _between(region: Region, anchors: list[tuple[int, int]]) -> list[Region]:
+    """The regions that the anchors cut; each begins with its anchor, which trimming takes off."""
+    starts = [(region.old, region.new), *anchors]
+    ends = [*anchors, (region.old_end, region.new_end)]
     return [Region(i, i_end, j, j_end) for (i, j), (i_end, j_end) in zip(starts, ends, strict=True)]
 
 
 def _by_difflib(old: list[int], new: list[int], region: Region) -> list[Block]:
-    from difflib import SequenceMatcher  # late: most texts have marks enough
+    from difflib import SequenceMatcher  # late: most texts have anchors enough
 
     i, i_end, j, j_end = region
     matcher = SequenceMatcher(None, old[i:i_end], new[j:j_end])

@@ -201,7 +201,7 @@ class CliDoor:
         out = self._scratch / "state-out"
         shutil.rmtree(out, ignore_errors=True)
         found = self._run("restore", checkpoint, "--state-only", "--state-out", f"{out}/")
-        read = {name: (out / name).read_bytes() for name in found["state"]}
+        read = {name: (out / name).read_bytes() for name in found["state_names"]}
         return {name: _parsed(data) for name, data in read.items()}
 
     def step(self, verb: str) -> Values:
@@ -218,7 +218,7 @@ class CliDoor:
 
     def log(self, path: str) -> list[Values]:
         return [
-            {"checkpoint": _id(item["checkpoint"]), "kinds": item["kinds"]}
+            {"checkpoint": _id(item["saved"]), "kinds": item["kinds"]}
             for item in self._run("log", path)["versions"]
         ]
 
@@ -240,7 +240,8 @@ def _is_directory(item: Values) -> bool:
 
 def _cli_checkpoint(record: Values) -> Values:
     return {
-        **{key: record[key] for key in ("message", "tag", "pinned", "metadata", "state")},
+        **{key: record[key] for key in ("message", "tag", "pinned", "metadata")},
+        "state": record["state_names"],
         "id": str(record["id"]),
         "created": record.get("changed", True),
         "seconds": record["time_ns"] // 1_000_000_000,
@@ -252,8 +253,8 @@ def _cli_restored(record: Values) -> Values:
     return {
         "checkpoint": str(record["checkpoint"]),
         "before": None if before is None else str(before),
-        "added": record["added"],
-        "modified": record["modified"],
-        "deleted": record["deleted"],
+        "added": record["added_files"],
+        "modified": record["modified_files"],
+        "deleted": record["deleted_files"],
         "token": record.get("token", ""),
     }

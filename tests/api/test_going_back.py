@@ -26,7 +26,7 @@ def test_a_command_after_a_restore(base: Path, work: Path) -> None:
         (work / "a").write_text("two\n")
         assert service.restore(one.id).hook == "done"
     told = json.loads(out.read_bytes())
-    assert (told["checkpoint"], told["modified"]) == (int(one.id), ["a"])
+    assert (told["checkpoint"], told["modified_files"]) == (int(one.id), ["a"])
     assert told["state"] == {"turn": 1, "image": {"base64": "AA=="}}
     assert told["workspace"] == str(work)
 

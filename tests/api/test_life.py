@@ -106,7 +106,7 @@ def test_the_command_line_on_a_plain_directory(base: Path, work: Path) -> None:
     assert ckptfs("list", "-w", work, "--no-mount").returncode == WorkspaceUnknown.exit_code
     assert run("save", "first")["id"] == 0
     (work / "a").write_text("two\n")
-    assert run("restore", "0", "--force")["modified"] == ["a"]
+    assert run("restore", "0", "--force")["modified_files"] == ["a"]
     assert (work / "a").read_text() == "one\n"
     run("undo")
     assert (work / "a").read_text() == "two\n"

@@ -297,7 +297,7 @@ def test_log_follows_a_path_through_renames(planted: Workspace) -> None:
     assert [line.split()[0] for line in lines] == ["now", "2", "1", "0"]
     assert "src/app.py -> lib/app.py" in lines[1] and "moved" in lines[1]
     versions = as_json(planted, "log", planted.path / "goes")["versions"]
-    assert [(v["status"], v["checkpoint"]["id"]) for v in versions] == [("D", 1), ("A", 0)]
+    assert [(v["status"], v["saved"]["id"]) for v in versions] == [("D", 1), ("A", 0)]
     done = planted.cli("log", "-w", planted.path, planted.path / "nobody")
     assert done.returncode == errors.PathUnknown.exit_code
     fails(planted, errors.UsageError, "log")
@@ -309,4 +309,4 @@ def test_log_lists_the_restores(planted: Workspace) -> None:
     told = run(planted, "log", "--restores")
     assert told.startswith("    #") and "restore of checkpoint 0" in told
     [entry] = as_json(planted, "log", "--restores")["restores"]
-    assert entry["target"] == 0
+    assert entry["checkpoint"] == 0

@@ -73,7 +73,7 @@ def test_status_tells_what_was_promised(workspace: Workspace) -> None:
     assert status["workspace"] == str(workspace.path)
     assert status["store"] == str(workspace.store)
     assert status["mounted"] is True
-    assert status["checkpoints"] == 1
+    assert status["checkpoint_count"] == 1
     assert status["options"]["xattrs"] is True
     assert os.path.exists(status["log"])
     os.kill(status["pid"], 0)
@@ -82,7 +82,7 @@ def test_status_tells_what_was_promised(workspace: Workspace) -> None:
     workspace.umount()
     status = workspace.status()
     assert (status["mounted"], status["pid"]) == (False, None)
-    assert status["checkpoints"] == 1
+    assert status["checkpoint_count"] == 1
 
 
 def test_a_mounted_status_is_light(workspace: Workspace) -> None:

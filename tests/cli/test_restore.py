@@ -81,8 +81,8 @@ def test_a_dry_run_has_the_bytes_of_every_name(work: Workspace) -> None:
     plan = json.loads(
         succeed(work.cli("restore", "1", "--dry-run", "--json", "-w", work.path)).stdout
     )
-    assert [b64decode(each) for each in plan["deleted_b64"]] == [b"caf\xe9", b"plain"]
-    assert len(plan["deleted"]) == 2
+    assert [b64decode(each) for each in plan["deleted_files_b64"]] == [b"caf\xe9", b"plain"]
+    assert len(plan["deleted_files"]) == 2
     assert "added_b64" not in plan
     (work.path / "back\\slash").touch()
     lines = succeed(work.cli("restore", "1", "--dry-run", "-w", work.path)).stdout.splitlines()

@@ -35,7 +35,7 @@ def test_a_restore_of_one_path(work: Workspace) -> None:
     assert refused.returncode == errors.NotConfirmed.exit_code
     assert "Not undone: the workspace changed since that restore" in refused.stderr
     plan = json.loads(succeed(work.cli("undo", "--dry-run", "--json", "-w", work.path)).stdout)
-    assert (plan["added"], plan["modified"], plan["deleted"]) == ([], ["f"], [])
+    assert (plan["added_files"], plan["modified_files"], plan["deleted_files"]) == ([], ["f"], [])
     succeed(work.cli("undo", "--force", "-w", work.path))
     assert (f.read_text(), later.read_text()) == ("two", "work")
     later.unlink()

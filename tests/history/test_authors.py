@@ -61,7 +61,9 @@ def chosen(
     return {change.path for change in choice.mine}, {**skipped}
 
 
-def test_who_changed_what(work: Edits, signer: Signer) -> None:
+def test_each_inode_has_its_authors_in_the_order_of_their_changes(
+    work: Edits, signer: Signer
+) -> None:
     first = save(work)
     signer.sign(100)
     mine = work.put("mine", b"1")
@@ -79,7 +81,9 @@ def test_who_changed_what(work: Edits, signer: Signer) -> None:
     assert names(work, shared, first) == ["alice --work", "bob --work"]
 
 
-def test_data_without_a_sender(work: Edits, signer: Signer) -> None:
+def test_data_without_a_sender_belong_to_the_last_writer_of_an_open_file(
+    work: Edits, signer: Signer
+) -> None:
     """The kernel brings data when nobody can say any more whose they are."""
     signer.sign(100)
     ino = work.put("f", b"")
@@ -98,7 +102,9 @@ def test_data_without_a_sender(work: Edits, signer: Signer) -> None:
     assert names(work, ino, second) == []
 
 
-def test_a_better_name_is_taken_over(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_better_name_of_a_step_replaces_the_provisional_one(
+    work: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = save(work)
     signer = Signer(work)
     monkeypatch.setitem(PEOPLE, 100, ALICE._replace(command="sh", provisional=True))
@@ -130,7 +136,7 @@ def test_deleting_checkpoints_keeps_who_it_was(work: Edits, signer: Signer) -> N
     assert len(noted) == 1
 
 
-def test_the_choice(work: Edits, signer: Signer) -> None:
+def test_only_paths_that_the_author_alone_changed_are_chosen(work: Edits, signer: Signer) -> None:
     for path in ("mine", "theirs", "shared", "lost"):
         work.put(path, b"before")
     first = save(work)
@@ -203,7 +209,7 @@ def _restored(work: Edits, target: history.Checkpoint) -> None:
         service.restore(str(target.id), [b"f"], cause=cause)
 
 
-def test_only_at_some_paths(work: Edits, signer: Signer) -> None:
+def test_a_choice_can_be_limited_to_some_paths(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     work.mkdir("d")
@@ -213,7 +219,9 @@ def test_only_at_some_paths(work: Edits, signer: Signer) -> None:
     assert {change.path for change in choice.mine} == {b"d", b"d/a"}
 
 
-def test_renamed_directories(work: Edits, signer: Signer) -> None:
+def test_a_directory_with_changes_of_others_is_left_where_it_is(
+    work: Edits, signer: Signer
+) -> None:
     work.mkdir("d")
     work.put("d/f", b"before")
     work.mkdir("e")
@@ -243,7 +251,9 @@ def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: Signer) 
     assert work.fs.seek(work.fs.head, Ino(1), b"moved") is None
 
 
-def test_what_nobody_signed(work: Edits, signer: Signer) -> None:
+def test_a_change_without_an_author_is_never_taken_for_anybodys(
+    work: Edits, signer: Signer
+) -> None:
     work.put("f", b"before")
     first = save(work)
     signer.sign(100)
@@ -258,7 +268,7 @@ def test_what_nobody_signed(work: Edits, signer: Signer) -> None:
     assert skipped == {"f": "both", "h": "unknown"}
 
 
-def test_an_open_file_that_goes_later(work: Edits, signer: Signer) -> None:
+def test_freeing_an_unlinked_inode_is_no_change_of_an_author(work: Edits, signer: Signer) -> None:
     """Letting go of a nameless inode is no change of somebody's."""
     ino = work.put("f", b"before")
     first = save(work)
@@ -272,7 +282,7 @@ def test_an_open_file_that_goes_later(work: Edits, signer: Signer) -> None:
     assert chosen(work, first, "alice")[0] == {b"f"}
 
 
-def test_nobody_of_that_name(work: Edits, signer: Signer) -> None:
+def test_an_unknown_author_is_answered_with_the_known_ones(work: Edits, signer: Signer) -> None:
     first = save(work)
     signer.sign(100)
     work.put("f")
@@ -295,7 +305,7 @@ def test_the_log_names_who_wrote_after_a_restore(work: Edits, signer: Signer) ->
     assert writers == ["alice --work", "bob --work", ""]
 
 
-def test_a_great_many_authors(work: Edits) -> None:
+def test_the_table_of_authors_stays_bounded(work: Edits) -> None:
     first = save(work)
     for number in range(1500):
         with authors.acting(work.fs, Cause(number, f"command {number}")):
@@ -306,7 +316,7 @@ def test_a_great_many_authors(work: Edits) -> None:
     assert names(work, ino, first)[-1] == "command 1499"
 
 
-def test_something_in_the_place_of_its_directory(work: Edits, signer: Signer) -> None:
+def test_a_path_is_blocked_where_others_replaced_its_directory(work: Edits, signer: Signer) -> None:
     work.mkdir("d")
     work.put("d/f", b"before")
     first = save(work)

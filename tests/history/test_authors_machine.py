@@ -75,7 +75,9 @@ def _timeless(nodes: dict[bytes, Node]) -> dict[bytes, Node]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_two_people(tmp_path: Path, seed: int) -> None:
+def test_restoring_one_authors_changes_keeps_the_others_in_random_work(
+    tmp_path: Path, seed: int
+) -> None:
     office = Office(tmp_path / "store", seed)
     work = office.work
     for _ in range(15):

@@ -102,7 +102,9 @@ EVERY_TEN = Policy("interval", interval_ns=10 * SECOND_NS)
         pytest.param(OFF, [(A, 0), (B, 9), ("tick", 99)], ["", "", ""], id="off"),
     ],
 )
-def test_table(policy: Policy, events: Sequence[Event], expected: list[str]) -> None:
+def test_each_policy_takes_the_checkpoints_of_the_table(
+    policy: Policy, events: Sequence[Event], expected: list[str]
+) -> None:
     assert Desk(policy).play(events) == expected
 
 
@@ -168,7 +170,7 @@ def test_after_a_pause_there_is_allowance_again() -> None:
     assert desk.play([(A, 20), (B, 20.1)]) == ["quiet", "command"]
 
 
-def test_who_goes_on_need_not_tell_for_a_while() -> None:
+def test_a_step_that_goes_on_is_not_asked_about_for_a_while() -> None:
     desk = Desk()
     assert desk.auto.lasting(A) == 0
     desk.change(A)
@@ -178,7 +180,7 @@ def test_who_goes_on_need_not_tell_for_a_while() -> None:
     assert desk.auto.lasting(B) == desk.now_ns + TRUST_NS
 
 
-def test_the_interval_ends_that_too() -> None:
+def test_an_interval_ends_the_time_in_which_a_step_is_not_asked_about() -> None:
     desk = Desk(Policy("interval", interval_ns=SECOND_NS // 2))
     desk.change(A)
     assert desk.auto.lasting(A) == desk.now_ns + SECOND_NS // 2
@@ -202,7 +204,9 @@ policies = st.sampled_from([COMMAND, QUIET, EVERY_TEN, OFF])
 
 
 @given(policies, events)
-def test_nothing_unsaved_no_checkpoint(policy: Policy, found: list[Event]) -> None:
+def test_no_checkpoint_is_taken_while_nothing_is_unsaved(
+    policy: Policy, found: list[Event]
+) -> None:
     desk, seconds = Desk(policy), 0.0
     for who, pause in found:
         seconds += pause
@@ -242,13 +246,13 @@ def test_a_step_that_was_never_seen_never_changes_an_unsaved_head(found: list[Ev
         ("interval 15 s", "interval", 15),
     ],
 )
-def test_policies_as_users_write_them(text: str, kind: PolicyKind, seconds: int) -> None:
+def test_policies_are_read_as_users_write_them(text: str, kind: PolicyKind, seconds: int) -> None:
     assert parse_policy(text) == Policy(kind, interval_ns=seconds * SECOND_NS)
 
 
 @pytest.mark.parametrize(
     "text", ["", "on", "interval", "interval 0", "interval -5", "interval 1d", "every 5 minutes"]
 )
-def test_no_such_policy(text: str) -> None:
+def test_an_unknown_policy_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="Nothing was changed"):
         parse_policy(text)

@@ -125,7 +125,7 @@ def test_going_back_and_forth_makes_no_ring(work: Edits) -> None:
     assert get(work.fs, b"file") == a
 
 
-def test_a_file_that_goes_on_changing(work: Edits) -> None:
+def test_a_file_that_goes_on_changing_takes_only_its_last_changes(work: Edits) -> None:
     """Far from its first version, it still takes only what changed since the one before."""
     words = text(1, 20_000).split()
     rng = random.Random(3)
@@ -146,7 +146,7 @@ def test_a_file_that_goes_on_changing(work: Edits) -> None:
     compress(work)
 
 
-def test_small_files_of_history_are_gathered(work: Edits) -> None:
+def test_inline_files_that_only_history_has_are_compressed(work: Edits) -> None:
     for version in range(20):
         for number in range(10):
             work.put(f"small-{number}", text(number, 1000) + b"%d" % version)
@@ -166,7 +166,7 @@ def test_small_files_of_history_are_gathered(work: Edits) -> None:
     assert stored_bytes(work) < 20_000
 
 
-def test_purge_finds_the_same_bytes_gathered_or_not(work: Edits) -> None:
+def test_purge_finds_the_same_bytes_inline_or_not(work: Edits) -> None:
     work.put("gone", text(1, 1000))
     save(work)
     work.put("gone", b"")
@@ -308,7 +308,7 @@ def test_purged_bytes_do_not_live_on_in_a_large_pack(work: Edits) -> None:
     assert get(work.fs, b"4") == b"secret 4 4" + text(4)
 
 
-def test_a_version_of_a_file_in_a_pack(work: Edits) -> None:
+def test_a_new_version_is_a_difference_from_one_in_a_pack(work: Edits) -> None:
     for number in range(5):
         work.put(f"{number}", text(number, 5_000))
     save(work)
@@ -320,7 +320,7 @@ def test_a_version_of_a_file_in_a_pack(work: Edits) -> None:
     assert get(work.fs, b"3") == text(3, 5_000) + b"more"
 
 
-def test_a_file_that_is_the_sum_of_others(work: Edits) -> None:
+def test_a_file_may_have_the_digest_of_the_pack_that_others_would_make(work: Edits) -> None:
     """It has the digest of the pack that they would make."""
     one, two = text(1, 4_000), text(2, 4_000)
     work.put("older", one + two[:-1])
@@ -337,7 +337,7 @@ def test_a_file_that_is_the_sum_of_others(work: Edits) -> None:
     assert get(work.fs, b"one") + get(work.fs, b"two") == one + two
 
 
-def test_the_same_small_file_twice(work: Edits) -> None:
+def test_the_same_small_file_is_packed_once(work: Edits) -> None:
     for name in ("a", "b", "c"):
         work.put(name, text(1, 4_000))
     work.put("d", text(2, 4_000))
@@ -374,7 +374,7 @@ def test_room_is_given_back_within_one_transaction(work: Edits) -> None:
     assert work.store.size_bytes() < 2 * stored_bytes(work)
 
 
-def test_in_steps_across_a_restart(work: Edits) -> None:
+def test_compression_goes_on_after_a_restart(work: Edits) -> None:
     for number in range(30):
         work.put(f"{number}", text(number))
     save(work)
@@ -390,7 +390,7 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
     assert compressor.step(0)
 
 
-def test_many_files_with_commits_between(work: Edits) -> None:
+def test_commits_may_come_between_any_two_steps(work: Edits) -> None:
     for number in range(600):
         work.put(f"{number}", text(number, 2_500))
     save(work)
@@ -401,7 +401,7 @@ def test_many_files_with_commits_between(work: Edits) -> None:
     assert codecs(work).count(CODEC_SLICE) == 600
 
 
-def test_an_epoch_deleted_between_two_steps(work: Edits) -> None:
+def test_an_epoch_may_be_deleted_between_two_steps(work: Edits) -> None:
     for number in range(30):
         work.put(f"{number}", text(number))
     save(work)
@@ -465,7 +465,9 @@ def test_purged_bytes_do_not_live_on_as_somebodys_base(work: Edits) -> None:
         max_size=30,
     )
 )
-def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+def test_random_histories_read_the_same_when_they_are_compressed(
+    tmp_path_factory: pytest.TempPathFactory, steps: list
+) -> None:
     work = Edits(tmp_path_factory.mktemp("rest") / "store")
     base = text(1, 6_000)
     for what, name, number in steps:

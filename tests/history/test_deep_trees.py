@@ -57,7 +57,7 @@ def test_the_deepest_file_alone_is_restored(deep: Edits) -> None:
     assert deep.at(LEAF).is_file
 
 
-def test_the_history_of_the_deepest_file(deep: Edits) -> None:
+def test_the_history_of_the_deepest_file_is_found(deep: Edits) -> None:
     Service(deep.fs).restore("0", [b"top"])
     versions = history_of(deep.fs, LEAF)
     assert [sorted(version.change.kinds) for version in versions] == [["deleted"], ["added"]]

@@ -30,7 +30,7 @@ def told(work: Edits, a: View, b: View | None = None) -> Lines:
     return {change.path.decode("latin-1"): line(change) for change in changes}
 
 
-def test_each_kind(tmp_path: Path) -> None:
+def test_each_kind_of_change_is_named(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         for name in ("bytes", "mode", "owner", "xattr", "times", "type", "goes", "moves", "same"):
             work.put(name, b"content of " + name.encode())
@@ -114,7 +114,7 @@ def test_replaced_by_rename_is_modified(tmp_path: Path) -> None:
         assert told(work, saved) == {"f": "modified", "f~": "added"}
 
 
-def test_directories_that_change_places(tmp_path: Path) -> None:
+def test_directories_that_change_places_are_both_renamed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("a")
         work.mkdir("b")
@@ -124,7 +124,7 @@ def test_directories_that_change_places(tmp_path: Path) -> None:
         assert told(work, saved) == {"a": "renamed from b'b'", "b": "renamed from b'a'"}
 
 
-def test_hard_links(tmp_path: Path) -> None:
+def test_a_change_of_a_hard_link_is_shown_under_each_name(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("d")
         work.put("one", b"1")
@@ -185,7 +185,7 @@ def test_written_back_is_no_change(tmp_path: Path) -> None:
         assert told(work, other) == {"f": "modified"}
 
 
-def test_a_file_that_got_another_number(tmp_path: Path) -> None:
+def test_a_file_with_a_new_inode_number_is_no_change(tmp_path: Path) -> None:
     """A restore gives a file that is held open a new inode with the same bytes."""
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
@@ -196,7 +196,7 @@ def test_a_file_that_got_another_number(tmp_path: Path) -> None:
         assert told(work, saved) == {"g": "renamed from b'f'"}
 
 
-def test_open_and_without_a_name(tmp_path: Path) -> None:
+def test_an_unlinked_file_that_is_open_is_deleted(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         ino = work.put("f", b"1")
         work.fs.hold(ino)
@@ -208,14 +208,14 @@ def test_open_and_without_a_name(tmp_path: Path) -> None:
         assert told(work, nameless) == {}
 
 
-def test_the_root_itself(tmp_path: Path) -> None:
+def test_a_change_of_the_root_itself_is_shown(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         saved = work.save()
         work.change("", mode=0o700)
         assert told(work, saved) == {".": "mode"}
 
 
-def test_special_files(tmp_path: Path) -> None:
+def test_special_files_are_compared_by_type_and_device(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         fs = work.fs
         fs.mknod(fs.head, *work.place("fifo"), stat.S_IFIFO | 0o644, 0, 0)
@@ -228,7 +228,7 @@ def test_special_files(tmp_path: Path) -> None:
         assert told(work, saved) == {"fifo": "type", "dev": "modified"}
 
 
-def test_deep_trees(tmp_path: Path) -> None:
+def test_a_tree_deeper_than_the_stack_is_compared(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         saved = work.save()
         parent = 1
@@ -276,7 +276,7 @@ def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(read) <= 2
 
 
-def test_counts_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_is_counted_against_the_one_it_came_from(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("d")
         work.put("d/f", b"1")
@@ -292,7 +292,7 @@ def test_counts_of_a_checkpoint(tmp_path: Path) -> None:
         assert len(verify(work.fs, empty_view(), second)) == 3
 
 
-def test_after_a_checkpoint_between_was_deleted(tmp_path: Path) -> None:
+def test_deleting_a_checkpoint_between_changes_no_comparison(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
         first = work.save()

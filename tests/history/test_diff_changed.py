@@ -37,7 +37,7 @@ def touched_by_reading(fs: Filesystem, a: View, b: View) -> Changed:
     )
 
 
-def test_nothing_was_done(tmp_path: Path) -> None:
+def test_equal_views_have_nothing_changed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("a", b"1")
         saved = work.save()
@@ -45,7 +45,7 @@ def test_nothing_was_done(tmp_path: Path) -> None:
         assert changed_between(work.store, saved, saved) == Changed(set(), set())
 
 
-def test_one_file_of_many(tmp_path: Path) -> None:
+def test_only_the_written_file_has_changed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         for number in range(50):
             work.put(f"f{number}", b"x")
@@ -57,7 +57,7 @@ def test_one_file_of_many(tmp_path: Path) -> None:
         )
 
 
-def test_inodes_that_are_dirty(tmp_path: Path) -> None:
+def test_an_inode_that_is_still_dirty_has_changed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("a", b"1")
         saved = work.save()
@@ -65,7 +65,7 @@ def test_inodes_that_are_dirty(tmp_path: Path) -> None:
         assert changed_between(work.store, saved, work.fs.head).inodes == {work.at("a").ino}
 
 
-def test_bytes_changed_under_the_same_attributes(tmp_path: Path) -> None:
+def test_bytes_that_changed_under_the_same_attributes_are_found(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("a", b"1")
         before = work.at("a")
@@ -76,7 +76,7 @@ def test_bytes_changed_under_the_same_attributes(tmp_path: Path) -> None:
         assert changed_between(work.store, saved, work.fs.head).inodes == {before.ino}
 
 
-def test_branches(tmp_path: Path) -> None:
+def test_views_on_two_branches_are_compared_by_their_common_ancestor(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("d")
         work.put("d/kept", b"kept")

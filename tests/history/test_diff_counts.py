@@ -29,7 +29,7 @@ def plant(work: Edits) -> None:
     work.save()
 
 
-def test_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with edits(tmp_path / "store") as work:
         plant(work)
         expected = [Counts(3, 0, 0), Counts(0, 2, 0), Counts(1, 0, 1)]
@@ -39,7 +39,7 @@ def test_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert counted(work) == expected
 
 
-def test_again_when_the_one_before_was_deleted(tmp_path: Path) -> None:
+def test_deleting_the_checkpoint_before_invalidates_a_count(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         plant(work)
         counted(work)
@@ -48,7 +48,7 @@ def test_again_when_the_one_before_was_deleted(tmp_path: Path) -> None:
         assert len(compare._load_counts(work.store)) == 1
 
 
-def test_forgotten(tmp_path: Path) -> None:
+def test_forgotten_counts_are_counted_again(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         plant(work)
         counted(work)

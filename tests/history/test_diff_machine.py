@@ -182,7 +182,9 @@ def plant(work: Edits) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(steps=st.lists(STEPS, min_size=3, max_size=30))
-def test_every_pair_of_views(steps: list[tuple[object, ...]]) -> None:
+def test_replaying_the_changes_between_any_two_views_leads_from_one_to_the_other(
+    steps: list[tuple[object, ...]],
+) -> None:
     with tempfile.TemporaryDirectory() as base, edits(Path(base) / "store") as work:
         plant(work)
         walker = Walker(work)

@@ -50,7 +50,7 @@ def changes(work: Edits) -> int:
     return sum(1 for _ in work.store.changes.walk(work.fs.head.epoch))
 
 
-def test_in_the_workspace_and_in_no_checkpoint(work: Edits) -> None:
+def test_excluded_files_are_in_the_workspace_and_in_no_checkpoint(work: Edits) -> None:
     work.mkdir("d")
     work.mkdir("d/cache")
     for path in ("a.log", "d/b.log", "keep.log", "d/cache/x", "top", "d/top", "plain"):
@@ -63,7 +63,7 @@ def test_in_the_workspace_and_in_no_checkpoint(work: Edits) -> None:
     assert get(work.fs, b"d/cache/x") == b"d/cache/x"
 
 
-def test_changes_are_no_changes_of_history(work: Edits) -> None:
+def test_changes_of_excluded_files_are_no_changes_of_history(work: Edits) -> None:
     work.put("a.log", b"1")
     work.mkdir("cache")
     save(work)
@@ -77,7 +77,7 @@ def test_changes_are_no_changes_of_history(work: Edits) -> None:
     assert compare_views(work.fs, work.fs.view_of(1), work.fs.head) == []
 
 
-def test_the_directory_around_shows_it(work: Edits) -> None:
+def test_the_directory_of_excluded_files_shows_their_changes(work: Edits) -> None:
     directory = work.mkdir("d")
     before = work.at("d")
     work.mkdir("d/cache")
@@ -103,7 +103,7 @@ def _reopened(work: Edits, *, commit: bool = True) -> Filesystem:
     return Filesystem(work.store, clock)
 
 
-def test_freed_at_once(work: Edits) -> None:
+def test_the_blocks_of_excluded_files_are_freed_at_once(work: Edits) -> None:
     work.put("a.log", bytes(range(256)) * 1000)
     work.mkdir("cache")
     work.put("cache/x", b"y" * 100_000)
@@ -117,7 +117,7 @@ def test_freed_at_once(work: Edits) -> None:
     assert work.store.excluded.inodes == 0
 
 
-def test_restores_leave_it_alone(work: Edits) -> None:
+def test_restores_leave_excluded_files_alone(work: Edits) -> None:
     work.put("plain", b"1")
     first = save(work)
     work.mkdir("cache")
@@ -136,7 +136,9 @@ def test_restores_leave_it_alone(work: Edits) -> None:
     assert paths(work) == {"plain", "cache", "cache/x", "a.log"}
 
 
-def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
+def test_no_diff_shows_and_no_restore_changes_what_was_excluded_since_a_checkpoint(
+    work: Edits,
+) -> None:
     """Also a directory and what is below it: no diff with now has it, no restore changes it."""
     work.mkdir("mods")
     work.put("mods/a.js", b"1")
@@ -170,7 +172,7 @@ def test_what_was_excluded_since_a_checkpoint(work: Edits) -> None:
     assert paths(work) == {"plain"}
 
 
-def test_a_file_in_the_way_is_named(work: Edits) -> None:
+def test_a_file_in_the_way_of_a_restored_path_is_named(work: Edits) -> None:
     work.mkdir("d")
     work.put("d/f", b"1")
     first = save(work)
@@ -182,7 +184,7 @@ def test_a_file_in_the_way_is_named(work: Edits) -> None:
             ask(str(first.id), [b"d/f"])
 
 
-def test_the_directories_that_it_needs_are_made_again(work: Edits) -> None:
+def test_the_directories_of_excluded_files_are_made_again(work: Edits) -> None:
     first = save(work)
     work.mkdir("a")
     work.mkdir("a/b")
@@ -196,7 +198,7 @@ def test_the_directories_that_it_needs_are_made_again(work: Edits) -> None:
     assert work.at("a/b").ino == ino
 
 
-def test_a_directory_that_was_made_anew_takes_it_in(work: Edits) -> None:
+def test_a_directory_that_was_made_anew_takes_excluded_files_in(work: Edits) -> None:
     work.mkdir("d")
     first = save(work)
     work.remove("d")
@@ -209,7 +211,9 @@ def test_a_directory_that_was_made_anew_takes_it_in(work: Edits) -> None:
     assert work.at("d").nlink == 3
 
 
-def test_a_file_in_the_way_of_its_directory(work: Edits) -> None:
+def test_a_directory_of_excluded_files_gets_another_name_where_a_file_comes_back(
+    work: Edits,
+) -> None:
     work.put("d", b"a file")
     first = save(work)
     work.remove("d")
@@ -220,7 +224,7 @@ def test_a_file_in_the_way_of_its_directory(work: Edits) -> None:
     assert get(work.fs, b"d.excluded/x.log") == b"kept"
 
 
-def test_it_goes_along_with_its_directory(work: Edits) -> None:
+def test_excluded_files_move_along_with_their_directory(work: Edits) -> None:
     work.mkdir("d")
     work.put("d/x.log", b"one")
     first = save(work)
@@ -235,7 +239,7 @@ def test_it_goes_along_with_its_directory(work: Edits) -> None:
     assert get(work.fs, b"d/x.log-2") == b"two"
 
 
-def test_restoring_paths_leaves_it_alone(work: Edits) -> None:
+def test_restoring_paths_leaves_excluded_files_alone(work: Edits) -> None:
     work.mkdir("d")
     work.put("d/plain", b"1")
     first = save(work)
@@ -255,7 +259,7 @@ def test_restoring_paths_leaves_it_alone(work: Edits) -> None:
 # -- across the border ----------------------------------------------------------------------------
 
 
-def test_renamed_out_it_is_an_ordinary_file(work: Edits) -> None:
+def test_an_excluded_file_that_is_renamed_out_is_an_ordinary_one(work: Edits) -> None:
     ino = work.put("tmp.log", b"z" * 70_000)
     work.put("goal", b"old")
     first = save(work)
@@ -268,7 +272,7 @@ def test_renamed_out_it_is_an_ordinary_file(work: Edits) -> None:
     assert paths(work) == {"goal"}
 
 
-def test_renamed_in_it_leaves_history(work: Edits) -> None:
+def test_a_file_that_is_renamed_in_leaves_history(work: Edits) -> None:
     ino = work.put("plain", b"z" * 70_000)
     first = save(work)
     work.move("plain", "plain.log")
@@ -306,7 +310,7 @@ def test_a_directory_crosses_with_all_that_is_below(work: Edits) -> None:
     assert last >= {"plain", "plain/sub", "plain/sub/f", "plain/sub/x.log", "plain/twin"}
 
 
-def test_exchanged_across(work: Edits) -> None:
+def test_files_and_directories_can_be_exchanged_across_the_border(work: Edits) -> None:
     work.put("a.log", b"log")
     work.put("plain", b"plain")
     work.mkdir("cache")
@@ -346,7 +350,7 @@ def test_no_file_is_on_both_sides(work: Edits) -> None:
 # -- other patterns --------------------------------------------------------------------------------
 
 
-def test_patterns_that_come_later(work: Edits) -> None:
+def test_patterns_that_come_later_exclude_what_is_there(work: Edits) -> None:
     work.mkdir("build")
     ino = work.put("build/out", b"1")
     work.put("a.log", b"log")
@@ -392,7 +396,7 @@ def test_patterns_part_hard_links(work: Edits) -> None:
     assert checkpoint_paths(work, save(work)) == {"c"}
 
 
-def test_it_outlives_an_end_and_a_crash(work: Edits) -> None:
+def test_excluded_files_outlive_an_end_and_a_crash(work: Edits) -> None:
     work.mkdir("cache")
     work.put("cache/x", b"kept")
     work.fs = _reopened(work)
@@ -406,7 +410,7 @@ def test_it_outlives_an_end_and_a_crash(work: Edits) -> None:
     assert checkpoint_paths(work, save(work)) == set()
 
 
-def test_open_while_deleted_across_a_restore(work: Edits) -> None:
+def test_an_excluded_file_deleted_while_open_outlives_a_restore(work: Edits) -> None:
     first = save(work)
     ino = work.put("a.log", b"still there")
     work.put("plain")
@@ -419,7 +423,7 @@ def test_open_while_deleted_across_a_restore(work: Edits) -> None:
     assert work.store.excluded.inodes == 0
 
 
-def test_deleting_checkpoints_does_not_touch_it(work: Edits) -> None:
+def test_deleting_checkpoints_does_not_touch_excluded_files(work: Edits) -> None:
     work.put("plain", b"1")
     work.put("a.log", b"1" * 70_000)
     points = [save(work)]
@@ -430,7 +434,7 @@ def test_deleting_checkpoints_does_not_touch_it(work: Edits) -> None:
     assert get(work.fs, b"plain.log") == b"1"
 
 
-def test_purge_finds_it(work: Edits) -> None:
+def test_purge_finds_excluded_files(work: Edits) -> None:
     work.mkdir("cache")
     work.put("cache/secret", b"hunter2 " * 1000)
     work.put("plain")
@@ -443,7 +447,7 @@ def test_purge_finds_it(work: Edits) -> None:
     assert b"hunter2" not in (work.store.path / "data.mdb").read_bytes()
 
 
-def test_space_counts_it_as_live(work: Edits) -> None:
+def test_space_counts_excluded_files_as_live(work: Edits) -> None:
     work.put("a.log", b"q" * 70_000)
     save(work)
     space = Service(work.fs).space()

@@ -263,7 +263,7 @@ def _loose(node: Node) -> Node:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_lives(tmp_path: Path, seed: int) -> None:
+def test_nothing_excluded_is_lost_in_random_lives(tmp_path: Path, seed: int) -> None:
     life = Life(tmp_path / "store", seed)
     excluded.apply(life.work.fs, life.chance.choice(SOME_PATTERNS))
     try:

@@ -32,7 +32,7 @@ def _restore_back_and_forth(service: Service, fs: Filesystem) -> None:
         assert get(fs, b"7") == b"after!"
 
 
-def test_what_the_kernel_does_not_know_has_none(service: Service) -> None:
+def test_a_file_that_the_kernel_does_not_know_gets_no_new_generation(service: Service) -> None:
     """However many files restores change, nothing is kept of them."""
     fs = service.fs
     fs.is_used = lambda ino: False
@@ -40,7 +40,7 @@ def test_what_the_kernel_does_not_know_has_none(service: Service) -> None:
     assert fs.generations == {}
 
 
-def test_where_nobody_tells_what_it_knows_every_file_has_one(service: Service) -> None:
+def test_without_lookup_counts_every_restored_file_gets_a_new_generation(service: Service) -> None:
     """One a file, however often it is changed."""
     fs = service.fs
     _restore_back_and_forth(service, fs)

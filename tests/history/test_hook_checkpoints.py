@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.control.verbs import perform
 from ckptfs.errors import ControlError
 from ckptfs.history import checkpoints, settings
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from tests.history.edits import Edits, edits
 
 
@@ -25,14 +25,14 @@ def mark(work: Edits, message: str, **more: object) -> dict[str, object]:
     return perform(Service(work.fs), "mark", {"kind": "hook", "message": message, **more}, None)
 
 
-def test_a_weak_mark_is_content_with_any_checkpoint_of_the_same_state(work: Edits) -> None:
+def test_a_weak_request_is_content_with_any_checkpoint_of_the_same_state(work: Edits) -> None:
     found = mark(work, "prompt", weak=True)
     assert (found["id"], found["message"], found["changed"]) == (0, "first", False)
     work.put("x", b"1")
     assert mark(work, "prompt", weak=True)["changed"]
 
 
-def test_a_mark_of_another_kind_is_not_touched(work: Edits) -> None:
+def test_a_checkpoint_of_another_kind_is_not_changed(work: Edits) -> None:
     found = mark(work, "tool")
     assert (found["id"], found["changed"]) == (1, True)
     assert [item.message for item in checkpoints(work.store)] == ["first", "tool"]
@@ -55,7 +55,7 @@ def test_a_prompt_stays_with_the_tool_that_follows_it(work: Edits) -> None:
 
 
 @pytest.mark.parametrize("kind", ["manual", "task", ""])
-def test_nobody_makes_other_kinds_that_way(work: Edits, kind: str) -> None:
+def test_other_kinds_are_refused(work: Edits, kind: str) -> None:
     with pytest.raises(ControlError, match="no kind of mark"):
         mark(work, "x", kind=kind)
 
@@ -90,7 +90,9 @@ def test_a_result_goes_to_the_checkpoint_of_its_call(work: Edits) -> None:
     assert results(work)[first] == "ok"
 
 
-def test_without_the_id_of_a_call_the_newest_of_its_tool_and_session_is_told(work: Edits) -> None:
+def test_without_an_id_a_result_goes_to_the_newest_call_of_its_tool_and_session(
+    work: Edits,
+) -> None:
     first, second = tool(work), tool(work)
     tool(work, name="Edit")
     tool(work, session="t")
@@ -105,12 +107,12 @@ def test_a_call_with_an_id_is_not_mistaken_for_another_of_the_same_tool(work: Ed
     assert tell(work, tool_use_id="b", session="s", tool="Bash") == []
 
 
-def test_only_checkpoints_of_hooks_are_told(work: Edits) -> None:
+def test_a_result_goes_only_to_hook_checkpoints(work: Edits) -> None:
     mark(work, "make", kind="run", metadata={"session": "s", "tool": "Bash", "tool_use_id": "a"})
     assert tell(work, tool_use_id="a", session="s", tool="Bash") == []
 
 
-def test_what_a_later_call_shares_tells_of_that_one_only(work: Edits) -> None:
+def test_a_shared_checkpoint_describes_the_later_call_only(work: Edits) -> None:
     found = tool(work, tool_use_id="a")
     tell(work, tool_use_id="a")
     again = mark(work, "next", metadata={"session": "s", "tool": "Bash", "tool_use_id": "b"})
@@ -143,7 +145,7 @@ def test_subagents_are_named_while_they_run(work: Edits) -> None:
     assert named(work, "s") is None
 
 
-def test_a_session_that_ends_has_none(work: Edits) -> None:
+def test_a_session_that_ended_has_no_subagents(work: Edits) -> None:
     for ident in ("1", "2"):
         subagent(work, "s", id=ident, name="x", running=True)
     assert subagent(work, "s") == "" and subagent(work, "unheard of") == ""

@@ -11,9 +11,9 @@ import pytest
 
 from ckptfs import interrupts
 from ckptfs.connect import open_store
-from ckptfs.control import verbs
 from ckptfs.errors import Interrupted
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from ckptfs.store import Store, check
 from tests.history.edits import Edits
 
@@ -59,7 +59,7 @@ def _ask(service: Service, op: str, patience: int, **args: Any) -> Any:
     client = Client(patience)
     with interrupts.watching(client.gone):
         try:
-            return verbs.perform(service, op, args, None)
+            return perform(service, op, args, None)
         except Interrupted as stopped:
             return stopped
 
@@ -185,7 +185,7 @@ def test_a_backup_that_nobody_waits_for_is_none(work: Edits, tmp_path: Path) -> 
 
 def test_nobody_to_ask_is_no_reason_to_stop(work: Edits) -> None:
     service = _fill(work)
-    assert verbs.perform(service, "check", {"deep": True}, None)["problems"] == []
+    assert perform(service, "check", {"deep": True}, None)["problems"] == []
 
 
 def test_ctrl_c_on_a_store_of_our_own_leaves_what_was_committed(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def told(work: Edits, path: bytes) -> list[Line]:
     ]
 
 
-def test_only_where_it_differs(tmp_path: Path) -> None:
+def test_a_path_is_listed_only_where_it_differs(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
         work.put("other", b"1")
@@ -48,7 +48,7 @@ def test_only_where_it_differs(tmp_path: Path) -> None:
         ]
 
 
-def test_a_block_in_the_middle_under_the_same_times(tmp_path: Path) -> None:
+def test_a_changed_block_under_the_same_times_is_found(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", bytes(5 * BLOCK_SIZE))
         before = work.at("f")
@@ -63,7 +63,7 @@ def test_a_block_in_the_middle_under_the_same_times(tmp_path: Path) -> None:
         ]
 
 
-def test_over_renames(tmp_path: Path) -> None:
+def test_a_file_is_followed_over_renames(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("d")
         work.put("d/f", b"1")
@@ -86,7 +86,7 @@ def test_over_renames(tmp_path: Path) -> None:
         assert told(work, b"g") == expected, "an older name leads to the same history"
 
 
-def test_a_copy_that_took_its_place(tmp_path: Path) -> None:
+def test_a_copy_that_took_its_place_is_followed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"the same bytes")
         work.save("made")
@@ -97,7 +97,7 @@ def test_a_copy_that_took_its_place(tmp_path: Path) -> None:
         assert told(work, b"g")[1] == ("made", b"f", ["added"])
 
 
-def test_replaced_by_an_editor(tmp_path: Path) -> None:
+def test_a_file_that_an_editor_replaced_is_followed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
         work.save("made")
@@ -107,7 +107,7 @@ def test_replaced_by_an_editor(tmp_path: Path) -> None:
         assert [line[0] for line in told(work, b"f")] == ["edited", "made"]
 
 
-def test_replaced_in_a_directory_that_was_renamed(tmp_path: Path) -> None:
+def test_a_file_replaced_in_a_renamed_directory_is_followed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("d")
         work.put("d/f", b"1")
@@ -120,7 +120,7 @@ def test_replaced_in_a_directory_that_was_renamed(tmp_path: Path) -> None:
         assert told(work, b"e/f") == told(work, b"d/f") == expected
 
 
-def test_gone_and_come_again(tmp_path: Path) -> None:
+def test_a_deleted_path_that_comes_again_is_one_history(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("f", b"1")
         work.save("made")
@@ -132,7 +132,7 @@ def test_gone_and_come_again(tmp_path: Path) -> None:
         assert [line[2] for line in told(work, b"f")] == [["added"], ["deleted"], ["added"]]
 
 
-def test_on_a_branch_that_a_restore_left(tmp_path: Path) -> None:
+def test_a_branch_that_a_restore_left_is_listed(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.put("kept", b"1")
         first = work.save("first")
@@ -161,14 +161,14 @@ def test_a_directory_differs_when_something_below_does(tmp_path: Path) -> None:
         ]
 
 
-def test_a_path_that_never_was(tmp_path: Path) -> None:
+def test_a_path_that_never_existed_is_refused(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.save()
         with pytest.raises(FileNotFoundError):
             history_of(work.fs, b"nobody")
 
 
-def test_who_wrote_it(tmp_path: Path) -> None:
+def test_automatic_checkpoints_name_the_likely_writer(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
 
         def auto(message: str) -> None:

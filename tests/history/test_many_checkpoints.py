@@ -97,7 +97,7 @@ STEPS = st.sampled_from((save, save, reap, reopen, *NEED_ONE))
 
 
 @given(st.lists(st.tuples(STEPS, st.integers(0, 40)), max_size=25))
-def test_what_is_kept_of_epochs_is_what_their_records_say(
+def test_the_epoch_tree_is_what_the_records_say(
     steps: list[tuple[Callable[[Edits, int], None], int]],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="ckptfs-test-") as path:
@@ -122,7 +122,7 @@ def of_number(work: Edits, number: int) -> Checkpoint:
     return find(work.store, number)
 
 
-def test_a_checkpoint_that_is_not_told_anew_is_the_same_object(work: Edits) -> None:
+def test_a_checkpoint_that_is_not_described_anew_is_the_same_object(work: Edits) -> None:
     work.save("first")
     first = nearest(work.store)
     work.save("second")
@@ -186,7 +186,9 @@ def test_letting_expire_what_cannot_takes_a_few_lines_for_each(
 # -- and what was deleted a while ago can still be had ---------------------------------------------
 
 
-def test_what_was_marked_outlives_what_took_itself(grown: Callable[[int], Edits]) -> None:
+def test_a_checkpoint_that_was_asked_for_outlives_automatic_ones(
+    grown: Callable[[int], Edits],
+) -> None:
     """Every tenth checkpoint is a mark, and there is room for half of all."""
     work, policy = grown(1), RetentionPolicy(max_checkpoints=50)
     for number in range(100):

@@ -53,7 +53,7 @@ def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
     assert not work.store.packed.used
 
 
-def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None:
+def test_the_workspace_goes_on_without_reading_packed_records(work: Edits) -> None:
     work.put("a", b"1")
     save(work)
     work.put("a", b"2")
@@ -71,7 +71,7 @@ def test_the_workspace_goes_on_without_a_look_at_what_rests(work: Edits) -> None
     assert (get(work.fs, b"a", first), get(work.fs, b"a", second)) == (b"1", b"2")
 
 
-def test_a_name_that_was_gone_and_comes_back(work: Edits) -> None:
+def test_a_packed_tombstone_goes_on_hiding_a_name(work: Edits) -> None:
     """Its tombstone rests beside what it hides, and hides it for ever."""
     work.put("a", b"1")
     save(work)
@@ -87,7 +87,7 @@ def test_a_name_that_was_gone_and_comes_back(work: Edits) -> None:
         assert b"a" not in shown(work.fs, view).nodes
 
 
-def test_the_newest_checkpoint_is_deleted(work: Edits) -> None:
+def test_the_newest_checkpoint_can_be_deleted(work: Edits) -> None:
     """The head takes its records over; where it drops them, older ones must stay hidden."""
     work.put("a", b"1")
     save(work)
@@ -103,7 +103,7 @@ def test_the_newest_checkpoint_is_deleted(work: Edits) -> None:
     assert b"a" not in shown(work.fs, work.fs.view_of(checkpoints(work.store)[-1].epoch)).nodes
 
 
-def test_back_to_what_rests(work: Edits) -> None:
+def test_a_restore_can_go_back_to_packed_records(work: Edits) -> None:
     work.put("a", b"1")
     first = save(work)
     work.put("a", b"2")
@@ -123,7 +123,7 @@ def test_back_to_what_rests(work: Edits) -> None:
     assert {*shown(work.fs, work.fs.head).nodes} == {b"", b"b"}
 
 
-def test_in_steps_across_a_restart(work: Edits) -> None:
+def test_unpacking_goes_on_after_a_restart(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
         save(work)
@@ -144,7 +144,7 @@ def test_in_steps_across_a_restart(work: Edits) -> None:
     ]
 
 
-def test_where_there_is_no_room_everything_stays_as_it_is(work: Edits) -> None:
+def test_on_a_full_disk_everything_stays_as_it_is(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
         save(work)
@@ -167,7 +167,7 @@ def test_where_there_is_no_room_everything_stays_as_it_is(work: Edits) -> None:
     ]
 
 
-def test_purged_names_do_not_rest(work: Edits) -> None:
+def test_purged_names_are_in_no_packed_record(work: Edits) -> None:
     work.put("secret-name", b"secret bytes")
     work.put("other", b"1")
     save(work)
@@ -183,7 +183,7 @@ def test_purged_names_do_not_rest(work: Edits) -> None:
     assert get(work.fs, b"other", first) == b"1"
 
 
-def test_purging_a_directory_changes_what_rests_of_the_one_above(work: Edits) -> None:
+def test_purging_a_directory_changes_the_packed_records_of_its_parent(work: Edits) -> None:
     work.mkdir("d")
     work.mkdir("d/e")
     work.put("d/e/file", b"1")
@@ -196,7 +196,7 @@ def test_purging_a_directory_changes_what_rests_of_the_one_above(work: Edits) ->
     assert work.at("d", first).nlink == 2
 
 
-def test_the_anchor_goes_on_to_who_takes_its_place(work: Edits) -> None:
+def test_the_anchor_moves_to_the_epoch_that_takes_its_place(work: Edits) -> None:
     for version in range(3):
         work.put("a", b"%d" % version)
         save(work)
@@ -294,7 +294,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_lives(work: Edits, seed: int) -> None:
+def test_random_lives_read_the_same_when_records_are_packed(work: Edits, seed: int) -> None:
     life = Life(work, seed)
     for _ in range(40):
         life.step()

@@ -115,7 +115,7 @@ def apply(request: pytest.FixtureRequest) -> Apply:
     return chosen
 
 
-def test_everything_at_once(tmp_path: Path, apply: Apply) -> None:
+def test_git_applies_a_patch_with_every_kind_of_change(tmp_path: Path, apply: Apply) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("dir")
         work.mkdir("dir/sub")
@@ -150,7 +150,7 @@ def test_everything_at_once(tmp_path: Path, apply: Apply) -> None:
         assert_applies(work, work.fs.head, a, tmp_path, apply)
 
 
-def test_a_directory_where_a_file_was(tmp_path: Path) -> None:
+def test_git_applies_a_patch_with_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
     """For git only: patch removes files at its end, so a directory cannot take a file's place."""
     with edits(tmp_path / "store") as work:
         work.put("a", b"1\n")
@@ -165,7 +165,7 @@ def test_a_directory_where_a_file_was(tmp_path: Path) -> None:
         assert_applies(work, a, work.fs.head, tmp_path, git_apply)
 
 
-def test_a_path_that_was_renamed_and_made_again(tmp_path: Path) -> None:
+def test_a_path_that_was_renamed_and_made_again_is_compared_with_itself(tmp_path: Path) -> None:
     with edits(tmp_path / "store") as work:
         work.mkdir("src")
         work.put("src/x", b"old\n")
@@ -181,7 +181,7 @@ def test_a_path_that_was_renamed_and_made_again(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(steps=st.lists(STEPS, min_size=3, max_size=20))
-def test_random_edits(steps: list[tuple[object, ...]]) -> None:
+def test_git_applies_patches_of_random_edits(steps: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as base, edits(Path(base) / "store") as work:
         plant(work)
         walker = Walker(work)
@@ -202,14 +202,14 @@ def text_of(old: bytes | None, new: bytes | None, mode: int = 0o100644) -> bytes
     return b"".join(render(*sides))
 
 
-def test_a_hunk() -> None:
+def test_a_hunk_has_its_context_and_line_numbers() -> None:
     assert text_of(b"1\n2\n3\n4\n5\n6\n7\n8\n9\n", b"1\n2\n3\n4\n5\n6\n7\n8\nnine") == (
         b"diff --git a/f b/f\nindex 0719398..1d242bf 100644\n--- a/f\n+++ b/f\n@@ -6,4 +6,4 @@\n"
         b" 6\n 7\n 8\n-9\n+nine\n\\ No newline at end of file\n"
     )
 
 
-def test_new_and_deleted() -> None:
+def test_new_and_deleted_files_have_gits_headers() -> None:
     assert text_of(None, b"x\n") == (
         b"diff --git a/f b/f\nnew file mode 100644\nindex 0000000..587be6b\n"
         b"--- /dev/null\n+++ b/f\n@@ -0,0 +1 @@\n+x\n"
@@ -232,7 +232,7 @@ def test_binary_files_are_said_to_be_binary_with_their_sizes() -> None:
     assert stat_of(FileVersion(b"f", 0o100644, 1, b"\0"), None).reason == "binary"
 
 
-def test_what_is_too_large_is_told_by_its_sizes() -> None:
+def test_a_file_that_is_too_large_is_shown_by_its_sizes() -> None:
     unread = FileVersion(b"f", 0o100644, 100 << 20, None)
     assert b"Files a/f (104857600 bytes) and b/f (3 bytes) differ" in b"".join(
         render(unread, FileVersion(b"f", 0o100644, 3, b"abc"))
@@ -242,7 +242,9 @@ def test_what_is_too_large_is_told_by_its_sizes() -> None:
 
 
 @pytest.mark.parametrize("old, new", [(None, "big"), ("big", None), ("big", "small")])
-def test_git_refuses_what_is_not_whole(tmp_path: Path, old: str | None, new: str | None) -> None:
+def test_git_refuses_a_patch_that_is_not_complete(
+    tmp_path: Path, old: str | None, new: str | None
+) -> None:
     sides = {
         "big": FileVersion(b"f", 0o100644, 2 << 20, None),
         "small": FileVersion(b"g", 0o100644, 2, b"a\n"),
@@ -257,7 +259,7 @@ def test_git_refuses_what_is_not_whole(tmp_path: Path, old: str | None, new: str
     assert not (tmp_path / "other").exists()
 
 
-def test_a_large_file_that_was_only_renamed() -> None:
+def test_a_large_file_that_was_only_renamed_is_a_rename() -> None:
     old = FileVersion(b"f", 0o100644, 100 << 20, None)
     text = b"".join(render(old, old._replace(path=b"g"), same=True))
     assert text == (b"diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n")

@@ -48,7 +48,7 @@ def argv(line: str) -> list[bytes]:
         ("sshd: me@pts/0", "program"),
     ],
 )
-def test_kinds(line: str, kind: str) -> None:
+def test_programs_have_the_kinds_of_the_table(line: str, kind: str) -> None:
     words = argv(line)
     comm = words[0].decode().rsplit("/", 1)[-1][:15]
     assert kind_of(comm, words) == kind
@@ -67,10 +67,10 @@ def test_what_the_kernel_calls_it_counts_too() -> None:
 
 
 @pytest.mark.parametrize("line", ["sh -c 'rm x'", "bash -lc ls", "bash -i -c ls", "dash -ec x"])
-def test_shells_that_were_given_a_command(line: str) -> None:
+def test_a_shell_with_minus_c_runs_a_command(line: str) -> None:
     assert runs_command(argv(line))
 
 
 @pytest.mark.parametrize("line", ["bash", "bash script -c", "rm -c x", "sh --noprofile", ""])
-def test_others_were_not(line: str) -> None:
+def test_other_shells_and_programs_run_no_command(line: str) -> None:
     assert not runs_command(argv(line))

@@ -173,7 +173,7 @@ def test_a_safe_tag_is_a_harmless_name(raw: str) -> None:
         ("\x1b]0;x\x07", "0-x"),
     ],
 )
-def test_safe_forms(raw: str, safe: str) -> None:
+def test_tags_have_the_safe_forms_of_the_table(raw: str, safe: str) -> None:
     assert safe_tag(raw) == safe
 
 
@@ -186,7 +186,7 @@ def test_an_unknown_number_names_its_neighbours(five: Filesystem) -> None:
     assert refusal(five, "9" * 5000).near == ("4",)
 
 
-def test_neighbours_of_a_deleted_number(fs: Filesystem) -> None:
+def test_a_deleted_number_names_its_neighbours(fs: Filesystem) -> None:
     save(fs, 0, message="first")
     middle = save(fs, 1)
     save(fs, 2, tag="good")
@@ -205,13 +205,13 @@ def test_a_misspelt_tag_names_the_right_one(fs: Filesystem) -> None:
     assert refusal(fs, "zzzz").near == ()
 
 
-def test_too_far_back(five: Filesystem) -> None:
+def test_going_too_far_back_names_the_furthest(five: Filesystem) -> None:
     error = refusal(five, "@-6")
     assert "only 5 checkpoints before now" in error.message
     assert error.near == ("@-5",)
 
 
-def test_older_than_the_oldest(five: Filesystem) -> None:
+def test_a_time_before_the_first_checkpoint_names_the_oldest(five: Filesystem) -> None:
     error = refusal(five, "2026-11-16 11:00")
     assert "as old as 2026-11-16 11:00" in error.message
     assert error.near == ("0",)

@@ -64,7 +64,7 @@ def test_the_only_checkpoint_goes_into_the_head(work: Edits) -> None:
     assert blocks_held(work) == 4  # three of `kept` and one of `changed`
 
 
-def test_a_checkpoint_between_two_others(work: Edits) -> None:
+def test_a_checkpoint_between_two_others_can_be_deleted(work: Edits) -> None:
     for number in range(3):
         work.put(f"only-{number}", b"%d" % number * 3000)
         work.put("all", b"%d" % number * 5000)
@@ -102,7 +102,7 @@ def test_a_file_made_and_removed_between_leaves_nothing(work: Edits) -> None:
     assert blocks_held(work) == 0
 
 
-def test_a_content_cut_to_nothing_and_written_again(work: Edits) -> None:
+def test_the_old_blocks_of_a_content_written_anew_are_freed(work: Edits) -> None:
     work.put("file", BIG)
     save(work)
     work.put("file", b"second" * 1000)
@@ -111,7 +111,7 @@ def test_a_content_cut_to_nothing_and_written_again(work: Edits) -> None:
     assert blocks_held(work) == 1
 
 
-def test_holes_cut_into_an_inherited_content(work: Edits) -> None:
+def test_holes_in_an_inherited_content_stay_holes(work: Edits) -> None:
     work.put("file", BIG)
     save(work)
     work.change("file", size=10_000)
@@ -123,7 +123,7 @@ def test_holes_cut_into_an_inherited_content(work: Edits) -> None:
     delete(work, 0)
 
 
-def test_xattrs_and_links(work: Edits) -> None:
+def test_xattrs_and_links_move_to_the_child(work: Edits) -> None:
     ino = work.put("file", b"1")
     work.fs.setxattr(work.fs.head, ino, b"user.a", b"1")
     work.fs.setxattr(work.fs.head, ino, b"user.b", b"1")
@@ -170,7 +170,7 @@ def test_a_hidden_epoch_without_children_goes_with_its_last_child(work: Edits) -
     assert blocks_held(work) == 0
 
 
-def test_all_at_once(work: Edits) -> None:
+def test_all_checkpoints_can_be_deleted_at_once(work: Edits) -> None:
     for number in range(6):
         work.put(f"{number}", b"%d" % number * 4000)
         work.put("same", b"%d" % number * 100_000)
@@ -194,7 +194,7 @@ def test_shared_blocks_are_released_once_each(work: Edits) -> None:
     assert blocks_held(work) == 3
 
 
-def test_in_steps_with_work_and_commits_between(work: Edits) -> None:
+def test_work_and_commits_may_come_between_steps(work: Edits) -> None:
     """Between two steps the head goes on changing what is being handed to it."""
     for number in range(200):
         work.put(f"{number}", b"%d " % number * 1000)
@@ -213,7 +213,7 @@ def test_in_steps_with_work_and_commits_between(work: Edits) -> None:
     assert work.at("100").size == 0
 
 
-def test_many_files_with_commits_between(work: Edits) -> None:
+def test_many_files_are_removed_with_commits_between(work: Edits) -> None:
     """More than one reading ahead gets: the walk goes on in another transaction."""
     for number in range(1000):
         work.put(f"{number}", b"%d" % number)
@@ -226,7 +226,7 @@ def test_many_files_with_commits_between(work: Edits) -> None:
     assert len(shown(work.fs, work.fs.head).nodes) == 1001
 
 
-def test_a_file_cut_between_two_of_its_blocks(work: Edits) -> None:
+def test_a_file_may_be_truncated_between_two_of_its_blocks(work: Edits) -> None:
     work.put("file", b"".join(b"%d" % number * 65_536 for number in range(100))[:6_553_600])
     save(work)
     removal.hide(work.fs, checkpoints(work.store))
@@ -238,7 +238,7 @@ def test_a_file_cut_between_two_of_its_blocks(work: Edits) -> None:
     assert blocks_held(work) == 0
 
 
-def test_a_crash_between_two_steps(work: Edits, tmp_path: Path) -> None:
+def test_a_crash_between_two_steps_loses_nothing(work: Edits, tmp_path: Path) -> None:
     for number in range(100):
         work.put(f"{number}", b"%d " % number * 1000)
     save(work)

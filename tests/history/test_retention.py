@@ -75,7 +75,7 @@ def by_age(*groups: list[Checkpoint]) -> list[Checkpoint]:
     return [replace(item, id=number) for number, item in enumerate(ordered)]
 
 
-def test_nothing_to_decide() -> None:
+def test_without_checkpoints_there_is_nothing_to_decide() -> None:
     assert judge([], RetentionPolicy(), NOW_NS).all() == []
 
 
@@ -83,16 +83,16 @@ def test_all_of_the_last_hour_stay() -> None:
     assert decide(made(0, 0.1, 0.2, 0.9)) == [0, 1, 2, 3]
 
 
-def test_then_the_newest_of_each_hour_of_the_clock() -> None:
+def test_of_older_ones_the_newest_of_each_hour_stays() -> None:
     # Now is 12:30. At 10:10, 10:20 and 09:50, and one of just now.
     assert decide(made(0, 2 + 10 / 60, 2 + 20 / 60, 2 + 40 / 60)) == [0, 2, 3]
 
 
-def test_then_the_newest_of_each_day() -> None:
+def test_of_still_older_ones_the_newest_of_each_day_stays() -> None:
     assert decide(made(0, 30, 31, 32, 54)) == [0, 3, 4]
 
 
-def test_then_none() -> None:
+def test_of_the_oldest_none_stays() -> None:
     assert decide(made(0, 24 * 29, 24 * 31, 24 * 400)) == [2, 3]
 
 
@@ -106,7 +106,7 @@ def test_saved_tagged_and_pinned_stay() -> None:
         assert decide(old, max_checkpoints=1, max_bytes=1, store_bytes=2) == [0, 1, 2]
 
 
-def test_of_an_hour_the_newest_mark_stays_before_what_took_itself() -> None:
+def test_in_an_hour_one_that_was_asked_for_is_preferred_to_automatic_ones() -> None:
     # At 10:00, 10:10 and 10:20 of a clock that shows 12:30, and one of just now.
     five = made(0, 2.5, 2.5 - 10 / 60, 2.5 - 20 / 60, 9)
     five[1] = dataclasses.replace(five[1], kind="mark")
@@ -117,7 +117,7 @@ def test_of_an_hour_the_newest_mark_stays_before_what_took_itself() -> None:
     assert decisions[3].reason == "a newer or marked one of that hour stays"
 
 
-def test_a_mark_expires_in_the_end() -> None:
+def test_one_that_was_asked_for_expires_in_the_end() -> None:
     assert decide(made(0, 24 * 31, kind="mark")) == [1]
 
 
@@ -130,7 +130,7 @@ def test_what_undo_needs_stays() -> None:
     ]
 
 
-def test_too_many_the_oldest_go_but_not_the_first() -> None:
+def test_of_too_many_the_oldest_go_but_not_the_first() -> None:
     assert decide(made(0, 5, 30, 54, 80), max_checkpoints=3) == [0, 3, 4]
     assert decide(made(0, 5, 30, 54, 24 * 31), max_checkpoints=3) == [2, 3, 4]
     assert decide(made(0, 5, 30, 54), max_checkpoints=1) == [3], "a list of one is the newest"
@@ -215,7 +215,7 @@ def test_nothing_goes_where_all_that_may_would_not_be_enough() -> None:
     assert len(decide(little, disk_bytes=1 << 30, free_bytes=50 * MIB)) == 2
 
 
-def test_what_holds_nothing_does_not_go_for_room() -> None:
+def test_what_holds_nothing_does_not_go_for_space() -> None:
     five = made(0, 2, 3, 4, 5, bytes=100)
     five[2] = replace(five[2], bytes=10 * MIB)
     assert decide(five, **SHORT) == [0, 1, 3, 4]
@@ -255,7 +255,9 @@ def test_others_who_fill_the_disk_do_not_get_all_of_history_bit_by_bit() -> None
         (MinFree(None, None), 1000, 0),
     ],
 )
-def test_how_much_is_to_be_free(min_free: MinFree, disk: int, wanted: int) -> None:
+def test_the_free_space_is_the_smaller_of_a_size_and_a_share(
+    min_free: MinFree, disk: int, wanted: int
+) -> None:
     assert min_free.of(disk) == wanted
 
 
@@ -308,7 +310,7 @@ def test_the_first_of_all_goes_in_the_end() -> None:
     assert decide(made(0, 1, 24 * 31)) == [1, 2]
 
 
-def test_the_first_of_all_goes_last_for_room() -> None:
+def test_the_first_of_all_goes_last_for_space() -> None:
     three = made(0, 2, 3, bytes=5 * MIB)
     assert decide(three, **SHORT) == [0, 2]
     assert decide(three[::2], **SHORT) == [2]
@@ -418,7 +420,7 @@ def test_a_moment_that_was_named_stays() -> None:
     assert decide(found, moments_max=0) == [0, 1]
 
 
-def test_where_room_is_short_moments_go_before_anything_else() -> None:
+def test_where_space_is_short_moments_go_before_anything_else() -> None:
     both = by_age(made(0, 5, 6, bytes=MIB), made(2, 3, 4, 7, kind="moment", bytes=MIB))
     short = {"free_bytes": 1, "min_free_bytes": MIB, "moments_max": 9}
     assert decide(both, **short) == [1, 2, 3, 4, 5, 6], "the oldest moment"
@@ -426,7 +428,7 @@ def test_where_room_is_short_moments_go_before_anything_else() -> None:
     assert decide(steps, **short) == [1, 6], "not the first"
 
 
-def test_where_room_is_short_a_moment_goes_before_the_newest_of_its_path() -> None:
+def test_where_space_is_short_a_moment_goes_before_the_newest_of_its_path() -> None:
     lost = [
         replace(item, metadata={"lost": name})
         for item, name in zip(made(2, 3, 4, kind="moment", bytes=MIB), "abb", strict=True)

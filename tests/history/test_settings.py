@@ -16,7 +16,7 @@ def test_the_defaults_are_the_policys_own(tmp_path: Path) -> None:
     assert found.value("store.compress") is True
 
 
-def test_the_stores_file_over_the_users(tmp_path: Path) -> None:
+def test_the_stores_file_overrides_the_users(tmp_path: Path) -> None:
     user, own = tmp_path / "user.toml", tmp_path / "new" / "own.toml"
     user.write_text("[retention]\nmax_checkpoints = 7\nautomatic = false\nmax_size = '2g'\n")
     settings.store(own, "retention.max_checkpoints", "9")
@@ -50,7 +50,7 @@ def test_the_stores_file_over_the_users(tmp_path: Path) -> None:
         ('x"]\n[retention', "1"),
     ],
 )
-def test_what_cannot_be_set(tmp_path: Path, name: str, text: str) -> None:
+def test_a_wrong_value_is_refused(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(SettingInvalid):
         settings.store(tmp_path / "file", name, text)
     assert not (tmp_path / "file").exists()
@@ -65,7 +65,7 @@ def test_what_cannot_be_set(tmp_path: Path, name: str, text: str) -> None:
         ("0", MinFree(0, None)),
     ],
 )
-def test_what_is_to_be_free_is_a_size_or_a_share_of_the_disk(
+def test_the_space_to_keep_free_is_a_size_or_a_share_of_the_disk(
     tmp_path: Path, text: str, meant: MinFree
 ) -> None:
     file = tmp_path / "config.toml"
@@ -74,14 +74,14 @@ def test_what_is_to_be_free_is_a_size_or_a_share_of_the_disk(
 
 
 @pytest.mark.parametrize("word", RECORDS)
-def test_a_setting_that_is_one_of_some_words(tmp_path: Path, word: str) -> None:
+def test_a_setting_may_be_one_of_some_words(tmp_path: Path, word: str) -> None:
     file = tmp_path / "config.toml"
     assert settings.load([file]).record_command == "masked"
     settings.store(file, "record.command", word.title())
     assert settings.load([file]).record_command == word
 
 
-def test_a_wrong_word_is_told_the_right_ones(tmp_path: Path) -> None:
+def test_a_wrong_word_is_answered_with_the_right_ones(tmp_path: Path) -> None:
     with pytest.raises(SettingInvalid, match="full, masked, name or off is wanted, not 'some'"):
         settings.store(tmp_path / "file", "record.command", "some")
 
@@ -103,13 +103,15 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str) -> None:
         ("# none\n\n!keep\n", ("!keep",)),
     ],
 )
-def test_patterns(tmp_path: Path, text: str, patterns: tuple[str, ...]) -> None:
+def test_patterns_are_read_from_lines_or_commas(
+    tmp_path: Path, text: str, patterns: tuple[str, ...]
+) -> None:
     file = tmp_path / "config.toml"
     settings.store(file, "exclude.patterns", text)
     assert settings.load([file]).exclude == patterns
 
 
-def test_patterns_as_a_list(tmp_path: Path) -> None:
+def test_patterns_may_be_a_toml_list(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[exclude]\npatterns = ["a,b", "*.log"]\n')
     assert settings.load([file]).exclude == ("a,b", "*.log")
@@ -119,7 +121,7 @@ def test_patterns_as_a_list(tmp_path: Path) -> None:
 
 # The last: a byte of a name that is not UTF-8, which TOML cannot hold.
 @pytest.mark.parametrize("text", ["[z-a]", "!", "a\\", "/", "*.log, [", "\udcff"])
-def test_patterns_that_make_no_sense(tmp_path: Path, text: str) -> None:
+def test_patterns_that_make_no_sense_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.toml"
     with pytest.raises(SettingInvalid):
         settings.store(file, "exclude.patterns", text)

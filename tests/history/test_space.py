@@ -16,7 +16,7 @@ def work(tmp_path: Path) -> Iterator[Edits]:
         yield made
 
 
-def test_whose_bytes_they_are(work: Edits) -> None:
+def test_bytes_are_live_shared_or_only_in_history(work: Edits) -> None:
     work.put("kept", b"k" * 5000)
     work.put("twice", b"k" * 5000)
     work.put("changed", b"c" * 6000)

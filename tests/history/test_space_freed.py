@@ -43,7 +43,7 @@ def nearly(told: int, freed: int) -> bool:
     return freed <= told <= freed + 100
 
 
-def test_a_file_that_only_it_has(work: Edits) -> None:
+def test_a_file_that_only_the_checkpoint_has_is_freed(work: Edits) -> None:
     work.put("file", os.urandom(300_000))
     found = sealed(work)
     work.remove("file")
@@ -72,7 +72,7 @@ def test_what_an_older_one_keeps_is_not_freed(work: Edits) -> None:
     assert nearly(told, freed_by(work, found))
 
 
-def test_of_a_file_that_was_changed_in_place_the_blocks_that_were(work: Edits) -> None:
+def test_of_a_file_changed_in_place_the_changed_blocks_are_freed(work: Edits) -> None:
     work.put("file", os.urandom(10 * BLOCK_SIZE))
     sealed(work, "manual")
     work.write("file", 2 * BLOCK_SIZE, os.urandom(BLOCK_SIZE))
@@ -92,7 +92,7 @@ def test_what_is_compressed_frees_less(work: Edits) -> None:
     assert freed_bytes(work.store, found) < 100_000
 
 
-def test_what_two_states_go_on_from_is_not_freed(work: Edits) -> None:
+def test_an_epoch_with_two_children_frees_nothing(work: Edits) -> None:
     work.put("file", os.urandom(300_000))
     found = sealed(work)
     work.remove("file")
@@ -111,7 +111,9 @@ CHANGES = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CHANGES, min_size=5, max_size=40))
-def test_the_oldest_first_free_what_was_told(changes: list[tuple[str, str, int]]) -> None:
+def test_deleting_the_oldest_first_frees_what_was_estimated(
+    changes: list[tuple[str, str, int]],
+) -> None:
     """Any history of unlike bytes, from which the automatic ones go one by one."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as base, edits(Path(base) / "s") as work:
         for verb, name, blocks in changes:

@@ -55,7 +55,7 @@ def in_the_file(work: Edits) -> bool:
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
-def test_a_secret_in_every_checkpoint(work: Edits, size: int) -> None:
+def test_a_secret_is_gone_from_every_checkpoint(work: Edits, size: int) -> None:
     work.put("other", b"other" * 1000)
     for number in range(4):
         work.put(".env", SECRET * size + b"%d" % number)
@@ -67,7 +67,7 @@ def test_a_secret_in_every_checkpoint(work: Edits, size: int) -> None:
     assert not in_the_file(work)
 
 
-def test_one_that_was_replaced_deleted_and_renamed(work: Edits) -> None:
+def test_a_secret_that_was_replaced_deleted_and_renamed_is_gone(work: Edits) -> None:
     work.put("key", SECRET * 200)
     save(work)
     work.put("key.tmp", SECRET * 300)
@@ -84,7 +84,7 @@ def test_one_that_was_replaced_deleted_and_renamed(work: Edits) -> None:
     assert not in_the_file(work)
 
 
-def test_a_name_that_stood_for_something_else_does_not_come_back(work: Edits) -> None:
+def test_a_name_that_meant_another_file_does_not_come_back(work: Edits) -> None:
     work.put("a", b"innocent" * 1000)
     save(work)
     work.put("secret", SECRET * 200)
@@ -116,7 +116,7 @@ def test_patterns_name_what_any_checkpoint_has(work: Edits) -> None:
     assert not in_the_file(work)
 
 
-def test_all_names_of_a_hard_link(work: Edits) -> None:
+def test_all_names_of_a_hard_link_are_purged(work: Edits) -> None:
     work.put("a", SECRET * 200)
     work.link("a", "b")
     save(work)
@@ -126,7 +126,7 @@ def test_all_names_of_a_hard_link(work: Edits) -> None:
     assert not in_the_file(work)
 
 
-def test_a_directory_with_all_it_held(work: Edits) -> None:
+def test_a_directory_is_purged_with_all_it_held(work: Edits) -> None:
     work.mkdir("d")
     work.mkdir("d/e")
     work.put("d/e/x", SECRET * 200)
@@ -141,7 +141,7 @@ def test_a_directory_with_all_it_held(work: Edits) -> None:
     assert not in_the_file(work)
 
 
-def test_in_branches(work: Edits) -> None:
+def test_a_secret_is_purged_on_every_branch(work: Edits) -> None:
     work.put("secret", SECRET * 200)
     save(work)
     work.put("secret", SECRET * 300)
@@ -176,7 +176,7 @@ def test_an_open_file_is_stale_afterwards(work: Edits) -> None:
     work.fs.drop(ino)
 
 
-def test_a_path_that_never_was(work: Edits) -> None:
+def test_a_path_that_never_existed_is_refused(work: Edits) -> None:
     work.put("a", b"1")
     assert purged(work, b"b", b"a/b").doomed.inodes == set()
 
@@ -192,7 +192,9 @@ def test_a_path_that_never_was(work: Edits) -> None:
         max_size=25,
     )
 )
-def test_random_histories(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+def test_random_histories_have_nothing_of_a_purged_file(
+    tmp_path_factory: pytest.TempPathFactory, steps: list
+) -> None:
     work = Edits(tmp_path_factory.mktemp("purge") / "store")
     work.mkdir("d")
     for number, (what, path, other) in enumerate(steps):

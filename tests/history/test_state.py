@@ -55,7 +55,7 @@ def changed(rng: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories(work: Edits, seed: int) -> None:
+def test_random_histories_carry_the_documents_that_were_saved(work: Edits, seed: int) -> None:
     rng = random.Random(seed)
     service = Service(work.fs)
     model: dict[int, tuple[Documents, Documents]] = {}
@@ -100,7 +100,7 @@ def model_of(work: Edits, number: int, service: Service) -> Documents:
     }
 
 
-def test_what_was_not_given_is_not_there(work: Edits) -> None:
+def test_a_document_that_was_not_saved_is_refused(work: Edits) -> None:
     service = Service(work.fs)
     saved = service.save("one", documents=drafts({"a": b"1"}))
     with pytest.raises(StateInvalid, match="does not carry"):
@@ -109,7 +109,7 @@ def test_what_was_not_given_is_not_there(work: Edits) -> None:
     assert service.read_document(str(saved.id), "a", 5, 10) == b""
 
 
-def test_a_document_again_takes_no_room(work: Edits) -> None:
+def test_a_document_that_is_saved_again_takes_no_space(work: Edits) -> None:
     service = Service(work.fs)
     data = random.Random(1).randbytes(40 * BLOCK_SIZE)
     service.save("one", documents=drafts({"a": data}))

@@ -63,7 +63,7 @@ def test_a_process_that_cannot_be_seen_has_no_steps(tmp_path: Path) -> None:
     assert told(steps, 0, str(tmp_path)) == ""
 
 
-def test_of_very_many_the_first_goes(tmp_path: Path) -> None:
+def test_of_very_many_announced_steps_the_first_is_dropped(tmp_path: Path) -> None:
     steps = AnnouncedSteps(str(tmp_path))
     for pid in range(1, STEPS_MAX + 2):
         made_up(tmp_path, pid, start=1)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.commands import command_text
+from ckptfs.commands import quoted
+from ckptfs.commands.words import decoded
 from ckptfs.history import steps
 from ckptfs.history.programs import takes_commands
 from ckptfs.history.steps import (
@@ -62,12 +63,16 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def typed(argv: list[bytes]) -> str:
+    return quoted(decoded(argv))
+
+
 def child(pid: int, command: str) -> int:
     """The child of a process that runs this command, once it does."""
     found: list[int] = []
 
     def look() -> bool:
-        found[:] = [one for one in children(pid) if command_text(read_argv(one)) == command]
+        found[:] = [one for one in children(pid) if typed(read_argv(one)) == command]
         return bool(found)
 
     wait_until(look, f"{command} runs")
@@ -80,7 +85,7 @@ def caller(pid: int, who: Callers | None = None) -> Caller:
     return found
 
 
-def actor(pid: int, who: Callers | None = None) -> Step:
+def step_of(pid: int, who: Callers | None = None) -> Step:
     return caller(pid, who).step
 
 
@@ -93,14 +98,14 @@ def started_at(pid: int) -> int:
 # -- groups ----------------------------------------------------------------------------------------
 
 
-def test_a_program_in_a_session_of_its_own(start: Start) -> None:
+def test_a_program_in_a_session_of_its_own_is_a_step(start: Start) -> None:
     pid = start("sleep", "60", process_group=None, start_new_session=True).pid
     began = started_at(pid)
     wait_until(lambda: read_argv(pid)[:1] == [b"sleep"], "it is sleep")
-    assert actor(pid) == Step(pid, began, "sleep 60", f"{pid}:{began}")
+    assert step_of(pid) == Step(pid, began, "sleep 60", f"{pid}:{began}")
 
 
-def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> None:
+def test_a_build_is_one_step_however_many_processes_it_has(start: Start) -> None:
     script = "for i in 1 2 3 4 5 6 7 8; do sh -c 'sleep 60; true' & done; wait"
     leader = start("sh", "-c", script).pid
     wait_until(lambda: len(children(leader)) == 8, "all of them run")
@@ -108,8 +113,8 @@ def test_a_build_is_one_actor_however_many_processes_it_has(start: Start) -> Non
     members = [leader, *children(leader), *(one for c in children(leader) for one in children(c))]
     who = Callers()
     assert len(members) == 17
-    assert {actor(pid, who).key for pid in members} == {(leader, started_at(leader))}
-    assert {actor(pid, who).command for pid in members} == {script}
+    assert {step_of(pid, who).key for pid in members} == {(leader, started_at(leader))}
+    assert {step_of(pid, who).command for pid in members} == {script}
 
 
 def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
@@ -120,12 +125,12 @@ def test_the_group_outlives_its_leader(start: Start, tmp_path: Path) -> None:
     pid = int(note.read_text())
     wait_until(lambda: read_argv(pid) == [b"sleep", b"60"], "it is sleep")
     who = Callers()
-    before = actor(pid, who)
+    before = step_of(pid, who)
     assert leader.stdin
     leader.stdin.close()
     leader.wait()
-    assert actor(pid, who) == before
-    assert actor(pid).key == (pid, started_at(pid))  # nobody can tell any more whose it was
+    assert step_of(pid, who) == before
+    assert step_of(pid).key == (pid, started_at(pid))  # nobody can tell any more whose it was
     os.kill(pid, signal.SIGKILL)
 
 
@@ -155,11 +160,11 @@ def test_a_process_that_becomes_another_program_keeps_its_identity(start: Start)
     process = start("sh", "-c", "read line; exec sleep 60", stdin=subprocess.PIPE)
     who = Callers()
     wait_until(lambda: read_argv(process.pid)[:1] == [b"sh"], "it is the shell")
-    before = actor(process.pid, who)
+    before = step_of(process.pid, who)
     assert process.stdin
     process.stdin.close()
     wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
-    assert actor(process.pid, who) == before._replace(command="sleep 60")
+    assert step_of(process.pid, who) == before._replace(command="sleep 60")
 
 
 def test_threads_belong_to_their_process(start: Start) -> None:
@@ -168,12 +173,12 @@ def test_threads_belong_to_their_process(start: Start) -> None:
     tasks = Path(f"/proc/{pid}/task")
     wait_until(lambda: len(list(tasks.iterdir())) == 2, "it has a thread")
     (thread,) = (int(task.name) for task in tasks.iterdir() if int(task.name) != pid)
-    assert actor(thread) == actor(pid)
+    assert step_of(thread) == step_of(pid)
     process = read_process(thread)
     assert process and main_thread(process).pid == pid
 
 
-def test_ancestors_nearest_first(start: Start) -> None:
+def test_ancestors_come_nearest_first(start: Start) -> None:
     pid = start("sleep", "60").pid
     found = [process.pid for process in ancestors(pid)]
     assert found[:2] == [pid, os.getpid()]
@@ -219,35 +224,35 @@ def prompt() -> Iterator[Prompt]:
     prompt.close()
 
 
-def test_every_command_at_a_prompt_is_an_actor(prompt: Prompt) -> None:
+def test_every_command_at_a_prompt_is_a_step(prompt: Prompt) -> None:
     prompt.type("sleep 61 &")
     prompt.type("sh -c 'sleep 62; true'")
     first = child(prompt.pid, "sleep 61")
     second = child(prompt.pid, "sh -c 'sleep 62; true'")
     inner = child(second, "sleep 62")
     who = Callers()
-    assert actor(first, who).key == (first, started_at(first))
-    assert actor(first, who).command == "sleep 61"
-    assert actor(inner, who) == actor(second, who)
-    assert actor(inner, who).command == "sleep 62; true"
-    assert actor(first).session == actor(second).session == actor(prompt.pid).session
-    assert actor(prompt.pid).command == "bash --norc --noprofile -i"
+    assert step_of(first, who).key == (first, started_at(first))
+    assert step_of(first, who).command == "sleep 61"
+    assert step_of(inner, who) == step_of(second, who)
+    assert step_of(inner, who).command == "sleep 62; true"
+    assert step_of(first).session == step_of(second).session == step_of(prompt.pid).session
+    assert step_of(prompt.pid).command == "bash --norc --noprofile -i"
 
 
-def test_a_pipeline_is_one_actor(prompt: Prompt) -> None:
+def test_a_pipeline_is_one_step(prompt: Prompt) -> None:
     prompt.type("sleep 63 | sleep 64")
     first, second = child(prompt.pid, "sleep 63"), child(prompt.pid, "sleep 64")
-    assert actor(second).key == actor(first).key
-    assert actor(first).command == "sleep 63"
-    assert actor(second, Callers()).command == "sleep 63"
+    assert step_of(second).key == step_of(first).key
+    assert step_of(first).command == "sleep 63"
+    assert step_of(second, Callers()).command == "sleep 63"
 
 
-def test_a_subshell_is_one_actor_that_its_command_names(prompt: Prompt) -> None:
+def test_a_subshell_is_one_step_that_its_command_names(prompt: Prompt) -> None:
     prompt.type("( sleep 65; true )")
     subshell = child(prompt.pid, "bash --norc --noprofile -i")
     inner = child(subshell, "sleep 65")
-    assert actor(inner).key == (subshell, started_at(subshell))
-    assert actor(inner).command == "sleep 65"
+    assert step_of(inner).key == (subshell, started_at(subshell))
+    assert step_of(inner).command == "sleep 65"
 
 
 def test_a_redirection_is_opened_before_the_command_is_there(
@@ -260,17 +265,17 @@ def test_a_redirection_is_opened_before_the_command_is_there(
     copy = child(prompt.pid, "bash --norc --noprofile -i")
     wait_until(lambda: (p := read_process(copy)) and p.pgid == copy, "it leads its group")
     who = Callers()
-    before = actor(copy, who)
+    before = step_of(copy, who)
     assert before.provisional
     reader = os.open(fifo, os.O_RDONLY)
     child(prompt.pid, "sleep 66")
-    after = actor(copy, who)
+    after = step_of(copy, who)
     os.close(reader)
     assert after.key == before.key
     assert (after.command, after.provisional) == ("sleep 66", False)
 
 
-def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path) -> None:
+def test_each_command_typed_into_a_pipe_is_a_step(start: Start, tmp_path: Path) -> None:
     """A shell without job control keeps all of them in its own group."""
     shell = start("bash", "--norc", stdin=subprocess.PIPE, bufsize=0)
     assert shell.stdin
@@ -279,10 +284,10 @@ def test_commands_typed_into_a_pipe_are_actors_each(start: Start, tmp_path: Path
     second = child(shell.pid, "sh -c 'sleep 68; true'")
     inner = child(second, "sleep 68")
     who = Callers()
-    assert actor(first, who).key == (first, started_at(first))
-    assert actor(inner, who) == actor(second, who)
-    assert actor(inner, who).command == "sleep 68; true"
-    assert actor(shell.pid, who).key == (shell.pid, started_at(shell.pid))
+    assert step_of(first, who).key == (first, started_at(first))
+    assert step_of(inner, who) == step_of(second, who)
+    assert step_of(inner, who).command == "sleep 68; true"
+    assert step_of(shell.pid, who).key == (shell.pid, started_at(shell.pid))
 
 
 # -- harnesses -------------------------------------------------------------------------------------
@@ -307,19 +312,19 @@ def test_each_command_of_a_harness_is_a_step_though_all_are_in_its_group(start: 
     inner = child(first, "sleep 70")
     who = Callers()
     assert caller(inner, who).call == caller(first, who).call == (first, started_at(first))
-    assert actor(inner, who).key == (first, started_at(first))
-    assert actor(second, who).key == caller(second, who).call == (second, started_at(second))
-    assert actor(second, who).command == "sleep 71"
+    assert step_of(inner, who).key == (first, started_at(first))
+    assert step_of(second, who).key == caller(second, who).call == (second, started_at(second))
+    assert step_of(second, who).command == "sleep 71"
 
 
 def test_a_harness_that_changes_files_itself_edits(start: Start) -> None:
     agent = harness(start, "sleep 72; true")
     command = child(agent, "bash -c 'sleep 72; true'")
     who = Callers()
-    assert not actor(agent, who).edits, "it may be any program"
-    assert not actor(command, who).edits
-    assert actor(agent, who).edits
-    assert actor(agent, who).key == (agent, started_at(agent))
+    assert not step_of(agent, who).edits, "it may be any program"
+    assert not step_of(command, who).edits
+    assert step_of(agent, who).edits
+    assert step_of(agent, who).key == (agent, started_at(agent))
 
 
 def test_a_build_below_a_harness_is_one_step(start: Start, tmp_path: Path) -> None:
@@ -330,18 +335,18 @@ def test_a_build_below_a_harness_is_one_step(start: Start, tmp_path: Path) -> No
     wait_until(lambda: len(children(make)) == 2, "both recipes run")
     who = Callers()
     assert {caller(one, who).call for one in children(make)} == {(shell, started_at(shell))}
-    assert {actor(one, who).key for one in children(make)} == {(shell, started_at(shell))}
+    assert {step_of(one, who).key for one in children(make)} == {(shell, started_at(shell))}
 
 
 def test_a_program_that_a_harness_starts_is_one_step_of_several_calls(start: Start) -> None:
     """It may be a harness as well: what one of its children makes is not another's to destroy."""
     inner = shlex.join([sys.executable, "-c", HARNESS, "sleep 74", "sleep 75"])
     agent = harness(start, f"cat | {inner}")
-    shell = child(agent, command_text([b"bash", b"-c", f"cat | {inner}".encode()]))
-    program = child(shell, command_text([word.encode() for word in shlex.split(inner)]))
+    shell = child(agent, typed([b"bash", b"-c", f"cat | {inner}".encode()]))
+    program = child(shell, typed([word.encode() for word in shlex.split(inner)]))
     first, second = child(program, "sleep 74"), child(program, "sleep 75")
     who = Callers()
-    assert actor(first, who).key == actor(second, who).key == (shell, started_at(shell))
+    assert step_of(first, who).key == step_of(second, who).key == (shell, started_at(shell))
     assert caller(first, who).call != caller(second, who).call
 
 
@@ -350,11 +355,11 @@ def test_a_harness_can_be_declared(start: Start) -> None:
     shell = start("sh", "-c", script).pid
     first, second = child(shell, "sleep 76"), child(shell, "sleep 77")
     who = Callers()
-    assert actor(first, who).key == actor(second, who).key
+    assert step_of(first, who).key == step_of(second, who).key
     assert who.declare(shell)
-    assert actor(first, who).key == (first, started_at(first))
-    assert actor(second, who).key == (second, started_at(second))
-    assert actor(shell, who).edits
+    assert step_of(first, who).key == (first, started_at(first))
+    assert step_of(second, who).key == (second, started_at(second))
+    assert step_of(shell, who).edits
     assert not who.declare(1 << 30)
 
 
@@ -364,12 +369,12 @@ def test_a_harness_can_be_known_by_name(start: Start, tmp_path: Path) -> None:
     agent.chmod(0o755)
     pid = start(str(agent)).pid
     first, second = child(pid, "sleep 78"), child(pid, "sleep 79")
-    assert actor(first).key == actor(second).key
+    assert step_of(first).key == step_of(second).key
     who = Callers(harnesses=["my-agent"])
-    assert actor(first, who).key != actor(second, who).key
+    assert step_of(first, who).key != step_of(second, who).key
 
 
-def test_what_may_be_a_harness(start: Start) -> None:
+def test_a_program_that_is_no_tool_may_be_a_harness(start: Start) -> None:
     agent = harness(start, "sleep 80; true")
     shell = child(agent, "bash -c 'sleep 80; true'")
     who = Callers()
@@ -382,11 +387,11 @@ def test_what_may_be_a_harness(start: Start) -> None:
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 30])
-def test_no_such_process(pid: int) -> None:
+def test_a_process_that_does_not_exist_is_unknown(pid: int) -> None:
     assert Callers()(pid) is None
 
 
-def test_this_program_itself_is_no_actor() -> None:
+def test_this_program_itself_is_no_step() -> None:
     who = Callers()
     found: list[Caller | None] = [who(os.getpid())]
     thread = threading.Thread(target=lambda: found.append(who(threading.get_native_id())))
@@ -395,7 +400,7 @@ def test_this_program_itself_is_no_actor() -> None:
     assert found == [None, None]
 
 
-def test_what_was_known_of_a_process_that_is_gone(start: Start) -> None:
+def test_a_process_that_ended_is_still_known_for_a_while(start: Start) -> None:
     process = start("sleep", "60")
     wait_until(lambda: read_argv(process.pid) == [b"sleep", b"60"], "it is sleep")
     who = Callers()
@@ -423,11 +428,11 @@ def test_a_name_cannot_forge_the_fields(tmp_path: Path) -> None:
     made_up(tmp_path, 42, b"a) S 7 7 7 (\n\x1b[2J")
     process = read_process(42, str(tmp_path))
     assert process and (process.ppid, process.pgid, process.start) == (1, 42, 4711)
-    assert actor(42, Callers(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
+    assert step_of(42, Callers(str(tmp_path))).command == "a) S 7 7 7 (\\n\\x1b[2J"
 
 
 @pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2"])
-def test_a_process_that_ends_while_it_is_read(tmp_path: Path, stat: bytes) -> None:
+def test_a_process_that_ends_while_it_is_read_is_unknown(tmp_path: Path, stat: bytes) -> None:
     (tmp_path / "42").mkdir()
     (tmp_path / "42" / "stat").write_bytes(stat)
     assert Callers(str(tmp_path))(42) is None
@@ -441,7 +446,7 @@ def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         who(pid)
     known = (who._nodes, who._steps, who._leaders, who._has_steps)
     assert all(len(one) <= 8 for one in known)
-    assert actor(50, who).command == "x"
+    assert step_of(50, who).command == "x"
 
 
 # -- command lines ---------------------------------------------------------------------------------
@@ -461,7 +466,7 @@ def test_what_is_remembered_stays_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         "fish",
     ],
 )
-def test_shells_that_take_commands(line: str) -> None:
+def test_a_shell_at_a_prompt_takes_commands(line: str) -> None:
     assert takes_commands([word.encode() for word in line.split()])
 
 
@@ -480,5 +485,5 @@ def test_shells_that_take_commands(line: str) -> None:
         "bashful",
     ],
 )
-def test_programs_that_do_not(line: str) -> None:
+def test_a_shell_with_a_script_takes_no_commands(line: str) -> None:
     assert not takes_commands([word.encode() for word in line.split()])

@@ -29,14 +29,14 @@ def test_a_tag_is_kept_as_it_was_typed(work: Edits, raw: str) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "  ", "a\nb", "\x1b[31m", "x" * 201, "\udcff", "a\u2028b"])
-def test_what_cannot_be_a_tag(work: Edits, raw: str) -> None:
+def test_a_text_that_cannot_be_a_tag_is_refused(work: Edits, raw: str) -> None:
     with pytest.raises(TagInvalid):
         references.set_tag(work.store, find(work.store, 1), raw)
     assert tagged(work) == {}
 
 
 @pytest.mark.parametrize("again", ["a/b", "a-b", "A-B", " a b "])
-def test_two_tags_that_look_the_same_as_a_path(work: Edits, again: str) -> None:
+def test_two_tags_with_one_safe_form_are_refused(work: Edits, again: str) -> None:
     references.set_tag(work.store, find(work.store, 0), "a/b")
     with pytest.raises(TagTaken):
         references.set_tag(work.store, find(work.store, 1), again)
@@ -44,7 +44,7 @@ def test_two_tags_that_look_the_same_as_a_path(work: Edits, again: str) -> None:
     assert tagged(work) == {0: again.strip()}
 
 
-def test_moving_a_tag(work: Edits) -> None:
+def test_a_tag_can_be_moved_to_another_checkpoint(work: Edits) -> None:
     references.set_tag(work.store, find(work.store, 0), "good")
     references.set_tag(work.store, find(work.store, 2), "good", move=True)
     assert tagged(work) == {2: "good"}
@@ -52,7 +52,7 @@ def test_moving_a_tag(work: Edits) -> None:
     assert tagged(work) == {}
 
 
-def test_pins(work: Edits) -> None:
+def test_a_pin_can_be_set_and_removed(work: Edits) -> None:
     references.set_pinned(work.store, find(work.store, 1), pinned=True)
     assert [item.pinned for item in checkpoints(work.store)] == [False, True, False]
     references.set_pinned(work.store, find(work.store, 1), pinned=False)

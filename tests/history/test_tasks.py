@@ -336,7 +336,7 @@ def test_undo_takes_a_revert_back(work: Edits) -> None:
     assert files(work) == {b"x": b"1"}
 
 
-def test_what_cannot_be_reverted(work: Edits) -> None:
+def test_a_task_that_cannot_be_reverted_is_refused(work: Edits) -> None:
     with pytest.raises(TaskUnknown, match="no task of that name"):
         undo(work, "never")
     begins = tasks.start(work.fs, "a")

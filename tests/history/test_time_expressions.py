@@ -43,7 +43,7 @@ def utc(*fields: int) -> int:
         ("Yesterday at 2pm", utc(2026, 11, 15, 14)),
     ],
 )
-def test_clocks_and_days(text: str, expected: int) -> None:
+def test_clock_times_and_days_are_read(text: str, expected: int) -> None:
     assert parse_time(text, NOW_NS, UTC) == expected
 
 
@@ -136,7 +136,7 @@ def test_without_a_zone_times_are_local(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @given(st.text(max_size=40))
-def test_no_text_is_too_strange(text: str) -> None:
+def test_no_text_makes_it_fail(text: str) -> None:
     assert parse_time(text, NOW_NS, UTC) is None or isinstance(parse_time(text, NOW_NS, UTC), int)
 
 

@@ -50,7 +50,7 @@ def files(work: Edits) -> Files:
 NEW = {"f": "new", "d/g": "new", "e": "new"}
 
 
-def test_of_one_path_only_that_goes_back(work: Edits) -> None:
+def test_undoing_a_restore_of_one_path_changes_only_that(work: Edits) -> None:
     service = Service(work.fs)
     service.restore("0", [b"f"])
     work.put("w1", b"work")
@@ -71,7 +71,7 @@ def test_of_one_path_only_that_goes_back(work: Edits) -> None:
 
 
 @pytest.mark.parametrize("paths", [None, [b"f"], [b"d"], [b"e", b"d/g"]])
-def test_nothing_changed_there_and_back_and_there(work: Edits, paths: list[bytes] | None) -> None:
+def test_undo_and_redo_lead_back_and_forth(work: Edits, paths: list[bytes] | None) -> None:
     service = Service(work.fs)
     service.restore("0", paths)
     restored = files(work)
@@ -171,7 +171,7 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
     assert files(work) == NEW | {"made": "by the task", "later": "work"}
 
 
-def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
+def test_undoing_a_revert_keeps_what_the_task_did_after_it(work: Edits) -> None:
     service, fs = Service(work.fs), work.fs
     tasks.start(fs, "t")
     work.put("first", b"")
@@ -187,7 +187,7 @@ def test_a_task_that_went_on_after_its_revert(work: Edits) -> None:
     assert files(work) == NEW
 
 
-def test_what_is_in_the_way_is_said(work: Edits) -> None:
+def test_what_is_in_the_way_of_an_undo_is_named(work: Edits) -> None:
     service = Service(work.fs)
     service.restore("0", [b"d/g"])
     work.remove("d/g")

@@ -67,9 +67,9 @@ def test_one_session_goes_back_and_the_other_stays(work: Workspace) -> None:
     two_sessions(work)
     asked = ("restore", first, "--only-changed-by", "alice.sh")
     plan = json.loads(ok(work, *asked, "--dry-run", "--json"))
-    assert plan["added"] == ["lost"]
-    assert plan["modified"] == ["in-place", "mine"]
-    assert plan["deleted"] == ["dir/own"]
+    assert plan["added_files"] == ["lost"]
+    assert plan["modified_files"] == ["in-place", "mine"]
+    assert plan["deleted_files"] == ["dir/own"]
     reasons = {item["path"]: item["reason"] for item in plan["skipped"]}
     assert reasons == {
         "dir": "content",
@@ -137,7 +137,7 @@ def test_it_is_known_after_a_remount_and_what_came_below_is_nobodys(work: Worksp
     plan = json.loads(
         ok(work, "restore", first, "--only-changed-by", "alice.sh", "--dry-run", "--json")
     )
-    assert plan["modified"] == ["in-place"]
+    assert plan["modified_files"] == ["in-place"]
     assert {"path": "mine", "reason": "both", "by": []} in plan["skipped"]
 
 

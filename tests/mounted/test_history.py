@@ -261,7 +261,11 @@ def test_a_dry_run_names_files_and_a_stale_token_is_refused(work: Workspace) -> 
     plant(work.path, {"a": "changed", "new": "3"})
     (work.path / "gone").unlink()
     plan = json.loads(ok(work, "restore", str(number), "--dry-run", "--json"))
-    assert (plan["added"], plan["modified"], plan["deleted"]) == (["gone"], ["a"], ["new"])
+    assert (plan["added_files"], plan["modified_files"], plan["deleted_files"]) == (
+        ["gone"],
+        ["a"],
+        ["new"],
+    )
     (work.path / "other").touch()
     done = work.cli("restore", str(number), "--if-unchanged", plan["token"], "-w", work.path)
     assert done.returncode == 46

@@ -324,7 +324,7 @@ def test_changes_made_below_are_a_change_set_of_their_own(over: Make) -> None:
     workspace.umount()
     (workspace.path / "file").write_text("edited below")
     workspace.mount()
-    assert workspace.status()["checkpoints"] >= 1
+    assert workspace.status()["checkpoint_count"] >= 1
     exported = workspace.path.parent / "exported"
     succeed(workspace.cli("export", exported, "-w", workspace.path))
     assert tree(exported) == {"file": "edited below"}

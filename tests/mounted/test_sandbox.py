@@ -18,7 +18,7 @@ import pytest
 
 from ckptfs import config, control_file
 from ckptfs.control.client import Client
-from ckptfs.control.places import CONNECTIONS_MAX
+from ckptfs.control.server import CONNECTIONS_MAX
 from ckptfs.errors import RefusedInSandbox
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, succeed, workspace

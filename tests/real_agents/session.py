@@ -72,7 +72,7 @@ class Session:
 
     def _log(self, path: str) -> list[int]:
         versions = json.loads(self.ok("log", path, "--json"))["versions"]
-        return [found["checkpoint"]["id"] for found in versions if found["checkpoint"]]
+        return [found["saved"]["id"] for found in versions if found["saved"]]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ _FLAGS = [
     "-O1",
     "-DCKPTFS_SANITIZED",
 ]
-_COPIED = ("ckptfs", "tests", "pyproject.toml")
+_COPIED = ("ckptfs", "tests", "bench", "docs", "pyproject.toml")
 
 
 class Sanitized:

@@ -1,6 +1,6 @@
 """The C of the mount under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-The suites that drive it, damaged pages, and a load. A report of any process fails the test.
+The unit and mounted suites, damaged pages, and a load. A report of any process fails the test.
 
     make test-deep ARGS="tests/sanitizers -s"
 """
@@ -21,17 +21,9 @@ pytestmark = [
     pytest.mark.skipif(not is_possible(), reason="gcc has no sanitizers"),
 ]
 
-_UNIT = (
-    "test_server test_pending_creates test_write_behind test_snapshot_reader test_listings"
-    " test_answers test_page_digests"
-)
-_MOUNTED = (
-    "test_append test_pending_creates test_server test_links test_mapping_and_copying test_ranges"
-    " test_readdir test_rename test_unlink_open test_xattrs"
-)
 _SUITES = {
-    "unit": [f"tests/unit/{name}.py" for name in _UNIT.split()],
-    "mounted": [f"tests/mounted/{name}.py" for name in _MOUNTED.split()],
+    "unit": ["tests/unit"],
+    "mounted": ["tests/mounted"],
     "damage": ["tests/crash/test_flipped_while_mounted.py", "tests/crash/test_damaged_counters.py"],
     "machines": ["tests/property/test_posix_machine.py"],
 }
@@ -68,7 +60,8 @@ def test_a_load(sanitized: Sanitized, tmp_path: Path) -> None:
 def _require_silence(sanitized: Sanitized, *arguments: str, **environment: str) -> None:
     """Run tests. Whether all of them pass is what `make test` asks: some know how fast things are,
     and a sanitizer takes its time. A process that a sanitizer ends has left a report."""
-    done = sanitized.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, **environment)
+    options = ("-q", "-n", "2", "-p", "no:cacheprovider")
+    done = sanitized.run("-m", "pytest", *options, *arguments, **environment)
     print(done.stdout[-300:])
     reports = sanitized.take_reports()
     assert not reports, "\n".join(reports)

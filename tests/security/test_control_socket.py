@@ -18,9 +18,10 @@ import trio
 from ckptfs import config
 from ckptfs.control import runtime, server
 from ckptfs.control.client import Client
-from ckptfs.control.documents import fetch_bytes
-from ckptfs.control.protocol import JsonObject, Request
+from ckptfs.control.protocol import Request
+from ckptfs.control.transfer import fetch_bytes
 from ckptfs.errors import ControlError, PeerUntrusted, StateInvalid
+from ckptfs.service.arguments import JsonObject
 from tests.support.mounting import HAVE_FUSE, Workspace, ckptfs, scratch, succeed, workspace
 from tests.support.peer import NOBODY, STRANGER, peer
 from tests.support.waiting import wait_until
@@ -133,7 +134,8 @@ def test_root_talks_to_nobody_else_about_it(store: config.Workspace) -> None:
 def test_a_command_in_an_answer_is_not_run(store: config.Workspace) -> None:
     """Whoever answers: commands come from the settings of the user who runs them."""
     ran = store.path / "ran"
-    told = {"checkpoint": 1, "changed": True, "before": 2, "entries": 1, "inodes": 1, "state": []}
+    counts = {"entries": 1, "inodes": 1}
+    told = {"checkpoint": 1, "changed": True, "before": 2, **counts, "state_names": []}
     with peer() as daemon:
         answer: dict[str, object] = {**told, "on_restore": f"touch {ran}"}
         daemon.begin(impersonate, str(store.store), [answer])

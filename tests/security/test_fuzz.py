@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptfs import history
-from ckptfs.control import protocol, verbs
+from ckptfs.control import protocol
 from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem
 from ckptfs.history import compression
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.service import Service
+from ckptfs.service.service import perform
+from ckptfs.service.verbs import VERBS
 from ckptfs.store import Store, check, codec
 from ckptfs.store import format as fmt
 from ckptfs.store.pages import Pages
@@ -96,7 +98,7 @@ _ELSEWHERE = {"import", "export", "backup"}
 def _ask(service: Service, op: str, args: dict[str, Any]) -> None:
     """The daemon answers whatever is an Exception in one sentence and goes on."""
     try:
-        answer = verbs.perform(service, op, args, None)
+        answer = perform(service, op, args, None)
     except Exception:
         return
     assert isinstance(json.dumps(answer), str)
@@ -105,7 +107,7 @@ def _ask(service: Service, op: str, args: dict[str, Any]) -> None:
 @QUICK
 @given(st.data())
 def test_verbs_take_any_arguments(service: Service, data: st.DataObject) -> None:
-    names = sorted(verbs._VERBS.keys() - _ELSEWHERE)
+    names = sorted(VERBS.keys() - _ELSEWHERE)
     _ask(service, data.draw(st.sampled_from(names) | st.text()), data.draw(ARGS))
 
 
@@ -113,7 +115,7 @@ def test_verbs_take_any_arguments(service: Service, data: st.DataObject) -> None
 @DEEP
 @given(st.data())
 def test_verbs_take_any_arguments_for_long(service: Service, data: st.DataObject) -> None:
-    names = sorted(verbs._VERBS.keys() - _ELSEWHERE)
+    names = sorted(VERBS.keys() - _ELSEWHERE)
     _ask(service, data.draw(st.sampled_from(names)), data.draw(ARGS))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import config, errors
-from ckptfs.api import after
+from ckptfs.api import restore as after
 from ckptfs.fs import Filesystem
 from ckptfs.history import settings
 from ckptfs.store import Store, check

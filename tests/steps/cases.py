@@ -143,7 +143,7 @@ def _logged(place: Place, path: str) -> set[int]:
     if code:
         return set()  # a path that no checkpoint has ever seen
     versions = json.loads(said)["versions"]
-    return {version["checkpoint"]["id"] for version in versions if version["checkpoint"]}
+    return {version["saved"]["id"] for version in versions if version["saved"]}
 
 
 @cache

@@ -60,7 +60,7 @@ def test_what_a_step_made_comes_back_after_another_destroyed_it(
     work.quiet()
 
 
-def test_each_destroyer_a_second_later() -> None:
+def test_what_a_step_made_comes_back_after_each_destroyer_a_second_later() -> None:
     cases = [Case("python", destroyer, 1.0) for destroyer in DESTROYERS]
     cases += [Case("script-whole", name, ONE_STEP_GAPS[0]) for name in ("rm-rf", "sed-i", "sqlite")]
     report = report_of("compiled", [case for case in cases if not case.missing], SIDE_BY_SIDE)
@@ -86,7 +86,7 @@ def _rows() -> list[object]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("server, harness, gap", _rows())
-def test_the_whole_product(server: str, harness: str, gap: float) -> None:
+def test_every_maker_and_destroyer_loses_nothing(server: str, harness: str, gap: float) -> None:
     able = [made for made in DESTROYERS.values() if server == "compiled" or not made.compiled_only]
     cases = [Case(harness, destroyer.name, gap) for destroyer in able]
     runnable = [case for case in cases if not case.missing]

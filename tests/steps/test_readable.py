@@ -99,7 +99,9 @@ def autotools_project(workshop: Path) -> Path:
 
 @needs_autotools
 @both_ways
-def test_configure_and_make(alone: Place, autotools_project: Path, harness: str) -> None:
+def test_configure_and_make_are_a_handful_of_checkpoints(
+    alone: Place, autotools_project: Path, harness: str
+) -> None:
     shutil.copytree(autotools_project, alone.path / "tiny")
     is_a_handful(alone, harness, "cd tiny && ./configure && make -j2 && ./tiny")
     assert (alone.path / "tiny/libparts.a").exists()
@@ -132,7 +134,7 @@ def npm_project(workshop: Path) -> Path:
 
 @needs_npm
 @both_ways
-def test_npm_ci(alone: Place, npm_project: Path, harness: str) -> None:
+def test_npm_ci_is_a_handful_of_checkpoints(alone: Place, npm_project: Path, harness: str) -> None:
     shutil.copytree(npm_project, alone.path / "app")
     install = "(cd app && npm ci --offline --no-audit --no-fund --no-update-notifier)"
     is_a_handful(alone, harness, install, install)
@@ -163,7 +165,9 @@ def repository(workshop: Path) -> Path:
 
 
 @both_ways
-def test_git_rebase_of_fifty_commits(alone: Place, repository: Path, harness: str) -> None:
+def test_a_git_rebase_of_fifty_commits_is_a_handful_of_checkpoints(
+    alone: Place, repository: Path, harness: str
+) -> None:
     shutil.copytree(repository, alone.path / "repository")
     is_a_handful(alone, harness, "(cd repository && git rebase -q main)")
     log = run("git", "log", "--format=%s", "main..topic", cwd=alone.path / "repository")
@@ -174,7 +178,9 @@ def test_git_rebase_of_fifty_commits(alone: Place, repository: Path, harness: st
 
 
 @both_ways
-def test_a_loop_of_a_thousand_commands(alone: Place, harness: str) -> None:
+def test_a_loop_of_a_thousand_commands_is_a_handful_of_checkpoints(
+    alone: Place, harness: str
+) -> None:
     """Half of them make something, half of them replace what an earlier one made."""
     for number in range(10):
         (alone.path / f"f{number}").write_text("a\n" * 100)
@@ -194,7 +200,7 @@ while True:
 """
 
 
-def test_a_watcher_that_writes_a_log_while_an_agent_works(alone: Place) -> None:
+def test_a_watcher_that_writes_a_log_adds_few_checkpoints(alone: Place) -> None:
     watcher = subprocess.Popen(
         [sys.executable, "-S", "-c", _WATCHER], cwd=alone.path, start_new_session=True
     )

@@ -271,7 +271,7 @@ def test_nothing_is_given_away_at_any_step_of_a_write_back(
     "mode", [pytest.param(0o777, id="open"), pytest.param(0o1777, id="sticky", marks=DEEP)]
 )
 @pytest.mark.parametrize("prepare", SCENES)
-def test_nor_where_the_directory_is_roots_and_others_may_write_to_it(
+def test_nothing_is_given_away_in_a_directory_of_roots_that_others_may_write_to(
     memory_path: Path, nobody: Peer, prepare: Prepare, mode: int
 ) -> None:
     _try_every_step(memory_path, nobody, prepare, mode=mode)
@@ -281,7 +281,7 @@ def test_nor_where_the_directory_is_roots_and_others_may_write_to_it(
     "undone_after", [2, *(pytest.param(after, marks=DEEP) for after in (1, 3, 4, 5, 8))]
 )
 @pytest.mark.parametrize("prepare", SCENES)
-def test_nor_if_it_is_put_back_some_steps_later(
+def test_nothing_is_given_away_if_the_swap_is_undone_some_steps_later(
     memory_path: Path, nobody: Peer, prepare: Prepare, undone_after: int
 ) -> None:
     _try_every_step(memory_path, nobody, prepare, undone_after=undone_after)
@@ -290,7 +290,9 @@ def test_nor_if_it_is_put_back_some_steps_later(
 # -- export ----------------------------------------------------------------------------------------
 
 
-def test_nor_by_an_export_into_a_directory_of_another(memory_path: Path, nobody: Peer) -> None:
+def test_nothing_is_given_away_by_an_export_into_a_directory_of_another(
+    memory_path: Path, nobody: Peer
+) -> None:
     memory_path.chmod(0o755)
     step, count = 0, 1
     while step < count:
@@ -312,7 +314,7 @@ def test_nor_by_an_export_into_a_directory_of_another(memory_path: Path, nobody:
     assert step > 30
 
 
-def test_nor_through_a_link_in_the_place_of_an_exports_destination(
+def test_nothing_is_given_away_through_a_link_in_the_place_of_an_exports_destination(
     memory_path: Path, nobody: Peer
 ) -> None:
     memory_path.chmod(0o755)

@@ -43,7 +43,7 @@ def test_a_stale_directory_is_not_newer_than_the_store(started: Pair) -> None:
     settled(started)
 
 
-def test_both_edited(started: Pair) -> None:
+def test_a_file_that_both_sides_edited_is_kept_twice(started: Pair) -> None:
     started.write("f", "store")
     (started.lower / "f").write_text("below")
     result = started.scan()
@@ -56,7 +56,7 @@ def test_both_edited(started: Pair) -> None:
     settled(started)
 
 
-def test_conflicts_again_and_again(started: Pair) -> None:
+def test_each_further_conflict_gets_a_further_name(started: Pair) -> None:
     for number, kept in ((1, b"f.below"), (2, b"f.below-2"), (3, b"f.below-3")):
         started.write("f", f"store {number}")
         (started.lower / "f").write_text(f"below {number}")
@@ -74,7 +74,7 @@ def test_a_free_name_is_free_on_both_sides(started: Pair) -> None:
     settled(started)
 
 
-def test_the_longest_name(pair: Pair) -> None:
+def test_a_second_version_of_the_longest_name_is_cut_to_fit(pair: Pair) -> None:
     name = "n" * 255
     pair.plant({name: "start"})
     pair.scan()
@@ -86,7 +86,7 @@ def test_the_longest_name(pair: Pair) -> None:
     settled(pair)
 
 
-def test_both_made_the_same(started: Pair) -> None:
+def test_equal_files_that_both_sides_made_are_no_conflict(started: Pair) -> None:
     """As after a write-back that ended before the ledger was written."""
     started.write("f", "same")
     started.touch("f", 5)
@@ -101,7 +101,7 @@ def test_both_made_the_same(started: Pair) -> None:
     settled(started)
 
 
-def test_edited_below_deleted_in_the_store(started: Pair) -> None:
+def test_an_edit_of_a_lower_file_wins_over_a_deletion_in_the_store(started: Pair) -> None:
     started.remove("f")
     started.remove("d")
     (started.lower / "f").write_text("worth keeping")
@@ -114,7 +114,7 @@ def test_edited_below_deleted_in_the_store(started: Pair) -> None:
     settled(started)
 
 
-def test_touched_below_deleted_in_the_store(started: Pair) -> None:
+def test_a_touch_of_a_lower_file_does_not_win_over_a_deletion_in_the_store(started: Pair) -> None:
     """A copy of the directory, or a chmod, is no edit: what was deleted stays deleted."""
     started.remove("f")
     os.utime(started.lower / "f", ns=(1, 1))
@@ -126,7 +126,7 @@ def test_touched_below_deleted_in_the_store(started: Pair) -> None:
     settled(started)
 
 
-def test_deleted_below_edited_in_the_store(started: Pair) -> None:
+def test_an_edit_in_the_store_wins_over_a_deletion_of_the_lower_file(started: Pair) -> None:
     started.write("f", "edited")
     started.write("d/new", "added")
     (started.lower / "f").unlink()
@@ -149,7 +149,7 @@ def test_an_empty_directory_of_the_store_is_not_deleted(started: Pair) -> None:
     settled(started)
 
 
-def test_deleted_on_both_sides(started: Pair) -> None:
+def test_what_both_sides_deleted_is_forgotten(started: Pair) -> None:
     started.remove("d")
     (started.lower / "d/g").unlink()
     (started.lower / "d").rmdir()
@@ -161,7 +161,7 @@ def test_deleted_on_both_sides(started: Pair) -> None:
 # -- attributes ------------------------------------------------------------------------------------
 
 
-def test_attributes_of_one_side_content_of_the_other(started: Pair) -> None:
+def test_attributes_of_one_side_and_content_of_the_other_are_merged(started: Pair) -> None:
     started.chmod("f", 0o600)
     (started.lower / "f").write_text("edited below")
     started.write("d/g", "edited in the store")
@@ -176,7 +176,7 @@ def test_attributes_of_one_side_content_of_the_other(started: Pair) -> None:
     settled(started)
 
 
-def test_both_changed_the_mode(started: Pair) -> None:
+def test_the_mode_of_the_store_wins_where_both_sides_changed_it(started: Pair) -> None:
     started.chmod("f", 0o600)
     started.chmod("d", 0o700)
     (started.lower / "f").chmod(0o666)
@@ -202,7 +202,9 @@ TREES = {"file": "below", "dir": {"i": "below", "j": "below"}, "link": Link("bel
 @pytest.mark.parametrize("start", [None, *TREES])
 @pytest.mark.parametrize("store", [None, *EDITS])
 @pytest.mark.parametrize("lower", [None, *TREES])
-def test_all_types(pair: Pair, start: str | None, store: str | None, lower: str | None) -> None:
+def test_every_combination_of_types_keeps_what_both_sides_have(
+    pair: Pair, start: str | None, store: str | None, lower: str | None
+) -> None:
     """Whatever each side turns a name into, both versions are there afterwards, on both sides."""
     if start is not None:
         pair.plant({"t": {"file": "s", "dir": {"i": "s", "k": "s"}, "link": Link("s")}[start]})  # type: ignore[dict-item]
@@ -227,7 +229,9 @@ def test_all_types(pair: Pair, start: str | None, store: str | None, lower: str 
 # -- moves -----------------------------------------------------------------------------------------
 
 
-def test_edited_below_in_a_directory_the_store_moved(started: Pair) -> None:
+def test_an_edit_in_a_lower_directory_that_the_store_moved_comes_in_at_the_new_place(
+    started: Pair,
+) -> None:
     started.rename("d", "moved")
     (started.lower / "d/g").write_text("edited below")
     (started.lower / "d/new").write_text("new below")
@@ -239,7 +243,9 @@ def test_edited_below_in_a_directory_the_store_moved(started: Pair) -> None:
     settled(started)
 
 
-def test_deleted_below_moved_in_the_store(started: Pair) -> None:
+def test_a_directory_that_the_store_moved_survives_a_deletion_of_the_lower_one(
+    started: Pair,
+) -> None:
     started.rename("d", "moved")
     (started.lower / "d/g").unlink()
     (started.lower / "d").rmdir()
@@ -249,7 +255,9 @@ def test_deleted_below_moved_in_the_store(started: Pair) -> None:
     settled(started)
 
 
-def test_new_directory_below_where_the_store_moved_one(started: Pair) -> None:
+def test_a_new_lower_directory_does_not_merge_with_one_that_the_store_moved_there(
+    started: Pair,
+) -> None:
     started.rename("d", "moved")
     (started.lower / "moved").mkdir()
     (started.lower / "moved/h").write_text("another directory")
@@ -265,7 +273,7 @@ def test_new_directory_below_where_the_store_moved_one(started: Pair) -> None:
     settled(started)
 
 
-def test_deleted_and_replaced_by_a_moved_one(pair: Pair) -> None:
+def test_edits_find_their_directory_after_a_deletion_and_a_move_over_it(pair: Pair) -> None:
     pair.plant({"x": {"a": "1"}, "y": {"b": "2"}})
     pair.scan()
     pair.remove("x")
@@ -282,7 +290,7 @@ def test_deleted_and_replaced_by_a_moved_one(pair: Pair) -> None:
 # -- hard links ------------------------------------------------------------------------------------
 
 
-def test_links_edited_on_both_sides(pair: Pair) -> None:
+def test_hard_links_that_both_sides_edited_are_kept_twice(pair: Pair) -> None:
     pair.plant({"a": "start", "b": Same("a")})
     pair.scan()
     pair.write("a", "store")
@@ -294,7 +302,7 @@ def test_links_edited_on_both_sides(pair: Pair) -> None:
     assert pair.read("a") == pair.read("b") == b"store"
 
 
-def test_linked_in_the_store_edited_below(started: Pair) -> None:
+def test_an_edit_of_a_lower_file_reaches_its_links_in_the_store(started: Pair) -> None:
     started.link("f", "f2")
     with (started.lower / "f").open("a") as file:
         file.write("ed below")
@@ -305,7 +313,9 @@ def test_linked_in_the_store_edited_below(started: Pair) -> None:
 
 
 @pytest.mark.parametrize("new", ["a", "z"])
-def test_linked_below_changed_mode_in_the_store(started: Pair, new: str) -> None:
+def test_a_mode_of_the_store_reaches_a_lower_file_that_was_linked_meanwhile(
+    started: Pair, new: str
+) -> None:
     """Whichever name is looked at first, the store's mode reaches the file below."""
     started.chmod("f", 0o600)
     os.link(started.lower / "f", started.lower / new)
@@ -315,7 +325,7 @@ def test_linked_below_changed_mode_in_the_store(started: Pair, new: str) -> None
     settled(started)
 
 
-def test_names_of_one_file_below_apart_in_the_store(pair: Pair) -> None:
+def test_attributes_of_a_linked_lower_file_are_no_edit_of_its_other_name(pair: Pair) -> None:
     """Attributes given to one name below show under the other, which is no edit of the user's."""
     pair.plant({"a": "x"})
     pair.scan()

@@ -71,7 +71,9 @@ SCENES = [edit_files, edit_links, edit_directories, move_directories]
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("scene", SCENES)
-def test_write_back(memory_path: Path, scene: Callable[[Pair], None], done: bool) -> None:
+def test_a_write_back_may_end_at_any_step(
+    memory_path: Path, scene: Callable[[Pair], None], done: bool
+) -> None:
     step = 0
     while True:
         step += 1
@@ -104,7 +106,7 @@ def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
     assert not pair.scan().changed
 
 
-def test_scan(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_may_end_at_any_step(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a commit behind every entry, a scan that dies at any of them is just gone on with."""
     monkeypatch.setattr(ingest, "COMMIT_BYTES", 1)
     step = 0
@@ -126,7 +128,7 @@ def test_scan(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["new", "changed"])
-def test_in_the_middle_of_a_large_file(
+def test_a_scan_may_end_in_the_middle_of_a_large_file(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """A large file is committed in parts; a scan that dies between them goes on with it."""
@@ -152,7 +154,7 @@ def test_in_the_middle_of_a_large_file(
         pair.close()
 
 
-def test_between_the_content_of_a_large_file_and_its_attributes(
+def test_a_scan_may_end_between_a_large_files_content_and_its_attributes(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingest, "COMMIT_BYTES", 2 * BLOCK_SIZE)
@@ -168,7 +170,9 @@ def test_between_the_content_of_a_large_file_and_its_attributes(
     pair.close()
 
 
-def test_a_file_that_cannot_be_read_to_its_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_to_its_end_is_no_edit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.plant({"f": os.urandom(20 * BLOCK_SIZE)})
     pair.scan()
     pair.plant({"f": os.urandom(20 * BLOCK_SIZE), "g": os.urandom(20 * BLOCK_SIZE)})

@@ -38,7 +38,7 @@ def user(memory_path: Path) -> Iterator[Pair]:
             os.setegid(0)
 
 
-def test_what_cannot_be_read(user: Pair) -> None:
+def test_what_cannot_be_read_is_reported_and_not_deleted(user: Pair) -> None:
     user.plant({"a": "x", "d": {"b": "y"}, "e": {}})
     user.scan()
     (user.lower / "a").write_text("unseen")
@@ -78,7 +78,9 @@ def test_read_only_directories_are_written(user: Pair) -> None:
     settled(user)
 
 
-def test_foreign_owners_and_devices(user: Pair, memory_path: Path) -> None:
+def test_foreign_owners_and_devices_are_written_as_far_as_permitted(
+    user: Pair, memory_path: Path
+) -> None:
     inode = user.write("theirs", "x")
     user.fs.setattr(user.fs.head, inode.ino, Attributes(uid=1, gid=1))
     user.mknod("device", stat.S_IFCHR | 0o600, os.makedev(5, 1))
@@ -108,7 +110,7 @@ def test_import_leaves_out_what_cannot_be_read(user: Pair, memory_path: Path) ->
     (source / "c").chmod(0o755)
 
 
-def test_a_directory_that_belongs_to_another(user: Pair) -> None:
+def test_a_directory_of_another_user_is_reported_and_the_rest_written(user: Pair) -> None:
     """Nothing may be written there; the rest is, and the store keeps all."""
     user.plant({"d": {"f": "x"}, "g": "y"})
     user.scan()
@@ -129,7 +131,7 @@ def test_a_directory_that_belongs_to_another(user: Pair) -> None:
     assert facts(user.lower)["d/f"].content == b"x"
 
 
-def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
+def test_read_only_files_get_their_attributes(user: Pair) -> None:
     """setxattr(2) asks for the right to write, which the mode takes from the owner, too."""
     user.plant({"old": File("x", mode=0o444)})
     user.scan()
@@ -146,7 +148,7 @@ def test_attributes_of_files_that_may_not_be_written_to(user: Pair) -> None:
     assert os.getxattr(out / "new", "user.note") == b"kept"
 
 
-def test_an_export_beside_what_may_not_be_listed(user: Pair) -> None:
+def test_an_export_needs_no_permission_to_list_the_directory_above(user: Pair) -> None:
     """Like a directory of one's own in a /home that only its names lead into."""
     user.write("a", "x")
     above = user.root / "above"

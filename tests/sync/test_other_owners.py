@@ -119,7 +119,7 @@ def test_a_new_time_leaves_the_set_group_id_bit(theirs: Pair) -> None:
 
 
 @as_root
-def test_attributes_of_a_file_that_its_owner_may_not_write_to(theirs: Pair) -> None:
+def test_a_read_only_file_of_another_user_gets_its_attributes(theirs: Pair) -> None:
     theirs.plant({"object": File("x", 0o444)})
     os.chown(theirs.lower / "object", NOBODY, NOBODY)
     theirs.scan()
@@ -130,7 +130,7 @@ def test_attributes_of_a_file_that_its_owner_may_not_write_to(theirs: Pair) -> N
 
 
 @as_root
-def test_moved_directories_of_several_owners(theirs: Pair) -> None:
+def test_directories_of_several_owners_are_moved(theirs: Pair) -> None:
     for name, uid in (("users", NOBODY), ("roots", 0)):
         theirs.mkdir(name)
         theirs.mkdir(f"{name}/sub", 0o555)
@@ -219,7 +219,7 @@ def test_the_mode_of_one_file_does_not_open_another(theirs: Pair) -> None:
 
 @as_root
 @pytest.mark.parametrize("size", [8, 4 * BLOCK_SIZE])
-def test_a_file_that_is_closed_while_it_is_read(
+def test_a_file_that_is_closed_while_it_is_read_stays_closed(
     theirs: Pair, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Opened for all when the scan comes to it, and closed before its content is written."""

@@ -30,7 +30,7 @@ from tests.sync.pair import Pair
 # -- records ---------------------------------------------------------------------------------------
 
 
-def test_records_round_trip(pair: Pair) -> None:
+def test_a_record_is_decoded_as_it_was_encoded(pair: Pair) -> None:
     pair.plant({"f": "x", "d": {}})
     for name, digest in (("f", b"d" * 16), ("d", b"")):
         seen = os.lstat(pair.lower / name)
@@ -47,7 +47,7 @@ def test_records_round_trip(pair: Pair) -> None:
             assert value[STORED_SLICE] == stored(inode)
 
 
-def test_records_of_something_else(pair: Pair) -> None:
+def test_a_record_matches_nothing_but_its_entry(pair: Pair) -> None:
     pair.plant({"f": "x"})
     seen = os.lstat(pair.lower / "f")
     inode = pair.write("f", "x")
@@ -98,7 +98,7 @@ def test_holes_and_zeros_are_the_same(tmp_path: Path) -> None:
         os.close(hole)
 
 
-def test_what_digests_tell_apart() -> None:
+def test_digests_tell_sizes_and_places_apart() -> None:
     a, b = b"a" * BLOCK_SIZE, b"b" * BLOCK_SIZE
     cases = [(a, b), (b, a), (a,), (a, a), (a, bytes(BLOCK_SIZE)), (a, bytes(1)), ()]
     digests = set()
@@ -111,7 +111,7 @@ def test_what_digests_tell_apart() -> None:
     assert digest_of_one(b"") != digest_of_one(b"\0") != digest_of_one(b"\0\0")
 
 
-def test_ranges_of_a_sparse_file(tmp_path: Path) -> None:
+def test_the_data_ranges_of_a_sparse_file_are_whole_blocks(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(100 * BLOCK_SIZE + 7)
@@ -134,7 +134,7 @@ def test_ranges_of_a_sparse_file(tmp_path: Path) -> None:
 # -- the way down ----------------------------------------------------------------------------------
 
 
-def test_descent_closes_and_finds_back(tmp_path: Path) -> None:
+def test_a_deep_descent_closes_directories_and_finds_the_way_back(tmp_path: Path) -> None:
     path = tmp_path
     for _ in range(10):
         path = path / "d"
@@ -153,7 +153,7 @@ def test_descent_closes_and_finds_back(tmp_path: Path) -> None:
         os.close(root)
 
 
-def test_descent_notices_a_directory_that_was_moved(tmp_path: Path) -> None:
+def test_a_descent_notices_a_directory_that_was_moved(tmp_path: Path) -> None:
     (tmp_path / "a/b/c/d/e").mkdir(parents=True)
     root = os.open(tmp_path, os.O_RDONLY)
     down = Descent(root, limit=2)

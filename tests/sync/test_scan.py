@@ -41,7 +41,7 @@ def test_everything_comes_in(pair: Pair) -> None:
     assert pair.inode("twin").ino == pair.inode("dir/inner/deep").ino
 
 
-def test_second_scan_finds_nothing(pair: Pair) -> None:
+def test_a_second_scan_finds_nothing(pair: Pair) -> None:
     pair.plant(EVERYTHING)
     pair.scan()
     before = pair.stored()
@@ -52,7 +52,7 @@ def test_second_scan_finds_nothing(pair: Pair) -> None:
     assert pair.stored() == before
 
 
-def test_inode_numbers_survive_an_edit_below(pair: Pair) -> None:
+def test_inode_numbers_survive_an_edit_of_the_lower_file(pair: Pair) -> None:
     pair.plant({"a": "one", "d": {"b": "two"}})
     pair.scan()
     a, b = pair.inode("a").ino, pair.inode("d/b").ino
@@ -79,7 +79,7 @@ def test_only_changed_blocks_are_written(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_touch_changes_times_only(pair: Pair) -> None:
+def test_a_touch_changes_times_only(pair: Pair) -> None:
     pair.plant({"a": "one"})
     pair.scan()
     before = pair.inode("a")
@@ -90,7 +90,7 @@ def test_touch_changes_times_only(pair: Pair) -> None:
     assert result.modified == 1 and result.bytes == 0
 
 
-def test_edit_that_keeps_size_and_mtime_is_seen(pair: Pair) -> None:
+def test_an_edit_that_keeps_size_and_mtime_is_seen(pair: Pair) -> None:
     pair.plant({"a": File("one", mtime_ns=5)})
     pair.scan()
     pair.plant({"a": File("two", mtime_ns=5)})
@@ -98,7 +98,7 @@ def test_edit_that_keeps_size_and_mtime_is_seen(pair: Pair) -> None:
     assert pair.read("a") == b"two"
 
 
-def test_modes_and_owners(pair: Pair) -> None:
+def test_modes_and_owners_come_in(pair: Pair) -> None:
     pair.plant({"a": "", "d": {}})
     pair.scan()
     (pair.lower / "a").chmod(0o6711)
@@ -109,7 +109,7 @@ def test_modes_and_owners(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_deletions(pair: Pair) -> None:
+def test_deletions_come_in(pair: Pair) -> None:
     pair.plant({"a": "", "d": {"e": {"f": "", "g": Link("x")}}, "keep": ""})
     pair.scan()
     (pair.lower / "a").unlink()
@@ -128,7 +128,7 @@ def test_deletions(pair: Pair) -> None:
     [("file", Link("t")), (Link("t"), "file"), (Link("t"), Link("u")), ({"x": "y"}, "file"),
      ("file", {"x": "y"}), ({"x": {}}, Link("t")), (Fifo(), "file"), ("file", Fifo())],
 )  # fmt: skip
-def test_changes_of_type(pair: Pair, old: object, new: object) -> None:
+def test_changes_of_type_come_in(pair: Pair, old: object, new: object) -> None:
     pair.plant({"a": old})  # type: ignore[dict-item]
     pair.scan()
     os.rename(pair.lower / "a", pair.root / "aside")
@@ -161,7 +161,7 @@ def test_sparse_files_stay_sparse(pair: Pair) -> None:
     assert pair.inode("sparse").allocated == 0
 
 
-def test_sockets(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_come_in(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pair.lower)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
@@ -170,7 +170,7 @@ def test_sockets(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
-def test_devices(pair: Pair) -> None:
+def test_devices_come_in(pair: Pair) -> None:
     os.mknod(pair.lower / "null", 0o020666, os.makedev(1, 3))
     pair.scan()
     pair.assert_equal()
@@ -199,7 +199,7 @@ def test_hard_links_come_and_go(pair: Pair) -> None:
     assert not pair.scan().changed
 
 
-def test_hard_links_all_deleted(pair: Pair) -> None:
+def test_all_names_of_a_file_may_be_deleted(pair: Pair) -> None:
     pair.plant({"a": "x", "b": Same("a"), "c": Same("a")})
     pair.scan()
     for name in "abc":
@@ -208,7 +208,7 @@ def test_hard_links_all_deleted(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_two_groups_exchange_a_name(pair: Pair) -> None:
+def test_a_name_may_move_from_one_group_of_links_to_another(pair: Pair) -> None:
     pair.plant({"a": "one", "b": Same("a"), "c": "two", "d": Same("c")})
     pair.scan()
     (pair.lower / "b").unlink()
@@ -217,7 +217,7 @@ def test_two_groups_exchange_a_name(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_user_xattrs(pair: Pair) -> None:
+def test_user_xattrs_come_in(pair: Pair) -> None:
     pair.plant({"a": "x", "d": {}})
     try:
         os.setxattr(pair.lower / "a", "user.one", b"1")
@@ -237,14 +237,14 @@ def test_user_xattrs(pair: Pair) -> None:
 # -- what is passed over ---------------------------------------------------------------------------
 
 
-def test_reserved_name_at_the_root_only(pair: Pair) -> None:
+def test_the_reserved_name_is_left_out_at_the_root_only(pair: Pair) -> None:
     pair.plant({".checkpoints": {"x": "y"}, "d": {".checkpoints": "fine"}})
     result = pair.scan()
     assert pair.names() == {".", "d", "d/.checkpoints"}
     assert [item.path for item in result.skipped] == [b".checkpoints"]
 
 
-def test_unfinished_files(pair: Pair) -> None:
+def test_unfinished_files_of_this_store_are_removed_and_of_others_reported(pair: Pair) -> None:
     from ckptfs.sync.intent_log import make_temp_prefix
 
     own = os.fsdecode(make_temp_prefix(pair.fs)) + "7"
@@ -291,7 +291,7 @@ def test_a_link_to_a_directory_is_a_link(pair: Pair, tmp_path: Path) -> None:
     pair.assert_equal()
 
 
-def test_deep_trees(pair: Pair) -> None:
+def test_deep_trees_come_in_and_go(pair: Pair) -> None:
     """Deeper than descriptors and the interpreter's stack would allow one each."""
     fd = os.open(pair.lower, os.O_RDONLY)
     for _ in range(1500):
@@ -309,7 +309,7 @@ def test_deep_trees(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_progress_is_told(pair: Pair) -> None:
+def test_a_scan_reports_its_progress(pair: Pair) -> None:
     pair.plant({f"f{n}": "x" * n for n in range(600)})
     told = []
     pair.scan(progress=told.append)
@@ -319,7 +319,7 @@ def test_progress_is_told(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("name", ["f", "d", "l", "."])
-def test_times_that_64_bits_of_nanoseconds_cannot_hold(pair: Pair, name: str) -> None:
+def test_times_beyond_64_bits_of_nanoseconds_are_clamped(pair: Pair, name: str) -> None:
     pair.plant({"f": "x", "d": {}, "l": Link("t")})
     far = 13_569_465_600 * 10**9 + 1
     os.utime(pair.lower / name, ns=(far, far), follow_symlinks=False)
@@ -358,7 +358,7 @@ def test_files_of_a_new_root_keep_out_of_the_reserved_name(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("verb", ["scan", "import"])
-def test_what_came_in_before_a_failure_is_there(
+def test_what_came_in_before_a_failure_can_be_found(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     pair.plant({name: name for name in "abc"})

@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
     return source
 
 
-def test_import_is_faithful_and_only_reads(pair: Pair, source: Path) -> None:
+def test_an_import_is_faithful_and_only_reads(pair: Pair, source: Path) -> None:
     before, atimes = stats(source), _atimes(source)
     result = import_tree(pair.fs, source)
     assert (result.added, result.unchanged, result.skipped) == (13, 0, ())
@@ -43,14 +43,14 @@ def _atimes(path: Path) -> dict[str, int]:
     }
 
 
-def test_import_again_changes_nothing_it_has(pair: Pair, source: Path) -> None:
+def test_an_import_again_changes_nothing(pair: Pair, source: Path) -> None:
     import_tree(pair.fs, source)
     result = import_tree(pair.fs, source)
     assert (result.added, result.deleted, result.conflicts) == (0, 0, ())
     assert pair.stored() == facts(source)
 
 
-def test_import_over_content(pair: Pair, tmp_path: Path) -> None:
+def test_an_import_overwrites_files_and_keeps_directories(pair: Pair, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     plant(source, {"f": "new", "d": {"x": "new"}, "dir": "a file", "file": {"in": "dir"}})
@@ -67,13 +67,15 @@ def test_import_over_content(pair: Pair, tmp_path: Path) -> None:
     assert pair.inode("d").mode & 0o777 == 0o700
 
 
-def test_import_leaves_out_the_name_of_the_checkpoints_directory(pair: Pair, source: Path) -> None:
+def test_an_import_leaves_out_the_name_of_the_checkpoints_directory(
+    pair: Pair, source: Path
+) -> None:
     (source / ".checkpoints").mkdir()
     result = import_tree(pair.fs, source)
     assert [item.path for item in result.skipped] == [b".checkpoints"]
 
 
-def test_import_of_what_is_not_there(pair: Pair, tmp_path: Path) -> None:
+def test_an_import_of_what_is_not_there_is_refused(pair: Pair, tmp_path: Path) -> None:
     with pytest.raises(errors.SourceMissing):
         import_tree(pair.fs, tmp_path / "nothing")
     (tmp_path / "file").touch()
@@ -81,7 +83,7 @@ def test_import_of_what_is_not_there(pair: Pair, tmp_path: Path) -> None:
         import_tree(pair.fs, tmp_path / "file")
 
 
-def test_export_is_faithful(pair: Pair, source: Path, tmp_path: Path) -> None:
+def test_an_export_is_faithful(pair: Pair, source: Path, tmp_path: Path) -> None:
     import_tree(pair.fs, source)
     for dest in (tmp_path / "absent", tmp_path / "empty"):
         if dest.name == "empty":
@@ -91,7 +93,7 @@ def test_export_is_faithful(pair: Pair, source: Path, tmp_path: Path) -> None:
         assert facts(dest) == facts(source)
 
 
-def test_export_of_a_checkpoint(pair: Pair, tmp_path: Path) -> None:
+def test_a_checkpoint_can_be_exported(pair: Pair, tmp_path: Path) -> None:
     pair.write("f", "then")
     checkpoint = seal(pair.fs, "manual", "", 1)
     pair.write("f", "now")
@@ -101,7 +103,7 @@ def test_export_of_a_checkpoint(pair: Pair, tmp_path: Path) -> None:
     assert stored_facts(pair.fs, view) == facts(tmp_path / "out")
 
 
-def test_export_keeps_holes(pair: Pair, tmp_path: Path) -> None:
+def test_an_export_keeps_holes(pair: Pair, tmp_path: Path) -> None:
     with (pair.lower / "sparse").open("wb") as file:
         file.seek(1 << 33)
         file.write(b"end")
@@ -111,7 +113,7 @@ def test_export_keeps_holes(pair: Pair, tmp_path: Path) -> None:
     assert seen.st_size == (1 << 33) + 3 and seen.st_blocks * 512 < 1 << 20
 
 
-def test_export_refuses(pair: Pair, tmp_path: Path) -> None:
+def test_an_export_refuses_a_destination_with_content(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
     (tmp_path / "file").touch()
@@ -121,7 +123,7 @@ def test_export_refuses(pair: Pair, tmp_path: Path) -> None:
     assert not (tmp_path / "not").exists()
 
 
-def test_export_over_a_link(pair: Pair, tmp_path: Path) -> None:
+def test_an_export_does_not_follow_a_link_at_the_destination(pair: Pair, tmp_path: Path) -> None:
     """A link in the tree never leads anything outside of the destination."""
     (tmp_path / "outside").mkdir()
     plant(pair.lower, {"l": Link(str(tmp_path / "outside"))})
@@ -131,7 +133,7 @@ def test_export_over_a_link(pair: Pair, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "outside") == []
 
 
-def test_progress_is_told(pair: Pair, source: Path, tmp_path: Path) -> None:
+def test_import_and_export_report_their_progress(pair: Pair, source: Path, tmp_path: Path) -> None:
     told = []
     import_tree(pair.fs, source, progress=told.append)
     assert told[-1].files == told[-1].total_files == 13

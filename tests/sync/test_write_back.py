@@ -41,7 +41,7 @@ def settled(pair: Pair) -> None:
     pair.assert_equal()
 
 
-def test_nothing_changed(started: Pair) -> None:
+def test_nothing_is_written_if_nothing_changed(started: Pair) -> None:
     before = stats(started.lower)
     result = started.write_back()
     assert not result.changed and result.bytes == 0
@@ -49,7 +49,7 @@ def test_nothing_changed(started: Pair) -> None:
     settled(started)
 
 
-def test_edits(started: Pair) -> None:
+def test_edits_are_written_back(started: Pair) -> None:
     started.write("a", "changed")
     started.write("d/e/f", "longer than it was before")
     started.chmod("d/c", 0o4711)
@@ -60,7 +60,7 @@ def test_edits(started: Pair) -> None:
     settled(started)
 
 
-def test_adds(started: Pair) -> None:
+def test_new_entries_are_written_back(started: Pair) -> None:
     started.mkdir("new", 0o2770)
     started.mkdir("new/inner")
     started.write("new/inner/x", os.urandom(3 * BLOCK_SIZE + 5))
@@ -73,7 +73,7 @@ def test_adds(started: Pair) -> None:
     settled(started)
 
 
-def test_deletes(started: Pair) -> None:
+def test_deletions_are_written_back(started: Pair) -> None:
     started.remove("a")
     started.remove("d")
     assert started.write_back().deleted == 6
@@ -83,7 +83,7 @@ def test_deletes(started: Pair) -> None:
 
 @pytest.mark.parametrize("old", ["b", "d", "l"])
 @pytest.mark.parametrize("new", ["file", "dir", "link", "pipe"])
-def test_changes_of_type(started: Pair, old: str, new: str) -> None:
+def test_changes_of_type_are_written_back(started: Pair, old: str, new: str) -> None:
     started.remove(old)
     if new == "file":
         started.write(old, "now a file")
@@ -109,7 +109,7 @@ def test_content_that_did_not_change_is_not_written(started: Pair) -> None:
     settled(started)
 
 
-def test_mtime_forged_edit(started: Pair) -> None:
+def test_an_edit_with_the_old_mtime_is_written_back(started: Pair) -> None:
     mtime = started.inode("a").mtime_ns
     started.write("a", "eno")
     started.touch("a", mtime)
@@ -132,7 +132,7 @@ def test_sparse_files_stay_sparse(pair: Pair) -> None:
     assert not pair.scan().changed
 
 
-def test_user_xattrs(started: Pair) -> None:
+def test_user_xattrs_are_written_back(started: Pair) -> None:
     head, fs = started.fs.head, started.fs
     fs.setxattr(head, started.inode("a").ino, b"user.k", b"v")
     fs.setxattr(head, started.inode("d").ino, b"user.k", b"w")
@@ -153,20 +153,20 @@ def test_user_xattrs(started: Pair) -> None:
 # -- hard links ------------------------------------------------------------------------------------
 
 
-def test_edit_through_one_of_several_names(started: Pair) -> None:
+def test_an_edit_through_one_of_several_names_reaches_all(started: Pair) -> None:
     started.write("twin", "changed through the twin")
     started.write_back()
     assert (started.lower / "b").stat().st_ino == (started.lower / "twin").stat().st_ino
     settled(started)
 
 
-def test_a_name_less(started: Pair) -> None:
+def test_a_file_may_lose_one_of_its_names(started: Pair) -> None:
     started.remove("b")
     started.write_back()
     settled(started)
 
 
-def test_links_are_made_and_broken(started: Pair) -> None:
+def test_hard_links_are_made_and_broken(started: Pair) -> None:
     started.link("a", "d/another")
     started.remove("twin")
     started.write("twin", "two")
@@ -179,7 +179,7 @@ def test_links_are_made_and_broken(started: Pair) -> None:
     settled(started)
 
 
-def test_links_move_between_groups(pair: Pair) -> None:
+def test_a_name_moves_between_groups_of_links(pair: Pair) -> None:
     pair.plant({"a": "one", "b": Same("a"), "c": "two", "d": Same("c")})
     pair.scan()
     pair.remove("b")
@@ -195,7 +195,7 @@ def lower_inos(pair: Pair, *paths: str) -> list[int]:
     return [(pair.lower / path).stat().st_ino for path in paths]
 
 
-def test_a_moved_directory_is_moved_below(started: Pair) -> None:
+def test_a_moved_directory_is_moved_in_the_lower_directory(started: Pair) -> None:
     before = lower_inos(started, "d", "d/c", "d/e/f")
     started.rename("d", "moved")
     started.write("moved/c", "three")
@@ -206,7 +206,7 @@ def test_a_moved_directory_is_moved_below(started: Pair) -> None:
     settled(started)
 
 
-def test_moved_into_a_new_directory_and_changed(started: Pair) -> None:
+def test_a_directory_may_be_moved_into_a_new_one_and_changed(started: Pair) -> None:
     inos = lower_inos(started, "d/e")
     started.mkdir("n")
     started.mkdir("n/m")
@@ -219,7 +219,7 @@ def test_moved_into_a_new_directory_and_changed(started: Pair) -> None:
     settled(started)
 
 
-def test_two_directories_exchanged(pair: Pair) -> None:
+def test_two_directories_may_exchange_their_names(pair: Pair) -> None:
     pair.plant({"a": {"one": "1"}, "b": {"two": "2"}})
     pair.scan()
     before = lower_inos(pair, "a", "b")
@@ -229,7 +229,7 @@ def test_two_directories_exchanged(pair: Pair) -> None:
     settled(pair)
 
 
-def test_inside_out(pair: Pair) -> None:
+def test_a_directory_may_be_moved_out_of_its_child(pair: Pair) -> None:
     pair.plant({"a": {"b": {"c": {"f": "x"}}}})
     pair.scan()
     pair.rename("a/b/c", "c")
@@ -240,7 +240,7 @@ def test_inside_out(pair: Pair) -> None:
     settled(pair)
 
 
-def test_moved_out_of_a_deleted_tree_over_another(pair: Pair) -> None:
+def test_a_directory_may_be_moved_out_of_a_deleted_tree_over_another(pair: Pair) -> None:
     pair.plant({"old": {"keep": {"f": "x"}, "gone": {"g": "y"}}, "target": {"z": {"zz": "z"}}})
     pair.scan()
     pair.remove("target")
@@ -251,7 +251,7 @@ def test_moved_out_of_a_deleted_tree_over_another(pair: Pair) -> None:
     settled(pair)
 
 
-def test_a_file_where_a_moved_directory_was(pair: Pair) -> None:
+def test_a_file_may_take_the_name_of_a_moved_directory(pair: Pair) -> None:
     pair.plant({"a": {"f": "x"}})
     pair.scan()
     pair.rename("a", "z")
@@ -260,7 +260,7 @@ def test_a_file_where_a_moved_directory_was(pair: Pair) -> None:
     settled(pair)
 
 
-def test_replaced_by_a_directory_of_the_same_name(pair: Pair) -> None:
+def test_a_directory_may_be_replaced_by_another_of_the_same_name(pair: Pair) -> None:
     pair.plant({"a": {"same": "x", "other": "y", "sub": {"s": "t"}}})
     pair.scan()
     pair.remove("a")
@@ -272,7 +272,7 @@ def test_replaced_by_a_directory_of_the_same_name(pair: Pair) -> None:
     settled(pair)
 
 
-def test_many_moves(pair: Pair) -> None:
+def test_many_moves_are_written_back(pair: Pair) -> None:
     pair.plant({f"d{n}": {"f": str(n)} for n in range(150)})
     pair.scan()
     for n in range(150):
@@ -284,7 +284,7 @@ def test_many_moves(pair: Pair) -> None:
 # -- what cannot be --------------------------------------------------------------------------------
 
 
-def test_changed_below_under_the_mount(started: Pair) -> None:
+def test_changes_of_the_lower_directory_under_the_mount_are_scanned_first(started: Pair) -> None:
     """A program that had its file open before the mount goes on writing to what is covered."""
     started.write("a", "from the store")
     started.remove("d")
@@ -312,7 +312,7 @@ def test_changed_below_under_the_mount(started: Pair) -> None:
     settled(started)
 
 
-def test_something_unreadable_in_the_way(started: Pair) -> None:
+def test_an_unreadable_entry_in_the_way_is_reported(started: Pair) -> None:
     """What cannot be brought in is not overwritten either."""
     foreign = started.lower / ".ckptfs-tmp-feed-1"
     foreign.mkdir()
@@ -322,7 +322,7 @@ def test_something_unreadable_in_the_way(started: Pair) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
-def test_a_mount_below_is_left_alone(started: Pair) -> None:
+def test_another_mount_in_the_lower_directory_is_left_alone(started: Pair) -> None:
     import subprocess
 
     started.write("d/new", "x")
@@ -338,7 +338,7 @@ def test_a_mount_below_is_left_alone(started: Pair) -> None:
     settled(started)
 
 
-def test_progress_is_told(started: Pair) -> None:
+def test_a_write_back_reports_its_progress(started: Pair) -> None:
     told = []
     started.write("a", "x" * 100)
     started.write_back(progress=told.append)
@@ -374,7 +374,9 @@ def test_a_directory_keeps_its_times_when_another_is_moved_out_of_it(
 
 
 @either_way
-def test_a_moved_directory_is_made_anew_if_it_is_gone_below(pair: Pair, old: str, new: str) -> None:
+def test_a_moved_directory_is_made_anew_if_the_lower_one_is_gone(
+    pair: Pair, old: str, new: str
+) -> None:
     pair.plant({"a": {"p": {"m": {"f": "x"}}}, "b": {"p": {"m": {"f": "y"}}}})
     pair.scan()
     pair.rename(f"{old}/p/m", f"{new}/m")
@@ -385,7 +387,7 @@ def test_a_moved_directory_is_made_anew_if_it_is_gone_below(pair: Pair, old: str
     settled(pair)
 
 
-def test_a_moved_directory_in_the_place_of_a_file(started: Pair) -> None:
+def test_a_moved_directory_takes_the_place_of_a_file(started: Pair) -> None:
     started.remove("a")
     started.rename("d", "a")
     started.write("a/c", "changed")
@@ -393,7 +395,7 @@ def test_a_moved_directory_in_the_place_of_a_file(started: Pair) -> None:
     settled(started)
 
 
-def test_a_moved_directory_in_the_place_of_a_link_to_nowhere(started: Pair) -> None:
+def test_a_moved_directory_takes_the_place_of_a_dangling_link(started: Pair) -> None:
     started.remove("l")
     started.rename("d/e", "l")
     started.remove("d")
@@ -401,7 +403,7 @@ def test_a_moved_directory_in_the_place_of_a_link_to_nowhere(started: Pair) -> N
     settled(started)
 
 
-def test_edits_that_follow_a_pass_at_once(memory_path: Path) -> None:
+def test_edits_right_after_a_pass_are_seen(memory_path: Path) -> None:
     """The clock of the store goes in ticks. An edit in the tick of the agreement must tell too."""
     pair = Pair(memory_path)
     pair.plant({"f": "0"})

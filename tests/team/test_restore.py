@@ -25,7 +25,7 @@ from tests.support.mounting import ckptfs, succeed
 from tests.team.conftest import Crew
 
 
-def test_everything_goes_back_and_forth(crew: Crew) -> None:
+def test_a_restore_and_its_undo_bring_everything_back(crew: Crew) -> None:
     first = crew.everything()
     taken = crew.team.snapshot()
     crew.mess_up()
@@ -46,21 +46,25 @@ def test_a_dry_run_names_what_would_change(crew: Crew) -> None:
     before = crew.everything()
     plan = crew.team.restore(taken.id, dry_run=True)
     alice, bob = plan["members"]
-    assert (alice["members"], alice["modified"]) == (["alice"], ["file"])
-    assert (bob["members"], bob["added"], bob["deleted"]) == (["bob"], ["file"], ["new"])
-    assert plan["state"]["added"] == [
+    assert (alice["members"], alice["modified_files"]) == (["alice"], ["file"])
+    assert (bob["members"], bob["added_files"], bob["deleted_files"]) == (
+        ["bob"],
+        ["file"],
+        ["new"],
+    )
+    assert plan["team_files"]["added_files"] == [
         "tasks/red/task-1.json",
         "teams/red/inboxes/alice/msg-1-aa.json",
     ]
-    assert plan["state"]["modified"] == ["costs/red/cost-1.json"]
-    assert plan["state"]["deleted"] == [
+    assert plan["team_files"]["modified_files"] == ["costs/red/cost-1.json"]
+    assert plan["team_files"]["deleted_files"] == [
         "teams/red/events/evt-2.json",
         "teams/red/inboxes/alice/msg-1-aa.consumed",
     ]
     assert crew.everything() == before
 
 
-def test_what_was_confirmed_is_what_happens(crew: Crew) -> None:
+def test_a_restore_does_what_was_confirmed_or_nothing(crew: Crew) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
 
@@ -74,7 +78,7 @@ def test_what_was_confirmed_is_what_happens(crew: Crew) -> None:
     assert (crew.works["alice"] / "file").read_text() == "alice at first"
 
 
-def test_one_that_cannot_be_restored_keeps_all(crew: Crew) -> None:
+def test_a_workspace_that_cannot_be_restored_keeps_all_as_they_are(crew: Crew) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
     before = crew.everything()
@@ -89,7 +93,9 @@ def test_one_that_cannot_be_restored_keeps_all(crew: Crew) -> None:
     assert crew.everything() == before
 
 
-def test_one_that_fails_takes_the_others_back(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_fails_takes_the_others_back(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = crew.team.snapshot()
     crew.mess_up()
     before = crew.everything()
@@ -152,7 +158,7 @@ def _die_before(last: int) -> None:
             setattr(module, name, wrapped(getattr(module, name)))
 
 
-def test_killed_at_any_step(crew: Crew) -> None:
+def test_a_restore_may_be_killed_at_any_step(crew: Crew) -> None:
     first = crew.everything()
     taken = crew.team.snapshot("first")
     crew.mess_up()
@@ -198,7 +204,9 @@ def test_a_workspace_with_another_store_is_refused(crew: Crew) -> None:
         crew.team.restore(taken.id)
 
 
-def test_old_states_before_a_restore_go(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_states_before_restores_are_kept(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ckptfs.team.team._KEPT", 2)
     taken = crew.team.snapshot()
     for _ in range(4):

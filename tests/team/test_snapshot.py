@@ -41,7 +41,7 @@ def call(work: Path, op: str, args: dict[str, object]) -> dict[str, object]:
         return session.call(op, args)
 
 
-def test_what_is_in_it(crew: Crew) -> None:
+def test_a_snapshot_has_all_workspaces_and_files(crew: Crew) -> None:
     taken = crew.team.snapshot("Release / 1")
     assert taken.tag == "Release / 1" and taken.without_workspace == ["carol"]
     assert taken.counts == dict.fromkeys(
@@ -81,7 +81,7 @@ while True:
 """
 
 
-def test_no_write_falls_between(crew: Crew) -> None:
+def test_no_write_falls_between_the_checkpoints_of_a_snapshot(crew: Crew) -> None:
     """A program writes a number to alice and then to bob, over and over. In a snapshot, bob's can
     be alice's or one less. It cannot be ahead of alice, nor further behind."""
     works = [str(work) for work in crew.works.values()]
@@ -107,7 +107,7 @@ def test_no_write_falls_between(crew: Crew) -> None:
         writer.wait()
 
 
-def test_a_team_that_is_not_there(base: Path) -> None:
+def test_a_team_that_is_not_there_is_unknown(base: Path) -> None:
     with pytest.raises(TeamUnknown):
         Team("red", base).snapshot()
     with pytest.raises(TeamUnknown):
@@ -115,7 +115,7 @@ def test_a_team_that_is_not_there(base: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "x" * 200, "ü"])
-def test_names_of_teams(base: Path, name: str) -> None:
+def test_names_of_teams_are_checked(base: Path, name: str) -> None:
     with pytest.raises(TeamInvalid):
         Team(name, base)
 
@@ -139,20 +139,20 @@ def test_a_member_that_is_not_mounted_is_named(crew: Crew) -> None:
         {"members": [{"name": "alice", "workspace": "relative/path"}]},
     ],
 )
-def test_a_config_that_makes_no_sense(crew: Crew, config: object) -> None:
+def test_a_config_without_members_is_refused(crew: Crew, config: object) -> None:
     crew.write("teams/red/config.json", config)
     with pytest.raises(TeamInvalid):
         crew.team.snapshot()
 
 
-def test_work_trees_of_a_registry(crew: Crew) -> None:
+def test_members_work_in_the_work_trees_of_a_registry(crew: Crew) -> None:
     crew.write("teams/red/config.json", {"members": [{"name": "alice"}, {"name": "bob"}]})
     trees = [{"agent_name": name, "worktree_path": str(work)} for name, work in crew.works.items()]
     crew.write("workspaces/red/workspace-registry.json", {"workspaces": trees})
     assert [part.members for part in crew.team.snapshot().parts] == [["alice"], ["bob"]]
 
 
-def test_members_that_share_a_workspace(crew: Crew) -> None:
+def test_members_that_share_a_workspace_share_a_checkpoint(crew: Crew) -> None:
     inner = crew.works["alice"] / "sub"
     inner.mkdir()
     members = [
@@ -221,7 +221,7 @@ def test_a_snapshot_with_a_path_of_its_own_is_refused(crew: Crew) -> None:
     assert isinstance(damaged, TeamInvalid)
 
 
-def test_the_command_line(crew: Crew) -> None:
+def test_the_command_line_takes_lists_restores_and_deletes(crew: Crew) -> None:
     def team(*words: str) -> dict[str, object]:
         done = succeed(ckptfs("team", *words, "--data-dir", crew.data, "--json"))
         found: dict[str, object] = json.loads(done.stdout)
@@ -248,7 +248,7 @@ def test_the_command_line(crew: Crew) -> None:
 # -- holding still ---------------------------------------------------------------------------------
 
 
-def test_one_who_never_thaws_holds_nobody_for_long(crew: Crew) -> None:
+def test_a_client_that_never_thaws_freezes_a_workspace_for_a_short_time_only(crew: Crew) -> None:
     work = crew.works["alice"]
     workspace = lookup(work)
     assert workspace is not None
@@ -260,7 +260,7 @@ def test_one_who_never_thaws_holds_nobody_for_long(crew: Crew) -> None:
     assert "too late" not in [item["message"] for item in checkpoints(work)]
 
 
-def test_one_who_hangs_up_lets_go(crew: Crew) -> None:
+def test_a_client_that_hangs_up_thaws_the_workspace(crew: Crew) -> None:
     work = crew.works["alice"]
     workspace = lookup(work)
     assert workspace is not None

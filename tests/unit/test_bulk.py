@@ -43,8 +43,8 @@ def _names(fs: Filesystem, ino: Ino = ROOT_INO) -> list[bytes]:
 def test_a_file_has_its_attributes_and_content(fs: Filesystem, file: os.stat_result) -> None:
     for size in (0, 1, INLINE_MAX, INLINE_MAX + 1, BLOCK_SIZE):
         name, data = b"%d" % size, os.urandom(size)
-        made = fs.bulk.place(fs.head, ROOT_INO, name, file, data)
-        fs.bulk.flush()
+        made = fs.insert(fs.head, ROOT_INO, name, file, data)
+        fs.new_entries.flush()
         found = fs.lookup(fs.head, ROOT_INO, name)
         assert found == made and found.mode == file.st_mode
         assert (found.size, found.atime_ns, found.mtime_ns, found.nlink) == (size, 11, 22, 1)
@@ -53,9 +53,9 @@ def test_a_file_has_its_attributes_and_content(fs: Filesystem, file: os.stat_res
 
 
 def test_directories_count_in_those_above(fs: Filesystem, directory: os.stat_result) -> None:
-    outer = fs.bulk.place_directory(fs.head, ROOT_INO, b"outer", directory)
+    outer = fs.insert_directory(fs.head, ROOT_INO, b"outer", directory)
     for name in (b"one", b"two"):
-        fs.bulk.place_directory(fs.head, outer.ino, name, directory)
+        fs.insert_directory(fs.head, outer.ino, name, directory)
     fs.commit()
     found = fs.lookup(fs.head, ROOT_INO, b"outer")
     assert (found.mode, found.nlink) == (directory.st_mode, 4)
@@ -67,12 +67,12 @@ def test_a_commit_takes_what_waits_along(
     life: Life, file: os.stat_result, directory: os.stat_result
 ) -> None:
     fs = life.fs
-    inner = fs.bulk.place_directory(fs.head, ROOT_INO, b"dir", directory).ino
+    inner = fs.insert_directory(fs.head, ROOT_INO, b"dir", directory).ino
     wanted = [b"%06d" % number for number in range(MANY)]
     for name in reversed(wanted):
-        fs.bulk.place(fs.head, inner, name, file, name)
+        fs.insert(fs.head, inner, name, file, name)
     fs.commit()
-    fs.bulk.place(fs.head, inner, b"late", file, b"x")
+    fs.insert(fs.head, inner, b"late", file, b"x")
     fs = life.crash()
     assert _names(fs, inner) == wanted
     assert fs.head.inodes == 2 + MANY
@@ -83,10 +83,10 @@ def test_what_is_kept_out_of_history_goes_to_the_excluded_epoch(
 ) -> None:
     fs.store.open_excluded()
     fs.exclusion.set_patterns(["out", "*.o"])
-    out = fs.bulk.place_directory(fs.head, ROOT_INO, b"out", directory).ino
-    fs.bulk.place(fs.head, out, b"in it", file, b"x")
-    fs.bulk.place(fs.head, ROOT_INO, b"a.o", file, b"x")
-    kept = fs.bulk.place(fs.head, ROOT_INO, b"a.c", file, b"x")
+    out = fs.insert_directory(fs.head, ROOT_INO, b"out", directory).ino
+    fs.insert(fs.head, out, b"in it", file, b"x")
+    fs.insert(fs.head, ROOT_INO, b"a.o", file, b"x")
+    kept = fs.insert(fs.head, ROOT_INO, b"a.c", file, b"x")
     fs.commit()
     assert _names(fs) == [b"a.c", b"a.o", b"out"]
     assert [name for name, _ in fs.entries(fs.head.bare, ROOT_INO)] == [b"a.c"]
@@ -96,4 +96,4 @@ def test_what_is_kept_out_of_history_goes_to_the_excluded_epoch(
 
 def test_a_name_that_no_directory_can_hold(fs: Filesystem, file: os.stat_result) -> None:
     with fails(errno.ENAMETOOLONG):
-        fs.bulk.place(fs.head, ROOT_INO, b"n" * 256, file)
+        fs.insert(fs.head, ROOT_INO, b"n" * 256, file)

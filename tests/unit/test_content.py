@@ -10,7 +10,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.partial import PARTIAL_MAX
+from ckptfs.fs.buffers import PARTIAL_MAX
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store import check
 from ckptfs.store.format import INLINE_MAX

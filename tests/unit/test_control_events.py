@@ -13,9 +13,10 @@ from ckptfs.config import Workspace
 from ckptfs.control import events, protocol, server
 from ckptfs.control.client import Client
 from ckptfs.control.events import QUEUE_MAX, Hub
-from ckptfs.control.protocol import JsonObject, Request
+from ckptfs.control.protocol import Request
 from ckptfs.control.server import Connection
 from ckptfs.errors import DaemonGone, NothingToUndo
+from ckptfs.service.arguments import JsonObject
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def converse(workspace: Workspace, talk: Callable[[], object]) -> None:
             return None
         if request.op == "fail":
             hub.failed("undo", NothingToUndo("undo"))
+            return {}
         hub.happened(request.op, request.args)
         return {}
 

@@ -15,11 +15,12 @@ import pytest
 import trio
 
 from ckptfs.config import Workspace
-from ckptfs.control import places, protocol, server
+from ckptfs.control import protocol, server
 from ckptfs.control.client import Client
-from ckptfs.control.protocol import JsonObject, Request
+from ckptfs.control.protocol import Request
 from ckptfs.control.server import Connection
 from ckptfs.errors import CheckpointUnknown, CkptfsError, ControlError, DaemonGone
+from ckptfs.service.arguments import JsonObject
 
 
 @pytest.fixture
@@ -227,8 +228,8 @@ def admitted(workspace: Workspace) -> Client:
 
 def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for its answer keeps its place; of the others the longest silent gives way."""
-    monkeypatch.setattr(places, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(places, "KEPT", 0)
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(server, "KEPT", 0)
 
     def talk() -> None:
         with Client(workspace) as one, raw(workspace) as two:
@@ -301,14 +302,14 @@ def test_what_is_no_socket_is_not_taken_away_for_one(workspace: Workspace) -> No
 
 
 def test_users_do_not_take_each_others_places() -> None:
-    found = places.Slots(users=2)
-    most = places.CONNECTIONS_MAX - places.KEPT
+    found = server.Slots(users=2)
+    most = server.CONNECTIONS_MAX - server.KEPT
     for _ in range(most):
-        found.take(places.Slot(1000, lambda: True, None))
+        found.take(server.Slot(1000, lambda: True, None))
     with pytest.raises(ControlError, match=f"serves {most}"):
-        found.take(places.Slot(1000, lambda: True, 0.0))
-    for _ in range(places.KEPT):
-        found.take(places.Slot(0, lambda: True, None))
+        found.take(server.Slot(1000, lambda: True, 0.0))
+    for _ in range(server.KEPT):
+        found.take(server.Slot(0, lambda: True, None))
 
 
 def test_other_users_are_not_heard(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.partial import PARTIAL_MAX
+from ckptfs.fs.buffers import PARTIAL_MAX
 from ckptfs.history import excluded
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino
 from ckptfs.store import Store, check, repair
@@ -26,7 +26,7 @@ def journalling(fs: Filesystem, size: int = 3 * BLOCK_SIZE) -> Ino:
     for name in (b"a", b"b"):
         put(fs, name)
         fs.sync()
-    assert fs.store.is_journalling
+    assert fs.store._journal.is_open
     return ino
 
 

@@ -7,16 +7,15 @@ import time
 
 import pytest
 
-from ckptfs.control import verbs
 from ckptfs.control.protocol import Request
 from ckptfs.control.server import Peer
 from ckptfs.daemon import sandbox
 from ckptfs.errors import RefusedInSandbox
+from ckptfs.service.arguments import OUTSIDE
+from ckptfs.service.verbs import SAME_PATHS, SANDBOX, VERBS
 
-#: What the daemon answers beside the table of verbs.
-OF_THE_MOUNT = {"status", "harness", "sync", "umount", "watch", "freeze"}
 #: What reaches beyond the workspace, or holds the mount itself still.
-REFUSED = {"export", "import", "backup", "umount", "freeze"}
+REFUSED = {"export", "import", "backup", "umount", "freeze", "thaw"}
 
 
 def us(*, through_mount: bool = False) -> Peer:
@@ -24,10 +23,14 @@ def us(*, through_mount: bool = False) -> Peer:
     return Peer(os.getpid(), os.getuid(), now, through_mount)
 
 
-def test_every_verb_is_either_allowed_or_refused_through_the_mount() -> None:
-    """Who adds a verb decides whether a sandbox may have it."""
-    assert set(verbs._VERBS) | OF_THE_MOUNT == sandbox.THROUGH_MOUNT | REFUSED
-    assert not sandbox.THROUGH_MOUNT & REFUSED
+def test_only_verbs_that_reach_beyond_the_workspace_are_refused_through_the_mount() -> None:
+    assert {name for name, verb in VERBS.items() if verb.clients != SANDBOX} == REFUSED
+
+
+def test_a_verb_that_takes_outside_paths_wants_a_client_that_has_the_same() -> None:
+    for verb in VERBS.values():
+        if any(parameter.kind is OUTSIDE for parameter in verb.parameters):
+            assert verb.clients == SAME_PATHS
 
 
 @pytest.mark.parametrize("op", [*sorted(REFUSED), "nonsense"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from ckptfs.fs.arrival import Arrival, Changed
+from ckptfs.fs.bulk import Create, DirectoryChange
 from ckptfs.fuse.listings import Item
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -99,7 +99,7 @@ class Callbacks(Protocol):
     def record(self, data: Buffer) -> bytes: ...
     def share_record(self, node: int, length: int) -> bytes | None: ...
     def flush(
-        self, creates: list[Arrival], directories: list[Changed], makers: list[int], pid: int
+        self, creates: list[Create], directories: list[DirectoryChange], makers: list[int], pid: int
     ) -> object: ...
     def link_flushed(
         self, node: int, parent: int, name: bytes, pid: int, time_ns: int

@@ -8,6 +8,19 @@
 #include <stdint.h>
 #include <time.h>
 
+/* What the headers of Debian 11 (5.10) and Ubuntu 22.04 (5.15) lack. The kernel that runs decides what is
+ * used, not the headers: one that cannot do it does not offer it. An opcode is no macro. */
+#ifndef FUSE_HANDLE_KILLPRIV_V2
+#define FUSE_HANDLE_KILLPRIV_V2 (1 << 28)
+#define FUSE_WRITE_KILL_SUIDGID (1 << 2)
+#define FATTR_KILL_SUIDGID (1 << 11)
+#endif
+#if FUSE_KERNEL_MINOR_VERSION < 37
+#define FUSE_TMPFILE 51
+#endif
+/* The first with KILLPRIV_V2 is 33. */
+#define MINOR_VERSION (FUSE_KERNEL_MINOR_VERSION < 33 ? 33 : FUSE_KERNEL_MINOR_VERSION)
+
 /* How long the kernel may believe what it is told, in seconds; as in `entries`. */
 #define FOREVER (86400ULL * 365)
 
@@ -46,7 +59,7 @@ static inline struct fuse_init_out agreement_with(const struct fuse_init_in *in)
 {
     return (struct fuse_init_out){
         .major = FUSE_KERNEL_VERSION,
-        .minor = in->minor < FUSE_KERNEL_MINOR_VERSION ? in->minor : FUSE_KERNEL_MINOR_VERSION,
+        .minor = in->minor < MINOR_VERSION ? in->minor : MINOR_VERSION,
         .max_readahead = in->max_readahead,
         .flags = WANTED & in->flags,
         .max_background = BACKGROUND_MAX,

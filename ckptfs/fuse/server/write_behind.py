@@ -11,7 +11,7 @@ from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
-from ckptfs.fs.arrival import Arrival, Changed
+from ckptfs.fs.bulk import Create, DirectoryChange
 from ckptfs.fuse.hooks import Guard, touching
 from ckptfs.fuse.server.interface import Lease
 from ckptfs.history.auto import Loss
@@ -25,11 +25,11 @@ BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the server holds at once.
 _RECORDS = 1 << 20
 
-#: Where an arrival has its size.
+#: Where a create has its size.
 _SIZE = 6
 #: Where a directory tells whether it was changed itself.
 _IS_CHANGED = 8
-#: How many records an arrival has.
+#: How many records a create has.
 _RECORDS_EACH = 5
 
 
@@ -67,22 +67,22 @@ class WriteBehind:
 
     def flush(
         self,
-        arrivals: list[Arrival],
-        directories: list[Changed],
+        creates: list[Create],
+        directories: list[DirectoryChange],
         makers: list[int],
         pid: int,
     ) -> None:
         """Put what was made under a lease into the workspace, and what became of the directories
-        that were there before. ``makers`` are the processes that made each arrival."""
+        that were there before. ``makers`` are the processes that made each of them."""
         fs = self._fs
         self._guard(pid, None)
         view = fs.head
-        if arrivals:
-            fs.store.ids.skip(arrivals[-1][0], 0)
-            size = sum(map(itemgetter(_SIZE), arrivals))
-            fs.store.note_space(size, _RECORDS_EACH * len(arrivals))
-            fs.arrive(view, arrivals)
-            self._guard.made_all([arrival[0] for arrival in arrivals], makers)
+        if creates:
+            fs.store.ids.skip(creates[-1][0], 0)
+            size = sum(map(itemgetter(_SIZE), creates))
+            fs.store.note_space(size, _RECORDS_EACH * len(creates))
+            fs.insert_all(view, creates)
+            self._guard.made_all([create[0] for create in creates], makers)
         for directory in directories:
             fs.apply_attributes(view, directory)
             if directory[_IS_CHANGED]:

@@ -4,7 +4,6 @@ Goes from two epochs to the entities whose visible record differs; `ckptfs.histo
 them into changed paths. Nothing here walks a tree: the cost is what was written on the two ways up
 to the epochs' common ancestor.
 
-The caller has flushed the file system; inodes that still wait in a view are seen all the same.
 What is kept out of history is seen by nothing here.
 """
 
@@ -66,14 +65,13 @@ def entities_between(store: Store, a: View, b: View) -> Entities:
 
     Blocks of a content that one of these epochs allocated are not included; the inode that names
     the content is."""
+    store.pending.flush()
     found = Entities(set(), set(), set(), set(), set())
     tables = (store.inodes, store.dirents, store.links, store.blockmap, store.xattrs)
     by_kind = {table.kind: entities for table, entities in zip(tables, found, strict=True)}
     for epoch in epochs_between(store, a.epoch, b.epoch):
         for key in store.changes.walk(epoch):
             by_kind[key[:1]].add(key[1:])
-    for view in (a, b):
-        found.inodes.update(inode_entity(ino) for ino in view.dirty_inodes)
     return found
 
 
@@ -125,19 +123,11 @@ def _inodes(
     blocks: dict[ContentId, list[int]],
 ) -> Iterator[Ino]:
     # Every write saves the inode too, so the file of a changed block is among the inodes.
-    waiting = a.dirty_inodes.keys() | b.dirty_inodes.keys()
     for entity in interrupts.checked(entities):
         ino = Ino(unpack_u64(entity))
-        if ino in waiting:
-            old, new = inode_in(store, a, ino), inode_in(store, b, ino)
-            differs = old != new or (new is not None and new.content in blocks)
-        else:
-            # The records mostly suffice, and need not be unpacked.
-            before, after = store.inodes.get(a, entity), store.inodes.get(b, entity)
-            differs = before != after or bool(
-                blocks and after and unpack_inode(ino, after).content in blocks
-            )
-        if differs:
+        # Mostly the records tell, and need not be unpacked.
+        before, after = store.inodes.get(a, entity), store.inodes.get(b, entity)
+        if before != after or (blocks and after and unpack_inode(ino, after).content in blocks):
             yield ino
 
 

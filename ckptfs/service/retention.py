@@ -1,4 +1,4 @@
-"""Keeping: which checkpoints stay, what they are called, and the settings that say so."""
+"""Retention: which checkpoints stay, what they are called, and the settings that say so."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ckptfs.history import settings as settings_file
 from ckptfs.history.expiry import Outcome
 from ckptfs.history.retention import Decision, RetentionPolicy
 from ckptfs.history.settings import Settings
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject
 
 if TYPE_CHECKING:
-    from ckptfs.service.service import Service
+    from ckptfs.service.service import Call, Service
 
 #: Of a full disk so many checkpoints are named that hold most.
 _NAMED = 3
@@ -25,6 +27,7 @@ _AUTOMATIC = "retention.automatic"
 
 def delete(service: Service, doomed: Sequence[Checkpoint]) -> None:
     """Delete checkpoints and free what only they held."""
+    service.unannounced.deleted.update(item.id for item in doomed)
     removal.delete(service.fs, doomed)
     service.fs.sync()
 
@@ -84,7 +87,11 @@ def pin(service: Service, names: Sequence[str], *, pinned: bool = True) -> list[
 def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
     """Let checkpoints expire; say for each one whether it stays and why."""
     policy = service.settings().retention
-    return expiry.decide(service.fs, policy) if dry_run else expiry.prune(service.fs, policy)
+    if dry_run:
+        return expiry.decide(service.fs, policy)
+    decisions = expiry.prune(service.fs, policy)
+    service.unannounced.deleted.update(item.id for item in decisions if not item.keep)
+    return decisions
 
 
 def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
@@ -185,7 +192,7 @@ def exclude(service: Service) -> tuple[str, ...]:
     patterns = service.settings().exclude
     changed = excluded.apply(service.fs, patterns)
     service.fs.commit()
-    service.unannounced.append(changed)
+    service.unannounced.changed.append(changed)
     return patterns
 
 
@@ -196,3 +203,46 @@ def add_excluded(service: Service, patterns: Sequence[str]) -> None:
     text = settings_file.patterns_text([*known, *new])
     if new:
         settings_file.store(service.fs.store.path / settings_file.FILE, "exclude.patterns", text)
+
+
+# -- verbs -----------------------------------------------------------------------------------------
+
+
+def do_tag(call: Call, checkpoint: str, tag: str, move: bool) -> JsonObject:
+    service = call.service
+    was = service.find(checkpoint)
+    changed = service.tag(str(was.id), tag, move=move)
+    more = {"was": was.tag, "reference": reference(changed)}
+    return {"checkpoints": [wire.checkpoint(changed) | more]}
+
+
+def reference(checkpoint: Checkpoint) -> str:
+    """What names a checkpoint by its tag: the tag, unless that reads like something else."""
+    tag = checkpoint.tag
+    return references.safe_tag(tag) if tag and references.is_reserved(tag) else tag
+
+
+def do_pin(call: Call, checkpoints: list[str]) -> JsonObject:
+    return _all(call.service.pin(checkpoints))
+
+
+def do_unpin(call: Call, checkpoints: list[str]) -> JsonObject:
+    return _all(call.service.pin(checkpoints, pinned=False))
+
+
+def do_delete(call: Call, checkpoints: list[str], tagged: bool) -> JsonObject:
+    return _all(call.service.delete_named(checkpoints, tagged=tagged))
+
+
+def _all(checkpoints: list[Checkpoint]) -> JsonObject:
+    return {"checkpoints": [wire.checkpoint(item) for item in checkpoints]}
+
+
+def do_prune(call: Call, dry_run: bool) -> JsonObject:
+    decisions = call.service.prune(dry_run=dry_run)
+    return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
+
+
+def do_exclude(call: Call, patterns: list[str]) -> JsonObject:
+    call.service.add_excluded(patterns)
+    return {"patterns": list(call.service.exclude())}

@@ -1,27 +1,31 @@
-"""Looking: what there is, and what differs. Nothing here changes anything."""
+"""Queries: what there is, and what differs. Nothing here changes anything."""
 
 from __future__ import annotations
 
+import os
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs import history
-from ckptfs.history import Checkpoint, log, references
+from ckptfs import history, interrupts
+from ckptfs.history import Checkpoint, LogEntry, log, references
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.compare import Counts, Difference
 from ckptfs.history.log import Listed, Version
 from ckptfs.model import Epoch
-from ckptfs.service.refusals import given, paths_known
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject, given, paths_known
 from ckptfs.store import View
 
 if TYPE_CHECKING:
-    from ckptfs.service.service import Service
+    from ckptfs.service.service import Call, Service
 
 
 class Figures(NamedTuple):
     """What `status` says about a store."""
 
-    checkpoints: int
+    checkpoint_count: int
     moments: int
     store_bytes: int
     inodes: int
@@ -100,3 +104,73 @@ def path_log(service: Service, path: bytes) -> list[Version]:
     """Every checkpoint in which a path differs from the one before, newest first."""
     with paths_known("show", "no checkpoint has it"):
         return log.history_of(service.fs, path)
+
+
+# -- verbs -----------------------------------------------------------------------------------------
+
+
+def do_figures(call: Call) -> JsonObject:
+    return call.service.figures()._asdict()
+
+
+def do_list(
+    call: Call, limit: int | None, since: str, path: bytes | None, moments: bool
+) -> JsonObject:
+    service = call.service
+    found = service.listed(limit=limit, since=since, path=path, moments=moments)
+    counted = zip(found.checkpoints, service.counts(found.checkpoints), strict=True)
+    return {
+        "checkpoints": [wire.checkpoint(item) | counts._asdict() for item, counts in counted],
+        "more": found.more,
+        "moments": found.moments,
+    }
+
+
+def do_get(call: Call, checkpoint: str) -> JsonObject:
+    return wire.checkpoint(call.service.find(checkpoint))
+
+
+def do_diff(
+    call: Call, older: str, newer: str, paths: list[bytes] | None, times: bool, files: bool
+) -> JsonObject:
+    found = call.service.diff(older, newer, paths)
+    return _told(call.service, found, times=times, files=files)
+
+
+def do_show(
+    call: Call, checkpoint: str, paths: list[bytes] | None, times: bool, files: bool
+) -> JsonObject:
+    found = call.service.show(checkpoint, paths)
+    return _told(call.service, found, times=times, files=files)
+
+
+def _told(service: Service, found: Difference, *, times: bool, files: bool) -> JsonObject:
+    """A difference; with ``files`` those of which the client makes a text diff. It asks for their
+    bytes itself: the file system does not wait while lines are compared."""
+    if not times:
+        found = found.without_times()
+    record = wire.difference(found)
+    if files:
+        pairs = found.file_pairs(service.fs)
+        record["files"] = [wire.pair(pair) for pair in interrupts.checked(pairs)]
+    return record
+
+
+def do_contents(call: Call, view: int, paths: list[bytes], limit: int) -> JsonObject:
+    found = call.service.contents(view, paths, limit)
+    return {"contents": [None if data is None else b64encode(data).decode() for data in found]}
+
+
+def do_log(call: Call, path: bytes) -> JsonObject:
+    versions = [wire.version(version) for version in call.service.path_log(path)]
+    return {"path": os.fsdecode(path), "versions": versions}
+
+
+def do_restores(call: Call) -> JsonObject:
+    return {"restores": [_restore_entry(entry) for entry in call.service.restores()]}
+
+
+def _restore_entry(entry: LogEntry) -> JsonObject:
+    """``checkpoint`` is where the restore went, ``before`` the one that it took first."""
+    record = asdict(entry)
+    return {"checkpoint": record.pop("target"), **record}

@@ -1,4 +1,4 @@
-"""Making a workspace ready for the API: finding it, mounting it, or preparing a plain directory.
+"""A workspace for the API: finding it, mounting it or preparing a plain directory, and asking it.
 
 Mounting starts the command line in a process of its own: a daemon must not be forked from a program
 that has threads, locks and an event loop.
@@ -11,14 +11,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import config as places
-from ckptfs.api.values import CheckpointConfig, JsonObject
+from ckptfs.api.events import CheckpointEvent, Handlers
+from ckptfs.api.values import CheckpointConfig, moment
 from ckptfs.config import Workspace
-from ckptfs.connect import open_workspace, prepare_directory
+from ckptfs.connect import Session, open_workspace, prepare_directory
 from ckptfs.control import runtime
 from ckptfs.errors import (
     AlreadyMounted,
@@ -30,8 +33,86 @@ from ckptfs.errors import (
     WorkspaceUnknown,
     from_record,
 )
+from ckptfs.service.arguments import JsonObject
+from ckptfs.service.verbs import VERBS, events_of
 
 AnyPath = str | os.PathLike[str]
+
+
+#: Seconds to wait while another process has the store of a plain directory.
+STORE_PATIENCE = 30.0
+
+
+class Sessions:
+    """One workspace to ask. Holds no connection: each question has its own session."""
+
+    def __init__(self, directory: str, storage: str | None) -> None:
+        self.directory = directory
+        self.storage = storage
+        self.handlers = Handlers()
+        self.found: Workspace | None = None
+        #: The last error that was told: it may pass here more than once on its way out.
+        self._told: CkptfsError | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        if self.found is None:
+            self.found = find(self.directory, self.storage)
+        return self.found
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A session for several questions."""
+        with self.telling_errors():
+            with open_workspace(self.workspace, patience=STORE_PATIENCE) as session:
+                yield session
+
+    def call(self, op: str, args: JsonObject | None = None) -> JsonObject:
+        """The answer of a verb. The handlers hear of what its declaration says it makes known."""
+        with self.session() as session:
+            result = session.call(op, args)
+        for kind, data, checkpoint in events_of(VERBS[op], result):
+            self.emit(kind, data, None if checkpoint is None else str(checkpoint))
+        return result
+
+    def text(self, op: str, asked: JsonObject) -> str:
+        """The text diff of what `diff` or `show` answers."""
+        from ckptfs.control.transfer import patch_lines
+
+        with self.session() as session:
+            record = session.call(op, {**asked, "files": True})
+            text = b"".join(line + b"\n" for line in patch_lines(session, record))
+        return text.decode("utf-8", "surrogateescape")
+
+    def caller(self) -> JsonObject:
+        """Who asks, for the history."""
+        return {"pid": os.getpid(), "command": " ".join(sys.argv[:1] or ["python"])}
+
+    def emit(self, kind: str, data: JsonObject, checkpoint_id: str | None = None) -> None:
+        path = str(self.workspace.path)
+        event = CheckpointEvent(kind, path, moment(time.time_ns()), checkpoint_id, data)
+        self.handlers.emit(event)
+
+    @contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except CkptfsError as error:
+            if error is not self._told:
+                self._tell(error)
+            raise
+        except OSError as error:
+            ours = SystemRefused("go on", error)
+            self._tell(ours)
+            raise ours from error
+
+    def _tell(self, error: CkptfsError) -> None:
+        self._told = error
+        now, data = moment(time.time_ns()), dict(error.record())
+        self.handlers.emit(CheckpointEvent(CheckpointEvent.ERROR, self.directory, now, None, data))
+
+
+# -- making it ready -------------------------------------------------------------------------------
 
 
 class Prepared(NamedTuple):

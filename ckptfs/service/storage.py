@@ -14,14 +14,15 @@ from ckptfs.history.damage import Affected
 from ckptfs.history.diff import compare
 from ckptfs.history.purge import Doomed, Purged
 from ckptfs.history.space import Space, measure
-from ckptfs.service.refusals import paths_known
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject, paths_known
 from ckptfs.store import Problem
 from ckptfs.store import check as problems_of
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import OnProgress
 
 if TYPE_CHECKING:
-    from ckptfs.service.service import Service
+    from ckptfs.service.service import Call, Service
 
 
 class Backup(NamedTuple):
@@ -76,7 +77,7 @@ def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
     if purged.doomed.inodes:
         compare.forget_counts(service.fs.store)
         service.compact()
-        service.unannounced.append(purged.changed)
+        service.unannounced.purged.append(purged.changed)
     return purged
 
 
@@ -107,13 +108,53 @@ def affected(service: Service, problems: Sequence[Problem] = ()) -> list[Affecte
 
 
 def backup(service: Service, dest: Path) -> Backup:
-    """Copy the store, as it is now, into another that is a store of its own."""
-    service.fs.commit()
-    return service.copy(dest)
-
-
-def copy(service: Service, dest: Path) -> Backup:
-    """The copying itself, of what was committed: a daemon does it in a thread beside."""
+    """Copy the store, as it was last committed, into another that is a store of its own."""
     with interrupts.stoppable_between("No backup was made."):
         service.fs.store.backup(dest, also=[settings.FILE])
     return Backup(str(dest), sum(file.stat().st_blocks for file in dest.iterdir()) * 512)
+
+
+# -- verbs -----------------------------------------------------------------------------------------
+
+
+def do_space(call: Call) -> JsonObject:
+    return call.service.space()._asdict()
+
+
+def do_compact(call: Call) -> JsonObject:
+    with interrupts.stoppable_between("What is smaller by now stays so; no file was changed."):
+        before, after = call.service.compact()
+    return {"before_bytes": before, "after_bytes": after}
+
+
+def do_purge(call: Call, paths: list[bytes], dry_run: bool) -> JsonObject:
+    if dry_run:
+        with interrupts.stoppable():
+            doomed = call.service.plan_purge(paths)
+        return {**wire.doomed(doomed), "dry_run": True, "elsewhere": []}
+    purged = call.service.purge(paths)
+    elsewhere = wire.names(purged.elsewhere[: wire.NAMED_MAX])
+    return {**wire.doomed(purged.doomed), "dry_run": False, "elsewhere": elsewhere}
+
+
+def do_check(call: Call, deep: bool) -> JsonObject:
+    service, on_progress = call.service, call.on_progress
+
+    def watch(what: str, done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress({"phase": f"check {what}", "files": done, "total_files": total})
+
+    problems = service.check(deep=deep, progress=watch if on_progress else None)
+    affected = [wire.affected(item) for item in service.affected(problems)]
+    return {
+        "problems": [
+            {"invariant": item.invariant, "message": item.message, "block": item.block}
+            for item in problems
+        ],
+        "affected": affected if problems else [],
+        "lost": [] if problems else affected,
+    }
+
+
+def do_backup(call: Call, dest: str) -> JsonObject:
+    return call.service.backup(Path(dest))._asdict()

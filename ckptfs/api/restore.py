@@ -1,8 +1,9 @@
-"""The command to run after a restore, so that an agent can rewind itself and be told what changed.
+"""A restore for programs, with its state documents and its event, and the command to run after it.
 
-It gets the restore as one JSON object on stdin and runs in the workspace. The restore has happened
-whatever becomes of it: a failure is told, never more. Which command it is stands in the settings of
-the user who runs it, and is read here, by that user's own process: a daemon is not asked.
+The command lets an agent rewind itself and be told what changed. It gets the restore as one JSON
+object on stdin and runs in the workspace. The restore has happened whatever becomes of it: a
+failure is told, never more. Which command it is stands in the settings of the user who runs it, and
+is read here, by that user's own process: a daemon is not asked.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptfs import config
+from ckptfs.api.events import CheckpointEvent
+from ckptfs.api.values import RestoreResult, restore_of
+from ckptfs.api.workspace import Sessions
+from ckptfs.control import transfer
+from ckptfs.service.arguments import JsonObject
 
 #: Seconds that the command may take.
 PATIENCE = 60.0
@@ -28,6 +34,38 @@ DONE = "done"
 #: The setting, by its section and its key, and the file in a store that may have it.
 _SECTION, _KEY = "hooks", "on_restore"
 _FILE = "config.toml"
+
+
+def restore(
+    sessions: Sessions,
+    op: str,
+    asked: JsonObject,
+    *,
+    dry_run: bool,
+    on_restore: Sequence[str] | None,
+) -> RestoreResult:
+    """Restore, or say what it would do. ``on_restore`` stands for the workspace's setting."""
+    with sessions.session() as session:
+        if dry_run:
+            record = session.call("plan", asked)
+        else:
+            record = session.call(op, {**asked, **sessions.caller(), "names": True})
+        wanted = asked.get("state", True) and record["state_names"]
+        found = transfer.fetch(session, str(record["checkpoint"])) if wanted else {}
+    if dry_run:
+        return restore_of(record, found, dry_run=True)
+    told = {**record, "workspace": str(sessions.workspace.path), "state": found}
+    # The session is over: the command may ask the workspace itself.
+    store = sessions.workspace.store
+    command = command_of(store) if on_restore is None else Command(on_restore)
+    wanted = command and is_news(told, found)
+    told["hook"] = run(command, told, sessions.workspace.path) if wanted else ""
+    result = restore_of(told, found, dry_run=False)
+    sessions.emit(CheckpointEvent.CHECKPOINT_RESTORED, told, result.checkpoint_id)
+    return result
+
+
+# -- the command after it --------------------------------------------------------------------------
 
 
 class Command(NamedTuple):

@@ -1,0 +1,478 @@
+"""Every verb of a workspace, declared once.
+
+The socket, the client, a session without a daemon, the events, the API, MCP and the command line
+read these declarations; nothing else lists verbs. To add one is to write its function, declare it
+here, and give it words in `ckptfs.cli`. Costs the standard library only and a fraction of a
+millisecond, since every client imports it; the functions are imported when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ckptfs.errors import ControlError
+from ckptfs.service.arguments import (
+    FLAG,
+    INTEGER,
+    METADATA,
+    NUMBER,
+    OUTSIDE,
+    PATH,
+    PATHS,
+    REFERENCE,
+    REFERENCES,
+    TEXT,
+    TEXTS,
+    Parameter,
+    decode,
+    objects,
+)
+
+#: The module of a verb that the daemon of a mounted workspace carries out itself.
+DAEMON = ""
+
+#: What a verb changes. One that changes nothing ends wherever it is when its caller goes away.
+NOTHING, HISTORY, FILES = "nothing", "history", "files"
+
+#: Which clients may ask for a verb: one in a sandbox, too, through the mount; one that reaches the
+#: socket; or one to whom paths mean what they mean to the daemon.
+SANDBOX, SOCKET, SAME_PATHS = "sandbox", "socket", "same paths"
+
+#: What a verb makes known when it is done.
+CREATED, RESTORED, PRUNED = "checkpoint_created", "checkpoint_restored", "checkpoints_pruned"
+
+#: An event names at most this many paths of each kind; the answer of the verb names more.
+_NAMED_MAX = 100
+
+
+class Verb(NamedTuple):
+    """A verb. Its function is ``do_`` and its name, in a module of this package: it takes a `Call`
+    and the parameters by name, and returns a JSON object."""
+
+    name: str
+    module: str
+    parameters: tuple[Parameter, ...] = ()
+    #: The fields of its answer.
+    result: str = ""
+    changes: str = HISTORY
+    #: It may make another checkpoint the head. ``head_`` and its name is a function beside the
+    #: first, which says which.
+    moves_head: bool = False
+    #: It has to see what programs wrote a moment ago: the kernel's own cache goes out first, and
+    #: a directory that is not mounted is looked at.
+    needs_sync: bool = False
+    #: Whether it is about the workspace as it is now, where that depends on its arguments.
+    about_now: Callable[[Mapping[str, Any]], bool] | None = None
+    #: Behind a dead daemon it is about the store, which has more than the directory.
+    of_the_store: bool = False
+    #: It may rightly take hours.
+    takes_long: bool = False
+    #: It works on what was committed, in a thread beside the requests.
+    in_thread: bool = False
+    #: Its client stays connected, for as long as it likes.
+    stays: bool = False
+    clients: str = SANDBOX
+    event: str = ""
+
+    @property
+    def only_reads(self) -> bool:
+        return self.changes == NOTHING
+
+    def changes_files(self, values: Mapping[str, Any]) -> bool:
+        """Whether it changes files; not where only a checkpoint's state documents are wanted."""
+        return self.changes == FILES and values.get("files") is not False
+
+    def needs_directory(self, values: Mapping[str, Any]) -> bool:
+        """Whether it has to see the directory of a workspace that is not mounted as it is."""
+        if self.about_now is not None:
+            return self.about_now(values)
+        return (self.needs_sync or self.changes == FILES) and values.get("files") is not False
+
+    def decode(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of its parameters. Raises ControlError before anything happens."""
+        return decode(self.name, self.parameters, args)
+
+
+#: Every request may say who asks. ``session`` is that of a coding agent.
+CALLER = (
+    Parameter("pid", INTEGER, 0),
+    Parameter("command", TEXT, ""),
+    Parameter("session", TEXT, ""),
+)
+
+_CHECKPOINT = Parameter("checkpoint", REFERENCE)
+_CHECKPOINTS = Parameter("checkpoints", REFERENCES)
+_PATHS = Parameter("paths", PATHS, None)
+_NAME = Parameter("name", TEXT)
+_MESSAGE = Parameter("message", TEXT, "")
+_DRY_RUN = Parameter("dry_run", FLAG, False)
+_TOKEN = Parameter("token", TEXT, "")
+_FILES = Parameter("files", FLAG, True)
+_NAMES = Parameter("names", FLAG, False)
+_ONLY = Parameter("only", TEXT, "")
+_BACKUP = Parameter("backup", FLAG, True)
+_TIMES = Parameter("times", FLAG, False)
+_WITH_FILES = Parameter("files", FLAG, False)
+_SESSION = Parameter("session", TEXT, "")
+
+_STATE = objects(
+    "a list of staged documents",
+    _NAME,
+    Parameter("json", FLAG),
+    Parameter("file", TEXT),
+)
+_RESULTS = objects(
+    "a list of tools' results",
+    Parameter("result", TEXT),
+    _SESSION,
+    Parameter("tool", TEXT, ""),
+    Parameter("tool_use_id", TEXT, ""),
+)
+
+_SAVED = "id kind message time_ns tag pinned metadata cause bytes state_names"
+_DIFFERENCE = "from to changes files added modified deleted renamed"
+_NAMED = "added_files modified_files deleted_files skipped state_names"
+_RESTORED = f"checkpoint changed before entries inodes {_NAMED}"
+_PASS = "added modified deleted unchanged bytes conflicts skipped conflict_count skipped_count"
+
+_SPACE = "live_bytes shared_bytes history_bytes store_bytes reclaimable_bytes"
+
+_DECLARED = (
+    # -- looking
+    Verb(
+        "figures",
+        "queries",
+        result="checkpoint_count moments store_bytes inodes unsaved",
+        changes=NOTHING,
+    ),
+    Verb(
+        "list",
+        "queries",
+        (
+            Parameter("limit", INTEGER, None),
+            Parameter("since", TEXT, ""),
+            Parameter("path", PATH, None),
+            Parameter("moments", FLAG, False),
+        ),
+        result="checkpoints more moments",
+        changes=NOTHING,
+    ),
+    Verb("get", "queries", (_CHECKPOINT,), result=_SAVED, changes=NOTHING),
+    Verb(
+        "diff",
+        "queries",
+        (
+            Parameter("older", REFERENCE, ""),
+            Parameter("newer", REFERENCE, ""),
+            _PATHS,
+            _TIMES,
+            _WITH_FILES,
+        ),
+        result=_DIFFERENCE,
+        changes=NOTHING,
+        needs_sync=True,
+        about_now=lambda values: values["newer"] in ("", "@", "now"),
+    ),
+    Verb(
+        "show",
+        "queries",
+        (_CHECKPOINT, _PATHS, _TIMES, _WITH_FILES),
+        result=_DIFFERENCE,
+        changes=NOTHING,
+    ),
+    Verb(
+        "contents",
+        "queries",
+        (Parameter("view", INTEGER), Parameter("paths", PATHS), Parameter("limit", INTEGER)),
+        result="contents",
+        changes=NOTHING,
+    ),
+    Verb(
+        "log",
+        "queries",
+        (Parameter("path", PATH),),
+        result="path versions",
+        changes=NOTHING,
+        needs_sync=True,
+        of_the_store=True,
+    ),
+    Verb("restores", "queries", result="restores", changes=NOTHING),
+    # -- checkpoints and the documents that they carry
+    Verb(
+        "save",
+        "checkpoints",
+        (
+            Parameter("message", TEXT),
+            Parameter("tag", TEXT, ""),
+            Parameter("pin", FLAG, False),
+            Parameter("metadata", METADATA, {}),
+            Parameter("state", _STATE, []),
+            Parameter("allow_empty", FLAG, False),
+            Parameter("max_checkpoints", INTEGER, None),
+        ),
+        result=f"{_SAVED} changed reference pruned",
+        needs_sync=True,
+        event=CREATED,
+    ),
+    Verb("state", "checkpoints", (_CHECKPOINT,), result="checkpoint documents", changes=NOTHING),
+    Verb(
+        "state_read",
+        "checkpoints",
+        (_CHECKPOINT, _NAME, Parameter("offset", INTEGER), Parameter("length", INTEGER)),
+        result="base64",
+        changes=NOTHING,
+    ),
+    Verb(
+        "state_stage",
+        "checkpoints",
+        (Parameter("data", TEXT), Parameter("file", TEXT, "")),
+        result="file",
+    ),
+    Verb("state_unstage", "checkpoints", (Parameter("file", TEXT),)),
+    # -- going back
+    Verb(
+        "plan",
+        "restore",
+        (
+            Parameter("checkpoint", REFERENCE, ""),
+            Parameter("back", TEXT, ""),
+            Parameter("steps", INTEGER, None),
+            _PATHS,
+            _ONLY,
+            _FILES,
+        ),
+        result=f"checkpoint token {_NAMED}",
+        changes=NOTHING,
+        needs_sync=True,
+    ),
+    Verb(
+        "restore",
+        "restore",
+        (_CHECKPOINT, _PATHS, _TOKEN, _BACKUP, _FILES, _NAMES, _ONLY),
+        result=_RESTORED,
+        changes=FILES,
+        moves_head=True,
+        needs_sync=True,
+        event=RESTORED,
+    ),
+    Verb(
+        "rewind",
+        "restore",
+        (Parameter("steps", INTEGER), _PATHS, _TOKEN, _BACKUP, _FILES, _NAMES, _ONLY),
+        result=_RESTORED,
+        changes=FILES,
+        moves_head=True,
+        needs_sync=True,
+        event=RESTORED,
+    ),
+    *(
+        Verb(
+            name,
+            "restore",
+            (_TOKEN, Parameter("if_unchanged", FLAG, False), _NAMES),
+            result=_RESTORED,
+            changes=FILES,
+            moves_head=True,
+            needs_sync=True,
+            event=RESTORED,
+        )
+        for name in ("undo", "redo")
+    ),
+    # -- what is kept
+    Verb(
+        "tag",
+        "retention",
+        (_CHECKPOINT, Parameter("tag", TEXT), Parameter("move", FLAG, False)),
+        result="checkpoints",
+    ),
+    Verb("pin", "retention", (_CHECKPOINTS,), result="checkpoints"),
+    Verb("unpin", "retention", (_CHECKPOINTS,), result="checkpoints"),
+    Verb(
+        "delete",
+        "retention",
+        (_CHECKPOINTS, Parameter("tagged", FLAG, True)),
+        result="checkpoints",
+        event=PRUNED,
+    ),
+    Verb("prune", "retention", (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
+    Verb("exclude", "retention", (Parameter("patterns", TEXTS, []),), result="patterns"),
+    # -- the store
+    Verb("space", "storage", result=_SPACE, changes=NOTHING),
+    Verb("compact", "storage", result="before_bytes after_bytes", takes_long=True),
+    Verb(
+        "purge",
+        "storage",
+        (Parameter("paths", PATHS), _DRY_RUN),
+        result="file_count path_count live_paths past_paths dry_run elsewhere",
+        changes=FILES,
+        needs_sync=True,
+    ),
+    Verb(
+        "check",
+        "storage",
+        (Parameter("deep", FLAG, True),),
+        result="problems affected lost",
+        changes=NOTHING,
+        takes_long=True,
+    ),
+    Verb(
+        "backup",
+        "storage",
+        (Parameter("dest", OUTSIDE),),
+        result="dest bytes",
+        needs_sync=True,
+        of_the_store=True,
+        takes_long=True,
+        in_thread=True,
+        clients=SAME_PATHS,
+    ),
+    Verb(
+        "import",
+        "trees",
+        (Parameter("source", OUTSIDE), Parameter("merge", FLAG, False)),
+        result=_PASS,
+        changes=FILES,
+        takes_long=True,
+        clients=SAME_PATHS,
+    ),
+    Verb(
+        "export",
+        "trees",
+        (Parameter("dest", OUTSIDE), Parameter("checkpoint", REFERENCE, None)),
+        result=_PASS,
+        needs_sync=True,
+        about_now=lambda values: values["checkpoint"] is None,
+        takes_long=True,
+        clients=SAME_PATHS,
+    ),
+    # -- for agents that work in steps
+    Verb(
+        "mark",
+        "tasks",
+        (
+            Parameter("kind", TEXT),
+            Parameter("message", TEXT),
+            Parameter("ran", TEXT, ""),
+            Parameter("metadata", METADATA, {}),
+            Parameter("weak", FLAG, False),
+            Parameter("with_subagents", FLAG, False),
+        ),
+        result=f"{_SAVED} changed",
+        needs_sync=True,
+        event=CREATED,
+    ),
+    Verb("result", "tasks", (Parameter("results", _RESULTS),), result="checkpoints"),
+    Verb(
+        "subagent",
+        "tasks",
+        (
+            Parameter("session", TEXT),
+            Parameter("running", FLAG, False),
+            Parameter("id", TEXT, ""),
+            Parameter("name", TEXT, ""),
+        ),
+        result="running",
+    ),
+    Verb(
+        "task_announce",
+        "tasks",
+        (_NAME, _MESSAGE),
+        result="name checkpoint current",
+        needs_sync=True,
+    ),
+    Verb("task_finish", "tasks", (_NAME,), result="name checkpoint current", needs_sync=True),
+    Verb(
+        "task_start",
+        "tasks",
+        (_NAME,),
+        result=f"name changed checkpoint was {_SAVED}",
+        needs_sync=True,
+        event=CREATED,
+    ),
+    Verb(
+        "task_done",
+        "tasks",
+        (_MESSAGE,),
+        result=f"name checkpoint current {_SAVED}",
+        needs_sync=True,
+        event=CREATED,
+    ),
+    Verb("task_list", "tasks", result="tasks", changes=NOTHING, needs_sync=True),
+    Verb(
+        "task_revert",
+        "tasks",
+        (_NAME, Parameter("force", FLAG, False), _DRY_RUN),
+        result="dry_run name paths count conflicts before after",
+        changes=FILES,
+        needs_sync=True,
+        event=RESTORED,
+    ),
+    # -- the mount
+    Verb("status", DAEMON, changes=NOTHING),
+    Verb("sync", DAEMON),
+    Verb("watch", DAEMON, result="watching", changes=NOTHING, stays=True),
+    Verb("harness", DAEMON, (Parameter("pid", INTEGER),), result="pid", changes=NOTHING),
+    Verb(
+        "umount",
+        DAEMON,
+        (
+            Parameter("lazy", FLAG, False),
+            Parameter("force", FLAG, False),
+            Parameter("write_back", FLAG, True),
+        ),
+        result="detached write_back cut_off",
+        takes_long=True,
+        clients=SAME_PATHS,
+    ),
+    Verb("freeze", DAEMON, (Parameter("seconds", NUMBER, None),), "frozen", clients=SOCKET),
+    Verb("thaw", DAEMON, result="frozen", clients=SOCKET),
+)
+
+VERBS = {verb.name: verb for verb in _DECLARED}
+
+
+def find(name: str) -> Verb:
+    """The verb of that name. Raises ControlError."""
+    found = VERBS.get(name)
+    if found is None:
+        raise ControlError(f"There is no operation {name!r}. Nothing was changed.")
+    return found
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """What a verb that is done makes known."""
+
+    kind: str
+    data: dict[str, Any]
+    #: The checkpoint that it is about, if it is about one.
+    checkpoint: int | None = None
+
+
+def events_of(verb: Verb, result: dict[str, Any]) -> Iterator[Event]:
+    """The events of a verb, from its answer. One that changed nothing makes none."""
+    if verb.event == CREATED:
+        if result.get("changed", True) and "id" in result:
+            yield Event(CREATED, result, result["id"])
+        yield from _pruned(result.get("pruned", []))
+    elif result.get("dry_run"):
+        return
+    elif verb.event == RESTORED:
+        yield Event(RESTORED, _short(result), result.get("checkpoint"))
+    elif verb.event == PRUNED:
+        gone = [item["id"] for item in result["checkpoints"] if not item.get("keep")]
+        yield from _pruned(gone)
+
+
+def _pruned(numbers: list[int]) -> Iterator[Event]:
+    if numbers:
+        yield Event(PRUNED, {"ids": [str(number) for number in numbers]})
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    """A restore without thousands of names."""
+    kinds = ("added_files", "modified_files", "deleted_files")
+    return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}

@@ -1,0 +1,201 @@
+"""Pending state: what was acknowledged and is not in the write transaction yet.
+
+A change is answered before all of its records are in the tables, since most records change again a
+moment later. Whatever waits, waits in a buffer that is registered here. `Pending.flush` puts all of
+it into the transaction; no commit happens without it. Where syncs follow each other, `Pending.log`
+has the journal write down what a buffer holds, and the buffer keeps it.
+
+Invariant: a table is read after a look into the buffer that may hold a newer record, or after a
+flush. In tests every read is checked for that (`check_reads`); production pays nothing for it.
+
+docs/ARCHITECTURE.md, "Where state waits", has the way of a write through all buffers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckptfs.store.format import VERSIONED, suffix_of
+from ckptfs.store.tables import Versioned
+
+if TYPE_CHECKING:
+    from ckptfs.model import Epoch
+    from ckptfs.store.epochs import View
+    from ckptfs.store.tables import ByEpoch, Changes, Plain
+
+PARTIAL_BLOCKS = "partial blocks"
+NEW_ENTRIES = "new entries"
+DIRTY_INODES = "dirty inodes"
+BORDERS = "borders"
+AUTHORS = "authors"
+ORPHANS = "orphans"
+COUNTERS = "counters"
+PACKED_RECORDS = "packed records"
+LEDGER = "ledger"
+FREED_SLOTS = "freed slots"
+
+#: The order of a flush. Partial blocks come first: their bytes may take slots of the heap, which
+#: the counters count. The others write to tables of their own.
+ORDER = (
+    PARTIAL_BLOCKS,
+    NEW_ENTRIES,
+    DIRTY_INODES,
+    BORDERS,
+    AUTHORS,
+    ORPHANS,
+    COUNTERS,
+    PACKED_RECORDS,
+    LEDGER,
+    FREED_SLOTS,
+)
+
+#: Set in the environment of the tests.
+CHECK_READS = "CKPTFS_CHECK_PENDING"
+
+
+class Read(NamedTuple):
+    """What is read from a table: one key, or all that begin with a prefix, from ``start`` on. In a
+    versioned table the key is the entity, of the epochs with these suffixes; None: of any."""
+
+    table: str
+    prefix: bytes = b""
+    exact: bool = False
+    suffixes: Container[bytes] | None = None
+    start: bytes = b""
+
+    def asks_for(self, key: bytes, suffix: bytes = b"") -> bool:
+        if self.suffixes is not None and suffix not in self.suffixes:
+            return False
+        if self.exact:
+            return key == self.prefix
+        return key >= self.start and key.startswith(self.prefix)
+
+
+class Buffer(NamedTuple):
+    #: Puts everything that waits into the transaction.
+    flush: Callable[[], None]
+    #: Has the journal note what waits, or flushes it.
+    log: Callable[[], None]
+    #: Whether a record that a read asks for waits here. Asked in tests only.
+    holds: Callable[[Read], bool]
+
+
+_EMPTY = Buffer(flush=lambda: None, log=lambda: None, holds=lambda read: False)
+
+
+class ReadPastBuffer(AssertionError):
+    """A table was read while a buffer held a newer answer."""
+
+
+class Pending:
+    """The buffers of an open store, each filled by its owner and flushed here."""
+
+    def __init__(self) -> None:
+        self._buffers = dict.fromkeys(ORDER, _EMPTY)
+
+    def register(
+        self,
+        name: str,
+        flush: Callable[[], None],
+        *,
+        log: Callable[[], None] | None = None,
+        holds: Callable[[Read], bool] = _EMPTY.holds,
+    ) -> None:
+        """Own a buffer from here on, in place of an earlier one of that name."""
+        if name not in self._buffers:
+            raise ValueError(f"the buffer {name!r} has no place in the order")
+        self._buffers[name] = Buffer(flush, log or flush, holds)
+
+    def flush(self) -> None:
+        """Put every acknowledged change into the transaction."""
+        for buffer in self._buffers.values():
+            buffer.flush()
+
+    def log(self) -> None:
+        """Have the journal note what waits, so that it can go on waiting; flush the rest."""
+        for buffer in self._buffers.values():
+            buffer.log()
+
+    def require_clean(self, read: Read) -> None:
+        """Refuse to read a table past a buffer that holds the answer."""
+        for name, buffer in self._buffers.items():
+            if buffer.holds(read):
+                raise ReadPastBuffer(f"{read} was read past the buffer {name!r}")
+
+
+# -- checking reads --------------------------------------------------------------------------------
+
+
+def is_checked() -> bool:
+    return bool(os.environ.get(CHECK_READS))
+
+
+def check_reads(
+    pending: Pending,
+    tables: Mapping[bytes, Plain | Versioned],
+    authors: ByEpoch,
+    changes: Changes,
+) -> None:
+    """Have every read of these tables checked. `has_row` may always be asked."""
+    for name, table in tables.items():
+        if isinstance(table, Versioned):
+            _check_versioned(pending, name.decode(), table)
+        else:
+            _check_plain(pending, name.decode(), table)
+    _check_plain(pending, "authors", authors)
+
+    def of_changes(epoch: Epoch, kind: bytes = b"", prefix: bytes = b"") -> list[Read]:
+        kinds = [kind] if kind else list(VERSIONED)
+        suffixes = {suffix_of(epoch)}
+        return [Read(VERSIONED[k].decode(), prefix, suffixes=suffixes) for k in kinds]
+
+    _check(pending, changes, "walk", of_changes)
+
+
+def _check_versioned(pending: Pending, name: str, table: Versioned) -> None:
+    def get(view: View, entity: bytes) -> list[Read]:
+        return [Read(name, entity, True, view.seen)]
+
+    def own(view: View, entity: bytes) -> list[Read]:
+        return [Read(name, entity, True, {view.suffix})]
+
+    def inherited(view: View, entity: bytes) -> list[Read]:
+        return [Read(name, entity, True, view.inherited)]
+
+    def drops(epoch: Epoch, entity: bytes) -> list[Read]:
+        return [Read(name, entity, True, {suffix_of(epoch)})]
+
+    def walk(view: View, prefix: bytes, start: bytes = b"") -> list[Read]:
+        return [Read(name, prefix, suffixes=view.seen, start=start)]
+
+    def versions(prefix: bytes, start: bytes = b"") -> list[Read]:
+        return [Read(name, prefix, start=start)]
+
+    for read in (get, own, inherited, drops, walk, versions):
+        _check(pending, table, read.__name__, read)
+
+
+def _check_plain(pending: Pending, name: str, table: Plain | ByEpoch) -> None:
+    def get(key: bytes) -> list[Read]:
+        return [Read(name, key, True)]
+
+    def walk(prefix: bytes = b"", after: bytes = b"") -> list[Read]:
+        return [Read(name, prefix, start=after)]
+
+    for read in (get, walk):
+        if hasattr(table, read.__name__):
+            _check(pending, table, read.__name__, read)
+
+
+def _check(pending: Pending, table: object, name: str, reads: Callable[..., list[Read]]) -> None:
+    """Put a check in front of a method of one table."""
+    method = getattr(table, name)
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for read in reads(*args, **kwargs):
+            pending.require_clean(read)
+        return method(*args, **kwargs)
+
+    setattr(table, name, checked)
