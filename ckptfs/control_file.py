@@ -140,7 +140,7 @@ def _trusted_ids() -> frozenset[int]:
 
 
 def is_alive(mount: Mount) -> bool:
-    """Whether somebody serves it."""
+    """Whether a daemon serves it."""
     try:
         # Not stat: the kernel may answer that from its cache long after the server died.
         os.statvfs(mount.path)

@@ -1,8 +1,8 @@
 """The time in which the workspace is mounted: the event loop, its requests and its signals.
 
 Owns trio in the daemon. FUSE requests are answered by `ckptfs.fuse`, questions on the control
-socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, whoever
-ended it: `ckptfs umount`, umount by hand, or a signal. How it ends is in `shutdown`, what comes
+socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, by
+`ckptfs umount`, umount by hand, or a signal. How it ends is in `shutdown`, what comes
 before and after in `lifecycle`.
 """
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINTS = os.fsdecode(NAME)
 
-#: How long the kernel may take to forget what nobody has open: it does so at once.
+#: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
 #: Seconds that an unmount waits for those who watch files to be woken.
 _WAKING_PATIENCE = 5.0
@@ -115,7 +115,7 @@ class CheckpointsDir:
         return saved.id
 
     async def delete(self, number: int, pid: int) -> None:
-        # Whoever deletes recursively is in there; `rmdir .checkpoints/12` is not, and means it.
+        # A recursive delete runs in there; `rmdir .checkpoints/12` does not, and means it.
         if is_inside(pid, self._path / CHECKPOINTS):
             log.info(
                 "rmdir of checkpoint %d refused: process %d is in %s", number, pid, CHECKPOINTS

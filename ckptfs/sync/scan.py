@@ -113,12 +113,13 @@ def _is_nothing_known(state: ScanState) -> bool:
 def _list(state: ScanState, frame: Frame) -> None:
     """Bring in the files of a directory; the directories in it wait."""
     known = {} if frame.is_new else state.ledger.children(frame.key)
+    no_record = frame.is_new or state.importing
     tally = state.tally
     try:
         for name, entry in lower.entries_in(state.down.fd):
             value = known.pop(name, None)
-            if frame.is_new and entry.is_file(follow_symlinks=False):
-                _bring_in_new_file(state, frame, name)
+            if no_record and entry.is_file(follow_symlinks=False):
+                _bring_in_file(state, frame, name)
                 continue
             try:
                 seen = lower.clamp_times(entry.stat(follow_symlinks=False))
@@ -156,14 +157,17 @@ def _remember_link(
         state.ingest.join_group(seen, inode)
 
 
-def _bring_in_new_file(state: ScanState, frame: Frame, name: bytes) -> None:
-    """A file in a new directory: neither the store nor the ledger needs to be asked."""
+def _bring_in_file(state: ScanState, frame: Frame, name: bytes) -> None:
+    """A file without a record: opening it shows all that is needed."""
     state.tally.step()
     if _pass_over(state, frame, name):
         return
     try:
         with Entry(state.down.fd, name) as entry:
-            decide.bring_in_new(state, frame, entry)
+            if frame.is_new:
+                decide.bring_in_new(state, frame, entry)
+            else:
+                decide.overwrite(state, frame, entry)
     except OSError as error:
         _skip(state, name, error)
     state.ingest.commit_if_large()

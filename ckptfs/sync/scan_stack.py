@@ -68,8 +68,9 @@ class Frame:
 
     def find(self, ingest: Ingest) -> Ino | None:
         """The store's directory, or None if the store has none for this one any more."""
-        for frame in reversed(self._unsearched()):
-            frame._search(ingest)
+        if not self._searched:
+            for frame in reversed(self._unsearched()):
+                frame._search(ingest)
         return self.place
 
     def _unsearched(self) -> list[Frame]:

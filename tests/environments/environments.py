@@ -117,13 +117,13 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_remount.py::test_the_attributes_of_the_root_are_kept
     mounted/test_in_place.py::test_directories_without_write_permission
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
-    mounted/test_in_place.py::test_changes_made_below_are_seen_at_the_next_mount
+    mounted/test_in_place.py::test_changes_of_the_lower_directory_are_seen_at_the_next_mount
     mounted/test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
     mounted/test_ends.py::test_a_failed_commit_shows_nobody_an_old_tree[5-on]
     mounted/test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
     mounted/test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
     mounted/test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
-    mounted/test_ends.py::test_whoever_stands_in_the_lower_directory_is_not_in_the_way
+    mounted/test_ends.py::test_a_process_in_the_lower_directory_is_not_in_the_way
     mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
     mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
     mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for

@@ -128,7 +128,9 @@ def test_a_token_that_holds_no_more(work: Workspace) -> None:
     assert (work.path / "mine").read_text() == "meanwhile"
 
 
-def test_it_is_known_after_a_remount_and_what_came_below_is_nobodys(work: Workspace) -> None:
+def test_an_author_is_known_after_a_remount_and_the_lower_directorys_changes_have_none(
+    work: Workspace,
+) -> None:
     first = save(work)
     two_sessions(work)
     work.umount()

@@ -379,7 +379,7 @@ def test_a_lazy_umount_uncovers_a_current_directory(place: Failing) -> None:
     assert (place.path / "open").read_text() == "written after that"
 
 
-def test_whoever_stands_in_the_lower_directory_is_not_in_the_way(place: Failing) -> None:
+def test_a_process_in_the_lower_directory_is_not_in_the_way(place: Failing) -> None:
     """As a shell does that was there before the mount: by its path it could be in either."""
     with subprocess.Popen(["sleep", "60"], cwd=place.path) as standing:
         begin(place)

@@ -86,7 +86,7 @@ def test_the_content_is_there(over: Make) -> None:
     assert facts(workspace.path) == before
 
 
-def test_an_unmount_without_changes_touches_nothing_below(over: Make) -> None:
+def test_an_unmount_without_changes_touches_nothing_in_the_lower_directory(over: Make) -> None:
     """Not even a ctime: nothing was written."""
     workspace = over(SAMPLE)
     before = stats(workspace.path)
@@ -116,7 +116,9 @@ def test_owners_devices_and_sockets_come_in_and_go_back(over: Make) -> None:
     assert facts(path) == after
 
 
-def test_a_socket_below_is_no_obstacle(over: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_in_the_lower_directory_is_no_obstacle(
+    over: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = over({"file": "x"})
     monkeypatch.chdir(workspace.path)
     with socket.socket(socket.AF_UNIX) as server:
@@ -181,22 +183,22 @@ CHANGES_OF_TYPE: dict[str, tuple[Tree, Tree]] = {
 }
 
 
-@pytest.mark.parametrize("side", ["above", "below"])
+@pytest.mark.parametrize("side", ["mount", "lower"])
 def test_changes_of_type(over: Make, side: str) -> None:
-    """Made in the mount they reach the lower directory, made below they reach the mount."""
+    """Made in the mount they reach the lower directory, made there they reach the mount."""
     workspace = over({})
     for name, (before, _) in CHANGES_OF_TYPE.items():
         (workspace.path / name).mkdir()
         plant(workspace.path / name, before)
     workspace.mount()
-    if side == "below":
+    if side == "lower":
         workspace.umount()
     for name, (_, after) in CHANGES_OF_TYPE.items():
         for entry in list((workspace.path / name).iterdir()):
             _remove(entry)
         plant(workspace.path / name, after)
     expected = facts(workspace.path)
-    workspace.umount() if side == "above" else workspace.mount()
+    workspace.umount() if side == "mount" else workspace.mount()
     assert facts(workspace.path) == expected
 
 
@@ -204,7 +206,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_a_time_far_in_the_future_below_is_no_obstacle(over: Make) -> None:
+def test_a_lower_file_from_far_in_the_future_is_no_obstacle(over: Make) -> None:
     """ext4 keeps times until 2446, nanoseconds in 64 bits end in 2262."""
     future = 13_569_465_600 * 10**9 + 1
     workspace = over({"future": File("x", mtime_ns=future), "other": "y"})
@@ -286,7 +288,7 @@ def stats_of_content(path: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def test_a_file_that_may_not_be_read_is_not_lost(over: Make) -> None:
-    """Root reads it; another user is told no, or that it stays out. Below it stays as it is."""
+    """Root reads it; for another user it stays out, or is refused. The lower file stays."""
     workspace = over({"locked": File("secret", mode=0), "open": "x"})
     done = workspace.try_to_mount()
     if done.returncode == 0:
@@ -302,10 +304,10 @@ def test_a_file_that_may_not_be_read_is_not_lost(over: Make) -> None:
     assert (workspace.path / "locked").read_text() == "secret"
 
 
-# --- changes below while it is not mounted ---------------------------------------------------
+# --- changes of the lower directory while it is not mounted ----------------------------------
 
 
-def test_changes_made_below_are_seen_at_the_next_mount(over: Make) -> None:
+def test_changes_of_the_lower_directory_are_seen_at_the_next_mount(over: Make) -> None:
     workspace = over(SAMPLE)
     workspace.mount()
     (workspace.path / "made in the mount").write_text("x")
@@ -318,7 +320,7 @@ def test_changes_made_below_are_seen_at_the_next_mount(over: Make) -> None:
     assert facts(workspace.path) == expected
 
 
-def test_changes_made_below_are_a_change_set_of_their_own(over: Make) -> None:
+def test_changes_of_the_lower_directory_are_a_change_set_of_their_own(over: Make) -> None:
     workspace = over({"file": "x"})
     workspace.mount()
     workspace.umount()
@@ -357,7 +359,7 @@ def test_the_lower_directory_may_be_moved_with_the_workspace_away(over: Make) ->
 # --- a daemon that dies over a directory -----------------------------------------------------
 
 
-def test_after_a_kill_the_old_content_below_is_not_taken_for_newer(over: Make) -> None:
+def test_after_a_kill_the_old_lower_content_is_not_taken_for_newer(over: Make) -> None:
     workspace = over({"edited": "old", "deleted": "old", "kept": "k"})
     workspace.mount()
     (workspace.path / "edited").write_text("new")
@@ -443,7 +445,7 @@ def test_after_a_crash_equal_changes_on_both_sides_are_no_conflict(over: Make) -
     assert tree(workspace.path) == {"file": "the same"}
 
 
-def test_after_a_crash_an_edit_below_wins_over_a_deletion(over: Make) -> None:
+def test_after_a_crash_an_edit_of_a_lower_file_wins_over_a_deletion(over: Make) -> None:
     """Nothing that somebody wrote is thrown away, whichever side deleted it."""
     workspace = over({"deleted above": "base", "deleted below": "base"})
     workspace.mount()

@@ -1,4 +1,4 @@
-"""Another user exchanges a file below while root unmounts, or restores a plain directory.
+"""Another user exchanges a lower file while root unmounts, or restores a plain directory.
 
 `tests/sync/test_attackers.py` stops root at every step. Here nothing is stopped: a process of
 the other user waits for the first change in the directory, as an attacker does, and is quick.
@@ -59,7 +59,7 @@ class Scene:
             path.write_bytes(data)
             path.chmod(0o755)
             self.give(path)
-        # Before a mount covers it: whoever is in the directory stays in the one below.
+        # Before a mount covers it: a process in the directory stays in the lower one.
         nobody(os.chdir, str(self.work))
 
     def give(self, path: Path) -> None:

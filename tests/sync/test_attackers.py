@@ -42,7 +42,7 @@ def nobody() -> Iterator[Peer]:
 
 
 class Scene:
-    """A directory of another user below root's store, and a second one of that user beside it."""
+    """A lower directory of another user under root's store, and a second one beside it."""
 
     def __init__(self, root: Path, nobody: Peer, mode: int | None = None) -> None:
         """With ``mode`` the directory is root's own, and others may do in it what that says."""
@@ -141,7 +141,7 @@ def tool_becomes_roots(scene: Scene) -> tuple[Deed, Deed]:
 
 
 def attributes_change(scene: Scene) -> tuple[Deed, Deed]:
-    """Attributes alone changed, so that the file below stays and gets them."""
+    """Attributes alone changed, so that the lower file stays and gets them."""
     scene.file("file", mode=0o644)
     scene.pair.scan()
     scene.set("file", Attributes(mode=0o100666, mtime_ns=5 * 10**18 // 4))

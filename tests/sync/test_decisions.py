@@ -29,7 +29,7 @@ def test_every_pair_of_sides_has_an_action() -> None:
 
 
 def test_a_stale_directory_is_not_newer_than_the_store(started: Pair) -> None:
-    """The daemon died before the write-back: below is what it was, the store has gone on."""
+    """The daemon died before the write-back: the lower directory is older than the store."""
     started.write("f", "newer")
     started.remove("d")
     started.write("new", "never written back")
@@ -316,7 +316,7 @@ def test_an_edit_of_a_lower_file_reaches_its_links_in_the_store(started: Pair) -
 def test_a_mode_of_the_store_reaches_a_lower_file_that_was_linked_meanwhile(
     started: Pair, new: str
 ) -> None:
-    """Whichever name is looked at first, the store's mode reaches the file below."""
+    """Whichever name comes first, the store's mode reaches the lower file."""
     started.chmod("f", 0o600)
     os.link(started.lower / "f", started.lower / new)
     assert not started.scan().conflicts
@@ -326,7 +326,7 @@ def test_a_mode_of_the_store_reaches_a_lower_file_that_was_linked_meanwhile(
 
 
 def test_attributes_of_a_linked_lower_file_are_no_edit_of_its_other_name(pair: Pair) -> None:
-    """Attributes given to one name below show under the other, which is no edit of the user's."""
+    """Attributes given to one lower name show under the other: that is no edit of the user's."""
     pair.plant({"a": "x"})
     pair.scan()
     pair.link("a", "b")

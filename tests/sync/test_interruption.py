@@ -94,7 +94,7 @@ def test_a_write_back_may_end_at_any_step(
 
 
 def _assert_read_rightly(pair: Pair, wanted: dict[str, object]) -> None:
-    """The scan of the next mount takes nothing below for news, and the write-back completes."""
+    """The next scan takes nothing of the lower directory for a change; the write-back completes."""
     pair.reopen()
     result = pair.scan()
     assert result.conflicts == result.skipped == ()

@@ -3,8 +3,8 @@
 Every piece of content is new in the world (a numbered token), so the model only needs to know which
 tokens each side has and ever had:
 
-- a scan takes into the store every token that is below, unless the store had it and let it go;
-- it takes from the store only tokens that were below and are not any more;
+- a scan brings in every token of the lower directory, unless the store had it and let it go;
+- it deletes only tokens that the lower directory had and no longer has;
 - a side that nobody edited since the last agreement changes nothing on the other;
 - after a write-back both sides are equal, and neither pass finds anything to do.
 
@@ -257,9 +257,13 @@ class Sync(RuleBasedStateMachine):
         self, result: SyncResult, before: Tokens, lower: Tokens, after: Tokens, let_go: Tokens
     ) -> None:
         assert not result.skipped
-        assert lower - let_go - self.shared <= after, "something below did not come in"
+        assert lower - let_go - self.shared <= after, (
+            "something of the lower directory did not come in"
+        )
         lost = before - after - self.shared
-        assert lost <= self.ever["lower"] - lower, "the store lost something that was not below"
+        assert lost <= self.ever["lower"] - lower, (
+            "the store lost something that the lower directory never had"
+        )
         assert after <= before | lower
         if not (self.edited["lower"] and self.edited["store"]):
             assert not result.conflicts
@@ -273,7 +277,7 @@ class Sync(RuleBasedStateMachine):
         after = self.tokens("store")
         assert not result.skipped
         if self.edited["lower"]:
-            # What changed below alone is left to the next scan.
+            # What changed in the lower directory alone is left to the next scan.
             assert before - after - self.shared <= self.ever["lower"] - lower
             self.scan()
             self.pair.write_back()

@@ -88,7 +88,7 @@ def test_foreign_owners_and_devices_are_written_as_far_as_permitted(
         result = user.write_back()
         assert [item.path for item in result.skipped] == [b"device"]
     assert (user.lower / "theirs").stat().st_uid == os.geteuid()
-    # That the owner could not be set is not taken for a change below.
+    # An owner that could not be set is no change of the lower directory.
     assert not user.scan().changed
     assert user.inode("theirs").uid == 1
     assert user.exists("device")
