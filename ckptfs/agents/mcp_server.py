@@ -36,8 +36,8 @@ from ckptfs.config import Workspace
 from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
 
 _INSTRUCTIONS = """\
-Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
-build output, what shell commands do. Take one before you try something risky, look at differences
+Checkpoints of the workspace {path}. Everything in it is covered: ignored files, build output, what
+shell commands do. Take one before you try something risky, look at differences
 instead of guessing what changed, and go back when something went wrong: a restore loses nothing, it
 saves the state before it.
 A checkpoint is named by its id, its tag, `latest`, `@-2` (two back) or a time such as "10 minutes
