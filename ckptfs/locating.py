@@ -74,7 +74,7 @@ def user_name(uid: int) -> str:
 
 def socket_of(store: str) -> str:
     """The control socket: always in the store, where client and daemon cannot disagree about it and
-    no other user can put one. The path may be too long for a socket's name (`ckptfs.unixsocket`)."""
+    no other user can put one. The path may be too long for a socket (`ckptfs.unixsocket`)."""
     return os.path.join(store, "control.sock")
 
 
