@@ -297,7 +297,7 @@ class Mounted:
         with interrupts.watching(connection.has_gone), interrupts.stoppable():
             files = self._cached_files(verb, values)
         if files:
-            await fuse.tell_kernel(files, (), files)
+            await fuse.invalidate(files, (), files)
             await _forgotten(self._service.fs, set(files.values()))
         with interrupts.watching(connection.has_gone):
             return run()
@@ -338,18 +338,18 @@ class Mounted:
         for changed in (*pending.changed, *pending.purged):
             heard = known(fs, before, nameless, changed)
             gone = vanished(fs, before, heard)
-            await fuse.tell_kernel(heard.entries, heard.inodes, gone)
+            await fuse.invalidate(heard.entries, heard.inodes, gone)
             self._watch_notifier.add(heard)
         for changed in pending.purged:
             for checkpoint in self._service.checkpoints():
                 places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
-                await fuse.tell_kernel(*places)
+                await fuse.invalidate(*places)
         if pending.deleted:
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
+            await fuse.invalidate({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
         if pending.new_names:
             # The kernel was told for ever that they are not there.
             names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
-            await fuse.tell_kernel(names, {ROOT_INO})
+            await fuse.invalidate(names, {ROOT_INO})
 
     # -- the daemon's own verbs --------------------------------------------------------------------
 
