@@ -9,7 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import compare, document, everyday, growth, history, registry, report, room  # noqa: F401
+from bench import (  # noqa: F401
+    compare,
+    document,
+    everyday,
+    growth,
+    history,
+    portable,
+    registry,
+    report,
+    room,
+)
 from bench.figures import figures
 from bench.fuse_rivals import FUSE_RIVALS
 from bench.keepers import KEEPERS

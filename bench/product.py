@@ -2,6 +2,7 @@
 
 import compileall
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ class Installation:
     python: Path
     mount_options: tuple[str, ...] = ()
     """What its mounts for rows have beyond the usual."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables of its commands, and so of its daemon."""
 
 
 #: The one this benchmark is part of.
@@ -48,6 +51,7 @@ def ckptfs(*arguments: str | Path, by: Installation = HERE) -> str:
             done = subprocess.run(
                 command,
                 cwd=by.checkout,
+                env=os.environ | dict(by.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

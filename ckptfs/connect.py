@@ -172,8 +172,8 @@ def _incomplete(path: Path | None, left: Sequence[Skipped]) -> WriteBackIncomple
 @contextmanager
 def _directory(path: Path, store: Path) -> Iterator[int | None]:
     """The directory, or None if it is gone: then the store's own state is all there is. Behind a
-    dead mount it is still there, and older than the store, so nobody may take it for now; nor what
-    a mount shows that has another history. What a link leads to is not the workspace."""
+    dead mount it is still there, and older than the store, so it is not the present state; nor is
+    what a mount shows that has another history. What a link leads to is not the workspace."""
     from ckptfs.sync import lower
 
     workspace = Workspace(path, store)
@@ -228,7 +228,7 @@ def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Se
     daemon = runtime.living(workspace)
     if daemon is None:
         # For its turn among our own threads it waits; for another process the caller does, since
-        # that may be a daemon, and then there is somebody to ask.
+        # that may be a daemon, which can be asked.
         left = deadline - time.monotonic()
         # A store alone stands for its own workspace; then there is no directory.
         lower = None if workspace.path == workspace.store else workspace.path
@@ -324,8 +324,8 @@ def has_store(path: Path) -> bool:
 
 
 def remove_store(path: Path) -> list[str]:
-    """Delete a store that nobody has. Returns the names of what is in its directory and not its
-    own, which stays; a directory without a store in it is not touched at all."""
+    """Delete a store that no process has open. Returns the names of what else is in its directory,
+    which stays; a directory without a store in it is not touched at all."""
     from contextlib import closing
 
     from ckptfs.store.directory import DATA_FILE, lock_directory, open_directory, remove_store_files
@@ -356,6 +356,6 @@ def prepare_directory(
             fresh.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     else:
         with open_workspace(workspace, patience=patience) as session:
-            if isinstance(session, LocalSession):  # or somebody mounted it just now
+            if isinstance(session, LocalSession):  # or it was mounted just now
                 session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
     config.register(workspace, directory=locating.directory_id(str(workspace.path)))

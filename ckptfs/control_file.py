@@ -2,7 +2,7 @@
 
 A sandbox may have the workspace and nothing else of ckptfs: no registry, no store, no socket. The
 mount table tells which workspace a path is in, and the control file carries the lines of the
-control socket. `ckptfs.fuse.connections` is the other end and says what reads and writes mean.
+control socket. `ckptfs.fuse.control_files` is the other end and says what reads and writes mean.
 
 Hooks import it, where the socket cannot be reached, so it and what it imports stay with
 `os` and `time`.
@@ -140,7 +140,7 @@ def _trusted_ids() -> frozenset[int]:
 
 
 def is_alive(mount: Mount) -> bool:
-    """Whether somebody serves it."""
+    """Whether a daemon serves it."""
     try:
         # Not stat: the kernel may answer that from its cache long after the server died.
         os.statvfs(mount.path)

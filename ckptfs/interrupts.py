@@ -1,8 +1,8 @@
 """Stopping a verb whose client has gone.
 
-A verb runs to its end on one thread, so it has to ask by itself whether anybody still waits for it.
-Whoever has a verb performed says how to find that out (`watching`). The verb says where it may be
-left: while it only reads (`stoppable`), or between two steps that each leave everything whole
+A verb runs to its end on one thread, so it has to ask by itself whether its client still waits. The
+caller of a verb says how to find that out (`watching`). The verb says where it may be left: while
+it only reads (`stoppable`), or between two steps that each leave everything whole
 (`stoppable_between`). Loops that read ask with `check` or `checked`, loops that change something
 with `between`. Elsewhere asking does nothing, so code that reads for others need not know whether
 it may be left: a restore that has begun its transaction reads, too, and comes to its end.
@@ -84,7 +84,7 @@ def unstoppable() -> AbstractContextManager[None]:
 
 def check() -> None:
     """Raise `Interrupted` if the client has gone and the verb only reads. Costs next to nothing
-    where nobody asks, and a look at the clock where somebody does."""
+    without a client, and a look at the clock with one."""
     if _state.where == _ANYWHERE:
         _look()
 

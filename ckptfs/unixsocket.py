@@ -9,12 +9,47 @@ from __future__ import annotations
 import _socket
 import os
 import sys
+import time
 
 #: Bytes of ``sun_path`` that the kernel takes, without the terminating zero.
 PATH_MAX = 107
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROOT = 0
+#: Seconds between two tries to connect while the daemon's queue is full.
+_CONNECT_AGAIN = 0.01
+
+
+class Untrusted(Exception):
+    """The user ``uid`` listens, who may not speak for the store."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(f"user {uid} listens")
+        self.uid = uid
+
+
+def connect_to_daemon(path: str, store: str, patience: float) -> _socket.socket:
+    """A connection to the daemon of a store. Waits while more clients connect at once than the
+    daemon's queue takes. Raises OSError if nothing listens, `Untrusted` for a stranger."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(patience)
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                connect(connection, path)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_CONNECT_AGAIN)
+        _, uid = peer(connection)
+        if not is_trusted(uid, store):
+            raise Untrusted(uid)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def connect(connection: _socket.socket, path: str) -> None:
@@ -30,7 +65,7 @@ def connect(connection: _socket.socket, path: str) -> None:
 
 
 def bind(listener: _socket.socket, dir_fd: int, name: str) -> None:
-    """Bind in an open directory, which nobody can replace by another one meanwhile."""
+    """Bind in an open directory, which cannot be replaced by another one meanwhile."""
     listener.bind(_below(dir_fd, name))
 
 
@@ -61,7 +96,7 @@ def is_trusted(uid: int, store: str) -> bool:
 
 
 def owner_of(path: str) -> int:
-    """The user that a path belongs to; -1, which is nobody, if it is not there."""
+    """The user that a path belongs to; -1, which is no user, if it is not there."""
     try:
         return os.stat(path, follow_symlinks=False).st_uid
     except OSError:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.hooks import unguarded
-from ckptfs.fuse.options import MountOptions
+from ckptfs.fuse.hooks import MountOptions, unguarded
 from ckptfs.fuse.requests import Requests
 from ckptfs.fuse.server.binding import Bound
 from ckptfs.store import Store

@@ -11,7 +11,6 @@ from __future__ import annotations
 import _socket
 import json
 import os
-import time
 
 from ckptfs import locating, unixsocket
 from ckptfs.agents import events, hook_input
@@ -186,34 +185,12 @@ def _ask(connection: _Connection, requests: list[events.Request]) -> None:
 
 
 def _connected(store: str) -> _socket.socket:
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    """What an agent is about to do is for the store's own daemon to hear, and for no other."""
     try:
-        connection.settimeout(PATIENCE)
-        _connect(connection, locating.socket_of(store))
-        _require_trusted(connection, store)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect(connection: _socket.socket, address: str) -> None:
-    """Connect, waiting while more do it at once than the daemon's queue takes."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return unixsocket.connect(connection, address)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _require_trusted(connection: _socket.socket, store: str) -> None:
-    """What an agent is about to do is for the store's own daemon to hear, and for nobody else."""
-    _, uid = unixsocket.peer(connection)
-    if not unixsocket.is_trusted(uid, store):
-        raise NoAnswer(f"user {uid} listens at its socket, who may not speak for this store.")
+        return unixsocket.connect_to_daemon(locating.socket_of(store), store, PATIENCE)
+    except unixsocket.Untrusted as error:
+        reason = f"user {error.uid} listens at its socket, who may not speak for this store."
+        raise NoAnswer(reason) from None
 
 
 def _line(connection: _Connection) -> bytes:

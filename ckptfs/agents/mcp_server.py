@@ -34,6 +34,7 @@ from ckptfs.agents.mcp_results import (
 from ckptfs.api import CheckpointService
 from ckptfs.config import Workspace
 from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
+from ckptfs.service.verbs import FILES, VERBS
 
 _INSTRUCTIONS = """\
 Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
@@ -74,14 +75,14 @@ R = TypeVar("R")
 def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
     """A server for one workspace; a read-only one has only the tools that change nothing."""
     tools = Tools(CheckpointService(workspace.path, workspace.store))
-    known: tuple[tuple[Callable[..., Any], ToolAnnotations], ...] = (
-        (tools.checkpoint_list, _LOOKS),
-        (tools.checkpoint_show, _LOOKS),
-        (tools.checkpoint_diff, _LOOKS),
-        (tools.file_history, _LOOKS),
-        (tools.workspace_status, _LOOKS),
-        (tools.checkpoint_create, _ADDS),
-        (tools.checkpoint_restore, _REPLACES),
+    known: tuple[tuple[Callable[..., Any], str], ...] = (
+        (tools.checkpoint_list, "list"),
+        (tools.checkpoint_show, "show"),
+        (tools.checkpoint_diff, "diff"),
+        (tools.file_history, "log"),
+        (tools.workspace_status, "status"),
+        (tools.checkpoint_create, "save"),
+        (tools.checkpoint_restore, "restore"),
     )
     return MCPServer(
         "ckptfs",
@@ -89,11 +90,19 @@ def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[A
         instructions=_INSTRUCTIONS.format(path=workspace.path),
         log_level="WARNING",
         tools=[
-            _make_tool(_telling(function), inspect.cleandoc(function.__doc__ or ""), hints)
-            for function, hints in known
-            if hints is _LOOKS or not read_only
+            _make_tool(_telling(function), inspect.cleandoc(function.__doc__ or ""), _hints(verb))
+            for function, verb in known
+            if VERBS[verb].only_reads or not read_only
         ],
     )
+
+
+def _hints(verb: str) -> ToolAnnotations:
+    """What a tool changes, from the declaration of its verb."""
+    declared = VERBS[verb]
+    if declared.only_reads:
+        return _LOOKS
+    return _REPLACES if declared.changes == FILES else _ADDS
 
 
 def _telling(function: Callable[P, R]) -> Callable[P, R]:

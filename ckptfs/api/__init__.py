@@ -24,7 +24,7 @@ from ckptfs.api.values import (
 )
 from ckptfs.errors import CkptfsError
 
-# Whoever wants to read our log sets handlers of their own; without any, Python would print it.
+# A program that wants our log sets handlers; without any, Python would print it.
 logging.getLogger("ckptfs").addHandler(logging.NullHandler())
 
 __all__ = [

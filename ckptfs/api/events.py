@@ -97,7 +97,7 @@ class Handlers:
 
 
 class EventStream:
-    """Events of a mounted workspace, whoever causes them, as an iterator that waits for the next.
+    """Events of a mounted workspace, of whichever process, as an iterator that waits for the next.
 
     It ends when the workspace is unmounted or `close` is called, also from another thread. A reader
     that falls behind by more than the daemon keeps for it is cut off: `DaemonGone` is raised.

@@ -123,7 +123,7 @@ class CheckpointService:
         return self._sessions.handlers.add(event, handler)
 
     def watch(self) -> EventStream:
-        """What happens to the mounted workspace from now on, whoever causes it."""
+        """What happens to the mounted workspace from now on, by whichever process."""
         if not self.mounted:
             raise NotMounted(self.workspace.path)
         return EventStream(Client(self.workspace))
@@ -376,21 +376,18 @@ class CheckpointService:
 
     def settings(self) -> dict[str, str]:
         """The workspace's settings, as `ckptfs config` lists them."""
-        from ckptfs.history import settings
+        from ckptfs.service import settings
 
         with self._sessions.telling_errors():
-            store = runtime.require_store(self.workspace)
-            files = [places.settings_file(), store / settings.FILE]
-            return dict(settings.load(files).texts)
+            return dict(settings.load(runtime.require_store(self.workspace)).texts)
 
     def configure(self, name: str, value: str | None) -> None:
         """Change a setting of the workspace; None takes it back to the default."""
-        from ckptfs.history import settings
+        from ckptfs.service import settings
 
         with self._sessions.telling_errors():
-            store = runtime.require_store(self.workspace)
-            settings.store(store / settings.FILE, name, value)
-        if name == "exclude.patterns":
+            settings.change(runtime.require_store(self.workspace), name, value)
+        if name == settings.PATTERNS:
             self._sessions.call("exclude")
 
     # -- tasks -------------------------------------------------------------------------------------
@@ -545,7 +542,7 @@ class AsyncCheckpointService:
         self.call = in_thread(service.call)
 
     async def watch(self) -> AsyncIterator[CheckpointEvent]:
-        """Events of the mounted workspace, whoever causes them."""
+        """Events of the mounted workspace, of whichever process."""
         stream = await in_thread(self.service.watch)()
         following = in_thread(lambda: next(stream, None), abandon=True)
         try:

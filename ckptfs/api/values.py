@@ -25,7 +25,7 @@ def moment(time_ns: int) -> datetime:
 
 
 class _Unchosen(int):
-    """A number that stands there because nobody chose one."""
+    """A default, to be told from the same number if the caller chose it."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ckptfs.errors import UsageError
 
 if TYPE_CHECKING:
     from ckptfs.control.transfer import FilePair
-    from ckptfs.textdiff.patch import Stat
+    from ckptfs.textdiff import Stat
 
 _COLOURS = {"A": GREEN, "D": RED, "R": CYAN}
 
@@ -306,7 +306,7 @@ def _stat_name(files: FilePair) -> bytes:
 
 
 def _stat(files: FilePair) -> Stat:
-    from ckptfs.textdiff.patch import Stat, stat_of
+    from ckptfs.textdiff import Stat, stat_of
 
     return Stat(0, 0) if files.same else stat_of(files.old, files.new)
 

@@ -261,7 +261,7 @@ def _ask(
     with client:
         with _interruptible(workspace):
             # The daemon tells how far it is, so a long silence means that it hangs.
-            client.ask("umount", wishes, progress=True)
+            client.send_request("umount", wishes, progress=True)
             ended = _hear(client, daemon, args, show)
         if ended is None:
             return _finish_alone(workspace, args, show)
@@ -290,7 +290,7 @@ def _hear(
 
     while True:
         try:
-            return client.hear(on_progress=hear, patience=PATIENCE_SHORT)
+            return client.receive_result(on_progress=hear, patience=PATIENCE_SHORT)
         except DaemonSilent:
             looks.append(_look_at(daemon.pid))
             if args.force and _hangs(looks):

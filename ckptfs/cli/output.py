@@ -220,7 +220,7 @@ def shown_name(name: str) -> bytes:
     mistaken: control characters, quotes, bytes that are no UTF-8."""
     if name.isprintable() and not set(name) & {'"', "\\"}:
         return name.encode()
-    from ckptfs.textdiff.patch import quoted
+    from ckptfs.textdiff import quoted
 
     return quoted(os.fsencode(name))
 

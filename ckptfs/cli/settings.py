@@ -14,10 +14,8 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.errors import RefusedInSandbox, SettingInvalid, StoreReadOnly, UsageError
-from ckptfs.history import settings
+from ckptfs.service import settings
 
-#: What a daemon has to hear of at once; it reads the others when it needs them.
-_PATTERNS = "exclude.patterns"
 #: Columns for a value in the list.
 _VALUE_WIDTH = 8
 
@@ -25,35 +23,31 @@ _VALUE_WIDTH = 8
 def config(args: Namespace) -> int:
     if (args.unset and args.value is not None) or (args.unset and args.key is None):
         raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
-    user = places.settings_file()
-    own = user if args.for_all else runtime.require_store(find_workspace(args)) / settings.FILE
+    store = None if args.for_all else runtime.require_store(find_workspace(args))
     if args.value is not None or args.unset:
-        _store(own, args)
-        if args.key == _PATTERNS and not args.for_all:
+        _change(store, args)
+        if args.key == settings.PATTERNS and store is not None:
             _apply(find_workspace(args))
-    files = [user] if args.for_all else [user, own]
-    found = settings.load(files)
-    names = list(settings.SETTINGS) if args.key is None else [args.key]
-    for name in names:
-        settings.require_known(name)
-    records = [_record(name, found) for name in names]
+    records = settings.described(store, args.key)
     output.result({"settings": records}, _human(records, args), as_json=args.json)
-    for name in names:
-        if reason := found.refused.get(name):
-            output.note(f"{name} is set to a command that is not run: {output.safe(reason)}.")
+    for item in records:
+        if item["refused"]:
+            reason = output.safe(item["refused"])
+            output.note(f"{item['name']} is set to a command that is not run: {reason}.")
     return 0
 
 
-def _store(file: Path, args: Namespace) -> None:
+def _change(store: Path | None, args: Namespace) -> None:
     try:
-        settings.store(file, args.key, args.value)
+        settings.change(store, args.key, args.value)
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
-        if args.for_all:
+        if store is None:
+            file = places.settings_file()
             raise SettingInvalid(args.key, "its file system is read-only", file) from None
         if runtime.living(find_workspace(args)) is None:
-            raise StoreReadOnly(file.parent) from None
+            raise StoreReadOnly(store) from None
         # Its daemon writes to it, so it is read-only only for us.
         raise RefusedInSandbox("change the settings", "the store is read-only there") from None
 
@@ -62,17 +56,6 @@ def _apply(workspace: Workspace) -> None:
     if runtime.living(workspace) is not None:
         with open_workspace(workspace) as session:
             session.call("exclude")
-
-
-def _record(name: str, found: settings.Settings) -> JsonObject:
-    origin: Path | None = found.origins[name]
-    return {
-        "name": name,
-        "value": found.texts[name],
-        "file": None if origin is None else str(origin),
-        "meaning": settings.SETTINGS[name].meaning,
-        "refused": found.refused.get(name),
-    }
 
 
 def _human(records: list[JsonObject], args: Namespace) -> str:

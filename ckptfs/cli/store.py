@@ -44,22 +44,16 @@ def check(args: Namespace) -> int:
 
 
 def _look(target: Workspace, *, deep: bool) -> JsonObject:
-    """What a check finds. A store that nobody serves is looked at page by page before LMDB is let
-    near it."""
-    if runtime.living(target) is None:
-        from ckptfs.store.repair import faults
+    """What a check finds; of a store that no daemon serves, first whether its pages are whole."""
+    from ckptfs.service import storage
 
-        if found := faults(target.store):
-            return _broken([{"invariant": "pages", "message": fault} for fault in found])
+    if runtime.living(target) is None and (damage := storage.damage_of(target.store)):
+        return damage
     try:
         with open_workspace(target) as session, output.progress("Checking", "done") as show:
             return session.call("check", {"deep": deep}, on_progress=show)
     except StoreCorrupt as error:
-        return _broken([{"invariant": "records", "message": str(error)}])
-
-
-def _broken(problems: list[JsonObject]) -> JsonObject:
-    return {"problems": problems, "affected": [], "lost": []}
+        return storage.broken("records", str(error))
 
 
 def _damage(item: JsonObject) -> str:
@@ -86,18 +80,13 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _repair(target: Workspace, *, as_json: bool) -> int:
-    from ckptfs.store.repair import repair
+    from ckptfs.service import storage
 
-    done = repair(target.store)
+    done = storage.repair(target.store)
     found = _look(target, deep=True)
-    record = {
-        "store": str(target.store),
-        "kept_as": str(done.kept_as),
-        "unreadable": done.unreadable,
-        "clean": not found["problems"],
-        **found,
-    }
-    lines = [f"Repaired {output.safe(target.store)}; what it was is {output.safe(done.kept_as)}."]
+    record = {"store": str(target.store), **done, "clean": not found["problems"], **found}
+    kept_as = output.safe(done["kept_as"])
+    lines = [f"Repaired {output.safe(target.store)}; what it was is {kept_as}."]
     lines += [_damage(item) for item in found["lost"][:_NAMED_MAX]]
     lines += [f"left: {output.safe(item['message'])}" for item in found["problems"]]
     output.result(record, "\n".join(lines), as_json=as_json)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import _socket
 import errno
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -37,8 +36,6 @@ PATIENCE_SHORT = 10.0
 #: The same after an interrupt: by then a daemon that can stop has stopped.
 PATIENCE_STOP = 3.0
 
-_CONNECT_AGAIN = 0.01
-
 #: The same for verbs that may rightly take hours; the end of the daemon ends the wait before.
 PATIENCE_LONG = 6 * 3600.0
 
@@ -55,8 +52,8 @@ class Client:
     """A connection to the daemon of one workspace."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if somebody does
-        who may not speak for the store."""
+        """Connect. Raises `DaemonGone` if nothing listens there, `PeerUntrusted` if a user does
+        that may not speak for the store."""
         self._workspace = workspace
         self._socket: _socket.socket | control_file.Connection
         try:
@@ -92,9 +89,9 @@ class Client:
         An interrupt stops the daemon, too, where the operation can be left; the KeyboardInterrupt
         that goes on says in a sentence what became of it.
         """
-        self.ask(op, args, progress=on_progress is not None)
+        self.send_request(op, args, progress=on_progress is not None)
         try:
-            return self.hear(on_progress=on_progress, patience=_patience(op, patience))
+            return self.receive_result(on_progress=on_progress, patience=_patience(op, patience))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._stop(op)) from None
 
@@ -102,7 +99,7 @@ class Client:
         """Have the daemon stop what it does for us; what it says about that."""
         try:
             self._socket.shutdown(_socket.SHUT_WR)
-            self.hear(patience=PATIENCE_STOP)
+            self.receive_result(patience=PATIENCE_STOP)
         except Interrupted as stopped:
             return stopped.message
         except DaemonGone:
@@ -116,8 +113,10 @@ class Client:
             return "Stopped. Nothing was changed."
         return f"Too late: {op} was done already."
 
-    def ask(self, op: str, args: JsonObject | None = None, *, progress: bool = False) -> None:
-        """Send a request; `hear` waits for what comes of it."""
+    def send_request(
+        self, op: str, args: JsonObject | None = None, *, progress: bool = False
+    ) -> None:
+        """Send a request; `receive_result` waits for what comes of it."""
         self._socket.settimeout(PATIENCE)
         try:
             # A daemon that will not hear us out has said why before it hung up.
@@ -126,7 +125,7 @@ class Client:
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
-    def hear(
+    def receive_result(
         self, *, on_progress: OnProgress | None = None, patience: float = PATIENCE
     ) -> JsonObject:
         """The result of what was asked. Raises the error that the daemon answered with, or
@@ -205,29 +204,11 @@ def _patience(op: str, patience: float) -> float:
 
 
 def _connected(workspace: Workspace) -> _socket.socket:
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    path, store = str(workspace.socket), str(workspace.store)
     try:
-        connection.settimeout(PATIENCE_SHORT)
-        _connect(connection, str(workspace.socket))
-        _, uid = unixsocket.peer(connection)
-        if not unixsocket.is_trusted(uid, str(workspace.store)):
-            raise PeerUntrusted(workspace.path, workspace.socket, uid)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect(connection: _socket.socket, path: str) -> None:
-    """Connect, waiting while more clients than the daemon's queue takes do it at once."""
-    deadline = time.monotonic() + PATIENCE_SHORT
-    while True:
-        try:
-            return unixsocket.connect(connection, path)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_CONNECT_AGAIN)
+        return unixsocket.connect_to_daemon(path, store, PATIENCE_SHORT)
+    except unixsocket.Untrusted as error:
+        raise PeerUntrusted(workspace.path, workspace.socket, error.uid) from None
 
 
 def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Connection:

@@ -1,7 +1,7 @@
 """What happens to a mounted workspace, told to everyone who watches its daemon.
 
 Telling never waits: each watcher has a queue of bounded length, and one that does not read until it
-overflows is cut off. Nobody else notices. On trio, as the daemon is.
+overflows is cut off; the others notice nothing. On trio, as the daemon is.
 """
 
 from __future__ import annotations

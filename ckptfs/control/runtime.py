@@ -81,8 +81,8 @@ def withdraw(workspace: Workspace) -> None:
 
 @contextmanager
 def _note_in(workspace: Workspace) -> Iterator[Path]:
-    """The place of the note in the store itself, which nobody can exchange meanwhile: who may
-    rename in the store's path could else have root write to another directory of root's."""
+    """The place of the note in the store itself, by a descriptor: another user that may rename in
+    the store's path could else have root write to another directory of root's."""
     fd = open_directory(workspace.store)
     try:
         owner = os.fstat(fd).st_uid

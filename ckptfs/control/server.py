@@ -43,7 +43,7 @@ SEND_PATIENCE = 30.0
 #: Seconds from the connection to the end of the first request, and from the beginning of any
 #: request to its end: no client of ours thinks in between.
 LINE_PATIENCE = 10.0
-#: Seconds between two requests: somebody may be at a question on the screen.
+#: Seconds between two requests: a person may be at a question on the screen.
 IDLE_PATIENCE = 3600.0
 
 #: Slots at once, of all users together.
@@ -215,12 +215,12 @@ class Connection:
         self._replies.send_progress(progress)
 
     def adopt(self) -> ReplyStream:
-        """The client's socket for use after the loop ended; whoever adopts it answers."""
+        """The client's socket for use after the loop ended; the caller answers."""
         return ReplyStream(self._raw.dup())
 
     def dismiss(self) -> bool:
-        """Hang up on a client, unless it has sent something; whoever waits for its next request is
-        told. Whether it did."""
+        """Hang up on a client, unless it has sent something, and end the wait for its next request.
+        Whether it did."""
         if self._poll(select.POLLIN):
             return False
         error = ControlError(
@@ -298,7 +298,7 @@ class Slots:
 def listen(path: Path) -> socket.socket:
     """A listening socket that only this user can reach. The store's lock must be held.
 
-    The directory is looked at and used by one descriptor, so nobody can replace it in between, and
+    The directory is looked at and used by one descriptor, so it cannot be replaced in between, and
     nothing but the socket of a daemon that died, since we have the lock, is taken away for it.
     """
     dir_fd = _open_own_directory(path.parent)
@@ -322,7 +322,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def _open_own_directory(path: Path) -> int:
-    """A descriptor of a directory in which nobody but its owner can put anything."""
+    """A descriptor of a directory in which only its owner can put anything."""
     dir_fd = unixsocket.open_directory(str(path))
     found = os.fstat(dir_fd)
     known = {0, os.geteuid(), *locating.trusted_owners()}

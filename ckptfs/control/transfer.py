@@ -24,7 +24,7 @@ from ckptfs.control.client import Client, Session
 from ckptfs.errors import CkptfsError, StateInvalid
 from ckptfs.service.arguments import JsonObject
 from ckptfs.service.documents import SIZE_MAX, encode, new_name, require_name, sweep
-from ckptfs.textdiff.patch import TEXT_MAX, FileVersion, git_mode, is_shown, quoted, render
+from ckptfs.textdiff import TEXT_MAX, PatchFile, git_mode, is_shown, quoted, render
 
 #: How many bytes of files, of their names, and how many files one question to the daemon is about.
 _BATCH_BYTES = 4 << 20
@@ -142,8 +142,8 @@ class FilePair:
     """One file of the answer, with both sides read if they are to be shown."""
 
     def __init__(self, record: JsonObject) -> None:
-        self.old: FileVersion | None = _side(record["old"])
-        self.new: FileVersion | None = _side(record["new"])
+        self.old: PatchFile | None = _side(record["old"])
+        self.new: PatchFile | None = _side(record["new"])
         self.same = bool(record["same"])
 
     @property
@@ -156,12 +156,12 @@ def _speakable(mode: int) -> bool:
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
-def _side(record: JsonObject | None) -> FileVersion | None:
+def _side(record: JsonObject | None) -> PatchFile | None:
     if record is None:
         return None
     target = record.get("target")
     data = None if target is None else os.fsencode(target)
-    return FileVersion(os.fsencode(record["path"]), record["mode"], record["size"], data)
+    return PatchFile(os.fsencode(record["path"]), record["mode"], record["size"], data)
 
 
 def patch_lines(session: Session, record: JsonObject) -> Iterator[bytes]:
@@ -194,7 +194,7 @@ def read_files(session: Session, record: JsonObject) -> Iterator[FilePair]:
     yield from _filled(session, record, batch)
 
 
-def _is_wanted(files: FilePair, side: FileVersion) -> bool:
+def _is_wanted(files: FilePair, side: PatchFile) -> bool:
     return not files.same and side.data is None and stat.S_ISREG(side.mode) and is_shown(side.size)
 
 
@@ -211,7 +211,7 @@ def _filled(session: Session, record: JsonObject, batch: list[FilePair]) -> list
     return batch
 
 
-def _with_data(side: FileVersion | None, data: bytes | None) -> FileVersion | None:
+def _with_data(side: PatchFile | None, data: bytes | None) -> PatchFile | None:
     """The workspace may have moved on since the answer: what was read counts, if only nothing."""
     return None if side is None else side._replace(data=data or b"", size=len(data or b""))
 

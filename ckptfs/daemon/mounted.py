@@ -1,8 +1,8 @@
 """The time in which the workspace is mounted: the event loop, its requests and its signals.
 
 Owns trio in the daemon. FUSE requests are answered by `ckptfs.fuse`, questions on the control
-socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, whoever
-ended it: `ckptfs umount`, umount by hand, or a signal. How it ends is in `shutdown`, what comes
+socket here, a verb at a time, between two FUSE requests. It ends when the mount ends, by
+`ckptfs umount`, umount by hand, or a signal. How it ends is in `shutdown`, what comes
 before and after in `lifecycle`.
 """
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINTS = os.fsdecode(NAME)
 
-#: How long the kernel may take to forget what nobody has open: it does so at once.
+#: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
 #: Seconds that an unmount waits for those who watch files to be woken.
 _WAKING_PATIENCE = 5.0
@@ -115,7 +115,7 @@ class CheckpointsDir:
         return saved.id
 
     async def delete(self, number: int, pid: int) -> None:
-        # Whoever deletes recursively is in there; `rmdir .checkpoints/12` is not, and means it.
+        # A recursive delete runs in there; `rmdir .checkpoints/12` does not, and means it.
         if is_inside(pid, self._path / CHECKPOINTS):
             log.info(
                 "rmdir of checkpoint %d refused: process %d is in %s", number, pid, CHECKPOINTS
@@ -297,7 +297,7 @@ class Mounted:
         with interrupts.watching(connection.has_gone), interrupts.stoppable():
             files = self._cached_files(verb, values)
         if files:
-            await fuse.tell_kernel(files, (), files)
+            await fuse.invalidate(files, (), files)
             await _forgotten(self._service.fs, set(files.values()))
         with interrupts.watching(connection.has_gone):
             return run()
@@ -338,18 +338,18 @@ class Mounted:
         for changed in (*pending.changed, *pending.purged):
             heard = known(fs, before, nameless, changed)
             gone = vanished(fs, before, heard)
-            await fuse.tell_kernel(heard.entries, heard.inodes, gone)
+            await fuse.invalidate(heard.entries, heard.inodes, gone)
             self._watch_notifier.add(heard)
         for changed in pending.purged:
             for checkpoint in self._service.checkpoints():
                 places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
-                await fuse.tell_kernel(*places)
+                await fuse.invalidate(*places)
         if pending.deleted:
-            await fuse.tell_kernel({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
+            await fuse.invalidate({(Ino(HISTORY_ROOT), b"%d" % n) for n in pending.deleted}, ())
         if pending.new_names:
             # The kernel was told for ever that they are not there.
             names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
-            await fuse.tell_kernel(names, {ROOT_INO})
+            await fuse.invalidate(names, {ROOT_INO})
 
     # -- the daemon's own verbs --------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def _has_our_paths(peer: Peer) -> bool:
             if os.readlink(f"/proc/{peer.pid}/{name}") != os.readlink(f"/proc/self/{name}"):
                 return False
     except PermissionError:
-        # Nobody but root may look at root's processes. A process of our own user that hides from
+        # Only root may look at root's processes. A process of our own user that hides from
         # us has no good reason.
         return peer.uid == 0
     except OSError:

@@ -27,7 +27,7 @@ from ckptfs import config
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
-from ckptfs.history.diff.tree import Tree
+from ckptfs.history.diff.tree import TreeReader
 from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.service import Service
 from ckptfs.store import View
@@ -85,14 +85,14 @@ class WatchNotifier:
         """What to touch, as paths below the mountpoint."""
         fs = self._service.fs
         fs.flush()
-        side = Tree(fs.store, fs.head)
+        tree = TreeReader(fs.store, fs.head)
         places = dict.fromkeys(
-            place for changed in pending for place in _places(side, changed, watched)
+            place for changed in pending for place in _places(tree, changed, watched)
         )
         found = []
         for place in places:
             with suppress(LookupError):  # of a later restore
-                found.append(side.path(place))
+                found.append(tree.path(place))
             if len(found) >= PATHS_MAX:
                 break
         return found
@@ -123,7 +123,7 @@ def known(fs: Filesystem, before: View, nameless: set[Ino], changed: Changed) ->
 def vanished(fs: Filesystem, before: View, changed: Changed) -> dict[Place, Ino]:
     """The files that changed names led to and that no program gets at again by name: deleted, or
     another generation now. A watch on one of them shall hear of it."""
-    old, new = Tree(fs.store, before), Tree(fs.store, fs.head)
+    old, new = TreeReader(fs.store, before), TreeReader(fs.store, fs.head)
     found = {}
     for place in changed.entries:
         ino = old.entry(place)
@@ -135,19 +135,19 @@ def vanished(fs: Filesystem, before: View, changed: Changed) -> dict[Place, Ino]
     return found
 
 
-def _places(side: Tree, changed: Changed, watched: set[Ino]) -> Iterator[Place]:
+def _places(tree: TreeReader, changed: Changed, watched: set[Ino]) -> Iterator[Place]:
     """The names in watched directories that lead to something changed, and in place of those that
     lead nowhere now the directory itself."""
     for parent, name in changed.entries:
-        if parent in watched and side.entry((parent, name)) is not None:
+        if parent in watched and tree.entry((parent, name)) is not None:
             yield parent, name
     for ino in changed.inodes:
-        inode = side.inode(ino)
+        inode = tree.inode(ino)
         if inode is not None and inode.parent and (ino in watched or inode.parent in watched):
-            yield from side.places(inode)
+            yield from tree.places(inode)
     for parent, name in changed.entries:
-        if parent in watched and side.entry((parent, name)) is None:
-            directory = side.inode(parent)
+        if parent in watched and tree.entry((parent, name)) is None:
+            directory = tree.inode(parent)
             if directory is not None:
                 # The root's own path is empty.
                 yield directory.parent or ROOT_INO, directory.name

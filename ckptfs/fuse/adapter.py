@@ -3,31 +3,45 @@
 Translation only: pyfuse3's values to plain ones, inodes to its attributes, ``OSError`` to
 ``FUSEError``. What a request means is in `requests`.
 
-Nobody but this process changes the tree, so the kernel may cache names, absent names, attributes
-and pages for ever.
+Only this process changes the tree, so the kernel caches names, absent names, attributes and pages
+without limit.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
+import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
+from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.answers import handler, refusals
-from ckptfs.fuse.connections import Connect, refuse
-from ckptfs.fuse.control_files import is_connection, is_control
-from ckptfs.fuse.entries import FOREVER, absent, attributes
-from ckptfs.fuse.hooks import Guard, HistoryHooks, unguarded
+from ckptfs.fs.inodes import without_set_id
+from ckptfs.fuse.control_files import Connect, is_connection, is_control, refuse
+from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
-from ckptfs.fuse.options import MountOptions
-from ckptfs.fuse.requests import Requests
+from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.model import NAME_MAX, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Seconds. Only this process changes the tree; what changes without a request is invalidated.
+FOREVER = 86_400.0 * 365
+
+#: What stat calls a block; and st_blksize, the size in which stdio and Python write.
+_STAT_BLOCK = 512
+_IO_SIZE = 65_536
 
 #: How old the kernel's "now" may be, by its slowest timer and a busy moment.
 _TICK_NS = 20_000_000
@@ -36,15 +50,83 @@ _TICK_NS = 20_000_000
 _FREE_INODES = 1 << 40
 
 
+def is_awaited(record: logging.LogRecord) -> bool:
+    """A filter for pyfuse3's log. An answer that the kernel no longer waits for (its caller was
+    interrupted, or the mount is ending) comes back with ENOENT, and that is no trouble."""
+    return os.strerror(errno.ENOENT) not in record.getMessage()
+
+
+def handler(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """A pyfuse3 handler from a plain function; the edge where errors become answers."""
+
+    @functools.wraps(function)
+    async def handle(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except FUSEError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge
+            raise FUSEError(errno_of(error, function.__name__)) from None
+
+    return handle
+
+
+@contextmanager
+def refusals(number: int) -> Iterator[None]:
+    """Turn what the history refuses into an answer, and why into the log."""
+    try:
+        yield
+    except FUSEError:
+        raise
+    except CkptfsError as error:
+        log.info("refused: %s", error)
+        raise FUSEError(number) from None
+    except Exception as error:  # noqa: BLE001 - the edge
+        raise FUSEError(errno_of(error, "history")) from None
+
+
+def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
+    """The answer for an inode; ``base`` makes its number a node id of its view. What stands in
+    `.checkpoints` itself has no base, and its names have to be asked for again: checkpoints come
+    and go."""
+    node = base | inode.ino
+    entry = EntryAttributes()
+    entry.st_ino = node
+    entry.st_mode = inode.mode
+    entry.st_nlink = inode.nlink
+    entry.st_uid = inode.uid
+    entry.st_gid = inode.gid
+    entry.st_rdev = inode.rdev
+    entry.st_size = inode.size
+    entry.st_blksize = _IO_SIZE
+    entry.st_blocks = -(-inode.allocated // _STAT_BLOCK)
+    entry.st_atime_ns = inode.atime_ns
+    entry.st_mtime_ns = inode.mtime_ns
+    entry.st_ctime_ns = inode.ctime_ns
+    # As `validity_of` in `reply.c`, which says why.
+    may_lose_bits = inode.is_file and without_set_id(inode.mode) != inode.mode
+    entry.attr_timeout = FOREVER if node < HISTORY and not may_lose_bits else 0
+    entry.entry_timeout = FOREVER if base or node < LIVE_END else 0
+    return entry
+
+
+def absent(timeout: float) -> EntryAttributes:
+    """The answer to a lookup by which the kernel caches that a name is absent."""
+    entry = EntryAttributes()
+    entry.st_ino = 0
+    entry.entry_timeout = timeout
+    return entry
+
+
 def _handle(node: int, uid: int) -> int:
     """A file handle. What a write may do to set-id bits depends on who opened the file."""
     return node << 1 | (not uid)
 
 
 def _is_now(wanted: Attributes) -> bool:
-    """Whether both times were asked for as "now". pyfuse3 does not tell; it passes on what the
+    """Whether both times were asked for as "now". pyfuse3 does not say; it passes on what the
     kernel filled in, its last timer tick, and by that a later change would seem the earlier one.
-    Times that somebody sets to be kept are hardly ever the same, and of the last tick."""
+    Times that a program sets to be kept are hardly ever equal, and of the last tick."""
     if wanted.mtime_ns is None or wanted.atime_ns != wanted.mtime_ns:
         return False
     return 0 <= time.time_ns() - wanted.mtime_ns <= _TICK_NS
@@ -245,8 +327,8 @@ class Operations(pyfuse3.Operations):
             self.requests.setattr(node, Attributes(size=0), ctx.pid, keep_set_id=not ctx.uid)
         elif flags & os.O_ACCMODE:
             self._writers[node] = ctx.pid
-        # One that a restore took away a moment ago is told now, while the kernel can still look its
-        # name up again; a read would have to fail.
+        # A file that a restore has just removed fails here, where the kernel can still look its
+        # name up again; a read could only fail.
         self.requests.getattr(node)
         return self._opened(node, ctx)
 
@@ -282,7 +364,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def flush(self, fh: int) -> None:
-        # Nothing waits for close(2); ENOSYS tells the kernel not to ask again.
+        # Nothing waits for close(2); after ENOSYS the kernel does not ask again.
         raise FUSEError(errno.ENOSYS)
 
     @handler

@@ -1,31 +1,63 @@
-"""The control files in `.checkpoints`, by which a program tells what it does with one write(2).
+"""The control files in `.checkpoints`, by which a program says what it does with one write(2).
 
 `.mark` takes a checkpoint with what is written as its message; reading it gives the number of the
 newest one. `.step` names what the writing process does next, and takes none. `.control` carries
-whole conversations with the daemon; `connections` has those. All are found by name and stand in no
+whole conversations with the daemon (`Connections`). All are found by name and stand in no
 listing, so that nothing which walks through `.checkpoints` comes upon them.
 
 The kernel keeps the pages of a file, and writes what a program writes into those that it has. So
 the compiled server gives `.mark` and `.control` another node with every lookup: who opens one has
 pages of its own.
+
+**Connections.** Where neither the store nor its socket can be seen, as in a sandbox with nothing
+but the workspace, the mount is the only way to the daemon. The file carries the same lines as the
+socket: what is written are requests, what is read are answers. Each open file is one connection.
+Behind it stands one end of a socket pair; the other end is the control server's business.
+
+No request may wait, since one thread answers all. So a read returns at once,
+and is filled up with NUL bytes, which no line contains: a read that returned less than was asked
+for would make the kernel ask for the rest through its page cache. The offset of a read says how
+much of the answers has arrived, so an answer that was lost on the way is given once more; the
+offset of a write is its place among the requests. Both are counted modulo `WINDOW`, since the
+kernel hands on nothing that is behind the end of the file. A NUL byte ends the requests, as
+shutdown(2) does for a socket; two hang up.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from mmap import PAGESIZE
 from time import monotonic_ns
 from typing import NamedTuple
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.connections import SIZE
 from ckptfs.fuse.hooks import Guard
 from ckptfs.fuse.nodes import CONTROL, CONTROL_CONNECTION, CONTROL_NUMBERS, CONTROL_STEP
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
+
+#: Makes a connection for a user and process, or raises why there is none.
+Connect = Callable[[int, int], socket.socket]
+
+#: Where offsets begin again, as `ckptfs.control_file` has it; and the size that the file seems to
+#: have, with room for what begins right before that.
+WINDOW = 8 << 20
+SIZE = 2 * WINDOW
+
+#: Bytes that may wait for the server, which reads them as soon as it has its turn.
+_REQUESTS_MAX = 1 << 20
+#: A connection that was neither read nor written for so many seconds is taken for abandoned.
+ABANDONED_S = 120.0
+
+_END = b"\0"
+_HANG_UP = b"\0\0"
 
 #: Longer messages are refused; a longer name of a step is cut.
 TEXT_MAX = 4096
@@ -38,10 +70,9 @@ _NODES = {
     b".step": CONTROL | CONTROL_STEP,
     b".control": CONTROL | CONTROL_CONNECTION,
 }
-#: Whoever may make a directory in `.checkpoints` may write to them. There is nothing to read in
-#: `.step`.
+#: Users who may make a directory in `.checkpoints` may write to them. `.step` has nothing to read.
 _MARK_MODE, _STEP_MODE = stat.S_IFREG | 0o644, stat.S_IFREG | 0o200
-#: As the socket, `.control` is for whoever runs the daemon, and for root.
+#: As the socket, `.control` is for the daemon's user and for root.
 _CONNECTION_MODE = stat.S_IFREG | 0o600
 
 
@@ -62,7 +93,7 @@ def _is_step(node: int) -> bool:
 
 
 class ControlFiles:
-    """Those of one workspace; ``guard`` is told what is written."""
+    """Those of one workspace; what is written goes to ``guard``."""
 
     def __init__(self, fs: Filesystem, guard: Guard) -> None:
         self._fs = fs
@@ -79,7 +110,7 @@ class ControlFiles:
         return None if node is None else self.getattr(node)
 
     def opened(self, node: int) -> int:
-        """A node for the same file that nobody else has: for one who opens it."""
+        """Another node of the same file, for one open file alone."""
         self._number += 1
         return node & ~CONTROL_NUMBERS | self._number & CONTROL_NUMBERS
 
@@ -112,7 +143,7 @@ class ControlFiles:
         found = history.checkpoints(self._fs.store)
         return b"%d\n" % found[-1].id if found else b""
 
-    # -- what programs tell -----------------------------------------------------------------------
+    # -- what programs write ----------------------------------------------------------------------
 
     def write(self, node: int, offset: int, data: Buffer, pid: int) -> int:
         """How many bytes were taken: always all. What was marked is durable then."""
@@ -134,7 +165,7 @@ class ControlFiles:
         try:
             self._take_mark(whole)
         except OSError:
-            # The writer hears that the first piece was taken, and comes with the second again.
+            # The writer's write(2) returns the size of the first piece; it writes the second again.
             self._begun = _Begun(begun.piece, monotonic_ns(), None)
             raise
         finally:
@@ -205,3 +236,137 @@ def one_line(text: bytes) -> str:
 
 def _visible(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+def refuse(uid: int, pid: int) -> socket.socket:
+    """What a mount without a control server does."""
+    raise _error(errno.EOPNOTSUPP)
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, link: socket.socket, uid: int) -> None:
+        link.setblocking(False)
+        self._link = link
+        self._uid = uid
+        self._requests_end = 0
+        #: Requests that the socket had no room for.
+        self._unsent = bytearray()
+        self._requests_ended = False
+        #: Answers that have not arrived for sure, and where the first of them stands.
+        self._answers = bytearray()
+        self._answers_start = 0
+        self._ended = False
+        self.used_s = time.monotonic()
+
+    def touch(self, uid: int) -> None:
+        """A file that was opened by one user may be handed to another one."""
+        if uid not in (0, self._uid):
+            raise _error(errno.EACCES)
+        self.used_s = time.monotonic()
+
+    def send(self, offset: int, data: bytes) -> None:
+        if offset != self._requests_end % WINDOW:
+            raise _error(errno.ESPIPE)
+        if len(self._unsent) + len(data) > _REQUESTS_MAX:
+            raise _error(errno.EMSGSIZE)
+        self._requests_end += len(data)
+        self._unsent += data
+        self._flush()
+
+    def end_requests(self) -> None:
+        self._requests_ended = True
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent and not self._ended:
+            try:
+                del self._unsent[: self._link.send(self._unsent)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()  # the server hung up; what it said before is still there
+        if self._requests_ended:
+            with suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+
+    def receive(self, offset: int, size: int) -> bytes:
+        self._flush()
+        arrived = (offset - self._answers_start) % WINDOW
+        if arrived > len(self._answers):
+            raise _error(errno.ESPIPE)
+        del self._answers[:arrived]
+        self._answers_start = offset
+        self._fill(size)
+        if self._ended and not self._answers:
+            raise _error(errno.ECONNRESET)
+        return bytes(self._answers[:size]).ljust(size, b"\0")
+
+    def _fill(self, size: int) -> None:
+        while len(self._answers) < size and not self._ended:
+            try:
+                more = self._link.recv(size - len(self._answers))
+            except BlockingIOError:
+                return
+            except OSError:
+                more = b""
+            self._answers += more
+            self._ended = not more
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._link.close()
+
+
+class Connections:
+    """Those of one mount, by the node of the open file."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._open: dict[int, _Connection] = {}
+
+    def write(self, node: int, offset: int, data: Buffer, uid: int, pid: int) -> int:
+        """How many bytes were taken: always all."""
+        text = bytes(data)
+        connection = self._open.get(node)
+        if connection is None:
+            if text in (_END, _HANG_UP):
+                return len(text)
+            self._drop_abandoned()
+            connection = self._open[node] = _Connection(self._connect(uid, pid), uid)
+        connection.touch(uid)
+        if text == _HANG_UP:
+            self.hang_up(node)
+        elif text == _END:
+            connection.end_requests()
+        else:
+            connection.send(offset, text)
+        return len(text)
+
+    def read(self, node: int, offset: int, size: int, uid: int) -> bytes:
+        connection = self._open.get(node)
+        if connection is None:
+            raise _error(errno.EINVAL)  # nothing was asked
+        connection.touch(uid)
+        return connection.receive(offset, size)
+
+    def hang_up(self, node: int) -> None:
+        connection = self._open.pop(node, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        for node in list(self._open):
+            self.hang_up(node)
+
+    def _drop_abandoned(self) -> None:
+        """The kernel does not say when a process that was killed has gone: it only forgets the
+        node, some time later."""
+        oldest = time.monotonic() - ABANDONED_S
+        for node, connection in list(self._open.items()):
+            if connection.used_s < oldest:
+                self.hang_up(node)

@@ -1,31 +1,64 @@
-"""What a mount asks from the layers above it."""
+"""What a mount is given by the layers above it: its options, and whom it asks before a change."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from ckptfs.fs import Filesystem
 from ckptfs.history.auto import Loss
+from ckptfs.model import Ino
+from ckptfs.store import View
 
 _FOREVER = 1 << 62
 _WRITERS_MAX = 4096
 
-#: Tells what a change takes away, if anything.
+#: Finds out what a change takes away, if anything.
 LossOf = Callable[[], Loss | None]
 
 
+@dataclass(frozen=True)
+class MountOptions:
+    """``xattrs`` is off by default: while getxattr is answered at all, the kernel asks for
+    security.capability before every write(2) (docs/design/fuse.md has the figures)."""
+
+    xattrs: bool = False
+    allow_other: bool = False
+    #: Of ro, suid, dev and noexec; without the first three the mount has rw, nosuid and nodev.
+    flags: frozenset[str] = frozenset()
+    #: The source in the table of mounts, with a backslash and three digits for what means something
+    #: in an option.
+    fsname: str = "ckptfs"
+    #: Whether `.checkpoints` stands in the listing of the workspace's root.
+    show_checkpoints: bool = False
+    #: Whether the CPUs may be kept awake while requests come in a row.
+    keep_cpus_awake: bool = True
+
+
+class ServedBy(NamedTuple):
+    """Which path replies to requests, and whether CPUs are kept awake for them. The reasons are
+    empty for the compiled path, and for CPUs that are kept awake."""
+
+    #: "compiled" or "portable".
+    server: str
+    server_reason: str
+    cpus_awake: bool
+    cpus_awake_reason: str
+
+
 class Guard(Protocol):
-    """Told before every change which process makes it and, if it takes content away, how to find
-    out what that is: the moment to take a checkpoint of what was."""
+    """Called before every change, with the process that makes it and, if it takes content away,
+    with a way to find out what that is: the moment to take a checkpoint of what was."""
 
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """``begins`` is false where a process goes on with what it did before."""
 
     def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
-        """The process that was told of last has made or changed this inode: its content, or only
-        what is said of it."""
+        """The process of the last call has made or changed this inode: its content, or only its
+        attributes."""
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
         """These are new, each made by the process beside it."""
@@ -41,7 +74,7 @@ class Guard(Protocol):
 
     def lasting(self, pid: int) -> int:
         """Until when, by the monotonic clock, changes by this process that take nothing away need
-        not be told before they happen, as long as no other actor changes anything. 0: they do."""
+        no call before they happen, as long as no other actor changes anything. 0: they do."""
 
     def mark(self, pid: int, message: str) -> int:
         """Take a checkpoint now, on the word of this process; its number. It is durable then, or an
@@ -54,8 +87,8 @@ class Guard(Protocol):
         """What this process does next is called so; nothing in particular if it is empty."""
 
 
-#: Threads of this process that touch files to wake whoever watches them: what they ask for changes
-#: nothing, not even a time.
+#: Threads of this process that touch files to wake the programs that watch them: their requests
+#: change nothing, not even a time.
 touching: set[int] = set()
 
 
@@ -101,8 +134,14 @@ def unguarded() -> Guard:
 
 
 class HistoryHooks(Protocol):
-    """What `.checkpoints` needs from above: both have told the kernel when they return. ``pid`` is
-    the thread that asks."""
+    """What `.checkpoints` needs from above: what the kernel cached of its names is
+    invalidated when they return. ``pid`` is the thread that asks."""
 
     async def save(self, name: str) -> int: ...
     async def delete(self, number: int, pid: int) -> None: ...
+
+
+def bytes_lost(fs: Filesystem, view: View, ino: Ino, start: int, *, in_place: bool) -> Loss | None:
+    """What a file has from ``start`` on, where that is cut off or changed in place."""
+    size = fs.getattr(view, ino).size
+    return Loss(ino, size if in_place else 0) if start < size else None

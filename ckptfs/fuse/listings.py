@@ -7,9 +7,9 @@ number, the *cookie*. It is made of the number of the stream (one reading of one
 place in it: 1 is behind ".", 2 behind "..", n + 2 behind the n-th name that the stream gave out. A
 name keeps its place; one that is met later, by reading a part again, gets the next free one.
 
-Nobody says when a stream ends, so the latest ones are kept. A cookie of which nothing is known (its
-stream is no longer kept, is another directory's, or never was) is a place to count to in the order
-of names: whatever number a program seeks to, nothing fails and nothing is given twice.
+The end of a stream is not announced, so the latest ones are kept. A cookie of which nothing is
+known (its stream is no longer kept, is another directory's, or never was) is a place to count to in
+the order of names: whatever number a program seeks to, nothing fails and nothing is given twice.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Listings:
         yield b"..", above, base | 2
 
     def adopt(self, node: int, number: int, names: list[bytes]) -> None:
-        """Remember the names of a stream that somebody else began."""
+        """Remember the names of a stream that the compiled server began."""
         self._make_room()
         self._streams[node, number] = names
         self._count += len(names)

@@ -4,7 +4,7 @@ pyfuse3 takes a trio lock and arms epoll through trio for every request, about 4
 times what most requests need. It finds trio through a module attribute, so that another event loop
 can stand in (its asyncio support does that). Here a stand-in answers the two calls that matter:
 
-* ``Lock``, taken before every read, costs nothing while nobody else holds it;
+* ``Lock``, taken before every read, costs nothing while it is free;
 * ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
   client that got its answer mostly asks again at once, and waking a sleeping process costs both
   sides more than that; then it waits in poll(2), for a request or for what other tasks wait for.
@@ -123,7 +123,7 @@ class _Others(trio.abc.Instrument):
 
 
 def _trios_own() -> int:
-    """The descriptor that tells whether another task has something to do, or -1. trio has no word
+    """The descriptor that is readable when another task has work, or -1. trio has no word
     for it; without it, other tasks wait for their turn."""
     try:
         return int(trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager._epoll.fileno())
@@ -167,7 +167,7 @@ class RequestWaiter:
         return self._wait(fd)
 
     def _is_left(self, fd: int) -> bool:
-        """Whether a request for pyfuse3 comes before it is somebody else's turn."""
+        """Whether a request for pyfuse3 comes before it is another task's turn."""
         server = self._server
         turn_ns = self._turn_ns + YIELD_NS
         spin_ns = 0 if self._busy else SPIN_NS
@@ -249,7 +249,7 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
 def install(
     turn: Callable[[], None], server: CompiledServer | None, latency: Latency
 ) -> Callable[[], int]:
-    """Put the stand-in into pyfuse3; return a function that tells how many requests came.
+    """Put the stand-in into pyfuse3; return a function that counts the requests.
 
     ``turn`` is called whenever the requests pause, and every two milliseconds when they do not.
     """
@@ -264,5 +264,5 @@ _installed: list[RequestWaiter] = []
 
 
 def requests() -> int:
-    """How many requests came so far; whoever works when it is quiet looks here."""
+    """How many requests came so far; housekeeping waits for a pause."""
     return _installed[-1].requests() if _installed else 0

@@ -11,6 +11,7 @@ what stands in it), it is the node id already.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
@@ -19,18 +20,18 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
-from ckptfs.fuse.connections import Connect, Connections, refuse
-from ckptfs.fuse.control_files import ControlFiles, is_control
+from ckptfs.fuse.control_files import Connect, Connections, ControlFiles, is_control, refuse
 from ckptfs.fuse.history_dir import HistoryDirectory
-from ckptfs.fuse.hooks import Guard, LossOf, touching
+from ckptfs.fuse.hooks import Guard, LossOf, MountOptions, bytes_lost, touching
 from ckptfs.fuse.listings import Item, Listings
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Node, Nodes
-from ckptfs.fuse.options import MountOptions
 from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
 from ckptfs.history.auto import Loss
 from ckptfs.history.references import safe_tag
 from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,8 +56,19 @@ def _error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
+def errno_of(error: BaseException, what: str = "a request") -> int:
+    """The reply to a request that failed: an edge that catches everything, for both paths. What was
+    not expected is EIO, with a traceback in the log."""
+    if isinstance(error, OSError):
+        if error.errno == errno.EIO:
+            log.error("%s: %s", what, error)
+        return error.errno or errno.EIO
+    log.error("%s failed", what, exc_info=error)
+    return errno.EIO
+
+
 def unfamiliar(ino: int) -> bool:
-    """What the kernel knows of an inode where nobody counts that."""
+    """Lookups are not counted: what the kernel caches is not known."""
     return False
 
 
@@ -95,10 +107,10 @@ class Requests:
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
         self.controls = ControlFiles(fs, guard)
         self.connections = Connections(connect)
-        #: Told of a file in a checkpoint that somebody tried to write to: the kernel may have the
-        #: bytes in its pages.
+        #: Called with a file in a checkpoint that a program tried to write to: the kernel may have
+        #: the bytes in its pages.
         self.spoiled: Callable[[int], None] = lambda node: None
-        #: Tells whether of an inode the kernel knows all that a listing could say of it.
+        #: Whether the kernel caches all that a listing could say of an inode.
         self.familiar: Callable[[int], bool] = unfamiliar
         self._listings = Listings(self._dots, self._walk)
 
@@ -127,7 +139,7 @@ class Requests:
         is_dir: bool = False,
         begins: bool = True,
     ) -> None:
-        """Tell of a change to a node, or to a name in it, unless that is none of history's."""
+        """Call the guard before a change to a node, or to a name in it, unless it is excluded."""
         fs = self._fs
         if fs.store.pressed:
             fs.commit()
@@ -164,10 +176,8 @@ class Requests:
         return found._replace(is_tree=self._fs.getattr(view, Ino(found.ino)).is_dir)
 
     def _bytes_lost(self, node: int, start: int, *, in_place: bool) -> Loss | None:
-        """What a file has from ``start`` on, where that is cut off or changed in place."""
         view, ino, _ = self.at(node)
-        size = self._fs.getattr(view, ino).size
-        return Loss(ino, size if in_place else 0) if start < size else None
+        return bytes_lost(self._fs, view, ino, start, in_place=in_place)
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -282,7 +292,7 @@ class Requests:
         return self._made(inode, content=wanted.size is not None)
 
     def redescribed(self, ino: int) -> None:
-        """The process that was told of last changed what is said of an inode."""
+        """The process of the guard's last call changed attributes of an inode."""
         self.guard.made(ino, content=False)
 
     def _made(self, inode: Inode, *, content: bool = True, new: bool = False) -> Inode:
@@ -306,7 +316,7 @@ class Requests:
 
     @_making_room
     def write(self, node: int, offset: int, data: Buffer, pid: int, keep_set_id: bool) -> int:
-        """``pid`` is 0 where nobody knows whose data they are: a mapping's pages come late."""
+        """``pid`` is 0 where the writer is not known: a mapping's pages come late."""
         if is_control(node):
             self.before(pid, None, node)
             return self.controls.write(node, offset, data, pid)
@@ -316,7 +326,7 @@ class Requests:
         return written
 
     def _to_write(self, node: int, pid: int, offset: int) -> Node:
-        """Where bytes are to be written, or taken away, now that this has been told of."""
+        """Where bytes are to be written, or taken away, after the guard was called."""
         fs = self._fs
         if node >= LIVE_END:
             self.at(node)

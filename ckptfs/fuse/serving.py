@@ -20,14 +20,12 @@ import trio
 from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import unheard
-from ckptfs.fuse import loop, notices
-from ckptfs.fuse.adapter import Operations
-from ckptfs.fuse.answers import is_awaited
-from ckptfs.fuse.connections import Connect, refuse
-from ckptfs.fuse.hooks import Guard, HistoryHooks
+from ckptfs.fuse import loop, notify
+from ckptfs.fuse.adapter import Operations, is_awaited
+from ckptfs.fuse.control_files import Connect, refuse
+from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, ServedBy
 from ckptfs.fuse.latency import Latency
-from ckptfs.fuse.notices import tell_kernel
-from ckptfs.fuse.options import MountOptions, ServedBy
+from ckptfs.fuse.notify import invalidate
 from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.fuse.server import binding
 from ckptfs.fuse.server.interface import CompiledServer
@@ -68,10 +66,11 @@ async def serve(
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
     ``prepare`` is called when the mount covers its directory and nothing is answered yet,
-    ``started`` just before requests are. ``guard`` hears of every change before it happens,
-    ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` hears of every
-    commit that was made because requests paused or the interval ended. ``report`` hears by what the
-    requests are served: before ``started``, and again should the kernel turn out otherwise.
+    ``started`` just before requests are. ``guard`` is called before every change,
+    ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` is called
+    after every commit that was made because requests paused or the interval ended. ``report`` is
+    called with what serves the requests: before ``started``, and again should the kernel turn out
+    to be too old.
     """
     _tune_collector()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
@@ -80,7 +79,7 @@ async def serve(
     server = module.Server(binding.Bound(operations.requests, fs)) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
 
-    def tell(reason: str) -> None:
+    def report_path(reason: str) -> None:
         path = "portable" if reason else "compiled"
         log.info("requests: %s path%s", path, f", since {reason}" if reason else "")
         report(ServedBy(path, reason, not latency.reason, latency.reason))
@@ -88,10 +87,10 @@ async def serve(
     def met() -> None:
         _read_ahead(mountpoint)
         if fs.can_ask and not (server and server.hooked()):
-            tell(_OLD_KERNEL)
+            report_path(_OLD_KERNEL)
             _use_open_handles(fs, operations.requests)
         elif fs.can_ask and _is_old_kernel():
-            tell("")
+            report_path("")
 
     committer = Committer(fs, committed, met)
     committer.requests = loop.install(committer.turn, server, latency)
@@ -101,18 +100,18 @@ async def serve(
     except BaseException:
         pyfuse3.close(unmount=False)
         raise
-    notices.ended.clear()
+    notify.ended.clear()
     fs.keep_unlinked = True
     if server is not None and server.hooked():
         _use_lookup_counts(fs, operations.requests, server)
         reason = _OLD_KERNEL if _is_old_kernel() else ""
-    tell(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
+    report_path(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
     usable = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(committer.run)
             operations.requests.spoiled = lambda node: nursery.start_soon(
-                tell_kernel, (), {Ino(node)}
+                invalidate, (), {Ino(node)}
             )
             started()
             usable = True
@@ -123,7 +122,7 @@ async def serve(
         operations.requests.connections.close()
         _use_open_handles(fs, operations.requests)
         latency.close()
-        notices.ended.set()
+        notify.ended.set()
         # One that never became usable covers nothing that is newer.
         pyfuse3.close(unmount=not usable)
         if server is not None:
@@ -138,8 +137,8 @@ def _is_old_kernel() -> bool:
 
 
 def _mount(operations: Operations, mountpoint: Path, options: set[str]) -> None:
-    """Mount on the directory of this path; not where a link leads that somebody put into the path
-    since it was resolved: who may rename in it could have root cover any directory.
+    """Mount on the directory of this path; not where a link leads that was put into the path since
+    it was resolved: a user who may rename in it could have root cover any directory.
 
     Ordinary users mount with fusermount3, which takes a name, and has their rights.
     """
@@ -180,7 +179,7 @@ def _use_lookup_counts(fs: Filesystem, requests: Requests, server: CompiledServe
 
 
 def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
-    """What is in use is what somebody has open; nobody counts what the kernel knows."""
+    """What is in use is what is open; lookups are not counted."""
     fs.is_used = fs.is_held
     fs.can_ask = False
     fs.changing = fs.changed = unheard

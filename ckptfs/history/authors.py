@@ -19,8 +19,7 @@ from ckptfs.errors import AuthorUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import signatures
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, seal
-from ckptfs.history.diff.aspects import TIMES, differences
-from ckptfs.history.diff.changed import Changed, epochs_between
+from ckptfs.history.diff.changed import TIMES, Changed, differences, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, compare_views
 from ckptfs.history.path_restore import claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, is_within, seek

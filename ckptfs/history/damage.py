@@ -1,4 +1,4 @@
-"""Which files, in which checkpoints, a damaged block belongs to."""
+"""Damage: which files, in which checkpoints, a damaged block belongs to."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ckptfs.store.format import Mapping, block_number, unpack_inode, unpack_mapp
 
 @dataclass
 class Affected:
-    """Bytes of a file that cannot be read, and where that is so."""
+    """Bytes of a file that cannot be read, and the checkpoints that have them."""
 
     path: bytes
     offset: int
     length: int
     checkpoints: list[int] = field(default_factory=list)
-    #: In the workspace as it is.
+    #: The workspace as it is has them, too.
     now: bool = False
 
 
 def affected(fs: Filesystem, keys: Collection[bytes]) -> list[Affected]:
-    """Everything that names one of these blocks, or, unless these are the lost ones, has damaged
-    bytes in the block map itself, which is read as a whole."""
+    """The files that refer to one of these blocks, or have damaged inline bytes; the latter not if
+    the blocks are the lost ones. Reads the whole block map."""
     blocks = {
         entity
         for entity, _, record in fs.store.blockmap.versions(b"")
@@ -52,7 +52,7 @@ def _is_bad(mapping: Mapping, keys: Collection[bytes]) -> bool:
 
 
 def _owners(fs: Filesystem, contents: set[int]) -> dict[int, Ino]:
-    """Whose each content is."""
+    """The inode of each content."""
     found: dict[int, Ino] = {}
     for entity, _, record in fs.store.inodes.versions(b""):
         if record:
@@ -80,4 +80,4 @@ def _in_view(
                 path = path_of(fs.store, view, (inode.parent, inode.name))
                 yield path, block_number(entity) * BLOCK_SIZE, unpack_mapping(record).length
         except OSError:
-            continue  # this view has not got the file
+            continue  # this view does not have the file

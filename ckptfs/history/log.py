@@ -27,11 +27,10 @@ from ckptfs.history.checkpoints import (
     view_or_empty,
     without_moments,
 )
-from ckptfs.history.diff import aspects
-from ckptfs.history.diff.changed import differing_blocks, epochs_between
-from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, Tree, compare_views
+from ckptfs.history.diff.changed import MODIFIED, differences, differing_blocks, epochs_between
+from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, TreeReader, compare_views
 from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
-from ckptfs.history.time_expressions import parse_time
+from ckptfs.history.references import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
@@ -214,15 +213,15 @@ def _nearest_there(
 ) -> tuple[int, bytes]:
     """How many of the names lead to the deepest file or directory that the other view has too, at
     the same path or as the same inode, and its path there."""
-    side = Tree(fs.store, there)
+    tree = TreeReader(fs.store, there)
     same_path = len(inodes_along(fs, there, b"/".join(names)))
     for level in range(len(names), 0, -1):
         path = b"/".join(names[:level])
         if level < same_path:
             return level, path
-        other = side.inode(inodes[level].ino)
+        other = tree.inode(inodes[level].ino)
         if other is not None:
-            found = [side.path(place) for place in side.places(other)]
+            found = [tree.path(place) for place in tree.places(other)]
             return level, path if path in found else min(found)
     return 0, b""
 
@@ -251,7 +250,7 @@ def _change(fs: Filesystem, a: View, old_path: bytes, b: View, path: bytes) -> C
         return Change(old_path, old_path, frozenset({DELETED}), old, None)
     kinds = set(_kinds(fs, a, old, b, new))
     if old.is_dir and new.is_dir and _changed_below(fs, a, b, path):
-        kinds.add(aspects.MODIFIED)
+        kinds.add(MODIFIED)
     if old_path != path:
         kinds.add(RENAMED)
     return Change(path, old_path, frozenset(kinds), old, new) if kinds else None
@@ -270,7 +269,7 @@ def _kinds(fs: Filesystem, a: View, old: Inode, b: View, new: Inode) -> frozense
             for entity in changes.walk(epoch, kind, pack_u64(new.content))
         }
         blocks = differing_blocks(fs.store, a, b, entities)
-    return aspects.differences(fs, a, old, b, new, blocks)
+    return differences(fs, a, old, b, new, blocks)
 
 
 def _lists(fs: Filesystem, epoch: Epoch, inode: Inode) -> bool:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Checkpoint
-from ckptfs.history.diff.aspects import differences
-from ckptfs.history.diff.changed import Changed, changed_between
+from ckptfs.history.diff.changed import Changed, changed_between, differences
 from ckptfs.history.diff.tree import RENAMED, Change
 from ckptfs.history.paths import is_below, seek
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode

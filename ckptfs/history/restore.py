@@ -131,10 +131,10 @@ def restore_paths(
     plan(fs, target, paths)  # raises, before anything changes, if it cannot be done
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    equaliser = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
+    restorer = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
     with or_roll_back(fs, before, changed, cause):
         for path in paths:
-            equaliser.path(path)
+            restorer.path(path)
     log_restore(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
     return Restored(before, target.id, changed)
 
@@ -158,10 +158,10 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
     fs.flush()
     goal = fs.store.view(target.epoch)
     if paths:
-        equaliser = PathRestorer(fs, goal, apply=False)
+        restorer = PathRestorer(fs, goal, apply=False)
         for path in paths:
-            equaliser.path(path)
-        lists = (equaliser.added, equaliser.modified, equaliser.deleted)
+            restorer.path(path)
+        lists = (restorer.added, restorer.modified, restorer.deleted)
         added, modified, deleted = (tuple(sorted(found)) for found in lists)
     else:
         added, modified, deleted = paths_by_effect(visible_changes(fs, goal))

@@ -148,7 +148,7 @@ METADATA = Kind("an object", lambda value: metadata_of(_exactly(value, dict)))
 
 
 def given(patterns: Sequence[bytes] | None, verb: str) -> Sequence[bytes]:
-    """None is everything; a list that came out empty is a mistake of whoever made it."""
+    """None is everything; a list that came out empty is a mistake of the caller."""
     if patterns is None:
         return ()
     if not patterns:

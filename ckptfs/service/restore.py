@@ -204,7 +204,7 @@ def plan_back(service: Service, kind: str) -> Plan:
         return plan_of(service.fs, _to_take_back(service, kind))
 
 
-def head_back(service: Service, kind: str) -> Checkpoint | None:
+def _head_back(service: Service, kind: str) -> Checkpoint | None:
     """The checkpoint that `undo` or `redo` makes the head; None if it changes some paths only."""
     service.fs.flush()
     return head_after(service.fs, _to_take_back(service, kind))
@@ -345,7 +345,7 @@ def do_undo(call: Call, token: str, if_unchanged: bool, names: bool) -> JsonObje
 
 
 def head_undo(service: Service, **_: object) -> Checkpoint | None:
-    return head_back(service, "undo")
+    return _head_back(service, "undo")
 
 
 def do_redo(call: Call, token: str, if_unchanged: bool, names: bool) -> JsonObject:
@@ -354,7 +354,7 @@ def do_redo(call: Call, token: str, if_unchanged: bool, names: bool) -> JsonObje
 
 
 def head_redo(service: Service, **_: object) -> Checkpoint | None:
-    return head_back(service, "redo")
+    return _head_back(service, "redo")
 
 
 def _told(service: Service, record: JsonObject, *, names: bool) -> JsonObject:

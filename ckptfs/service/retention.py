@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs import commands, config, history
+from ckptfs import history
 from ckptfs.errors import CheckpointPinned, NotConfirmed, SettingInvalid
-from ckptfs.history import Checkpoint, excluded, expiry, references, removal
-from ckptfs.history import settings as settings_file
+from ckptfs.history import Checkpoint, expiry, references, removal
 from ckptfs.history.expiry import Outcome
 from ckptfs.history.retention import Decision, RetentionPolicy
-from ckptfs.history.settings import Settings
 from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject
 
@@ -96,7 +93,7 @@ def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
 
 def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
     """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
-    is the time by a clock that nobody sets; ``given_bytes`` went for room in the last hour."""
+    is the time by a clock that is never set; ``given_bytes`` went for room in the last hour."""
     chosen = service.settings()
     if not chosen.value(_AUTOMATIC):
         return Outcome([], None)
@@ -107,7 +104,7 @@ def room_makers(
     service: Service, wanted: int, spares: Callable[[Checkpoint], bool]
 ) -> list[Checkpoint]:
     """What goes where a write would meet a full disk; nothing if nothing is to expire by itself,
-    and nothing younger than `keep_all` if somebody chose how old that is. Settings that make no
+    and nothing younger than `keep_all` if a setting says how old that is. Settings that make no
     sense are housekeeping's to complain of."""
     try:
         chosen = service.settings()
@@ -117,11 +114,6 @@ def room_makers(
         return []
     was_chosen = chosen.origins["retention.keep_all"] is not None
     return expiry.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
-
-
-def settings(service: Service) -> Settings:
-    """What holds for this workspace: its own settings over the user's."""
-    return settings_file.load(_settings_files(service))
 
 
 class Room(NamedTuple):
@@ -161,50 +153,6 @@ def shortage(service: Service, given_bytes: int = 0) -> Room | None:
     return Room(free, wanted, expirable, expires, store.is_full, named)
 
 
-def settings_stamp(service: Service) -> tuple[tuple[int, int], ...]:
-    """Something else whenever the settings may have been changed."""
-    return tuple(map(_stamp, _settings_files(service)))
-
-
-def _settings_files(service: Service) -> list[Path]:
-    return [config.settings_file(), service.fs.store.path / settings_file.FILE]
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        found = file.stat()
-    except OSError:
-        return (0, 0)
-    return found.st_mtime_ns, found.st_ino
-
-
-def record_command(service: Service) -> str:
-    """How much of a command line goes into history. A wrong setting keeps no checkpoint from being
-    taken: `config` tells of it."""
-    try:
-        return service.settings().record_command
-    except SettingInvalid:
-        return commands.MASKED
-
-
-def exclude(service: Service) -> tuple[str, ...]:
-    """Let the exclude patterns of the settings hold, for what is there already, too."""
-    patterns = service.settings().exclude
-    changed = excluded.apply(service.fs, patterns)
-    service.fs.commit()
-    service.unannounced.changed.append(changed)
-    return patterns
-
-
-def add_excluded(service: Service, patterns: Sequence[str]) -> None:
-    """Add patterns to the workspace's own; the next `exclude` lets them hold."""
-    known = service.settings().exclude
-    new = [pattern for pattern in patterns if pattern not in known]
-    text = settings_file.patterns_text([*known, *new])
-    if new:
-        settings_file.store(service.fs.store.path / settings_file.FILE, "exclude.patterns", text)
-
-
 # -- verbs -----------------------------------------------------------------------------------------
 
 
@@ -241,8 +189,3 @@ def _all(checkpoints: list[Checkpoint]) -> JsonObject:
 def do_prune(call: Call, dry_run: bool) -> JsonObject:
     decisions = call.service.prune(dry_run=dry_run)
     return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}
-
-
-def do_exclude(call: Call, patterns: list[str]) -> JsonObject:
-    call.service.add_excluded(patterns)
-    return {"patterns": list(call.service.exclude())}

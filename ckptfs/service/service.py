@@ -23,6 +23,7 @@ from ckptfs.history import Cause, Changed, Checkpoint
 from ckptfs.service import checkpoints as checkpoint_verbs
 from ckptfs.service import queries, retention, storage, trees, verbs
 from ckptfs.service import restore as restore_verbs
+from ckptfs.service import settings as settings_verbs
 from ckptfs.service.arguments import JsonObject, OnProgress, decode
 from ckptfs.service.verbs import CALLER, Verb
 
@@ -86,7 +87,6 @@ class Service:
     undo = restore_verbs.undo
     redo = restore_verbs.redo
     plan_back = restore_verbs.plan_back
-    head_back = restore_verbs.head_back
     restores = restore_verbs.restores
 
     delete = retention.delete
@@ -96,14 +96,14 @@ class Service:
     pin = retention.pin
     prune = retention.prune
     expire = retention.expire
-    settings = retention.settings
-    settings_stamp = retention.settings_stamp
+    settings = settings_verbs.settings
+    settings_stamp = settings_verbs.settings_stamp
     room_makers = retention.room_makers
     shortage = retention.shortage
     heaviest = retention.heaviest
-    record_command = retention.record_command
-    exclude = retention.exclude
-    add_excluded = retention.add_excluded
+    record_command = settings_verbs.record_command
+    exclude = settings_verbs.exclude
+    add_excluded = settings_verbs.add_excluded
 
     space = storage.space
     compact = storage.compact

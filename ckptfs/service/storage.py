@@ -18,6 +18,7 @@ from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject, paths_known
 from ckptfs.store import Problem
 from ckptfs.store import check as problems_of
+from ckptfs.store import repair as repairs
 from ckptfs.store.blocks import LOST
 from ckptfs.store.check import OnProgress
 
@@ -105,6 +106,25 @@ def affected(service: Service, problems: Sequence[Problem] = ()) -> list[Affecte
     save all of."""
     keys = {bytes.fromhex(item.block) for item in problems if item.block}
     return damage.affected(service.fs, keys if problems else {LOST})
+
+
+def damage_of(store: Path) -> JsonObject | None:
+    """The answer of `check` for a store with damaged pages; None if they are whole. The store must
+    be closed: its file is read page by page, before LMDB is let near it."""
+    found = repairs.faults(store)
+    return broken("pages", *found) if found else None
+
+
+def broken(invariant: str, *messages: str) -> JsonObject:
+    """The answer of `check` for a store that cannot be opened."""
+    problems = [{"invariant": invariant, "message": message} for message in messages]
+    return {"problems": problems, "affected": [], "lost": []}
+
+
+def repair(store: Path) -> JsonObject:
+    """Save what is whole in a closed store into a new one, in its place."""
+    done = repairs.repair(store)
+    return {"kept_as": str(done.kept_as), "unreadable": done.unreadable}
 
 
 def backup(service: Service, dest: Path) -> Backup:

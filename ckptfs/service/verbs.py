@@ -52,6 +52,7 @@ class Verb(NamedTuple):
 
     name: str
     module: str
+    clients: str
     parameters: tuple[Parameter, ...] = ()
     #: The fields of its answer.
     result: str = ""
@@ -72,7 +73,6 @@ class Verb(NamedTuple):
     in_thread: bool = False
     #: Its client stays connected, for as long as it likes.
     stays: bool = False
-    clients: str = SANDBOX
     event: str = ""
 
     @property
@@ -143,12 +143,14 @@ _DECLARED = (
     Verb(
         "figures",
         "queries",
+        SANDBOX,
         result="checkpoint_count moments store_bytes inodes unsaved",
         changes=NOTHING,
     ),
     Verb(
         "list",
         "queries",
+        SANDBOX,
         (
             Parameter("limit", INTEGER, None),
             Parameter("since", TEXT, ""),
@@ -158,10 +160,11 @@ _DECLARED = (
         result="checkpoints more moments",
         changes=NOTHING,
     ),
-    Verb("get", "queries", (_CHECKPOINT,), result=_SAVED, changes=NOTHING),
+    Verb("get", "queries", SANDBOX, (_CHECKPOINT,), result=_SAVED, changes=NOTHING),
     Verb(
         "diff",
         "queries",
+        SANDBOX,
         (
             Parameter("older", REFERENCE, ""),
             Parameter("newer", REFERENCE, ""),
@@ -177,6 +180,7 @@ _DECLARED = (
     Verb(
         "show",
         "queries",
+        SANDBOX,
         (_CHECKPOINT, _PATHS, _TIMES, _WITH_FILES),
         result=_DIFFERENCE,
         changes=NOTHING,
@@ -184,6 +188,7 @@ _DECLARED = (
     Verb(
         "contents",
         "queries",
+        SANDBOX,
         (Parameter("view", INTEGER), Parameter("paths", PATHS), Parameter("limit", INTEGER)),
         result="contents",
         changes=NOTHING,
@@ -191,17 +196,19 @@ _DECLARED = (
     Verb(
         "log",
         "queries",
+        SANDBOX,
         (Parameter("path", PATH),),
         result="path versions",
         changes=NOTHING,
         needs_sync=True,
         of_the_store=True,
     ),
-    Verb("restores", "queries", result="restores", changes=NOTHING),
+    Verb("restores", "queries", SANDBOX, result="restores", changes=NOTHING),
     # -- checkpoints and the documents that they carry
     Verb(
         "save",
         "checkpoints",
+        SANDBOX,
         (
             Parameter("message", TEXT),
             Parameter("tag", TEXT, ""),
@@ -215,10 +222,18 @@ _DECLARED = (
         needs_sync=True,
         event=CREATED,
     ),
-    Verb("state", "checkpoints", (_CHECKPOINT,), result="checkpoint documents", changes=NOTHING),
+    Verb(
+        "state",
+        "checkpoints",
+        SANDBOX,
+        (_CHECKPOINT,),
+        result="checkpoint documents",
+        changes=NOTHING,
+    ),
     Verb(
         "state_read",
         "checkpoints",
+        SANDBOX,
         (_CHECKPOINT, _NAME, Parameter("offset", INTEGER), Parameter("length", INTEGER)),
         result="base64",
         changes=NOTHING,
@@ -226,14 +241,16 @@ _DECLARED = (
     Verb(
         "state_stage",
         "checkpoints",
+        SANDBOX,
         (Parameter("data", TEXT), Parameter("file", TEXT, "")),
         result="file",
     ),
-    Verb("state_unstage", "checkpoints", (Parameter("file", TEXT),)),
+    Verb("state_unstage", "checkpoints", SANDBOX, (Parameter("file", TEXT),)),
     # -- going back
     Verb(
         "plan",
         "restore",
+        SANDBOX,
         (
             Parameter("checkpoint", REFERENCE, ""),
             Parameter("back", TEXT, ""),
@@ -249,6 +266,7 @@ _DECLARED = (
     Verb(
         "restore",
         "restore",
+        SANDBOX,
         (_CHECKPOINT, _PATHS, _TOKEN, _BACKUP, _FILES, _NAMES, _ONLY),
         result=_RESTORED,
         changes=FILES,
@@ -259,6 +277,7 @@ _DECLARED = (
     Verb(
         "rewind",
         "restore",
+        SANDBOX,
         (Parameter("steps", INTEGER), _PATHS, _TOKEN, _BACKUP, _FILES, _NAMES, _ONLY),
         result=_RESTORED,
         changes=FILES,
@@ -270,6 +289,7 @@ _DECLARED = (
         Verb(
             name,
             "restore",
+            SANDBOX,
             (_TOKEN, Parameter("if_unchanged", FLAG, False), _NAMES),
             result=_RESTORED,
             changes=FILES,
@@ -283,26 +303,29 @@ _DECLARED = (
     Verb(
         "tag",
         "retention",
+        SANDBOX,
         (_CHECKPOINT, Parameter("tag", TEXT), Parameter("move", FLAG, False)),
         result="checkpoints",
     ),
-    Verb("pin", "retention", (_CHECKPOINTS,), result="checkpoints"),
-    Verb("unpin", "retention", (_CHECKPOINTS,), result="checkpoints"),
+    Verb("pin", "retention", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
+    Verb("unpin", "retention", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
     Verb(
         "delete",
         "retention",
+        SANDBOX,
         (_CHECKPOINTS, Parameter("tagged", FLAG, True)),
         result="checkpoints",
         event=PRUNED,
     ),
-    Verb("prune", "retention", (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
-    Verb("exclude", "retention", (Parameter("patterns", TEXTS, []),), result="patterns"),
+    Verb("prune", "retention", SANDBOX, (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
+    Verb("exclude", "settings", SANDBOX, (Parameter("patterns", TEXTS, []),), result="patterns"),
     # -- the store
-    Verb("space", "storage", result=_SPACE, changes=NOTHING),
-    Verb("compact", "storage", result="before_bytes after_bytes", takes_long=True),
+    Verb("space", "storage", SANDBOX, result=_SPACE, changes=NOTHING),
+    Verb("compact", "storage", SANDBOX, result="before_bytes after_bytes", takes_long=True),
     Verb(
         "purge",
         "storage",
+        SANDBOX,
         (Parameter("paths", PATHS), _DRY_RUN),
         result="file_count path_count live_paths past_paths dry_run elsewhere",
         changes=FILES,
@@ -311,6 +334,7 @@ _DECLARED = (
     Verb(
         "check",
         "storage",
+        SANDBOX,
         (Parameter("deep", FLAG, True),),
         result="problems affected lost",
         changes=NOTHING,
@@ -319,37 +343,38 @@ _DECLARED = (
     Verb(
         "backup",
         "storage",
+        SAME_PATHS,
         (Parameter("dest", OUTSIDE),),
         result="dest bytes",
         needs_sync=True,
         of_the_store=True,
         takes_long=True,
         in_thread=True,
-        clients=SAME_PATHS,
     ),
     Verb(
         "import",
         "trees",
+        SAME_PATHS,
         (Parameter("source", OUTSIDE), Parameter("merge", FLAG, False)),
         result=_PASS,
         changes=FILES,
         takes_long=True,
-        clients=SAME_PATHS,
     ),
     Verb(
         "export",
         "trees",
+        SAME_PATHS,
         (Parameter("dest", OUTSIDE), Parameter("checkpoint", REFERENCE, None)),
         result=_PASS,
         needs_sync=True,
         about_now=lambda values: values["checkpoint"] is None,
         takes_long=True,
-        clients=SAME_PATHS,
     ),
     # -- for agents that work in steps
     Verb(
         "mark",
         "tasks",
+        SANDBOX,
         (
             Parameter("kind", TEXT),
             Parameter("message", TEXT),
@@ -362,10 +387,11 @@ _DECLARED = (
         needs_sync=True,
         event=CREATED,
     ),
-    Verb("result", "tasks", (Parameter("results", _RESULTS),), result="checkpoints"),
+    Verb("result", "tasks", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
     Verb(
         "subagent",
         "tasks",
+        SANDBOX,
         (
             Parameter("session", TEXT),
             Parameter("running", FLAG, False),
@@ -377,14 +403,18 @@ _DECLARED = (
     Verb(
         "task_announce",
         "tasks",
+        SANDBOX,
         (_NAME, _MESSAGE),
         result="name checkpoint current",
         needs_sync=True,
     ),
-    Verb("task_finish", "tasks", (_NAME,), result="name checkpoint current", needs_sync=True),
+    Verb(
+        "task_finish", "tasks", SANDBOX, (_NAME,), result="name checkpoint current", needs_sync=True
+    ),
     Verb(
         "task_start",
         "tasks",
+        SANDBOX,
         (_NAME,),
         result=f"name changed checkpoint was {_SAVED}",
         needs_sync=True,
@@ -393,15 +423,17 @@ _DECLARED = (
     Verb(
         "task_done",
         "tasks",
+        SANDBOX,
         (_MESSAGE,),
         result=f"name checkpoint current {_SAVED}",
         needs_sync=True,
         event=CREATED,
     ),
-    Verb("task_list", "tasks", result="tasks", changes=NOTHING, needs_sync=True),
+    Verb("task_list", "tasks", SANDBOX, result="tasks", changes=NOTHING, needs_sync=True),
     Verb(
         "task_revert",
         "tasks",
+        SANDBOX,
         (_NAME, Parameter("force", FLAG, False), _DRY_RUN),
         result="dry_run name paths count conflicts before after",
         changes=FILES,
@@ -409,13 +441,14 @@ _DECLARED = (
         event=RESTORED,
     ),
     # -- the mount
-    Verb("status", DAEMON, changes=NOTHING),
-    Verb("sync", DAEMON),
-    Verb("watch", DAEMON, result="watching", changes=NOTHING, stays=True),
-    Verb("harness", DAEMON, (Parameter("pid", INTEGER),), result="pid", changes=NOTHING),
+    Verb("status", DAEMON, SANDBOX, changes=NOTHING),
+    Verb("sync", DAEMON, SANDBOX),
+    Verb("watch", DAEMON, SANDBOX, result="watching", changes=NOTHING, stays=True),
+    Verb("harness", DAEMON, SANDBOX, (Parameter("pid", INTEGER),), result="pid", changes=NOTHING),
     Verb(
         "umount",
         DAEMON,
+        SAME_PATHS,
         (
             Parameter("lazy", FLAG, False),
             Parameter("force", FLAG, False),
@@ -423,10 +456,9 @@ _DECLARED = (
         ),
         result="detached write_back cut_off",
         takes_long=True,
-        clients=SAME_PATHS,
     ),
-    Verb("freeze", DAEMON, (Parameter("seconds", NUMBER, None),), "frozen", clients=SOCKET),
-    Verb("thaw", DAEMON, result="frozen", clients=SOCKET),
+    Verb("freeze", DAEMON, SOCKET, (Parameter("seconds", NUMBER, None),), result="frozen"),
+    Verb("thaw", DAEMON, SOCKET, result="frozen"),
 )
 
 VERBS = {verb.name: verb for verb in _DECLARED}

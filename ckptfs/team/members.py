@@ -191,11 +191,11 @@ def _save_at_once(
         _everywhere(clients, "freeze", {"seconds": seconds})
         went_well = meanwhile()
         for client in clients:
-            client.ask("save", asked)
+            client.send_request("save", asked)
         failures = []
         for index, client in enumerate(clients):
             try:
-                numbers[index] = client.hear(patience=PATIENCE_SHORT)["id"]
+                numbers[index] = client.receive_result(patience=PATIENCE_SHORT)["id"]
             except ControlError as error:
                 failures.append(error)  # the others' checkpoints have to be deleted again
         if failures:
@@ -207,9 +207,9 @@ def _save_at_once(
 
 def _everywhere(clients: Sequence[Client], op: str, args: JsonObject) -> None:
     for client in clients:
-        client.ask(op, args)
+        client.send_request(op, args)
     for client in clients:
-        client.hear(patience=PATIENCE_SHORT)
+        client.receive_result(patience=PATIENCE_SHORT)
 
 
 def _forget_all(mounted: Sequence[TeamWorkspace], numbers: Sequence[int | None]) -> None:

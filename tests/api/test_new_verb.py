@@ -24,6 +24,7 @@ def do_shout(call: Call, word: str, times: int) -> JsonObject:
 DECLARATION = """    Verb(
         "shout",
         "queries",
+        SANDBOX,
         (Parameter("word", TEXT), Parameter("times", INTEGER, 1)),
         result="word command",
         changes=NOTHING,

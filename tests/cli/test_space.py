@@ -52,9 +52,9 @@ def fails(work: Workspace, error: type[errors.CkptfsError], *words: str | Path) 
     return done.stderr
 
 
-def test_tags(work: Workspace) -> None:
+def test_a_tag_is_given_moved_and_taken_away(work: Workspace) -> None:
     tagged = {"id": 1, "tag": "good/one", "pinned": False, "was": "", "reference": "good/one"}
-    assert answer(work, "tag", "1", "good/one") == tagged
+    assert answer(work, "tag", "1", "good/one").items() >= tagged.items()
     fails(work, errors.TagTaken, "tag", "2", "good-one")
     fails(work, errors.TagInvalid, "tag", "2", "a\nb")
     fails(work, errors.CheckpointUnknown, "tag", "77", "x")

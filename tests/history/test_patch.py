@@ -19,7 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.diff.patch import Found, Pair, file_pairs
 from ckptfs.history.diff.tree import compare_views
 from ckptfs.store import View
-from ckptfs.textdiff.patch import FileVersion, is_shown, quoted, render, stat_of
+from ckptfs.textdiff import PatchFile, is_shown, quoted, render, stat_of
 from tests.history.edits import Edits, edits
 from tests.history.test_diff_machine import STEPS, Walker, plant
 
@@ -41,14 +41,14 @@ def _run(command: list[str], cwd: Path, **env: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def side_of(fs: Filesystem, view: View, found: Found | None) -> FileVersion | None:
+def side_of(fs: Filesystem, view: View, found: Found | None) -> PatchFile | None:
     if found is None:
         return None
     inode = found.inode
     data = inode.target
     if inode.is_file:
         data = bytes(fs.read(view, inode.ino, 0, inode.size))
-    return FileVersion(found.path, inode.mode, inode.size, data if is_shown(inode.size) else None)
+    return PatchFile(found.path, inode.mode, inode.size, data if is_shown(inode.size) else None)
 
 
 def representable(pair: Pair) -> bool:
@@ -198,7 +198,7 @@ def test_git_applies_patches_of_random_edits(steps: list[tuple[object, ...]]) ->
 
 
 def text_of(old: bytes | None, new: bytes | None, mode: int = 0o100644) -> bytes:
-    sides = [None if d is None else FileVersion(b"f", mode, len(d), d) for d in (old, new)]
+    sides = [None if d is None else PatchFile(b"f", mode, len(d), d) for d in (old, new)]
     return b"".join(render(*sides))
 
 
@@ -229,13 +229,13 @@ def test_binary_files_are_said_to_be_binary_with_their_sizes() -> None:
         b"Binary files a/f (10 bytes) and b/f (5 bytes) differ\n"
     )
     assert b"Binary files /dev/null and b/f (2 bytes) differ" in text_of(None, b"\0\1")
-    assert stat_of(FileVersion(b"f", 0o100644, 1, b"\0"), None).reason == "binary"
+    assert stat_of(PatchFile(b"f", 0o100644, 1, b"\0"), None).reason == "binary"
 
 
 def test_a_file_that_is_too_large_is_shown_by_its_sizes() -> None:
-    unread = FileVersion(b"f", 0o100644, 100 << 20, None)
+    unread = PatchFile(b"f", 0o100644, 100 << 20, None)
     assert b"Files a/f (104857600 bytes) and b/f (3 bytes) differ" in b"".join(
-        render(unread, FileVersion(b"f", 0o100644, 3, b"abc"))
+        render(unread, PatchFile(b"f", 0o100644, 3, b"abc"))
     )
     assert b"too large" in text_of(b"x" * 70_000 + b"\n", b"y\n")
     assert not is_shown(100 << 20)
@@ -246,8 +246,8 @@ def test_git_refuses_a_patch_that_is_not_complete(
     tmp_path: Path, old: str | None, new: str | None
 ) -> None:
     sides = {
-        "big": FileVersion(b"f", 0o100644, 2 << 20, None),
-        "small": FileVersion(b"g", 0o100644, 2, b"a\n"),
+        "big": PatchFile(b"f", 0o100644, 2 << 20, None),
+        "small": PatchFile(b"g", 0o100644, 2, b"a\n"),
     }
     (tmp_path / "diff").write_bytes(
         b"".join(render(sides[old] if old else None, sides[new] if new else None))
@@ -260,7 +260,7 @@ def test_git_refuses_a_patch_that_is_not_complete(
 
 
 def test_a_large_file_that_was_only_renamed_is_a_rename() -> None:
-    old = FileVersion(b"f", 0o100644, 100 << 20, None)
+    old = PatchFile(b"f", 0o100644, 100 << 20, None)
     text = b"".join(render(old, old._replace(path=b"g"), same=True))
     assert text == (b"diff --git a/f b/g\nsimilarity index 100%\nrename from f\nrename to g\n")
 

@@ -8,16 +8,15 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.textdiff.lines import common_blocks, split_lines
-from ckptfs.textdiff.patch import FileVersion, render, stat_of
+from ckptfs.textdiff import PatchFile, common_blocks, render, split_lines, stat_of
 
 TEXTS = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"\n", b"d\r\n", b"x\ry\n", b"end"])).map(
     b"".join
 )
 
 
-def side(data: bytes) -> FileVersion:
-    return FileVersion(b"f", 0o100644, len(data), data)
+def side(data: bytes) -> PatchFile:
+    return PatchFile(b"f", 0o100644, len(data), data)
 
 
 def applied(data: bytes, patch: list[bytes]) -> bytes:

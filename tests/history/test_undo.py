@@ -11,6 +11,7 @@ from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
 from ckptfs.history import Changed, cached_files, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
+from ckptfs.service.restore import head_undo
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
 
@@ -220,7 +221,7 @@ def test_taking_back_a_restore_makes_its_checkpoint_the_head_unless_others_chang
 ) -> None:
     service = Service(work.fs)
     service.restore("0", [b"f"])
-    head = service.head_back("undo")
+    head = head_undo(service)
     assert head is not None and head.id == service.restores()[-1].before
     work.put("w1", b"work")
-    assert service.head_back("undo") is None
+    assert head_undo(service) is None

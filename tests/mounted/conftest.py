@@ -1,4 +1,9 @@
-"""Fixtures of the mounted tests: workspaces, and the rule that none is skipped without cause."""
+"""Fixtures of the mounted tests: workspaces, and the rule that none is skipped without cause.
+
+Every module runs through both paths from the kernel, the compiled server and the portable one. The
+second run belongs to `make test-deep`, but for the modules in `BOTH`, whose requests, attributes,
+caches or ends differ most between the two.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,61 @@ import pytest
 from tests.support.mounting import HAVE_FUSE, PLAIN, Workspace, scratch, workspace
 
 HERE = Path(__file__).parent
+
+#: Modules whose tests go through the portable path in the default suite, too.
+BOTH = {
+    "test_append",
+    "test_content",
+    "test_directories",
+    "test_history",
+    "test_history_delete",
+    "test_links",
+    "test_locks",
+    "test_mapping_and_copying",
+    "test_modes",
+    "test_names",
+    "test_pending_creates",
+    "test_readdir",
+    "test_remount",
+    "test_rename",
+    "test_special_files",
+    "test_times",
+    "test_unlink_open",
+    "test_xattrs",
+}
+#: Modules that choose the path themselves, or that ask for what pyfuse3 has no handler for.
+ONE = {
+    "test_change_times",
+    "test_control_files",
+    "test_ends",
+    "test_floor",
+    "test_full_disk",
+    "test_paths",
+    "test_ranges",
+    "test_sandbox",
+    "test_server",
+    "test_set_id",
+    "test_steps",
+}
 _numbers = count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_root: makes devices, changes owners or users")
     config.addinivalue_line("markers", "needs_program(names): drives one that may be missing")
+    config.addinivalue_line("markers", "compiled_only: asks for what pyfuse3 has no handler for")
     config.addinivalue_line("markers", "needs_mount: is about mounting; a plain directory has none")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    module = Path(metafunc.module.__file__ or "")
+    if HERE not in module.parents or module.stem in ONE or PLAIN:
+        return
+    marks = () if module.stem in BOTH else (pytest.mark.deep,)
+    served_by: list[object] = ["compiled", pytest.param("portable", marks=marks)]
+    if any(mark.name == "compiled_only" for mark in metafunc.definition.iter_markers()):
+        served_by.pop()
+    metafunc.parametrize("served_by", served_by, indirect=True, scope="module")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,8 +109,18 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="module", autouse=True)
+def served_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The path that answers the requests: ``compiled`` or ``portable``."""
+    path = getattr(request, "param", "compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        if path == "portable":
+            patch.setenv("CKPTFS_SERVER", "off")
+        yield path
+
+
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Workspace]:
+def shared(served_by: str) -> Iterator[Workspace]:
     """One mount for all the tests of a module; they use it through `mount`.
 
     Nobody looks at the lower directory afterwards, and filling it takes longer than some tests.
@@ -94,7 +157,7 @@ def own_mount(make_workspace: Callable[..., Workspace]) -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def shared_by_all() -> Iterator[Workspace]:
+def shared_by_all(served_by: str) -> Iterator[Workspace]:
     with workspace("--allow-other", "--no-write-back") as made:
         yield made
 

@@ -28,7 +28,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module", params=["on", "off"])
 def space(request: pytest.FixtureRequest) -> Iterator[Workspace]:
-    """Through the compiled server, and through pyfuse3 alone."""
+    """Through the compiled server, and through the portable path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CKPTFS_SERVER", request.param)
         with workspace("--no-write-back", "--auto", "off") as made:

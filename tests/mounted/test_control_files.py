@@ -55,7 +55,7 @@ class Marked:
 
 @pytest.fixture(scope="module", params=["on", "off"])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Whether the compiled server answers, or pyfuse3 alone."""
+    """Whether the compiled server answers, or the portable path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CKPTFS_SERVER", request.param)
         yield str(request.param)

@@ -35,7 +35,7 @@ CHOSEN = """
 
 @contextmanager
 def mounted(server: str, *options: str) -> Iterator[Workspace]:
-    """A mounted workspace. ``server`` is whether the compiled server answers, or pyfuse3 alone."""
+    """A mounted workspace, answered by the compiled server or by the portable path."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("CKPTFS_SERVER", server)
         made = stack.enter_context(workspace(*options))

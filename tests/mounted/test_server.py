@@ -1,4 +1,4 @@
-"""The two paths from the kernel: the compiled server, and pyfuse3 alone where there is none."""
+"""The two paths from the kernel: the compiled server, and the portable path."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SETUID = struct.pack("<5I", 0x0200_0001, 1 << 7, 0, 0, 0)
 
 @pytest.fixture(scope="module", params=["on", "off"])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Whether the compiled server is used, or pyfuse3 alone."""
+    """Whether the compiled server is used, or the portable path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CKPTFS_SERVER", request.param)
         yield request.param

@@ -288,7 +288,7 @@ def test_exact_times_survive_a_remount(own_mount: Workspace) -> None:
             assert (info.st_atime_ns, info.st_mtime_ns) == (moment + 1, moment)
 
 
-def test_utime_now_and_omit(mount: Path) -> None:
+def test_utime_now_and_omit(mount: Path, served_by: str) -> None:
     plant(mount, {"file": "x"})
     file = mount / "file"
     os.utime(file, ns=(11, 22))
@@ -296,7 +296,8 @@ def test_utime_now_and_omit(mount: Path) -> None:
     assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (11, 5_000_000_006)
     utimensat(file, Time(7, 8), OMIT)
     assert (file.stat().st_atime_ns, file.stat().st_mtime_ns) == (7_000_000_008, 5_000_000_006)
-    before = _now_of(mount)
+    # pyfuse3 does not say that one time alone is to be "now": it has the kernel's timer tick.
+    before = _now_of(mount) - (20_000_000 if served_by == "portable" else 0)
     utimensat(file, OMIT, NOW)
     assert file.stat().st_atime_ns == 7_000_000_008
     assert file.stat().st_mtime_ns >= before

@@ -104,6 +104,7 @@ def nameless(mount: Path, flags: int = 0) -> int:
     return os.open(mount, os.O_TMPFILE | os.O_RDWR | flags, 0o640)
 
 
+@pytest.mark.compiled_only
 def test_a_file_that_never_has_a_name(mount: Path) -> None:
     fd = nameless(mount)
     os.write(fd, b"x" * 100_000)
@@ -115,6 +116,7 @@ def test_a_file_that_never_has_a_name(mount: Path) -> None:
     assert os.listdir(mount) == []
 
 
+@pytest.mark.compiled_only
 def test_a_file_that_gets_its_name_when_it_is_whole(mount: Path) -> None:
     fd = nameless(mount)
     os.write(fd, b"whole")
@@ -129,6 +131,7 @@ def test_a_file_that_gets_its_name_when_it_is_whole(mount: Path) -> None:
     assert os.listdir(mount) == ["second"]
 
 
+@pytest.mark.compiled_only
 def test_a_file_that_must_not_get_a_name(mount: Path) -> None:
     fd = nameless(mount, os.O_EXCL)
     with fails(errno.ENOENT):
@@ -137,6 +140,7 @@ def test_a_file_that_must_not_get_a_name(mount: Path) -> None:
     assert os.listdir(mount) == []
 
 
+@pytest.mark.compiled_only
 @pytest.mark.needs_root
 def test_a_nameless_file_belongs_to_the_group_of_a_set_gid_directory(mount: Path) -> None:
     os.chown(mount, -1, 1234)
@@ -146,6 +150,7 @@ def test_a_nameless_file_belongs_to_the_group_of_a_set_gid_directory(mount: Path
     os.close(fd)
 
 
+@pytest.mark.compiled_only
 @pytest.mark.needs_mount
 @pytest.mark.parametrize("named", [True, False])
 def test_a_kill_leaves_of_nameless_files_what_has_a_name(own_mount: Workspace, named: bool) -> None:

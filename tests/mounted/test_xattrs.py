@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def with_xattrs() -> Iterator[Workspace]:
+def with_xattrs(served_by: str) -> Iterator[Workspace]:
     with workspace("--xattrs", "--no-write-back") as made:
         yield made
 

@@ -23,7 +23,7 @@ pytestmark = [
 
 _SUITES = {
     "unit": ["tests/unit"],
-    "mounted": ["tests/mounted"],
+    "mounted": ["-k", "not portable", "tests/mounted"],
     "damage": ["tests/crash/test_flipped_while_mounted.py", "tests/crash/test_damaged_counters.py"],
     "machines": ["tests/property/test_posix_machine.py"],
 }

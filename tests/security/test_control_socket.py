@@ -280,7 +280,7 @@ def test_one_user_leaves_room_for_root(store: config.Workspace) -> None:
         assert "serves 112 connections" in owner(_ask, str(store.socket))
         with Client(store) as root:
             root.call("hello")
-            root.ask("end")
+            root.send_request("end")
         daemon.finish(20)
 
 

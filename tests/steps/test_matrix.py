@@ -25,7 +25,7 @@ _CHOSEN = 2
 
 def selection() -> list[tuple[str, Case]]:
     """Each harness with some destroyers, so chosen that each pair of neighbours differs; each
-    destroyer with the plainest harness; some of them through pyfuse3 alone."""
+    destroyer with the plainest harness; some of them through the portable path."""
     every = list(DESTROYERS)
     found = [("compiled", Case("python", destroyer, SHORTEST)) for destroyer in every]
     for place, harness in enumerate(HARNESSES.values()):

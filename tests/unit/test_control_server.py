@@ -238,7 +238,7 @@ def test_only_so_many_connections(workspace: Workspace, monkeypatch: pytest.Monk
             with admitted(workspace) as three:
                 with pytest.raises(ControlError, match="others needed the connection"):
                     one.call("hello")
-                three.ask("wait")
+                three.send_request("wait")
                 with Client(workspace) as four, pytest.raises(ControlError, match="serves 2"):
                     four.call("hello")
             two.shutdown(socket.SHUT_WR)
@@ -273,10 +273,10 @@ def test_what_came_while_the_loop_was_busy_came_in_time(
     def talk() -> None:
         with Client(workspace) as busy, raw(workspace) as late, Client(workspace) as known:
             known.call("hello")  # both are accepted now
-            busy.ask("block")
+            busy.send_request("block")
             late.sendall(protocol.encode_request("hello", {}))
             assert b"result" in late.recv(4096)
-            assert busy.hear()
+            assert busy.receive_result()
 
     converse(workspace, talk)
 

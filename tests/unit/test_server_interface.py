@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.fuse import entries
+from ckptfs.fuse import adapter
 from ckptfs.fuse.server import binding, interface
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import ContentId, Epoch, Ino, Inode
@@ -41,7 +41,7 @@ INODE = Inode(
 
 def test_both_sides_have_the_same_constants(module: ServerModule) -> None:
     assert {name: module.CONSTANTS[name] for name in binding.CONSTANTS} == binding.CONSTANTS
-    assert module.CONSTANTS["FOREVER"] == entries.FOREVER
+    assert module.CONSTANTS["FOREVER"] == adapter.FOREVER
 
 
 def test_a_module_with_other_constants_is_refused(

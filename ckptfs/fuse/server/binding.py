@@ -13,8 +13,7 @@ from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir, listings, nodes
-from ckptfs.fuse.failures import errno_of
-from ckptfs.fuse.requests import Requests
+from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
 from ckptfs.store.format import SUFFIX_SIZE

@@ -7,14 +7,14 @@ workspace. Between a lease and the next `flush` nothing else changes the tree.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.bulk import Create, DirectoryChange
-from ckptfs.fuse.hooks import Guard, touching
+from ckptfs.fuse.hooks import Guard, bytes_lost, touching
 from ckptfs.fuse.server.interface import Lease
-from ckptfs.history.auto import Loss
 from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
 
@@ -106,10 +106,7 @@ class WriteBehind:
         acknowledged at ``time_ns``."""
         fs = self._fs
 
-        def overwritten() -> Loss | None:
-            size = fs.getattr(fs.head, Ino(node)).size
-            return Loss(node, size) if offset < size else None
-
+        overwritten = partial(bytes_lost, fs, fs.head, Ino(node), offset, in_place=True)
         self._guard(pid, overwritten, begins=False)
         fs.write(fs.head, Ino(node), offset, data, keep_set_id=keep_set_id, now_ns=time_ns)
         self._guard.made(node)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import aspects
+from ckptfs.history.diff.changed import MODIFIED, TARGET, TYPE, differences
 from ckptfs.history.diff.tree import RENAMED, Change
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -60,7 +60,7 @@ def _own(change: Change) -> Iterator[Pair]:
 
 
 #: Kinds that mean that the bytes to show differ.
-_MATTER = {aspects.MODIFIED, aspects.TARGET, aspects.TYPE}
+_MATTER = {MODIFIED, TARGET, TYPE}
 
 
 def _found(path: bytes | None, inode: Inode | None) -> Found | None:
@@ -134,5 +134,5 @@ def _by_path(fs: Filesystem, a: View, b: View, pairs: list[Pair]) -> Iterator[Pa
 
 
 def _against_itself(fs: Filesystem, a: View, b: View, old: Found, new: Found) -> Pair:
-    kinds = aspects.differences(fs, a, old.inode, b, new.inode)
+    kinds = differences(fs, a, old.inode, b, new.inode)
     return Pair(old, new, not kinds & _MATTER)

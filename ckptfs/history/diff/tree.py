@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history.diff import aspects
 from ckptfs.history.diff.changed import (
+    TIMES,
+    block_records,
     changed_of,
+    differences,
     differing_blocks,
     entities_between,
     entry_in,
@@ -31,7 +33,7 @@ from ckptfs.store.format import dirent_entity, link_place, pack_u64
 _NOWHERE = Ino(0)
 
 
-class Tree:
+class TreeReader:
     """One view, as far as it was looked at. An inode without a name counts as absent."""
 
     def __init__(self, store: Store, view: View) -> None:
@@ -88,7 +90,7 @@ class Partners:
     same for a comparison of paths.
     """
 
-    def __init__(self, here: Tree, there: Tree) -> None:
+    def __init__(self, here: TreeReader, there: TreeReader) -> None:
         self._here = here
         self._there = there
         self._known: dict[Ino, Ino | None] = {_NOWHERE: None}
@@ -126,7 +128,7 @@ RENAMED = "renamed"
 
 @dataclass(frozen=True)
 class Change:
-    """One path that differs. ``kinds`` says how, in words of this module and of `sameness`.
+    """One path that differs. ``kinds`` says how, in words of this module and of `changed`.
 
     ``path`` is where it is in the newer view, or where it was if it is deleted. ``source`` is where
     it was in the older one, None if it was not there; it differs from ``path`` also if only a
@@ -146,7 +148,7 @@ class Change:
 
     @property
     def only_times(self) -> bool:
-        return self.kinds == {aspects.TIMES}
+        return self.kinds == {TIMES}
 
 
 def compare_views(fs: Filesystem, a: View, b: View) -> list[Change]:
@@ -178,8 +180,8 @@ class _Comparison:
         written = entities_between(fs.store, a, b)
         self._blocks = differing_blocks(fs.store, a, b, written.blocks)
         self._changed = changed_of(fs.store, a, b, written, self._blocks)
-        self._old = Tree(fs.store, a)
-        self._new = Tree(fs.store, b)
+        self._old = TreeReader(fs.store, a)
+        self._new = TreeReader(fs.store, b)
         self._lost: list[_Named] = []
         self._gained: list[_Named] = []
 
@@ -209,7 +211,7 @@ class _Comparison:
             yield Change(path, old_path, kinds, old, new)
 
     def _differences(self, old: Inode, new: Inode) -> frozenset[str]:
-        return aspects.differences(self._fs, self._old.view, old, self._new.view, new, self._blocks)
+        return differences(self._fs, self._old.view, old, self._new.view, new, self._blocks)
 
     # -- where names changed ----------------------------------------------------------------------
 
@@ -301,8 +303,8 @@ class _Comparison:
         self._lost = [named for named in self._lost if named.place not in taken]
 
 
-def _named_at(side: Tree, place: Place | None) -> _Named | None:
-    inode = None if place is None else side.inode(side.entry(place))
+def _named_at(tree: TreeReader, place: Place | None) -> _Named | None:
+    inode = None if place is None else tree.inode(tree.entry(place))
     return None if inode is None or place is None else _Named(place, inode)
 
 
@@ -325,7 +327,7 @@ class _Fingerprints:
         inode = named.inode
         if not inode.is_file or inode.size not in self._sizes:
             return None
-        blocks = aspects.block_records(self._fs, view, inode)
+        blocks = block_records(self._fs, view, inode)
         return inode.size, tuple(sorted(blocks.items()))
 
     def with_name(self, named: _Named, view: View) -> Hashable:

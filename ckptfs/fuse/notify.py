@@ -1,8 +1,8 @@
-"""Telling the kernel what changed without its asking.
+"""Notifications: the kernel invalidates what it caches and what no longer holds.
 
-The kernel was told that it may believe names, attributes and pages for ever. After a restore it has
-to hear what no longer holds. Notices block while the kernel has a request for us, so they are sent
-from a thread, never from a handler.
+The kernel caches names, attributes and pages without limit. After a restore it has to drop what
+changed without a request. A notification blocks while the kernel waits for an answer about the same
+inode, so it is sent from a thread, never from a handler.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ log = logging.getLogger(__name__)
 
 Entry = tuple[Ino, bytes]
 
-#: Set from the end of the mount on: there is nobody left to tell. pyfuse3 serves one in a process.
+#: Set when the mount has ended, and its caches with it. pyfuse3 serves one mount in a process.
 ended = threading.Event()
 
 
-async def tell_kernel(
+async def invalidate(
     entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino] | None = None
 ) -> None:
     """Return when the kernel has dropped these names, and attributes and pages of these inodes.
 
-    ``gone`` are the files that these names led to and that nothing will lead to again: whoever
-    watches such a file hears that it was deleted.
+    ``gone`` are the files that these names led to and that nothing will lead to again: programs
+    that watch such a file are notified that it was deleted.
     """
     if entries or inodes:
-        await trio.to_thread.run_sync(_tell, entries, inodes, gone or {})
+        await trio.to_thread.run_sync(_invalidate, entries, inodes, gone or {})
 
 
-def _tell(entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino]) -> None:
+def _invalidate(
+    entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Entry, Ino]
+) -> None:
     for entry in entries:
         parent, name = entry
         with _one_of_many():
@@ -50,7 +52,7 @@ def _tell(entries: Collection[Entry], inodes: Collection[Ino], gone: Mapping[Ent
 
 @contextmanager
 def _one_of_many() -> Iterator[None]:
-    """What the kernel does not know it cannot have wrong; and one notice that it does not take must
+    """What the kernel does not cache it cannot have wrong; and a notification that it refuses must
     not keep the others from it, nor end the daemon."""
     try:
         yield
@@ -58,4 +60,4 @@ def _one_of_many() -> Iterator[None]:
         pass
     except OSError as error:
         if not ended.is_set():
-            log.warning("the kernel did not take a notice: %s", error)
+            log.warning("the kernel refused a notification: %s", error)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from ckptfs.fuse.answers import is_awaited
+from ckptfs.fuse.adapter import is_awaited
 
 
 @pytest.mark.parametrize(("number", "kept"), [(errno.ENOENT, False), (errno.EINVAL, True)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs.history.time_expressions import parse_time
+from ckptfs.history.references import parse_time
 
 SECOND = 1_000_000_000
 NOW = datetime(2026, 11, 16, 15, 0, 7, tzinfo=UTC)

@@ -1,1 +1,0 @@
-"""Text diffs of bytes: lines in common, and git's format. Standard library only."""
