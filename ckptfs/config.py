@@ -85,7 +85,7 @@ def open_settings(file: Path) -> tuple[BinaryIO, str]:
     """
     above = os.open(file.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # It may be anything, a pipe that nobody writes to, too.
+        # It may be anything, even a pipe without a writer.
         fd = os.open(file.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
         reason = _distrust(file, fd) or _distrust(file.parent, above)
     finally:
@@ -103,7 +103,7 @@ def _distrust(path: Path, fd: int) -> str:
 
 
 def team_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where teams of agents keep their state, if nobody says otherwise: as ClawTeam has it."""
+    """The default place of the state of teams of agents: as ClawTeam has it."""
     return Path(environ.get("CLAWTEAM_DATA_DIR") or os.path.join(home(environ), ".clawteam"))
 
 
@@ -293,7 +293,7 @@ def open_each(fd: int, names: Iterable[str | bytes], flags: int) -> int:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a small file so that a reader sees the old or the new content, never a part."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
-    # A file or link that somebody put there in advance is not written to.
+    # A file or link that another process put there in advance is not written to.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(fresh, flags, 0o600)
     try:

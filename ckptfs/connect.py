@@ -138,7 +138,7 @@ class LocalSession:
         self._service.add_excluded(exclude)
         with _directory(path, self._service.fs.store.path) as dir_fd:
             if dir_fd is not None:
-                _tell_conflicts(*self._service.settle_in(dir_fd, path, keep_first=keep_first))
+                _tell_conflicts(*self._service.adopt_directory(dir_fd, path, keep_first=keep_first))
 
 
 def _tell_conflicts(*passes: SyncResult) -> None:

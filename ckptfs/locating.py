@@ -45,7 +45,7 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def trusted_owners(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
-    """The users, other than the caller, whose stores may be used. An unknown name trusts nobody."""
+    """The users, other than the caller, whose stores may be used; unknown names are ignored."""
     words = environ.get(TRUST_OWNER, "").split(",")
     return frozenset(uid for word in words if (uid := user_id(word.strip())) is not None)
 
@@ -74,7 +74,7 @@ def user_name(uid: int) -> str:
 
 def socket_of(store: str) -> str:
     """The control socket: always in the store, where client and daemon cannot disagree about it and
-    nobody else can put one. The path may be too long for a socket's name (`ckptfs.unixsocket`)."""
+    no other user can put one. The path may be too long for a socket (`ckptfs.unixsocket`)."""
     return os.path.join(store, "control.sock")
 
 
@@ -228,6 +228,6 @@ def _json(path: str):  # type: ignore[no-untyped-def]
 
 
 def _opened(path: str) -> BinaryIO:
-    # Of a store that is not the caller's this may be anything, a pipe that nobody writes to, too.
+    # In another user's store this may be anything, even a pipe without a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return open(os.open(path, flags), "rb")

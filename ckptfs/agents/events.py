@@ -5,8 +5,8 @@ One table says what is done at which event, whatever the agent and however it sp
 write; a prompt, an end and the like take one only if something changed; the rest tells the daemon
 what belongs to checkpoints: how a tool ended, who is at work, which task begins.
 
-Whatever comes is other people's text: it is cut, and nothing in it can act on a terminal. A command
-goes to the daemon as it is, since the settings of the workspace say what of it is recorded.
+The text is other people's: it is cut, and nothing in it can act on a terminal. A command goes to
+the daemon as it is, since the settings of the workspace say what of it is recorded.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _OWN = ("ckptfs_", "ckptfs-", "ckptfs/", "mcp:checkpoint_")
 #: These agents name the subagent in each of its calls.
 _NAME_SUBAGENTS = frozenset({"claude", "codex", "cline"})
 
-#: What fails at an event that takes no checkpoint. Where there is no workspace, nobody misses it.
+#: What fails at an event that takes no checkpoint. Outside of a workspace that is no failure.
 FAILED = {
     **dict.fromkeys(("after", "failed", "batch"), "how the tool ended was not kept"),
     "subagent": "the subagent was not noted",
@@ -132,7 +132,7 @@ FAILED = {
 
 
 class Unknown(ValueError):
-    """An event that nobody told us of."""
+    """An event that is in no table."""
 
 
 class Event:
@@ -222,7 +222,7 @@ def _moment(event: Event, workspace: str) -> list[Request]:
 
 
 def _session(event: Event, workspace: str) -> list[Request]:
-    """A session begins or ends: whatever subagents it had are gone."""
+    """A session begins or ends: all of its subagents are gone."""
     gone: list[Request] = []
     if event.agent not in _NAME_SUBAGENTS:
         gone = [("subagent", {"session": fact(event.record, "session"), "running": False})]

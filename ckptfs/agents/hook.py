@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-#: After this many seconds a call ends, whatever it waits for.
+#: A call ends after this many seconds, even if it still waits.
 DEADLINE = 5.0
 
 
@@ -52,4 +52,4 @@ def _say(output: bytes, warning: str) -> None:
         if output:
             os.write(1, output + b"\n")
     except OSError:
-        pass  # nobody listens
+        pass  # the agent closed its end

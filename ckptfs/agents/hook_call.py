@@ -1,4 +1,4 @@
-"""One hook call: from the bytes on standard input to the answer, whatever goes wrong on the way.
+"""One hook call: from the bytes on standard input to the answer; a failure becomes a warning.
 
 The daemon is asked over its socket and nothing in the workspace is touched, so that a mount which
 hangs cannot hold an agent up. Only where the socket cannot be reached, as in a sandbox, the mount
@@ -28,7 +28,7 @@ PATIENCE = 4.0
 PROTOCOL = 1
 _ANSWER_MAX = 1 << 20
 
-#: At these a person is there to read what is wrong, and these agents show it to nobody else.
+#: At these events a person reads what is wrong; these agents do not pass it to the model.
 _TOLD_AT = frozenset({"sessionstart"})
 _TELL_PEOPLE = frozenset({"claude", "codex", "gemini", "qwen", "droid", "copilot", "opencode"})
 
@@ -84,7 +84,7 @@ def _note_call(agent: str) -> None:
         except OSError:
             pass
     except OSError:
-        pass  # a sandbox without our directory: nobody's call fails for a note
+        pass  # a sandbox without our directory: a call does not fail for a note
 
 
 def _perform(event: events.Event) -> str:
@@ -185,7 +185,7 @@ def _ask(connection: _Connection, requests: list[events.Request]) -> None:
 
 
 def _connected(store: str) -> _socket.socket:
-    """What an agent is about to do is for the store's own daemon to hear, and for no other."""
+    """Only the store's own daemon may hear what an agent is about to do."""
     try:
         return unixsocket.connect_to_daemon(locating.socket_of(store), store, PATIENCE)
     except unixsocket.Untrusted as error:

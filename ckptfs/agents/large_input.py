@@ -73,7 +73,7 @@ class _Source:
         self.at += 1
 
     def drain(self) -> None:
-        """Read to the end: an agent may take it amiss if nobody reads what it writes."""
+        """Read to the end: an agent may fail if its pipe is closed before it wrote all."""
         self.held, self.at = b"", 0
         while self._read(_CHUNK):
             pass

@@ -37,8 +37,8 @@ from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
 from ckptfs.service.verbs import FILES, VERBS
 
 _INSTRUCTIONS = """\
-Checkpoints of the workspace {path}. Everything in it is covered, whoever writes it: ignored files,
-build output, what shell commands do. Take one before you try something risky, look at differences
+Checkpoints of the workspace {path}. Everything in it is covered: ignored files, build output, what
+shell commands do. Take one before you try something risky, look at differences
 instead of guessing what changed, and go back when something went wrong: a restore loses nothing, it
 saves the state before it.
 A checkpoint is named by its id, its tag, `latest`, `@-2` (two back) or a time such as "10 minutes

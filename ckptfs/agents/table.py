@@ -447,7 +447,7 @@ def _is_ckptfs(word: str) -> bool:
 
 
 def commands_in(item: Any) -> Iterator[object]:
-    """Every command of what stands in a list of hooks, whatever the shape."""
+    """Every command of one item in a list of hooks, in any of the shapes."""
     if not isinstance(item, dict):
         return
     yield from (item.get("command"), item.get("bash"))

@@ -24,16 +24,16 @@ def main() -> int:
 
 
 def _have_streams() -> None:
-    """What is said to a stream that was closed by whoever started us goes nowhere. Not every Python
-    that is supported gets by without one in argparse."""
+    """Open /dev/null in place of a standard stream that the parent closed: argparse of some
+    supported Python versions needs one."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _may_end_at_once() -> bool:
-    """Whether nobody needs the interpreter taken apart in order, which takes a sixth of the time of
-    a short command: there are no threads, no log, and all output is written."""
+    """Whether the process may skip the interpreter's orderly shutdown, which takes a sixth of the
+    time of a short command: there are no threads, no log, and all output is written."""
     if "threading" in sys.modules or "logging" in sys.modules:
         return False
     try:

@@ -31,7 +31,7 @@ from ckptfs.errors import (
     reason_of,
 )
 
-#: Settings above this size are nobody's settings.
+#: A larger file is not a settings file.
 _SIZE_MAX = 16 << 20
 
 
@@ -209,7 +209,7 @@ def _write(change: SettingsEdit, *, executable: bool = False) -> None:
     if new == old:
         return
     if _read(path) != old:
-        raise AgentSettingsInvalid(path, "somebody changed it meanwhile", hint="Try again.")
+        raise AgentSettingsInvalid(path, "another process changed it meanwhile", hint="Try again.")
     try:
         if new:
             _replace(path, new, executable)

@@ -12,7 +12,7 @@ from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
 from ckptfs.errors import UsageError
 
-#: How many checkpoints a list shows if nobody says.
+#: How many checkpoints a list shows by default.
 _SHOWN = 20
 #: Room for the counts; wider ones widen the column.
 _COUNTS_WIDTH = 12
@@ -47,7 +47,7 @@ def tag_note(record: JsonObject) -> str:
 
 
 def _state(args: Namespace, workspace: Workspace) -> AbstractContextManager[list[JsonObject]]:
-    """The documents to keep with it, laid down for whoever has the store."""
+    """The documents to keep with it, staged in the store for the process that holds it."""
     if not (args.state or args.state_blob):
         return nullcontext([])
     from ckptfs.cli import state  # late: few have any, and agents save often

@@ -1,4 +1,4 @@
-"""From the command line's words to a verb, and from whatever happens to an exit code.
+"""From the command line's words to a verb, and from its outcome to an exit code.
 
 One of the three edges that catch everything: an expected error is one sentence, a fault of ckptfs
 is one sentence with a log, and no traceback reaches a user who did not set CKPTFS_DEBUG=1.
@@ -27,14 +27,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _run(words)
-        if sys.stdout is not None:  # or whoever started us closed it
+        if sys.stdout is not None:  # None if the parent closed it
             sys.stdout.flush()
         return code
     except BrokenPipeError:
         _silence_stdout()
         return PIPE_CLOSED
     except KeyboardInterrupt as interrupt:
-        # Who was interrupted in the middle of something says what became of it.
+        # A verb that was interrupted half-way says what became of it.
         output.note(f"ckptfs: {output.safe(interrupt) or 'Interrupted.'}")
         return INTERRUPTED
 
@@ -137,7 +137,7 @@ def _fault(error: Exception) -> CkptfsError:
 
 
 def _silence_stdout() -> None:
-    """Whoever read our output has gone; the interpreter must not complain when it flushes."""
+    """The reader of our output has gone; the interpreter must not complain when it flushes."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -42,7 +42,7 @@ def mount(args: Namespace) -> int:
         started = launch(
             lambda announcer: _run_daemon(plan, announcer), show, ended=lambda: _died(plan)
         )
-    _look_at_root(plan)
+    _stat_root(plan)
     _say(plan, started, as_json=args.json)
     return 0
 
@@ -54,9 +54,9 @@ def start(workspace: Workspace) -> None:
     launch(lambda announcer: _run_daemon(plan, announcer), None, ended=lambda: _died(plan))
 
 
-def _look_at_root(plan: preflight.Plan) -> None:
-    """Until somebody asks whose it is, the kernel takes the root of a mount for uid 0's, and
-    refuses its owner's chmod."""
+def _stat_root(plan: preflight.Plan) -> None:
+    """Stat the root once: until then the kernel assumes that uid 0 owns it, and refuses its
+    owner's chmod."""
     with suppress(OSError):
         plan.workspace.path.stat()
 
@@ -119,7 +119,7 @@ def _died(plan: preflight.Plan) -> CkptfsError:
 
 
 class _ForegroundAnnouncer:
-    """Says on our own screen what a daemon would tell its parent."""
+    """Prints what a daemon in the background would report to its parent."""
 
     def __init__(self, plan: preflight.Plan, *, as_json: bool) -> None:
         self._plan = plan
@@ -180,7 +180,7 @@ def _remarks(plan: preflight.Plan) -> Iterator[str]:
             f"This directory was {output.safe(plan.moved_from)}; its history goes on "
             f"({output.safe(workspace.store)})."
         )
-    with suppress(OSError):  # whoever stands nowhere has nothing to be told
+    with suppress(OSError):  # the current directory is gone
         if Path(os.getcwd()).is_relative_to(workspace.path):
             yield "Your shell still stands in the lower directory. To enter the mount: cd ."
 
@@ -188,7 +188,7 @@ def _remarks(plan: preflight.Plan) -> Iterator[str]:
 # -- umount ----------------------------------------------------------------------------------------
 
 _LOOK_AGAIN = 0.2
-#: Seconds after which a daemon that was detached still has somebody who keeps it.
+#: Seconds after which some process evidently still uses a mount that was detached.
 _DETACHED_PATIENCE = 2.0
 #: A daemon that says nothing and has done nothing for so many times `PATIENCE_SHORT` hangs.
 _IDLE_LOOKS = 3
@@ -204,7 +204,7 @@ def umount(args: Namespace) -> int:
 
 @contextmanager
 def _interruptible(workspace: Workspace) -> Iterator[None]:
-    """What was asked of a daemon goes on when nobody waits for it any more."""
+    """Say that the daemon goes on with its work when the user stops waiting for it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -221,7 +221,7 @@ def _end(workspace: Workspace, args: Namespace, show: output.Show | None) -> Jso
     if daemon is None:
         if runtime.store_is_gone(workspace):
             return _end_without_store(workspace, args)
-        return _finish_alone(workspace, args, show)
+        return _finish_without_daemon(workspace, args, show)
     if daemon.state == runtime.DETACHED and not args.force:
         daemon = _now_or_soon(workspace, daemon)
     if daemon.state in (runtime.UNMOUNTING, runtime.WRITING_BACK):
@@ -231,8 +231,8 @@ def _end(workspace: Workspace, args: Namespace, show: output.Show | None) -> Jso
 
 
 def _now_or_soon(workspace: Workspace, detached: runtime.Daemon) -> runtime.Daemon:
-    """What a daemon does that waited for the last open file: often nobody has one, and it is about
-    to end."""
+    """The state of a detached daemon, a moment later: often no file is open any more, and it is
+    about to end."""
     deadline = time.monotonic() + _DETACHED_PATIENCE
     while not runtime.wait_for_end(detached, _LOOK_AGAIN):
         now = runtime.living(workspace)
@@ -250,7 +250,7 @@ def _ask(
         raise ControlError(
             f"Cannot unmount {workspace.path}: its daemon ({daemon.pid}) is {daemon.state}. "
             "Nothing was changed.",
-            hint="--force ends it for whoever still has a file open." if detached else later,
+            hint="--force ends it for programs that still have files open." if detached else later,
         )
     os.chdir("/")  # or we ourselves would keep it busy
     wishes = {"lazy": args.lazy, "force": args.force, "write_back": args.write_back}
@@ -262,20 +262,20 @@ def _ask(
         with _interruptible(workspace):
             # The daemon tells how far it is, so a long silence means that it hangs.
             client.send_request("umount", wishes, progress=True)
-            ended = _hear(client, daemon, args, show)
+            ended = _follow(client, daemon, args, show)
         if ended is None:
-            return _finish_alone(workspace, args, show)
+            return _finish_without_daemon(workspace, args, show)
         if not ended.get("detached"):
             client.wait_for_end()
     return {"daemon": "ended", **ended}
 
 
-def _hear(
+def _follow(
     client: Client, daemon: runtime.Daemon, args: Namespace, show: output.Show | None
 ) -> JsonObject | None:
     """What became of it. With --force a daemon that hangs is killed, and the answer is None."""
     heard = time.monotonic()
-    looks = [_look_at(daemon.pid)]
+    looks = [_activity_of(daemon.pid)]
 
     def hear(record: JsonObject) -> None:
         nonlocal heard
@@ -292,7 +292,7 @@ def _hear(
         try:
             return client.receive_result(on_progress=hear, patience=PATIENCE_SHORT)
         except DaemonSilent:
-            looks.append(_look_at(daemon.pid))
+            looks.append(_activity_of(daemon.pid))
             if args.force and _hangs(looks):
                 _kill(daemon)
                 return None
@@ -300,7 +300,7 @@ def _hear(
                 raise
 
 
-def _look_at(pid: int) -> tuple[bytes, ...]:
+def _activity_of(pid: int) -> tuple[bytes, ...]:
     """The state of a process, and the processor time that it has used."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -330,8 +330,8 @@ def _kill(daemon: runtime.Daemon) -> None:
 def _await_end(
     workspace: Workspace, daemon: runtime.Daemon, args: Namespace, show: output.Show | None
 ) -> JsonObject:
-    """Somebody unmounted before us: there is only the end to wait for. If it was refused to them,
-    it is our turn."""
+    """Wait for an unmount that another process asked for. If the daemon refused that one, ask
+    again."""
     deadline = time.monotonic() + PATIENCE
     while not runtime.wait_for_end(daemon, _LOOK_AGAIN):
         now = runtime.living(workspace)
@@ -340,13 +340,15 @@ def _await_end(
         if time.monotonic() > deadline:
             raise DaemonGone(workspace.path, f"process {daemon.pid} does not end")
     if runtime.left_behind(workspace) is not None:
-        return _finish_alone(workspace, args, show)
+        return _finish_without_daemon(workspace, args, show)
     return {"daemon": "ended before"}
 
 
-def _finish_alone(workspace: Workspace, args: Namespace, show: output.Show | None) -> JsonObject:
-    """The daemon is dead: do what it had still to do, and clear what it left mounted. The mount
-    goes last where we can reach what it covers, so that nobody takes that for current."""
+def _finish_without_daemon(
+    workspace: Workspace, args: Namespace, show: output.Show | None
+) -> JsonObject:
+    """The daemon is dead: write back what it did not, and clear its mount. The mount goes last
+    where the directory under it can be reached: until then that directory is out of date."""
     from ckptfs.daemon import mounts
 
     runtime.require_uncovered(workspace)
@@ -356,9 +358,9 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: output.Show | Non
     covered = mounts.open_lower(workspace.path) if dead and args.write_back else None
     if dead and covered is None:
         if args.write_back and not args.force:
-            return _mount_and_end(workspace, args, show)
+            return _remount_and_unmount(workspace, args, show)
         mounts.unmount(workspace.path, detach=True)
-    ended = _write_back_alone(workspace, args, show, covered) if args.write_back else None
+    ended = _write_back_without_daemon(workspace, args, show, covered) if args.write_back else None
     if covered is not None:
         mounts.unmount(workspace.path, detach=True)
         os.close(covered)
@@ -370,9 +372,9 @@ def _finish_alone(workspace: Workspace, args: Namespace, show: output.Show | Non
 
 
 def _end_without_store(workspace: Workspace, args: Namespace) -> JsonObject:
-    """The store was deleted or moved away. A daemon that still serves has met that by now: it
-    brings the directory up to date and ends. A dead mount covers what nobody can bring up to date
-    any more, so only --force or --no-write-back take it away."""
+    """The store was deleted or moved away. A daemon that still serves notices: it brings the
+    directory up to date and ends. What a dead mount covers cannot be brought up to date any more,
+    so only --force or --no-write-back take it away."""
     from ckptfs.daemon import mounts
 
     mounted = mounts.is_covered(workspace.path)
@@ -395,8 +397,10 @@ def _end_without_store(workspace: Workspace, args: Namespace) -> JsonObject:
     raise StoreMissing(workspace.store, hint=uncovers if mounted else None)
 
 
-def _mount_and_end(workspace: Workspace, args: Namespace, show: output.Show | None) -> JsonObject:
-    """Without root's rights nobody reaches what a mount covers: a new daemon takes the place of the
+def _remount_and_unmount(
+    workspace: Workspace, args: Namespace, show: output.Show | None
+) -> JsonObject:
+    """Only root reaches what a mount covers. For other users a new daemon takes the place of the
     dead one, and is then asked to unmount."""
     start(workspace)
     daemon = runtime.living(workspace)
@@ -405,12 +409,12 @@ def _mount_and_end(workspace: Workspace, args: Namespace, show: output.Show | No
     return {**_ask(workspace, daemon, args, show), "daemon": "dead", "cleared": True}
 
 
-def _write_back_alone(
+def _write_back_without_daemon(
     workspace: Workspace, args: Namespace, show: output.Show | None, covered: int | None
 ) -> JsonObject | None:
-    from ckptfs.daemon.lifecycle import write_back_alone
+    from ckptfs.daemon.lifecycle import write_back_without_daemon
 
-    return write_back_alone(workspace, show, covered=covered, force=args.force)
+    return write_back_without_daemon(workspace, show, covered=covered, force=args.force)
 
 
 def _say_ended(workspace: Workspace, ended: JsonObject, *, as_json: bool) -> None:
@@ -449,7 +453,7 @@ def _sentences(path: str, ended: JsonObject, written: JsonObject | None) -> list
     elif ended["daemon"] == "ended before" and written is not None:
         first = f"{path} was unmounted already."
     elif ended["daemon"] == "ended before":
-        return [f"{first} Somebody else had asked for it; the lower directory is written back."]
+        return [f"{first} Another process had asked for it; the lower directory is written back."]
     if written is None:
         return [f"{first} The lower directory was left as it is."]
     return [f"{first} Written back: {output.changes_text(written)}."]

@@ -288,7 +288,7 @@ def _start_pager(command: str) -> Popen[bytes] | None:
 
 @contextmanager
 def _patiently(pager: Popen[bytes]) -> Iterator[None]:
-    """Leave Ctrl-C to the pager, and end with it; one who has seen enough is no error."""
+    """Leave Ctrl-C to the pager, and end with it. Quitting it early is no error."""
     import signal
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

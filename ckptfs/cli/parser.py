@@ -17,7 +17,7 @@ _COLUMNS = 80
 
 
 def path_word(text: str) -> str:
-    """A path as typed. An empty one would mean the current directory, which nobody meant."""
+    """A path as typed. An empty one would mean the current directory, surely by mistake."""
     if not text:
         raise argparse.ArgumentTypeError("a path is empty")
     return text
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-#: Positionals that take whatever follows, options of others too.
+#: Positionals that take all words that follow, options too.
 _GREEDY = (argparse.PARSER, argparse.REMAINDER)
 
 

@@ -175,7 +175,7 @@ def _selective_text(record: JsonObject, asked: JsonObject) -> str:
 _REASONS = {
     "others": "changed by {by}",
     "both": "changed by {by}, too",
-    "unknown": "nobody knows who changed it",
+    "unknown": "who changed it is not known",
     "content": "others changed what is in it",
     "moved": "others moved the directory that it is in",
     "blocked": "others put something in the place of its directory",
@@ -188,7 +188,7 @@ def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
     lines = ["Left alone:"]
     for item in skipped:
         by = ", ".join(output.safe(author["command"] or author["pid"]) for author in item["by"])
-        reason = _REASONS[item["reason"]].format(by=by or "somebody unknown")
+        reason = _REASONS[item["reason"]].format(by=by or "an unknown process")
         lines.append(f"= {shown_name(item['path']).decode()}  ({reason})")
     return lines
 
@@ -198,7 +198,7 @@ def _is_nothing(plan: JsonObject) -> bool:
 
 
 def _dry_text(plan: JsonObject) -> str:
-    """What a restore would do, with the token for one who wants exactly that."""
+    """What a restore would do, with the token that restores exactly that."""
     text = _plan_text(plan)
     return text if _is_nothing(plan) else f"{text}\ntoken {plan['token']}"
 

@@ -25,7 +25,7 @@ __all__ = ["Documents", "fetched", "hook", "require", "run_hook", "staged", "to_
 #: Bytes by name, and whether they are JSON.
 Documents = dict[str, tuple[bytes, bool]]
 
-#: What a document is called if nobody gives it a name.
+#: The name of a document that is given without one.
 _UNNAMED = "state"
 
 

@@ -94,7 +94,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
 
 
 def _of_store(workspace: Workspace) -> JsonObject:
-    """Nobody serves it: the store itself has the figures, the mount table the rest."""
+    """Without a daemon: the store itself has the figures, the mount table the rest."""
     from ckptfs.connect import open_store
     from ckptfs.daemon import mounts
 

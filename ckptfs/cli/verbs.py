@@ -114,7 +114,7 @@ def _mount(mount: VerbParser) -> None:
         metavar="OPTIONS",
         action="append",
         default=[],
-        help="options as mount(8) has them, with commas: ro, noexec, suid, dev, allow_other, ...",
+        help="mount(8) options, separated by commas: ro, noexec, suid, dev, allow_other, ...",
     )
     mount.add_argument(
         "--from",
@@ -168,7 +168,7 @@ def _umount(umount: VerbParser) -> None:
 
 
 def _status(status: VerbParser) -> None:
-    status.add_argument("--space", action="store_true", help="count whose bytes the store has")
+    status.add_argument("--space", action="store_true", help="break down the size of the store")
 
 
 def _save(save: VerbParser) -> None:
@@ -211,7 +211,7 @@ def _diff(diff: VerbParser) -> None:
         "refs", metavar="FROM TO", nargs="*", help="default: the latest checkpoint, and now"
     )
     diff.behind = "paths"
-    _add_diff_forms(diff, "--name-status", help="only how and which")
+    _add_diff_forms(diff, "--name-status", help="only the status and name of each path")
 
 
 def _show(show: VerbParser) -> None:
@@ -224,7 +224,7 @@ def _add_diff_forms(parser: VerbParser, *other: str, help: str) -> None:
     how.add_argument("--stat", action="store_true", help="how many lines of each file")
     how.add_argument(*other, action="store_true", help=help)
     parser.add_argument(
-        "--times", action="store_true", help="list files too that only got other times"
+        "--times", action="store_true", help="also list files of which only the times changed"
     )
 
 
@@ -244,7 +244,11 @@ def _restore(restore: VerbParser) -> None:
         help="only these; patterns work",
     )
     restore.add_argument(
-        "--if-unchanged", dest="token", metavar="TOKEN", default="", help="of a dry run: or refuse"
+        "--if-unchanged",
+        dest="token",
+        metavar="TOKEN",
+        default="",
+        help="of a dry run; refuse if anything changed since",
     )
     restore.add_argument(
         "--no-backup", dest="backup", action="store_false", help="do not save the state before"
@@ -282,8 +286,8 @@ def _take_back(parser: VerbParser) -> None:
 def _tag(tag: VerbParser) -> None:
     tag.add_argument("checkpoint", metavar="ID", help="the checkpoint")
     tag.add_argument("tag", metavar="TAG", nargs="?", default="", help="its new tag")
-    tag.add_argument("--move", action="store_true", help="take it from the one that has it")
-    tag.add_argument("-d", "--delete", action="store_true", help="take its tag away")
+    tag.add_argument("--move", action="store_true", help="take it from the checkpoint that has it")
+    tag.add_argument("-d", "--delete", action="store_true", help="remove its tag")
 
 
 def _pin(pin: VerbParser) -> None:
@@ -292,7 +296,7 @@ def _pin(pin: VerbParser) -> None:
 
 def _delete(delete: VerbParser) -> None:
     delete.add_argument("checkpoints", metavar="ID", nargs="+", help="the checkpoints")
-    delete.add_argument("--force", action="store_true", help="tagged ones too, unasked")
+    delete.add_argument("--force", action="store_true", help="also tagged ones, without asking")
 
 
 def _prune(prune: VerbParser) -> None:
@@ -326,7 +330,7 @@ def _export(parser: VerbParser) -> None:
 
 
 def _check(parser: VerbParser) -> None:
-    parser.add_argument("--deep", action="store_true", help="read the bytes of every block, too")
+    parser.add_argument("--deep", action="store_true", help="also read the bytes of every block")
     parser.add_argument(
         "--repair",
         action="store_true",
@@ -374,7 +378,7 @@ def _task(task: VerbParser) -> None:
     task.add_argument("subject", metavar="NAME", nargs="?", help="its name, or what was done")
     task.add_argument("--dry-run", action="store_true", help="only say what revert would do")
     task.add_argument(
-        "--force", action="store_true", help="revert what others changed meanwhile, too"
+        "--force", action="store_true", help="also revert what others changed meanwhile"
     )
 
 
@@ -416,9 +420,9 @@ def _hook(hook: VerbParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="only show what would change")
     how.add_argument("--yes", action="store_true", help="do not ask")
     hook.add_argument(
-        "--agent", metavar="AGENT", help="of a call: who calls, if nothing else tells"
+        "--agent", metavar="AGENT", help="of a call: the agent, if its input does not say"
     )
-    hook.add_argument("--event", metavar="EVENT", help="of a call: what happened, likewise")
+    hook.add_argument("--event", metavar="EVENT", help="of a call: the event, likewise")
 
 
 def _mcp(mcp: VerbParser) -> None:
@@ -438,11 +442,11 @@ VERBS = {
     "mount": Verb("take a directory over in place and give it a history", "mount.mount", _mount),
     "umount": Verb("unmount and bring the lower directory up to date", "mount.umount", _umount),
     "status": Verb(
-        "say where a workspace lives and how it is", "status.status", _status, reads=True
+        "show where a workspace lives, and its state", "status.status", _status, reads=True
     ),
     "save": Verb("take a checkpoint", "checkpoints.save", _save),
     "list": Verb("list the checkpoints, newest first", "checkpoints.show_list", _list, reads=True),
-    "diff": Verb("show what changed; paths stand behind --", "diff.diff", _diff, reads=True),
+    "diff": Verb("show what changed; paths follow --", "diff.diff", _diff, reads=True),
     "show": Verb("show a checkpoint and what it changed", "diff.show", _show, reads=True),
     "log": Verb(
         "list the checkpoints in which a path differs from the one before",
@@ -459,7 +463,7 @@ VERBS = {
     "unpin": Verb("let checkpoints expire again", "space.unpin", _pin),
     "delete": Verb("delete checkpoints and what only they hold", "space.delete", _delete),
     "prune": Verb("let automatic checkpoints expire as the settings say", "space.prune", _prune),
-    "compact": Verb("give free room in the store back to the disk", "space.compact", _no_words),
+    "compact": Verb("return free space in the store to the disk", "space.compact", _no_words),
     "purge": Verb(
         "remove files from the workspace and every checkpoint, for ever", "space.purge", _purge
     ),
@@ -489,7 +493,9 @@ VERBS = {
     ),
     "run": Verb("run a command between two checkpoints, and say what it changed", "run.run", _run),
     "task": Verb("group work into tasks, and take one back without the others", "task.task", _task),
-    "team": Verb("take a team of agents, its workspaces and its state, as one", "team.team", _team),
+    "team": Verb(
+        "snapshot and restore a team of agents: its workspaces and its state", "team.team", _team
+    ),
     "watch": Verb(
         "print what happens to a mounted workspace until it is unmounted",
         "status.watch",
@@ -505,7 +511,7 @@ VERBS = {
         _mcp,
     ),
     "shell-init": Verb(
-        "print code for a shell that names checkpoints after what is typed",
+        "print shell code that names checkpoints after the commands you type",
         "settings.shell_init",
         _shell_init,
     ),

@@ -24,7 +24,7 @@ from ckptfs.service.arguments import JsonObject
 
 #: How much of a command line is kept.
 _COMMAND_MAX = 16 << 10
-#: What needs only the store, and so works also when nobody serves the workspace any more.
+#: Verbs that need only the store, and so work without a daemon.
 _FROM_STORE = frozenset({"list", "show", "log"})
 
 
@@ -43,7 +43,7 @@ def find_workspace(args: Namespace) -> Workspace:
 
 
 def _say_if_failed(found: Workspace) -> None:
-    """What needs only the store works after a failure, but nobody should think that all is well."""
+    """Say that the daemon failed: a verb that needs only the store works, and would hide that."""
     note = runtime.left_behind(found)
     if note is not None and note.get("state") == runtime.FAILED:
         output.note(output.safe(f"{found.path} is not served: {runtime.why_gone(found)}."))
@@ -108,8 +108,8 @@ def exact_workspace(args: Namespace) -> Workspace:
 
 
 def _unknown(path: Path, *, above: bool) -> WorkspaceUnknown:
-    """The error for a path that is in no workspace we know: it may be in one that somebody whose
-    registry we do not read has mounted."""
+    """The error for a path in no known workspace. It may be in one that another user has mounted,
+    whose registry we do not read."""
     from ckptfs import control_file
     from ckptfs.daemon import mounts
 

@@ -138,8 +138,8 @@ def _require_idle(target: Workspace) -> None:
 
 
 def _figures(target: Workspace, *, named: bool) -> JsonObject:
-    """What would be lost; of a store that cannot be read, nobody knows. One that was only ``named``
-    may be something else."""
+    """What would be lost; None for a store that cannot be read. A path that was only ``named`` may
+    be something else than a store, which raises."""
     found: JsonObject = {"checkpoint_count": None, "directory_current": None}
     try:
         with open_store(target.store) as session:

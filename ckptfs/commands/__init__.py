@@ -33,7 +33,7 @@ COMMAND_MAX = 200
 #: What of a command line may be recorded: all, all but secrets, the program's name, nothing.
 RECORDS = FULL, MASKED, NAME, OFF = "full", "masked", "name", "off"
 
-#: What stands behind this is not shown, so nobody has to look at it.
+#: Text behind this is not shown, so it is not looked at.
 _SHOWN_MAX = 4096
 #: A text that is so long may have been cut somewhere on its way, and in the middle of a secret.
 _LONG = 2048

@@ -430,7 +430,7 @@ _SECRET_KEYS = frozenset(
     "access account api app auth client encryption license master secret service session shared "
     "signing storage subscription".split()
 )
-#: Headers that hold secrets whatever their names say.
+#: Headers that hold secrets though their names do not say so.
 _HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
 
 

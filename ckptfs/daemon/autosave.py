@@ -101,7 +101,7 @@ class AutoSave:
     def __call__(self, pid: int, loss: LossOf | None, *, begins: bool = True) -> None:
         """Before a change."""
         base = self._base
-        if self._service.fs.head is not self._head:  # somebody else saved or restored
+        if self._service.fs.head is not self._head:  # a verb saved or restored
             self._names.resolve()
             base = self._head.epoch
             self._note_saved()
@@ -128,7 +128,7 @@ class AutoSave:
         self._signer.sign(step)
 
     def declare(self, pid: int) -> bool:
-        """Take a process for a harness, whatever it is called."""
+        """Treat a process as a harness, independent of its name."""
         self._recent.clear()
         return self._who.declare(pid)
 
@@ -202,7 +202,7 @@ class AutoSave:
 
     def take_back(self, number: int) -> None:
         """Delete a mark that had not all of its message."""
-        with suppress(CkptfsError):  # somebody was faster, or likes it
+        with suppress(CkptfsError):  # it was deleted, tagged or pinned meanwhile
             self._service.delete_named([str(number)])
             self._hub.happened("delete", {"checkpoints": [{"id": number}]})
 
@@ -212,8 +212,9 @@ class AutoSave:
         self._recent.clear()
 
     def make_room(self, ino: int) -> bool:
-        """The disk is full for one who writes to this inode: let go what may expire and holds
-        something, moments first. Those stay that keep what this file was. False if none can go."""
+        """The disk is full for a write to this inode: delete checkpoints that may expire and hold
+        something, moments first, except those that keep an earlier state of this file. False if
+        none can go."""
         fs = self._service.fs
         path = path_of(fs, Ino(ino)) if ino else b""
         doomed = self._service.room_makers(
@@ -343,7 +344,7 @@ class StepNames:
         return edit_message(path_of(self._fs, Ino(ino)) for ino in changed) or "before: edit"
 
     def _rename(self, number: int, message: str, step: Step) -> None:
-        """Somebody may have tagged, pinned or deleted it meanwhile."""
+        """Keeps the tag and pin it has by now; it may also have been deleted."""
         found = numbered(self._fs.store, number)
         if found is not None:
             better = replace(found, message=message, cause=cause_of(step))

@@ -93,7 +93,7 @@ class Housekeeping:
                 self._service.fs.commit()
 
     async def compress(self) -> None:
-        """Compress old checkpoints whenever nobody asks for anything."""
+        """Compress old checkpoints while no requests come."""
         compressor = Compressor(self._service.fs, _COMPRESS_AGE_S * 1_000_000_000)
         while True:
             await trio.sleep(_COMPRESS_AGE_S + 1)

@@ -38,13 +38,13 @@ class Announcer(Protocol):
 
     @property
     def progress(self) -> Callable[[JsonObject], None] | None:
-        """Takes progress; None where nobody looks, since counting what lies ahead costs time."""
+        """Takes progress; None without a reader, since counting what lies ahead costs time."""
 
     def ready(self, record: JsonObject) -> None: ...
 
 
 class PipeAnnouncer:
-    """Announces through the pipe to the waiting parent; if that is gone, nobody listens."""
+    """Announces through the pipe to the waiting parent, or to nothing if that is gone."""
 
     def __init__(self, descriptor: int, *, listening: bool) -> None:
         self._descriptor = descriptor

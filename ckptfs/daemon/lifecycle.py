@@ -4,7 +4,7 @@
 
 Every step that fails before the mount is usable leaves things as they were: a store made for
 this mount goes again, an older one keeps the state it had, a dead mountpoint stays where it can.
-Whatever fails later leaves a dead mountpoint, which keeps an older directory out of sight, and the
+A later failure leaves a dead mountpoint, which keeps an older directory out of sight, and the
 reason in the daemon's note. The event loop runs only while the workspace is mounted; bringing in
 and writing back happen before and after it, on this same thread, because the store belongs to the
 thread that opened it.
@@ -62,11 +62,11 @@ def run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
         except CkptfsError as error:
             replies.fail(error)
             raise
-        # Only now: whoever hears it may use the store and the directory at once.
+        # Only now: the client that hears it may use the store and the directory at once.
         replies.finish(left)
 
 
-def write_back_alone(
+def write_back_without_daemon(
     workspace: Workspace,
     on_progress: OnProgress | None,
     *,
@@ -123,7 +123,7 @@ def _run_with(
         if announcer.is_ready:
             log.error("ending: %s", error)
         else:
-            log.info("ending: %s", error)  # whoever asked hears it; here it is for the record
+            log.info("ending: %s", error)  # the caller gets the error; this is for the record
         raise
     except Exception:
         log.exception("ending with an error")

@@ -140,7 +140,7 @@ def is_busy(path: Path) -> bool:
         return False
     try:
         # Asked for the first time, the kernel only marks a mount that is not in use, and forgets
-        # the mark as soon as anybody walks through it.
+        # the mark as soon as a path lookup passes through it.
         _umount2(path, _UMOUNT_NOFOLLOW | _MNT_EXPIRE)
     except OSError as error:
         return error.errno == errno.EBUSY
@@ -183,7 +183,7 @@ def sync_filesystem(path: Path) -> None:
     syncfs = ctypes.CDLL(None, use_errno=True).syncfs
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        # The kernel keeps an old write's error for the next one who syncs; its writer was told.
+        # The kernel reports an old write's error to the next sync as well; its writer got it.
         if syncfs(descriptor) != 0 and syncfs(descriptor) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     finally:

@@ -286,7 +286,7 @@ def is_history_lost(workspace: Workspace) -> bool:
 def check_nobody_has(workspace: Workspace) -> None:
     """Refuse a store that a daemon has, after letting one finish that is about to end.
 
-    Whoever unmounts by hand and mounts again meets the daemon while it still writes back.
+    After umount(8), a new mount meets the daemon while it still writes back.
     """
     waited = 0.0
     while (daemon := runtime.living(workspace)) is not None:
@@ -334,7 +334,7 @@ def check_store(store: Path) -> None:
 
 
 def check_registry(path: Path) -> None:
-    """Without its entry in the registry, nobody would find a mounted workspace again."""
+    """Refuse if the registry cannot be written: without an entry no command finds the workspace."""
     registry = config.data_dir() / "workspaces"
     nearest = next(place for place in (registry, *registry.parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):

@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 #: Seconds that other mount namespaces, which have a copy of the mount, get to let go of it.
 COPIES_PATIENCE = 3.0
 _LOOK_AGAIN = 0.1
-#: Seconds that the kernel may take to hand over what it still holds.
+#: Seconds that the kernel may take to write back its dirty pages.
 _SYNC_PATIENCE = 10.0
-#: Seconds for which an unmount is tried again while the kernel says that somebody is there.
+#: Seconds for which an unmount is tried again while the kernel says EBUSY.
 _BUSY_PATIENCE = 2.0
 #: Seconds for which requests wait for an unmount. It does not need us, as far as is known.
 _UNMOUNT_PATIENCE = 2.0
@@ -101,18 +101,18 @@ class Shutdown:
     # -- asked for --------------------------------------------------------------------------------
 
     async def sync_kernel(self) -> None:
-        """Have the kernel hand over what it still holds, for a limited time. Whoever wrote what
-        cannot be handed over is told so by the kernel."""
+        """Have the kernel write back its dirty pages, for a limited time. It reports those that
+        cannot be written to their writers."""
         if not self.covers:
             return  # the path leads to another file system
         try:
             with trio.move_on_after(_SYNC_PATIENCE):
                 await _in_thread(lambda: mounts.sync_filesystem(self._path))
         except OSError as error:
-            log.warning("not all that the kernel held was handed over: %s", error)
+            log.warning("the kernel did not write back all of its dirty pages: %s", error)
 
     async def require_idle(self, asking: int) -> None:
-        """Refuse an unmount while somebody here uses the workspace."""
+        """Refuse an unmount while a process of this namespace uses the workspace."""
         if not self.covers:
             return
         elsewhere = [] if self._copies is None else self._copies.elsewhere()
@@ -169,7 +169,7 @@ class Shutdown:
                 if error.errno != errno.EBUSY or trio.current_time() > deadline:
                     await self._refuse(error)
                     return
-                # Whoever came during a write-back waits for an answer, and so is in the way.
+                # A request that came during the write-back waits, and keeps the mount busy.
                 await trio.sleep(_LOOK_AGAIN / 10)
 
     async def _try_to_unmount(self, *, lazy: bool) -> OSError | None:
@@ -189,7 +189,7 @@ class Shutdown:
 
     async def _refuse(self, error: OSError) -> None:
         if error.errno == errno.EINVAL:
-            return  # somebody else was faster; the loop is ending already
+            return  # unmounted meanwhile; the loop is ending already
         if error.errno == errno.EBUSY:
             raise MountpointBusy(self._path, await self._users()) from error
         raise ControlError(
@@ -224,8 +224,8 @@ class Shutdown:
     # -- from outside -----------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Notice that somebody else has unmounted it: the directory is in sight, so it must become
-        current now, even if others still have the workspace open."""
+        """Notice an unmount from outside: the directory is in sight, so it must become current now,
+        even if programs still have files of the workspace open."""
         with _MountTable() as table:
             while self.covers:
                 await _in_thread(table.wait)
@@ -287,8 +287,8 @@ async def _alone(unmount: Callable[[], None]) -> None:
 
 
 class _MountTable:
-    """Tells when the mount table of this namespace changes. From a thread: the kernel tells each
-    change once, to whoever asks first, and trio's own descriptor is asked by the request loop."""
+    """Waits for changes of this namespace's mount table. In a thread: the kernel reports each
+    change once, to the first poll, and the request loop polls trio's own descriptor."""
 
     def __enter__(self) -> _MountTable:
         self._table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)

@@ -5,8 +5,8 @@ tells nothing. So what a restore changed is touched through the mount, by a thre
 answer: the mode and the modification time are set to what they are, and a file is opened for
 writing and closed. Requests of that thread change nothing (`ckptfs.fuse.hooks.touching`).
 
-Only what somebody watches is touched. The kernel lists every watch in /proc, as far as we may look:
-those of the same user's processes, or all for root.
+Only watched files are touched. The kernel lists the watches in /proc: those of the same user's
+processes, or all for root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ckptfs.store import View
 from ckptfs.store.format import inode_entity
 
 #: At most so many paths are touched for one restore: it costs the daemon some requests for each,
-#: and whoever watches more than this reads everything again anyway.
+#: and a program that watches more than this reads everything again anyway.
 PATHS_MAX = 1_000
 
 P = ParamSpec("P")
@@ -66,7 +66,7 @@ class WatchNotifier:
             self._woken.set()
 
     async def idle(self) -> None:
-        """Return when nobody is left to be woken: the thread would keep the mount busy."""
+        """Return when all notifications are done: the thread would keep the mount busy."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -99,9 +99,9 @@ class WatchNotifier:
 
 
 def known(fs: Filesystem, before: View, nameless: set[Ino], changed: Changed) -> Changed:
-    """What of all that changed the kernel may know. Where nobody counts what it knows: of an inode
-    that neither was in the head before nor was ``nameless``, and of what stands in such a
-    directory, it has never heard."""
+    """The part of a change that the kernel may know. Without lookup counts: it has never heard of
+    an inode that neither was in the head before nor was ``nameless``, nor of the entries of such
+    a directory."""
     if before.epoch == fs.head.epoch:
         return changed  # a purge: what was there before is nowhere any more
     inodes, old = fs.store.inodes, before.bare
@@ -161,7 +161,8 @@ async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 
 
 def watched_inodes(mountpoint: Path) -> set[Ino]:
-    """The inodes of this mount that somebody watches. Asks the mount: not for the daemon's loop."""
+    """The watched inodes of this mount. Sends it a request, so it must not run in the daemon's
+    loop."""
     try:
         device = os.stat(mountpoint).st_dev
     except OSError:
@@ -237,7 +238,7 @@ def _pin(root: int, path: bytes) -> int:
 
 def _touch_pinned(pinned: str, seen: os.stat_result) -> None:
     if stat.S_ISREG(seen.st_mode):
-        # First, while nobody is awake: a write between the look and this would lose its time.
+        # First, before any watcher reacts: a write between the stat and this would lose its time.
         _set_modified(os.fsencode(pinned), seen.st_mtime_ns)
     os.chmod(pinned, stat.S_IMODE(seen.st_mode))
     # A program cannot be started while it is open for writing.

@@ -62,7 +62,7 @@ def no_paths(verb: str) -> UsageError:
 
 
 class SystemRefused(CkptfsError):
-    """The operating system said no, and nobody on the way knew better words for it."""
+    """An error of the operating system that no caller had better words for."""
 
     kind = "system-refused"
     exit_code = 4

@@ -73,7 +73,7 @@ class StoreInUse(StoreError):
         if detached is not None:
             hint = (
                 f"{show(detached)} was unmounted while files in it were open. Close them, or end "
-                f"it for whoever has them: ckptfs umount --force {shell(detached)}"
+                f"it for the programs that have them: ckptfs umount --force {shell(detached)}"
             )
         super().__init__(
             f"Cannot open store {show(path)}: {who} is using it. Nothing was changed.",
@@ -461,7 +461,7 @@ class RefusedInSandbox(ControlError):
     def __init__(
         self, verb: str, reason: str = "it reaches beyond the workspace", *, inside: bool = True
     ) -> None:
-        """``inside`` is False for one who is in no sandbox, and does not know the store."""
+        """``inside`` is False for a caller outside of a sandbox that does not know the store."""
         where = "from inside a sandbox" if inside else "where the store is not known"
         hint = _IN_SANDBOX.get(verb, "Do it outside of the sandbox.")
         if not inside:
@@ -485,7 +485,7 @@ class ProtocolMismatch(ControlError):
 
 
 class PeerUntrusted(CkptfsError):
-    """No `ControlError`: whoever waits for a daemon must not wait for this to pass."""
+    """No `ControlError`: code that waits for a daemon must not wait for this to pass."""
 
     kind = "peer-untrusted"
     exit_code = 63

@@ -332,7 +332,7 @@ class StateNotWritten(WorkspaceError):
 
 
 class AuthorUnknown(WorkspaceError):
-    """Nobody who goes by that changed anything."""
+    """No author of that name changed anything."""
 
     kind = "author-unknown"
     exit_code = 74

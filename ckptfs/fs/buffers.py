@@ -240,9 +240,10 @@ class NewEntries:
 class DirtyInodes:
     """The changed inodes of all views that are written (`View.dirty_inodes`)."""
 
-    def __init__(self, store: Store, views: Callable[[], Iterable[View]]) -> None:
+    def __init__(self, store: Store, others: Callable[[], Iterable[View]]) -> None:
         self._store = store
-        self._views = views
+        #: The views besides the head.
+        self._others = others
         #: Inodes of the head as the journal has them, where the transaction has older ones.
         self._logged: dict[Ino, Inode] = {}
 
@@ -252,11 +253,13 @@ class DirtyInodes:
         view.dirty_inodes.pop(ino, None)
 
     def flush(self) -> None:
-        for view in self._views():
+        for view in (self._store.head, *self._others()):
             self.flush_view(view)
 
     def flush_view(self, view: View) -> None:
         dirty = view.dirty_inodes
+        if not dirty:
+            return
         records = [(inode_entity(ino), pack_inode(inode)) for ino, inode in dirty.items()]
         records.sort()
         self._store.inodes.put_all(view, records)
@@ -268,9 +271,8 @@ class DirtyInodes:
         """Log the changed inodes of the head, and flush those of other views. Where the head's
         epoch has no record of one yet, all are flushed: `changes` must list it."""
         head = self._store.head
-        for view in self._views():
-            if view is not head:
-                self.flush_view(view)
+        for view in self._others():
+            self.flush_view(view)
         if len(head.dirty_inodes) > _LOGGED_MAX or not self._log_all_of(head):
             self.flush_view(head)
 
@@ -293,6 +295,6 @@ class DirtyInodes:
         asked = [Ino(unpack_u64(read.prefix))] if read.exact else None
         return any(
             ino in view.dirty_inodes and read.asks_for(inode_entity(ino), view.suffix)
-            for view in self._views()
+            for view in (self._store.head, *self._others())
             for ino in asked or view.dirty_inodes
         )

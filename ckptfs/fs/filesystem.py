@@ -8,9 +8,9 @@ stand in the modules beside this one, by what they work on; here is the state th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
-from ckptfs.fs import bulk, content, copies, inodes, names, ranges, renames, xattrs
+from ckptfs.fs import bulk, clones, content, inodes, names, ranges, renames
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.buffers import DirtyInodes, NewEntries, PartialBlocks
 from ckptfs.fs.exclusion import Exclusion, home_for, is_own
@@ -34,7 +34,7 @@ class Filesystem:
         #: The blocks of which short writes have filled parts.
         self.partial = PartialBlocks(store)
         self.new_entries = NewEntries(store)
-        self.dirty_inodes = DirtyInodes(store, self._written_views)
+        self.dirty_inodes = DirtyInodes(store, self._other_views)
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
         #: Inodes without a name that may still be in use.
@@ -101,12 +101,13 @@ class Filesystem:
         """Whether a handle is open on an inode."""
         return ino in self.held
 
-    def _written_views(self) -> Iterator[View]:
-        """Every view that may have dirty inodes."""
-        yield self.head
-        if self.store.excluded is not None:
-            yield self.store.excluded
-        yield from set(self.limbo.values())
+    def _other_views(self) -> Iterable[View]:
+        """Every view besides the head that may have dirty inodes."""
+        excluded = self.store.excluded
+        if excluded is None and not self.limbo:
+            return ()
+        views = set(self.limbo.values())
+        return views if excluded is None else views | {excluded}
 
     def _register(self) -> None:
         """Have what waits here flushed with all that waits in the store."""
@@ -177,11 +178,11 @@ class Filesystem:
     copy_range = ranges.copy_range
     share_record = ranges.share_record
 
-    clone = copies.clone
-    renumber = copies.renumber
-    places_of = copies.places_of
+    clone = clones.clone
+    renumber = clones.renumber
+    places_of = clones.places_of
 
-    getxattr = xattrs.getxattr
-    listxattr = xattrs.listxattr
-    setxattr = xattrs.setxattr
-    removexattr = xattrs.removexattr
+    getxattr = inodes.getxattr
+    listxattr = inodes.listxattr
+    setxattr = inodes.setxattr
+    removexattr = inodes.removexattr

@@ -13,13 +13,28 @@ from typing import TYPE_CHECKING
 from ckptfs.fs import content
 from ckptfs.fs.buffers import DIRTY_MAX
 from ckptfs.fs.exclusion import home_of, shown
-from ckptfs.model import NO_CONTENT, ROOT_INO, Attributes, Ino, Inode, storable_ns
-from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64, unpack_inode
+from ckptfs.model import NAME_MAX, NO_CONTENT, ROOT_INO, Attributes, Ino, Inode, storable_ns
+from ckptfs.store.format import (
+    NO_EPOCH,
+    PRESENT,
+    inode_entity,
+    pack_u64,
+    unpack_inode,
+    xattr_entity,
+    xattr_name,
+)
 
 if TYPE_CHECKING:
     from ckptfs.fs.filesystem import Filesystem
     from ckptfs.store import View
     from ckptfs.store.pending import Read
+
+#: Name spaces of extended attributes that are stored. In `system` live access lists, which would
+#: have to be obeyed.
+_STORED = (b"user.", b"trusted.", b"security.")
+XATTR_CREATE = 1
+XATTR_REPLACE = 2
+VALUE_MAX = 65_536
 
 
 def load(fs: Filesystem, view: View, ino: Ino) -> Inode:
@@ -167,6 +182,62 @@ def without_set_id(mode: int) -> int:
     if mode & stat.S_IXGRP:
         mode &= ~stat.S_ISGID
     return mode & ~stat.S_ISUID
+
+
+# -- extended attributes ---------------------------------------------------------------------------
+
+
+def _require_stored(name: bytes) -> None:
+    if not name.startswith(_STORED):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+def getxattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> bytes:
+    _require_stored(name)
+    record = fs.store.xattrs.get(view, xattr_entity(ino, name))
+    if record is None:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+    return record[len(PRESENT) :]
+
+
+def listxattr(fs: Filesystem, view: View, ino: Ino) -> list[bytes]:
+    return [xattr_name(entity) for entity, _ in fs.store.xattrs.walk(view, pack_u64(ino))]
+
+
+def setxattr(
+    fs: Filesystem, view: View, ino: Ino, name: bytes, value: bytes, flags: int = 0
+) -> None:
+    view.require_writable()
+    _require_stored(name)
+    if len(name) > NAME_MAX:
+        raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
+    if len(value) > VALUE_MAX:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    view = home_of(fs, view, ino)
+    inode = load(fs, view, ino)
+    entity = xattr_entity(ino, name)
+    present = fs.store.xattrs.get(view, entity) is not None
+    if flags & XATTR_CREATE and present:
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if flags & XATTR_REPLACE and not present:
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+    fs.store.charge(len(value))
+    fs.store.xattrs_used = True
+    fs.store.xattrs.put(view, entity, PRESENT + value)
+    _save_changed(fs, view, inode)
+
+
+def removexattr(fs: Filesystem, view: View, ino: Ino, name: bytes) -> None:
+    view.require_writable()
+    view = home_of(fs, view, ino)
+    inode = load(fs, view, ino)
+    getxattr(fs, view, ino, name)
+    fs.store.xattrs.drop(view, xattr_entity(ino, name))
+    _save_changed(fs, view, inode)
+
+
+def _save_changed(fs: Filesystem, view: View, inode: Inode) -> None:
+    save(fs, view, inode._replace(ctime_ns=fs.clock()))
 
 
 # -- the end of an inode ---------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Keeping the CPUs awake while requests come one after the other.
 
-Every request is two handovers: from the program to the daemon, and back. Whoever waits leaves its
-CPU idle, and an idle CPU falls asleep; a virtual one is then given back to the host, and takes
+Every request is two handovers: from the program to the daemon, and back. The side that waits leaves
+its CPU idle, and an idle CPU falls asleep; a virtual one is then given back to the host, and takes
 longer to come back than most requests take to answer. The kernel has an interface for programs
 that cannot wait for that: as long as /dev/cpu_dma_latency is held open with a number in it, no CPU
 sleeps so deeply that waking up takes more microseconds. It is root's, so for others nothing is
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _DEVICE = Path("/dev/cpu_dma_latency")
 _DRIVER = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 
-#: No wish at all: what the kernel assumes where nobody has one, 2,000 seconds.
+#: No wish at all: what the kernel assumes without one, 2,000 seconds.
 _ANY = struct.pack("i", 2_000_000_000)
 #: A physical CPU may stop its clock, which takes a microsecond or two to undo, but no more.
 _SHALLOW_US = 2

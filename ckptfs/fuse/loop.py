@@ -6,7 +6,7 @@ can stand in (its asyncio support does that). Here a stand-in answers the two ca
 
 * ``Lock``, taken before every read, costs nothing while it is free;
 * ``wait_readable`` looks for the next request itself: it spins for some microseconds, since a
-  client that got its answer mostly asks again at once, and waking a sleeping process costs both
+  client that got its reply mostly asks again at once, and waking a sleeping process costs both
   sides more than that; then it waits in poll(2), for a request or for what other tasks wait for.
   Every two milliseconds, and when none came for that long, it goes through trio. When idle, the
   daemon sleeps in trio's epoll and uses no CPU.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ckptfs.fs import Filesystem, copies, crossing, inodes
+from ckptfs.fs import Filesystem, clones, inodes, renames
 from ckptfs.fs.exclusion import excluded_entries, home_of, is_own
 from ckptfs.history.diff.changed import Changed, entry_in, inode_in
 from ckptfs.history.paths import directories_above, is_within, path_of
@@ -77,7 +77,7 @@ class _Rehoming:
             if inode is None:
                 continue
             if inode.is_dir:
-                names = copies.renumber_directory(fs, self._head, ino)
+                names = clones.renumber_directory(fs, self._head, ino)
             else:
                 names = fs.renumber(self._head, ino)
             self._renumbered.update(names)
@@ -112,7 +112,7 @@ class _Rehoming:
             free = self._free_name(home, name)
             fs.store.dirents.drop(self._excluded, dirent_entity(directory, name))
             fs.store.dirents.put(self._excluded, dirent_entity(home, free), pack_u64(ino))
-            copies.moved_along(fs, self._excluded, ino, (directory, name), (home, free))
+            clones.moved_along(fs, self._excluded, ino, (directory, name), (home, free))
             self._differing.entries.update(((directory, name), (home, free)))
         return True
 
@@ -147,7 +147,7 @@ class _Rehoming:
         name = self._free_name(above, name)
         fs.store.dirents.put(head, dirent_entity(above, name), pack_u64(was.ino))
         inodes.save(fs, head, was._replace(parent=above, name=name, nlink=2))
-        copies.copy_xattrs(fs, self._old, was.ino, head, was.ino)
+        clones.copy_xattrs(fs, self._old, was.ino, head, was.ino)
         head.inodes += 1
         directory = inodes.load(fs, head, above)
         inodes.save(fs, head, directory._replace(nlink=directory.nlink + 1))
@@ -202,7 +202,7 @@ def _erase_entry(fs: Filesystem, view: View, place: Place) -> None:
         fs.erase(view, inode)
         return
     places = [link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino))]
-    copies.lose_name(fs, view, inode, place, places)
+    clones.lose_name(fs, view, inode, place, places)
 
 
 # -- patterns --------------------------------------------------------------------------------------
@@ -257,15 +257,15 @@ def _cross(fs: Filesystem, place: Place, home: View, goal: View, changed: Change
     if ino is None:
         return
     top = inodes.load(fs, home, ino)._replace(parent=place[0], name=place[1])
-    tree = crossing.tree_of(fs, home, ino)
-    for number, names in list(crossing.torn(fs, home, top, tree)):
-        copies.part(fs, home, number, names)
+    tree = renames.tree_of(fs, home, ino)
+    for number, names in list(renames.torn(fs, home, top, tree)):
+        clones.part(fs, home, number, names)
         changed.entries.update(names)
         changed.inodes.add(number)
     ino = entry_in(fs.store, home, dirent_entity(*place))
     if ino is not None:
         top = inodes.load(fs, home, ino)
-        crossing.cross(fs, fs.head, top, home, goal, crossing.tree_of(fs, home, ino))
+        renames.cross(fs, fs.head, top, home, goal, renames.tree_of(fs, home, ino))
         changed.inodes.add(place[0])  # its times
 
 

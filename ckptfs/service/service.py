@@ -117,11 +117,11 @@ class Service:
     is_empty = trees.is_empty
     import_tree = trees.import_tree
     export = trees.export
-    take_in = trees.take_in
+    scan = trees.scan
     catch_up = trees.catch_up
     owes_write_back = trees.owes_write_back
     owe_write_back = trees.owe_write_back
-    settle_in = trees.settle_in
+    adopt_directory = trees.adopt_directory
     bring_in = trees.bring_in
     write_back = trees.write_back
     write_back_mounted = trees.write_back_mounted

@@ -59,7 +59,7 @@ def export(
     return sync.export_tree(service.fs, view, dest, progress=progress)
 
 
-def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
+def scan(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:
     """Bring in what changed in the lower directory, without a checkpoint of its own."""
     service.exclude()
     result = sync.scan(service.fs, dir_fd, progress=progress)
@@ -70,7 +70,7 @@ def take_in(service: Service, dir_fd: int, progress: Watcher | None = None) -> S
 def catch_up(service: Service, dir_fd: int) -> list[SyncResult]:
     """Bring in what changed in a directory that is not mounted, and do a write-back that a killed
     process left undone. Returns the result of each pass."""
-    passes = [service.take_in(dir_fd)]
+    passes = [service.scan(dir_fd)]
     if service.owes_write_back():
         passes.append(service.write_back(dir_fd))
     return passes
@@ -90,14 +90,14 @@ def owe_write_back(service: Service, owed: bool = True) -> None:
         service.fs.store.metadata.delete(_OWED_WRITE_BACK)
 
 
-def settle_in(
+def adopt_directory(
     service: Service, dir_fd: int, path: Path, *, keep_first: bool = True
 ) -> list[SyncResult]:
     """Bring a directory that stays unmounted into the workspace. Its first state becomes a
     checkpoint, unless the caller is about to take one. Returns the result of each pass."""
     if keep_first and not service.checkpoints():
         return [service.bring_in(dir_fd, path)]
-    _meet(service, dir_fd, path)
+    _forget_other_directory(service, dir_fd, path)
     return service.catch_up(dir_fd)
 
 
@@ -109,12 +109,12 @@ def bring_in(
     The state that the store had before is saved first, so that a change from outside never shares
     a checkpoint with one from inside.
     """
-    _meet(service, dir_fd, path)
+    _forget_other_directory(service, dir_fd, path)
     first = not service.checkpoints()
     if not first and service.has_unsaved():
         left = "unmounted" if service.lower_is_current() else "left"
         service.save(f"as it was {left}", "mount")
-    result = service.take_in(dir_fd, progress)
+    result = service.scan(dir_fd, progress)
     if first:
         service.save("first mount", "mount")
     elif result.changed and service.has_unsaved():
@@ -153,7 +153,7 @@ def lower_is_current(service: Service) -> bool:
     return service.fs.store.metadata.get(_LOWER_CURRENT) != b"0"
 
 
-def _meet(service: Service, dir_fd: int, path: Path) -> None:
+def _forget_other_directory(service: Service, dir_fd: int, path: Path) -> None:
     """Forget the ledger if both the path and the inode number of the directory are new.
 
     Compared with the ledger of another directory, everything would look deleted. With none nothing

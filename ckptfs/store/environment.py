@@ -49,7 +49,14 @@ from ckptfs.store.packed import PackedRecords
 from ckptfs.store.pages import Pages
 from ckptfs.store.pending import Pending
 from ckptfs.store.snapshot import NO_READER, SnapshotReader
-from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
+from ckptfs.store.tables import (
+    ByEpoch,
+    Changes,
+    Plain,
+    Versioned,
+    require_whole,
+    use,
+)
 from ckptfs.store.transaction import Failed
 
 if TYPE_CHECKING:
@@ -544,7 +551,7 @@ class Store:
             self._map.moved()
             self._dbs = {name: self._env.open_db(name) for name in self._dbs}
             for table, db in zip(self._tables, self._dbs.values(), strict=True):
-                table.use(db)
+                use(table, db)
             self._begin()
             self._follow()
             self._refresh_reader()
@@ -553,7 +560,7 @@ class Store:
     def _require_pages(self) -> None:
         """Refuse to copy what is damaged: in the copy nothing would notice."""
         for table in self._tables:
-            table.require_whole()
+            require_whole(table)
 
     def _reclaim(self) -> None:
         """Give back what of the heap nobody names, also if that was forgotten. Not where somebody

@@ -94,6 +94,9 @@ class Pending:
 
     def __init__(self) -> None:
         self._buffers = dict.fromkeys(ORDER, _EMPTY)
+        #: What a flush and a log call, in order.
+        self._flushes: tuple[Callable[[], None], ...] = ()
+        self._logs: tuple[Callable[[], None], ...] = ()
 
     def register(
         self,
@@ -107,16 +110,18 @@ class Pending:
         if name not in self._buffers:
             raise ValueError(f"the buffer {name!r} has no place in the order")
         self._buffers[name] = Buffer(flush, log or flush, holds)
+        self._flushes = tuple(buffer.flush for buffer in self._buffers.values())
+        self._logs = tuple(buffer.log for buffer in self._buffers.values())
 
     def flush(self) -> None:
         """Put every acknowledged change into the transaction."""
-        for buffer in self._buffers.values():
-            buffer.flush()
+        for flush in self._flushes:
+            flush()
 
     def log(self) -> None:
         """Have the journal note what waits, so that it can go on waiting; flush the rest."""
-        for buffer in self._buffers.values():
-            buffer.log()
+        for log in self._logs:
+            log()
 
     def require_clean(self, read: Read) -> None:
         """Refuse to read a table past a buffer that holds the answer."""

@@ -60,11 +60,11 @@ class SnapshotReader(Protocol):
 
 
 def untouched(entity: bytes) -> None:
-    """Hears of changes where nobody else wants to."""
+    """Takes changes where there is no reader."""
 
 
 def _unguarded(table: int, key: bytes, prefix: bytes, is_write: bool) -> None:
-    """Where nobody knows what was committed."""
+    """Where no digests are known."""
 
 
 def _some_unguarded(table: int, key: bytes, prefix: bytes) -> None:
@@ -80,7 +80,7 @@ def _all_unguarded(table: int, records: list[tuple[bytes, bytes]]) -> None:
 
 
 class _NoReader:
-    """Where nobody reads it."""
+    """Where nothing reads the snapshot."""
 
     touch = staticmethod(untouched)
     require = staticmethod(_unguarded)

@@ -38,19 +38,11 @@ class Plain:
         self._txn: Records
         self.guard(0, NO_READER)
 
-    def use(self, db: Database) -> None:
-        """Go on in another environment, from the next `bind` on."""
-        self._db = db
-
     def guard(self, place: int, reader: SnapshotReader) -> None:
         """Have a reader verify pages before LMDB is led to them."""
         self._place = place
         self._require, self._require_some = reader.require, reader.require_some
         self._require_before, self._require_all = reader.require_before, reader.require_all
-
-    def require_whole(self) -> None:
-        """Refuse a table of which any page is damaged."""
-        _require_whole(self)
 
     def bind(self, txn: Records) -> None:
         self._txn = txn
@@ -124,6 +116,23 @@ class Plain:
         return _walk(self, prefix, after)
 
 
+# -- what both kinds of tables have in common ------------------------------------------------------
+
+
+def use(table: Plain | Versioned, db: Database) -> None:
+    """Go on in another environment, from the next `bind` on."""
+    table._db = db
+
+
+def require_whole(table: Plain | Versioned) -> None:
+    """Refuse a table of which any page is damaged. A few pages at a time: a backup asks in a thread
+    of its own, and requests go on meanwhile."""
+    key: bytes | None = b""
+    while key is not None:
+        interrupts.between()
+        key = table._require_some(table._place, key, b"")
+
+
 def _put_all(txn: Records, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
     with contextlib.closing(txn.cursor(db)) as cursor:
         if isinstance(txn, Recorder):
@@ -152,14 +161,6 @@ def _walk(
             return
         interrupts.check()
         start = batch[-1][0] + b"\0"
-
-
-def _require_whole(table: Plain | Versioned) -> None:
-    """A few pages at a time: a backup asks in a thread of its own, and requests go on meanwhile."""
-    key: bytes | None = b""
-    while key is not None:
-        interrupts.between()
-        key = table._require_some(table._place, key, b"")
 
 
 def _batch(table: Plain | Versioned, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
@@ -287,19 +288,11 @@ class Versioned:
         self._cursor: Cursor
         self.guard(0, NO_READER)
 
-    def use(self, db: Database) -> None:
-        """Go on in another environment, from the next `bind` on."""
-        self._db = db
-
     def guard(self, place: int, reader: SnapshotReader) -> None:
         """Have a reader verify pages before LMDB is led to them."""
         self._place = place
         self._require, self._require_some = reader.require, reader.require_some
         self._require_before, self._require_all = reader.require_before, reader.require_all
-
-    def require_whole(self) -> None:
-        """Refuse a table of which any page is damaged."""
-        _require_whole(self)
 
     def bind(self, txn: Records) -> None:
         self._txn = txn
@@ -430,13 +423,7 @@ class Versioned:
 
     def forget(self, view: View, entity: bytes) -> bytes | None:
         """Take back what the view's own epoch wrote about the entity, as if it never had."""
-        if self._packed.used and not view.writable:
-            self._packed.unpack(self.kind, entity)
-        self.changed += 1
-        self.touch(entity)
-        key = entity + view.suffix
-        self._require(self._place, key, key, True)
-        own = self._txn.pop(key, db=self._db)
+        own = self.forget_unlisted(view, entity)
         if own is not None:
             self._changes.discard(view.epoch, self.kind, entity)
         return own

@@ -96,7 +96,7 @@ def bring_in(state: ScanState, frame: Frame, entry: Entry, record: Record | None
 
 def bring_in_new(state: ScanState, frame: Frame, entry: Entry) -> None:
     """`bring_in` in a new directory: neither the store nor the ledger has the name."""
-    if not entry.is_small:
+    if not state.importing and not entry.is_small:
         state.ingest.on_partial = partial(_note_partial, state, frame, entry)
     _add(state, frame, entry)
 

@@ -83,7 +83,7 @@ def test_a_session_in_a_sandbox(desk: Desk) -> None:
     anyio.run(main)
 
 
-def test_a_session(desk: Desk) -> None:
+def test_a_model_saves_compares_and_restores_in_one_session(desk: Desk) -> None:
     async def talk(ask: Asked) -> None:
         (desk.path / "a").write_text("one\n")
         first = await ask("checkpoint_create", message="first", tag="start")
@@ -242,7 +242,7 @@ def test_it_ends_with_its_input(desk: Desk) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_outside_of_a_workspace(desk: Desk) -> None:
+def test_the_server_does_not_start_outside_of_a_workspace(desk: Desk) -> None:
     done = desk.run("mcp", "-w", "/tmp")
     assert done.returncode == 40 and done.stdout == ""
 

@@ -38,6 +38,7 @@ def test_before_after_and_what_changed(desk: Desk) -> None:
 
 
 def test_secrets_of_the_command_line_are_not_recorded(desk: Desk) -> None:
+    (desk.path / "unsaved").touch()  # or the checkpoint there is would serve as the one before
     words = ["sh", "-c", "echo $1 > a", "_", "--token=hunter2 x"]
     done = desk.run("run", "--", *words)
     line = """sh -c 'echo $1 > a' _ --token=***"""
@@ -46,10 +47,11 @@ def test_secrets_of_the_command_line_are_not_recorded(desk: Desk) -> None:
     assert (before["message"], after["message"]) == (f"before: {line}", f"after: {line}")
     assert after["metadata"] == {"command": line, "exit_code": "0"}
     assert "hunter2" not in json.dumps([before, after])
-    assert desk.files() == {"a": "--token=hunter2 x\n"}
+    assert desk.files() == {"a": "--token=hunter2 x\n", "unsaved": ""}
 
 
 def test_only_the_name_of_the_command_is_recorded_if_the_setting_says_so(desk: Desk) -> None:
+    (desk.path / "unsaved").touch()
     desk.ok("config", "record.command", "name")
     desk.run("run", "--", "sh", "-c", "touch secret-plan")
     desk.ok("config", "record.command", "--unset")
@@ -87,7 +89,7 @@ def test_ask_without_a_terminal_keeps(desk: Desk) -> None:
     assert done.returncode == 1 and "no terminal" in done.stderr and desk.files() == {"x": ""}
 
 
-def test_the_summary_as_json(desk: Desk) -> None:
+def test_the_summary_is_json_if_asked(desk: Desk) -> None:
     done = desk.run("run", "--json", "--", "sh", "-c", "touch x; echo '{}'")
     assert done.stdout == "{}\n"
     record = json.loads(done.stderr)
@@ -316,7 +318,9 @@ def test_a_command_that_stops_itself_stops_the_job(shell: Terminal) -> None:
 
 
 @pytest.mark.parametrize("answer, left", [("y", {}), ("n", {"x": ""})])
-def test_ask_at_a_terminal(desk: Desk, shell: Terminal, answer: str, left: dict[str, str]) -> None:
+def test_a_failed_command_is_taken_back_only_if_the_user_says_yes(
+    desk: Desk, shell: Terminal, answer: str, left: dict[str, str]
+) -> None:
     shell.type("ckptfs run --on-failure ask -- sh -c 'touch x; exit 4'; echo code=$?")
     shell.expect(r"failed \(4\)")
     shell.type(answer)

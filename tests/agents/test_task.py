@@ -93,10 +93,12 @@ def test_tasks_of_an_unmounted_workspace() -> None:
         (("revert", "none"), 75),
     ],
 )
-def test_what_makes_no_sense(desk: Desk, words: tuple[str, ...], code: int) -> None:
+def test_a_task_command_that_makes_no_sense_is_refused(
+    desk: Desk, words: tuple[str, ...], code: int
+) -> None:
     done = desk.run("task", *words)
     assert done.returncode == code, done.stderr
 
 
-def test_no_tasks(desk: Desk) -> None:
+def test_an_empty_list_of_tasks_says_so(desk: Desk) -> None:
     assert desk.ok("task", "list") == "There are no tasks.\n"

@@ -78,7 +78,7 @@ def _ask_restored(workspace: Workspace, copy: Path) -> None:
         other.finish()
 
 
-def test_of_an_unmounted_workspace(workspace: Workspace) -> None:
+def test_an_unmounted_workspace_is_backed_up_whole(workspace: Workspace) -> None:
     plant(workspace.path, {"kept": "before"})
     workspace.umount()
     copy = workspace.store.with_name("copy")
@@ -89,7 +89,7 @@ def test_of_an_unmounted_workspace(workspace: Workspace) -> None:
     store.close()
 
 
-def test_where_it_cannot_go(workspace: Workspace) -> None:
+def test_a_backup_overwrites_nothing_and_stays_out_of_the_workspace(workspace: Workspace) -> None:
     (workspace.store.parent / "taken").mkdir()
     (workspace.store.parent / "taken/file").touch()
     for dest in ("taken", "taken/file", "none/none", "work/inside", "store/inside"):

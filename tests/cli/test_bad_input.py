@@ -68,7 +68,7 @@ def store(place: Place) -> Path:
 # Mountpoints
 
 
-def test_a_missing_mountpoint(place: Place) -> None:
+def test_a_missing_mountpoint_is_refused_with_how_to_make_it(place: Place) -> None:
     done = refuse(place, errors.MountpointMissing, "mount", place / "none")
     assert f"mkdir -p {place / 'none'}" in done.stderr
 
@@ -89,11 +89,11 @@ def test_from_into_a_directory_with_content(place: Place, mountpoint: Path) -> N
     refuse(place, errors.MountpointNotEmpty, "mount", mountpoint, "--from", place / "source")
 
 
-def test_from_nowhere(place: Place, mountpoint: Path) -> None:
+def test_a_source_that_does_not_exist_is_refused(place: Place, mountpoint: Path) -> None:
     refuse(place, errors.SourceMissing, "mount", mountpoint, "--from", place / "none")
 
 
-def test_from_around_the_mountpoint(place: Place, mountpoint: Path) -> None:
+def test_a_source_around_the_mountpoint_is_refused(place: Place, mountpoint: Path) -> None:
     refuse(place, errors.OverlappingTrees, "mount", mountpoint, "--from", place.base)
 
 
@@ -119,11 +119,11 @@ def test_a_mountpoint_around_the_store(place: Place, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["/", "/etc", "/usr", "/var", "/tmp", "/root", "/home"])
-def test_dangerous_roots(place: Place, root: str) -> None:
+def test_dangerous_roots_are_refused(place: Place, root: str) -> None:
     refuse(place, errors.DangerousRoot, "mount", root)
 
 
-def test_home_itself(place: Place) -> None:
+def test_the_home_directory_is_refused_under_any_name(place: Place) -> None:
     (place / "link").symlink_to("home")
     for name in (place / "home", place / "link", place / "home" / ".." / "home"):
         done = refuse(place, errors.DangerousRoot, "mount", name)
@@ -146,7 +146,7 @@ def test_a_store_that_is_some_directory(place: Place, mountpoint: Path) -> None:
     refuse(place, errors.NotAStore, "export", place / "out", "--store", place / "photos")
 
 
-def test_a_store_of_garbage(place: Place, mountpoint: Path) -> None:
+def test_a_store_of_garbage_is_refused_and_unchanged(place: Place, mountpoint: Path) -> None:
     (place / "s").mkdir()
     (place / "s" / "data.mdb").write_bytes(b"garbage" * 5000)
     done = place.run("mount", mountpoint, "--store", place / "s")
@@ -172,7 +172,9 @@ def test_a_store_that_does_not_exist(place: Place) -> None:
     refuse(place, errors.StoreMissing, "export", place / "out", "--store", place / "none")
 
 
-def test_a_store_in_use(place: Place, mountpoint: Path, store: Path) -> None:
+def test_a_store_in_use_is_refused_with_its_process(
+    place: Place, mountpoint: Path, store: Path
+) -> None:
     with open(store / "lock", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.truncate()
@@ -205,7 +207,7 @@ def give_to_nobody(*paths: Path) -> None:
             os.chown(path, NOBODY, NOBODY)
 
 
-def test_stores_without_permission(store: Path) -> None:
+def test_a_store_without_permission_is_refused(store: Path) -> None:
     data = store / "data.mdb"
     give_to_nobody(store, *store.iterdir())
 
@@ -238,14 +240,16 @@ def test_a_directory_of_somebody_else(mountpoint: Path) -> None:
     assert said_to_nobody(preflight.check_directory, plan) == ""
 
 
-def test_no_fusermount(mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_fusermount_is_refused(
+    mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     said = said_to_nobody(preflight.check_machine, mountpoint, allow_other=False)
     assert said == "no-fusermount"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="hides /dev/fuse in a mount namespace")
-def test_no_dev_fuse(place: Place, mountpoint: Path) -> None:
+def test_a_machine_without_dev_fuse_is_refused(place: Place, mountpoint: Path) -> None:
     hide = 'mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$@"'
     unshare = shutil.which("unshare")
     assert unshare is not None
@@ -302,17 +306,17 @@ def test_root_that_may_not_mount(place: Place, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "save", "list", "check"])
-def test_no_workspace_here(place: Place, verb: str) -> None:
+def test_a_verb_outside_of_a_workspace_is_refused(place: Place, verb: str) -> None:
     refuse(place, errors.WorkspaceUnknown, verb)
     refuse(place, errors.WorkspaceUnknown, verb, "-w", place / "none")
 
 
-def test_unmounting_a_stranger(place: Place, mountpoint: Path) -> None:
+def test_a_directory_that_is_no_workspace_is_not_unmounted(place: Place, mountpoint: Path) -> None:
     refuse(place, errors.WorkspaceUnknown, "umount", mountpoint)
     refuse(place, errors.WorkspaceUnknown, "umount", "-w", mountpoint)
 
 
-def test_importing_from_nowhere(place: Place, store: Path) -> None:
+def test_an_import_needs_a_source_apart_from_its_store(place: Place, store: Path) -> None:
     (place / "file").touch()
     for source in ("none", "file"):
         refuse(place, errors.SourceMissing, "import", place / source, "--store", store)
@@ -320,7 +324,7 @@ def test_importing_from_nowhere(place: Place, store: Path) -> None:
     refuse(place, errors.UsageError, "import", place / "home")
 
 
-def test_exporting_onto_something(place: Place, store: Path) -> None:
+def test_an_export_overwrites_nothing(place: Place, store: Path) -> None:
     (place / "full").mkdir()
     (place / "full" / "x").touch()
     for dest in ("full", "full/x", "none/deep"):
@@ -328,7 +332,7 @@ def test_exporting_onto_something(place: Place, store: Path) -> None:
     refuse(place, errors.OverlappingTrees, "export", store / "in", "--store", store)
 
 
-def test_exporting_an_unknown_checkpoint(place: Place, store: Path) -> None:
+def test_an_unknown_checkpoint_is_not_exported(place: Place, store: Path) -> None:
     for name in ("7", "x", "-1", ""):
         done = place.run("export", place / "out", "--store", store, f"--checkpoint={name}")
         assert done.returncode == errors.CheckpointUnknown.exit_code, done.stderr
@@ -341,7 +345,7 @@ def test_exporting_an_unknown_checkpoint(place: Place, store: Path) -> None:
 @pytest.mark.parametrize(
     "words", [[], ["frobnicate"], ["mount"], ["mount", "a", "-w", "b"], ["status", "--bogus"]]
 )
-def test_usage(place: Place, words: list[str]) -> None:
+def test_a_command_line_that_makes_no_sense_is_refused(place: Place, words: list[str]) -> None:
     refuse(place, errors.UsageError, *words)
 
 
@@ -354,7 +358,7 @@ def test_a_path_that_is_too_long(place: Place, mountpoint: Path) -> None:
         assert "itself failed" not in done.stderr
 
 
-def test_errors_as_json(place: Place) -> None:
+def test_an_error_is_json_if_asked(place: Place) -> None:
     done = place.run("--json", "mount", place / "none")
     error = json.loads(done.stdout)["error"]
     assert error["kind"] == "mountpoint-missing"
@@ -395,7 +399,7 @@ def test_a_reader_that_goes_away(place: Place) -> None:
     assert done.stderr == ""
 
 
-def test_version_and_help(place: Place) -> None:
+def test_version_and_help_are_printed(place: Place) -> None:
     assert place.run("--version").stdout.startswith("ckptfs ")
     for words in (["--help"], ["mount", "--help"], ["umount", "-h"]):
         done = place.run(*words)

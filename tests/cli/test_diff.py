@@ -68,7 +68,7 @@ def tree(path: Path) -> dict[str, tuple[bytes, int]]:
 # -- diff ------------------------------------------------------------------------------------------
 
 
-def test_name_status(planted: Workspace) -> None:
+def test_name_status_lists_what_became_of_each_path(planted: Workspace) -> None:
     assert run(planted, "diff", "--name-status") == ""
     edit(planted.path)
     (planted.path / "src").rename(planted.path / "lib")
@@ -94,7 +94,7 @@ def test_the_text_can_be_applied(planted: Workspace, command: list[str]) -> None
     assert tree(copy) == tree(planted.path)
 
 
-def test_between_checkpoints_and_back(planted: Workspace) -> None:
+def test_a_diff_the_other_way_round_swaps_added_and_deleted(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "save", "edited")
     (planted.path / "later").write_text("later\n")
@@ -107,7 +107,7 @@ def test_between_checkpoints_and_back(planted: Workspace) -> None:
     assert "A\tlater" in run(planted, "diff", "--name-status", "0", "@")
 
 
-def test_stat(planted: Workspace) -> None:
+def test_stat_counts_lines_and_bytes_of_each_file(planted: Workspace) -> None:
     edit(planted.path)
     (planted.path / "bin").write_bytes(b"\0" * 20)
     lines = run(planted, "diff", "--stat").splitlines()
@@ -135,7 +135,7 @@ def test_stat_and_names_are_about_the_same_paths(planted: Workspace) -> None:
     assert "notes" not in run(planted, "diff", "--name-status")
 
 
-def test_only_some_paths(planted: Workspace) -> None:
+def test_only_named_paths_are_compared(planted: Workspace) -> None:
     edit(planted.path)
     inside = ["-w", planted.path, "diff", "--name-status", "--"]
     assert planted.cli(*inside, planted.path / "src").stdout == "M\tsrc/app.py\n"
@@ -192,7 +192,7 @@ def test_a_large_file_does_not_stall_it(planted: Workspace) -> None:
     assert "Files a/big (104857600 bytes) and b/big (104857600 bytes) differ" in text
 
 
-def test_many_files(planted: Workspace) -> None:
+def test_a_diff_of_many_files_is_whole(planted: Workspace) -> None:
     """More than go into one answer of the daemon."""
     for number in range(1200):
         (planted.path / f"f{number}").write_text(f"{number}\n")
@@ -201,14 +201,14 @@ def test_many_files(planted: Workspace) -> None:
     assert "+1199\n" in text
 
 
-def test_wrong_words(planted: Workspace) -> None:
+def test_references_that_make_no_sense_are_refused(planted: Workspace) -> None:
     assert "more than two" in fails(planted, errors.UsageError, "diff", "0", "0", "0")
     assert "99" in fails(planted, errors.CheckpointUnknown, "diff", "99")
     fails(planted, errors.CheckpointUnknown, "show", "99")
     fails(planted, errors.UsageError, "diff", "--stat", "--name-status")
 
 
-def test_without_a_mount(planted: Workspace) -> None:
+def test_a_diff_is_the_same_without_a_mount(planted: Workspace) -> None:
     edit(planted.path)
     mounted = run(planted, "diff", "0")
     planted.umount()
@@ -241,7 +241,7 @@ def on_terminal(workspace: Workspace, *words: str, **env: str) -> bytes:
     return b"".join(got).replace(b"\r\n", b"\n")
 
 
-def test_coloured_and_harmless(planted: Workspace) -> None:
+def test_a_terminal_gets_colours_and_no_control_characters(planted: Workspace) -> None:
     (planted.path / "notes").write_text("one\n\x1b]0;title\x07\ttwo\n")
     text = on_terminal(planted, "diff", PAGER="cat")
     assert b"\x1b[32m+\\x1b]0;title\\x07\ttwo\x1b[m\n" in text
@@ -249,7 +249,7 @@ def test_coloured_and_harmless(planted: Workspace) -> None:
     assert b"\x1b" not in on_terminal(planted, "diff", PAGER="cat", NO_COLOR="1")
 
 
-def test_through_a_pager(planted: Workspace) -> None:
+def test_a_terminal_gets_a_diff_through_its_pager(planted: Workspace) -> None:
     edit(planted.path)
     text = on_terminal(planted, "diff", "--name-status", PAGER="sed s/^/paged:/", NO_COLOR="1")
     assert text.splitlines()[0] == b"paged:D\tgoes"
@@ -263,7 +263,7 @@ def test_a_pager_that_is_left_early(planted: Workspace) -> None:
 # -- show, list, log -------------------------------------------------------------------------------
 
 
-def test_show(planted: Workspace) -> None:
+def test_show_describes_a_checkpoint_and_what_it_changed(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "save", "a message", "--tag", "named", "--pin", "--meta", "k=v")
     text = run(planted, "show", "named")
@@ -277,7 +277,7 @@ def test_show(planted: Workspace) -> None:
     assert as_json(planted, "show", "0")["added"] == 5
 
 
-def test_counts_in_the_list(planted: Workspace) -> None:
+def test_a_list_counts_what_each_checkpoint_changed(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "save", "edited")
     assert "+1 ~2 -1" in run(planted, "list").splitlines()[0]
@@ -287,7 +287,7 @@ def test_counts_in_the_list(planted: Workspace) -> None:
     assert len(as_json(planted, "list", "-n", "1")["checkpoints"]) == 1
 
 
-def test_log_of_a_path(planted: Workspace) -> None:
+def test_log_follows_a_path_through_renames(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "save", "edited")
     (planted.path / "src").rename(planted.path / "lib")
@@ -303,7 +303,7 @@ def test_log_of_a_path(planted: Workspace) -> None:
     fails(planted, errors.UsageError, "log")
 
 
-def test_log_of_restores(planted: Workspace) -> None:
+def test_log_lists_the_restores(planted: Workspace) -> None:
     edit(planted.path)
     run(planted, "restore", "0", "--force")
     told = run(planted, "log", "--restores")

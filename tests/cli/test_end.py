@@ -28,7 +28,7 @@ def test_its_exit_code_is_the_errors(place: Place) -> None:
     assert "workspace-unknown" in done.stdout and done.stderr.startswith("ckptfs: ")
 
 
-def test_nobody_listens(place: Place) -> None:
+def test_closed_output_streams_are_no_error(place: Place) -> None:
     done = _shell(place, f"{_CKPTFS} --version >&- 2>&-; echo $?")
     assert (done.stdout, done.stderr) == ("0\n", "")
 

@@ -54,7 +54,7 @@ def fails(
     return done
 
 
-def test_in_place_and_back(workspace: Workspace) -> None:
+def test_a_directory_is_mounted_in_place_and_written_back(workspace: Workspace) -> None:
     (workspace.path / "dir").mkdir()
     (workspace.path / "dir" / "old").write_bytes(b"old")
     (workspace.path / "goes").write_bytes(b"goes")
@@ -113,7 +113,7 @@ def test_the_workspace_is_found_from_inside(workspace: Workspace) -> None:
     assert json.loads(succeed(done).stdout)["workspace"] == str(workspace.path)
 
 
-def test_the_default_store(workspace: Workspace) -> None:
+def test_the_default_store_is_private_and_in_the_data_directory(workspace: Workspace) -> None:
     succeed(workspace.cli("mount", workspace.path))
     status = workspace.status()
     store = Path(status["store"])
@@ -123,7 +123,7 @@ def test_the_default_store(workspace: Workspace) -> None:
     succeed(workspace.cli("umount", workspace.path))
 
 
-def test_mounting_twice(workspace: Workspace) -> None:
+def test_a_mounted_workspace_is_not_mounted_twice(workspace: Workspace) -> None:
     workspace.mount()
     done = fails(workspace, errors.AlreadyMounted, "mount", workspace.path)
     assert str(pid_of(workspace)) in done.stderr
@@ -353,7 +353,7 @@ def test_a_store_on_another_directory_shows_its_content(workspace: Workspace) ->
     assert contents(other) == {"file": b"content"}
 
 
-def test_save_and_list(workspace: Workspace) -> None:
+def test_a_saved_checkpoint_is_listed_without_control_characters(workspace: Workspace) -> None:
     workspace.mount()
     (workspace.path / "file").write_bytes(b"x")
     done = succeed(workspace.cli("save", "-w", workspace.path, "a \x1b[31mred message"))
@@ -380,7 +380,7 @@ def exported(workspace: Workspace, *words: str | Path) -> dict[str, bytes]:
     return contents(out)
 
 
-def test_export_now_and_then(workspace: Workspace) -> None:
+def test_an_export_is_of_now_or_of_a_checkpoint(workspace: Workspace) -> None:
     (workspace.path / "file").write_bytes(b"one")
     workspace.mount()
     (workspace.path / "file").write_bytes(b"two")
@@ -395,7 +395,7 @@ def test_export_now_and_then(workspace: Workspace) -> None:
     assert exported(workspace, *there) == {"file": b"two"}
 
 
-def test_import_then_mount(workspace: Workspace) -> None:
+def test_imported_files_are_there_after_a_mount(workspace: Workspace) -> None:
     source = workspace.path.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"content")
@@ -456,7 +456,7 @@ def test_check_says_clean(workspace: Workspace) -> None:
     assert (answer["clean"], answer["problems"]) == (True, [])
 
 
-def test_the_foreground(workspace: Workspace) -> None:
+def test_a_mount_in_the_foreground_ends_with_a_signal(workspace: Workspace) -> None:
     command = [sys.executable, "-m", "ckptfs", "mount", "--foreground", str(workspace.path)]
     with subprocess.Popen(
         [*command, "--store", str(workspace.store)],
@@ -493,7 +493,7 @@ def test_a_failed_first_mount_leaves_no_store(workspace: Workspace) -> None:
     assert not workspace.store.exists()
 
 
-def test_interrupting_a_long_start(workspace: Workspace) -> None:
+def test_an_interrupted_start_leaves_nothing(workspace: Workspace) -> None:
     """Ctrl-C while the directory is read in: nothing is mounted, no daemon and no store stay."""
     for number in range(3000):
         (workspace.path / f"file{number}").write_bytes(os.urandom(8000))

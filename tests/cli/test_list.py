@@ -41,7 +41,7 @@ def work(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_a_number(work: Workspace) -> None:
+def test_a_list_is_as_long_as_asked(work: Workspace) -> None:
     assert ids(work, "-n", "2") == [3, 2]
     assert listed(work, "-n", "1")["more"] == 3
     assert lines(work, "-n", "0") == []
@@ -62,7 +62,7 @@ def test_people_see_twenty_and_hear_of_the_rest(work: Workspace) -> None:
     assert len(ids(work)) == 24
 
 
-def test_since(work: Workspace) -> None:
+def test_a_list_begins_at_a_time_or_a_checkpoint(work: Workspace) -> None:
     assert ids(work, "--since", "2") == [3, 2]
     assert ids(work, "--since", "1 hour ago") == [3, 2, 1, 0]
     assert ids(work, "--since", "2099-01-01") == []
@@ -73,7 +73,7 @@ def test_since(work: Workspace) -> None:
     assert "neither a time nor a checkpoint" in done.stderr
 
 
-def test_a_path(work: Workspace) -> None:
+def test_a_list_is_of_one_path_if_asked(work: Workspace) -> None:
     assert ids(work, "--path", work.path / "b") == [2]
     assert ids(work, "--path", work.path / "src") == [3, 1]
     assert ids(work, "--path", work.path / "src", "-n", "1") == [3]
@@ -84,7 +84,7 @@ def test_a_path(work: Workspace) -> None:
     assert done.returncode == errors.PathUnknown.exit_code
 
 
-def test_tags_pins_and_who(work: Workspace) -> None:
+def test_a_list_shows_tags_pins_and_who_saved(work: Workspace) -> None:
     succeed(work.cli("tag", "2", "v1", "-w", work.path))
     succeed(work.cli("pin", "2", "-w", work.path))
     newest, tagged, *_ = lines(work)
@@ -96,6 +96,6 @@ def test_tags_pins_and_who(work: Workspace) -> None:
     assert " by " in newest
 
 
-def test_nothing_to_list(work: Workspace) -> None:
+def test_a_list_without_a_match_says_so(work: Workspace) -> None:
     done = succeed(work.cli("list", "--since", "2099-01-01", "-w", work.path))
     assert (done.stdout, done.stderr) == ("", "No such checkpoint.\n")

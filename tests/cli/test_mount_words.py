@@ -15,7 +15,7 @@ from tests.support.mounting import HAVE_FUSE, Workspace, succeed
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
 
-def test_no_workspace_inside_another(place: Place) -> None:
+def test_a_workspace_inside_another_is_refused(place: Place) -> None:
     inner = place / "outer" / "inner"
     inner.mkdir(parents=True)
     succeed(place.run("mount", "outer"))
@@ -57,7 +57,7 @@ def test_a_history_that_is_gone_is_missed(place: Place) -> None:
     succeed(place.run("umount", "work"))
 
 
-def test_a_source_is_counted(place: Place) -> None:
+def test_what_a_source_brings_in_is_counted(place: Place) -> None:
     (place / "from" / "below").mkdir(parents=True)
     (place / "from" / "below" / "file").write_text("x")
     (place / "work").mkdir()

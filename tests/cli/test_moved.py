@@ -61,7 +61,7 @@ def test_another_in_its_old_place_is_another(moved: Place) -> None:
     assert len(stores) == 2
 
 
-def test_a_copy_is_another(moved: Place) -> None:
+def test_a_copy_of_a_workspace_has_its_own_history(moved: Place) -> None:
     shutil.copytree(moved / "new", moved / "copy")
     done = succeed(moved.run("mount", "copy", "--json"))
     assert json.loads(done.stdout)["moved_from"] is None

@@ -39,7 +39,7 @@ def test_errors_are_shown_safely(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.out == ""
 
 
-def test_errors_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_for_a_program_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     output.failure(MountpointMissing("/x"), as_json=True)
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["kind"] == "mountpoint-missing"
@@ -83,7 +83,7 @@ def test_a_result_is_for_machines_or_for_people(capsys: pytest.CaptureFixture[st
         (5000 << 40, "5000.0 TiB"),
     ],
 )
-def test_sizes(count: int, text: str) -> None:
+def test_sizes_have_the_unit_that_people_read(count: int, text: str) -> None:
     assert output.bytes_text(count) == text
 
 
@@ -104,7 +104,7 @@ def test_counts_name_only_what_happened() -> None:
     assert output.changes_text(passed(added=1200, deleted=1)) == "1,200 added, 1 deleted"
 
 
-def test_what_was_copied() -> None:
+def test_what_was_copied_is_told_with_its_size() -> None:
     assert output.copied_text(passed(added=1, bytes=2048)) == "1 entry, 2.0 KiB"
     assert output.copied_text(passed(added=2)) == "2 entries, 0 B"
 

@@ -44,7 +44,7 @@ def test_mount_takes_everything() -> None:
     )
 
 
-def test_mount_defaults() -> None:
+def test_mount_has_defaults() -> None:
     args = make_parser().parse_args(["mount", "d"])
     assert (args.store, args.source, args.xattrs) == (None, None, None)
     assert (args.foreground, args.allow_other, args.write_back) == (False, False, True)

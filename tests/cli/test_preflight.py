@@ -44,7 +44,7 @@ def refused(path: Path | str) -> bool:
 @pytest.mark.parametrize(
     "path", ["/", "/etc", "/usr", "/var", "/tmp", "/root", "/home", "/bin", "/proc/1", "/sys/fs"]
 )
-def test_dangerous_roots(path: str) -> None:
+def test_dangerous_roots_are_refused_however_they_are_spelled(path: str) -> None:
     assert refused(path)
     assert refused(f"{path}/.")
     assert refused(f"{path}/x/..")
@@ -184,7 +184,7 @@ def test_a_living_daemon_keeps_its_store(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_fuse_conf(tmp_path: Path, text: str, allowed: bool) -> None:
+def test_allow_other_needs_its_line_in_fuse_conf(tmp_path: Path, text: str, allowed: bool) -> None:
     conf = tmp_path / "fuse.conf"
     conf.write_text(text)
     assert preflight.user_allow_other(conf) is allowed
@@ -221,7 +221,7 @@ def test_the_source_of_a_mount_is_one_option(path: bytes, option: str) -> None:
     assert mounts.source_option(Path(os.fsdecode(path))) == option
 
 
-def test_this_machines_mounts() -> None:
+def test_the_mounts_of_this_machine_are_found() -> None:
     proc = mounts.mount_at(Path("/proc"))
     assert proc is not None
     assert proc.fstype == "proc"

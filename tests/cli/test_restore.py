@@ -96,7 +96,7 @@ def test_the_whole_workspace_is_no_path_of_it(work: Workspace) -> None:
     assert "whole workspace" in done.stderr
 
 
-def test_a_taken_tag(work: Workspace) -> None:
+def test_a_tag_that_is_taken_is_refused_with_how_to_move_it(work: Workspace) -> None:
     succeed(work.cli("tag", "0", "v1", "-w", work.path))
     done = work.cli("save", "--tag", "v1", "-w", work.path)
     assert done.returncode == errors.TagTaken.exit_code

@@ -118,7 +118,7 @@ def test_a_shell_that_nobody_types_at_is_left_alone(shell: str, tmp_path: Path) 
     assert "ckptfs" not in done.stdout
 
 
-def test_as_json() -> None:
+def test_the_code_is_json_if_asked() -> None:
     record = json.loads(succeed(ckptfs("shell-init", "bash", "--json")).stdout)
     assert record == {"shell": "bash", "code": code_for("bash")}
 

@@ -73,7 +73,7 @@ def test_a_tag_is_given_moved_and_taken_away(work: Workspace) -> None:
 
 
 @both
-def test_delete(work: Workspace) -> None:
+def test_delete_takes_unpinned_checkpoints_all_or_none(work: Workspace) -> None:
     answer(work, "pin", "2")
     assert "unpin 2" in fails(work, errors.CheckpointPinned, "delete", "1", "2")
     fails(work, errors.CheckpointUnknown, "delete", "1", "9")
@@ -112,7 +112,7 @@ def test_delete_of_a_tagged_one_asks_on_a_terminal(work: Workspace) -> None:
     assert "[y/N]" not in asked(work, "delete", "0", answer=b"").said
 
 
-def test_prune(work: Workspace) -> None:
+def test_prune_says_what_goes_and_why(work: Workspace) -> None:
     plan = answer(work, "prune", "--dry-run")
     assert [item["keep"] for item in plan["checkpoints"]] == [True] * 4
     answer(work, "config", "retention.keep_all", "0s")
@@ -138,7 +138,7 @@ def test_a_daemon_lets_them_expire_by_itself(work: Workspace) -> None:
 
 
 @both
-def test_compact_and_space(work: Workspace) -> None:
+def test_the_store_is_broken_down_and_compacted(work: Workspace) -> None:
     space = json.loads(succeed(work.cli("status", "--space", "--json", "-w", work.path)).stdout)
     assert space["live_bytes"] == 5000 + 3 * 50
     assert space["shared_bytes"] == 5000 + 3 * 50
@@ -157,7 +157,7 @@ def stored(work: Workspace) -> bytes:
 
 
 @both
-def test_purge(work: Workspace) -> None:
+def test_a_purged_file_is_nowhere_any_more(work: Workspace) -> None:
     was_mounted = work.pid is not None
     if not was_mounted:
         work.mount("--auto", "off")
@@ -187,7 +187,7 @@ def test_purge(work: Workspace) -> None:
         assert not secret.exists()
 
 
-def test_config(work: Workspace) -> None:
+def test_a_setting_of_the_workspace_precedes_that_of_the_user(work: Workspace) -> None:
     assert answer(work, "config", "retention.max_checkpoints")["settings"][0]["value"] == "100"
     answer(work, "config", "retention.max_checkpoints", "7", "--global")
     answer(work, "config", "retention.max_checkpoints", "8")

@@ -24,7 +24,7 @@ def told(workspace: Workspace) -> str:
     return "".join(line.split(maxsplit=1)[1] for line in lines if line.startswith("unsaved"))
 
 
-def test_what_is_not_saved(workspace: Workspace) -> None:
+def test_status_counts_what_is_not_saved(workspace: Workspace) -> None:
     (workspace.path / "old").write_text("x")
     workspace.mount("--auto", "off")
     assert workspace.status()["unsaved"] == counts()

@@ -58,7 +58,7 @@ def test_a_terminal_is_asked_only_if_something_changed(work: Workspace) -> None:
     assert not later.exists() and (work.path / "f").read_text() == "two"
 
 
-def test_no_backup_no_undo(work: Workspace) -> None:
+def test_a_restore_without_a_backup_cannot_be_undone(work: Workspace) -> None:
     succeed(work.cli("restore", "0", work.path / "f", "-w", work.path))
     succeed(work.cli("restore", "1", "--force", "--no-backup", "-w", work.path))
     assert work.cli("undo", "-w", work.path).returncode == errors.NothingToUndo.exit_code

@@ -26,7 +26,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
-def test_one_of_many() -> None:
+def test_a_count_of_one_has_a_singular_noun() -> None:
     told = [_count(1, "tasks"), _count(2, "tasks"), _count(1, "inboxes"), _count(1, "config")]
     assert told == ["1 task", "2 tasks", "1 inbox", "1 config"]
 
@@ -35,12 +35,12 @@ def test_only_what_is_missing_is_required(place: Place) -> None:
     assert refused(place.run("restore")).splitlines()[0].endswith("required: ID.")
 
 
-def test_above_home(place: Place) -> None:
+def test_a_directory_above_home_is_called_that(place: Place) -> None:
     home = {"HOME": str(place / "home")}
     assert "above your home directory" in refused(place.run("mount", place.base, **home))
 
 
-def test_a_pattern_as_typed(plain: Place) -> None:
+def test_a_refused_pattern_is_quoted_as_typed(plain: Place) -> None:
     assert refused(plain.run("mount", "proj", "--exclude", "[")).count("'['") == 2
 
 
@@ -48,7 +48,7 @@ def test_a_backup_is_no_export(plain: Place) -> None:
     assert f"Cannot write to {plain / 'full'}" in refused(plain.run("backup", "full", "-w", "proj"))
 
 
-def test_no_task_to_end(plain: Place) -> None:
+def test_ending_no_task_is_refused(plain: Place) -> None:
     assert "Cannot end a task:" in refused(plain.run("task", "done", "-w", "proj"))
 
 

@@ -58,7 +58,7 @@ def test_a_store_without_a_workspace_is_listed(place: Place) -> None:
     assert listed(place) == []
 
 
-def test_forgotten(place: Place) -> None:
+def test_a_forgotten_workspace_loses_its_store_and_keeps_its_directory(place: Place) -> None:
     (store,) = [Path(item["store"]) for item in listed(place)]
     assert "1 checkpoint" in succeed(place.run("forget", "proj", "--dry-run")).stdout
     assert "--force" in fails(place, errors.NotConfirmed, "forget", "proj")

@@ -112,7 +112,9 @@ def test_every_event_of_the_table_is_something_that_can_be_done() -> None:
     ],
     ids=str,
 )
-def test_whose_input_it_is(record: dict[str, object], hint: str, agent: str) -> None:
+def test_the_agent_is_recognised_by_its_input(
+    record: dict[str, object], hint: str, agent: str
+) -> None:
     assert hook_input.agent_of(record, hint) == agent
 
 

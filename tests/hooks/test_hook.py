@@ -48,7 +48,9 @@ def before_tool(work: Path, tool: str = "Bash", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if not follows(name)])
-def test_every_recorded_input(agent: Agent, transcript: Path, name: str) -> None:
+def test_every_recorded_input_takes_its_checkpoint(
+    agent: Agent, transcript: Path, name: str
+) -> None:
     case = Case(name, agent, transcript)
     agent.change()
     before = agent.checkpoints()
@@ -561,7 +563,7 @@ def test_every_event_that_is_installed_means_something() -> None:
             assert events.EVENTS[events.key_of(event)], f"{agent.name}: {event}"
 
 
-def test_many_at_once(agent: Agent) -> None:
+def test_many_calls_at_once_are_all_answered(agent: Agent) -> None:
     agent.change()
     given = json.dumps(before_tool(agent.work.path)).encode()
     children = [

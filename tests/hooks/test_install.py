@@ -105,7 +105,7 @@ def test_of_several_files_all_are_written_or_none(home: Home) -> None:
     assert home.files() == before
 
 
-def test_the_users_own_settings(home: Home) -> None:
+def test_the_hook_goes_into_the_users_own_settings_if_asked(home: Home) -> None:
     assert home.hook("install", "claude", "--user", "--yes").returncode == 0
     assert (home.project.parent / ".claude" / "settings.json").exists()
 

@@ -481,7 +481,7 @@ def test_our_own_command_is_known(command: object, caller: str | None) -> None:
     assert caller_of(command) == caller
 
 
-def test_where_the_settings_are(tmp_path: Path) -> None:
+def test_the_settings_of_every_agent_are_where_it_reads_them(tmp_path: Path) -> None:
     home = {"HOME": "/h"}
     places = {
         name: [str(path) for path in files_of(agent, None, home)] for name, agent in AGENTS.items()

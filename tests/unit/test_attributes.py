@@ -11,7 +11,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fs.xattrs import VALUE_MAX, XATTR_CREATE, XATTR_REPLACE
+from ckptfs.fs.inodes import VALUE_MAX, XATTR_CREATE, XATTR_REPLACE
 from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store import check
 from tests.direct import Life, find, mkdir, put

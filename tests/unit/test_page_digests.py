@@ -13,6 +13,7 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check
 from ckptfs.store.format import CorruptRecord
 from ckptfs.store.pages import Pages
+from ckptfs.store.tables import require_whole
 from tests.direct import Life, Ticks, get, mkdir, place, put
 
 _PAGE = 4096
@@ -242,7 +244,7 @@ def _assert_all_known(fs: Filesystem, compiled: CompiledServer) -> None:
         trees = [page for page in _pages(fs, name) if _is_of_a_tree(data, page)]
         for page in rng.sample(trees, min(len(trees), 6)):
             with _flipped(fs, page, 3_000):
-                assert _is_error(table.require_whole), f"page {page} of {name!r}"
+                assert _is_error(partial(require_whole, table)), f"page {page} of {name!r}"
 
 
 def _is_of_a_tree(data: bytes, page: int) -> bool:

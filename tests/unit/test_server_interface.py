@@ -6,10 +6,11 @@ import inspect
 import re
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from ckptfs.fuse import adapter
+from ckptfs.fuse import adapter, serving
 from ckptfs.fuse.server import binding, interface
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import ContentId, Epoch, Ino, Inode
@@ -100,3 +101,13 @@ def test_the_server_has_every_method_that_is_written_down(module: ServerModule) 
     written = {name for name, _ in inspect.getmembers(protocol, inspect.isfunction)}
     has = set(dir(module.Server))
     assert {name for name in written if not name.startswith("_")} <= has
+
+
+@pytest.mark.parametrize(
+    "release, is_old", [("5.10.0-28-amd64", True), ("5.11.0", False), ("6.1.0-18", False)]
+)
+def test_a_kernel_that_is_too_old_for_the_server_is_known_by_its_version(
+    release: str, is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(release=release))
+    assert serving._is_old_kernel() == is_old

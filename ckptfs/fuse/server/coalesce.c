@@ -1,10 +1,12 @@
-/* Write coalescing: short writes that continue where the last one ended are put together before they reach
- * the store, as long as nothing else is asked for. Of a *stream*, whole blocks at the end of a file, each
- * is acknowledged before it is stored: its writer gets the next one ready meanwhile. */
+/* Write coalescing: short writes that continue where the last one ended are put together before
+ * they reach the store, as long as nothing else is asked for. Of a *stream*, whole blocks at the
+ * end of a file, each is acknowledged before it is stored: its writer gets the next one ready
+ * meanwhile. */
 
 #include "server.h"
 
-/* Shorter writes are no stream: to ask whether they may be answered takes as long as it saves. */
+/* Shorter writes are no stream: to ask whether they may be acknowledged takes as long as it saves.
+ */
 #define STREAM_LEAST (2 * BLOCK_SIZE)
 
 /* Whether a write may be acknowledged ahead of the store: one by write(2). */
@@ -46,8 +48,8 @@ void coalesce_note_write(const Request *request)
     last->flags = in->write_flags;
 }
 
-/* It stays in the block that the last one ended in: the store has seen then that the block can be written
- * to. */
+/* It stays in the block that the last one ended in: the store has seen then that the block can be
+ * written to. */
 int coalesce_continues(const Request *request)
 {
     const Coalesced *last = &request->server->pending->coalesced;
@@ -56,8 +58,7 @@ int coalesce_continues(const Request *request)
     return request->head->nodeid == last->node && request->head->pid == last->pid &&
            in->offset == last->end && in->size && in->size <= room &&
            in->size <= request->size - sizeof *in && in->write_flags == last->flags &&
-           is_plain_write(in->write_flags) &&
-           in->offset + in->size <= FILE_SIZE_MAX;
+           is_plain_write(in->write_flags) && in->offset + in->size <= FILE_SIZE_MAX;
 }
 
 Outcome coalesce_write(const Request *request)
@@ -87,8 +88,8 @@ int is_stream(const Request *request)
 static int may_acknowledge(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    PyObject *certain = CALL(request->server, may_acknowledge, NUMBER(request->head->nodeid), NUMBER(in->offset),
-                             NUMBER(in->size), NUMBER(request->head->pid));
+    PyObject *certain = CALL(request->server, may_acknowledge, NUMBER(request->head->nodeid),
+                             NUMBER(in->offset), NUMBER(in->size), NUMBER(request->head->pid));
     int is = certain == Py_True;
     if (!certain)
         errno_of_failure(request->server);
@@ -107,7 +108,8 @@ Outcome stream_write(const Request *request)
     coalesce_note_write(request);
     server->pending->coalesced.time_ns = stamp_ns();
     reply(request, &out, sizeof out);
-    store(server, request->head->nodeid, in->offset, lend(&server->lent, (char *)(in + 1), in->size));
+    store(server, request->head->nodeid, in->offset,
+          lend(&server->lent, (char *)(in + 1), in->size));
     flush_and_forget(server);
     coalesce_note_write(request);
     return REPLIED;

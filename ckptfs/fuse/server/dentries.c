@@ -1,16 +1,16 @@
 /* The dentry table: names that are known not to be there.
  *
  * The kernel asks for every name of a directory that a program fills before it is made, and before
- * another is moved over it. Two kinds of negative entries spare the store the search. A directory that
- * was made a moment ago is known completely: every entry of it passed through here, and a name that did
- * not is absent. And the name that was looked up last is kept, since a create follows.
+ * another is moved over it. Two kinds of negative entries spare the store the search. A directory
+ * that was made a moment ago is known completely: every entry of it passed through here, and a name
+ * that did not is absent. And the name that was looked up last is kept, since a create follows.
  *
- * Directories are known exactly. Of the names in them only a hash is kept: where two have the same, the
- * store is asked, as if it were not known. Both are in one set: directories as even numbers, hashes of
- * names as odd ones.
+ * Directories are known exactly. Of the names in them only a hash is kept: where two have the same,
+ * the store is asked, as if it were not known. Both are in one set: directories as even numbers,
+ * hashes of names as odd ones.
  *
- * It is known for as long as nothing but requests puts names anywhere: a restore, say, does. So with every
- * turn of the loop the store is asked for the version of its names.
+ * It is known for as long as nothing but requests puts names anywhere: a restore, say, does. So
+ * with every turn of the loop the store is asked for the version of its names.
  */
 
 #include "server.h"
@@ -74,7 +74,7 @@ int dentries_is_negative(const DentryTable *table, uint64_t parent, const char *
            !set_has(&table->known, key_of_name(parent, name));
 }
 
-/* -- the last one ---------------------------------------------------------------------------------- */
+/* -- the last one ------------------------------------------------------------------------------ */
 
 void dentries_add_negative(DentryTable *table, uint64_t parent, const char *name)
 {
@@ -97,7 +97,7 @@ int dentries_was_negative(const DentryTable *table, uint64_t parent, const char 
            dentries_is_negative(table, parent, name);
 }
 
-/* -- turns ----------------------------------------------------------------------------------------- */
+/* -- turns ------------------------------------------------------------------------------------- */
 
 static PyObject *version_of_names(Server *server)
 {

@@ -1,6 +1,6 @@
-/* One handler for each opcode: the request is parsed where it was read, the method of `Requests` that it
- * means is called with plain values, and the result is written out as the reply. What the tables or the
- * committed snapshot know, Python is not asked for.
+/* One handler for each opcode: the request is parsed where it was read, the method of `Requests`
+ * that it means is called with plain values, and the result is written out as the reply. What the
+ * tables or the committed snapshot know, Python is not asked for.
  */
 
 #include "server.h"
@@ -10,7 +10,7 @@ static int is_connection(uint64_t node)
     return node >= CONTROL && node & CONTROL_CONNECTION;
 }
 
-/* -- names ------------------------------------------------------------------------------------ */
+/* -- names ------------------------------------------------------------------------------------- */
 
 static Outcome reply_committed(const Request *request, struct fuse_attr *attributes)
 {
@@ -31,7 +31,8 @@ static Outcome do_lookup(const Request *request)
     Look look = find_committed(request->server, parent, request->body, &attributes);
     if (look != UNSURE)
         return look == FOUND ? reply_committed(request, &attributes) : reply_no_entry(request);
-    PyObject *inode = CALL(request->server, lookup, NUMBER(parent), PyBytes_FromString(request->body));
+    PyObject *inode =
+        CALL(request->server, lookup, NUMBER(parent), PyBytes_FromString(request->body));
     if (inode != Py_None)
         return reply_entry(request, inode);
     Py_DECREF(inode);
@@ -40,7 +41,8 @@ static Outcome do_lookup(const Request *request)
 
 static Outcome do_getattr(const Request *request)
 {
-    const struct fuse_attr *known = inodes_attributes(&request->server->inodes, request->head->nodeid);
+    const struct fuse_attr *known =
+        inodes_attributes(&request->server->inodes, request->head->nodeid);
     struct fuse_attr attributes;
     if (known)
         return reply_attr(request, known);
@@ -58,15 +60,16 @@ static Outcome do_mkdir(const Request *request)
     if (head->nodeid == HISTORY_ROOT)
         return PASSED;
     return reply_entry(request, CALL(request->server, mkdir, NUMBER(head->nodeid),
-                                      PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
-                                      NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
+                                     PyBytes_FromString((const char *)(in + 1)), NUMBER(in->mode),
+                                     NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
 }
 
 static PyObject *make_node(const Request *request, const char *name, uint32_t mode, uint32_t rdev)
 {
     const struct fuse_in_header *head = request->head;
-    return CALL(request->server, mknod, NUMBER(head->nodeid), PyBytes_FromString(name), NUMBER(mode),
-                NUMBER(rdev), NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid));
+    return CALL(request->server, mknod, NUMBER(head->nodeid), PyBytes_FromString(name),
+                NUMBER(mode), NUMBER(rdev), NUMBER(head->pid), NUMBER(head->uid),
+                NUMBER(head->gid));
 }
 
 static Outcome do_mknod(const Request *request)
@@ -80,18 +83,16 @@ static Outcome do_symlink(const Request *request)
     const struct fuse_in_header *head = request->head;
     const char *target = request->body + strlen(request->body) + 1;
     return reply_entry(request, CALL(request->server, symlink, NUMBER(head->nodeid),
-                                      PyBytes_FromString(request->body),
-                                      PyBytes_FromString(target), NUMBER(head->pid),
-                                      NUMBER(head->uid), NUMBER(head->gid)));
+                                     PyBytes_FromString(request->body), PyBytes_FromString(target),
+                                     NUMBER(head->pid), NUMBER(head->uid), NUMBER(head->gid)));
 }
 
 static Outcome do_link(const Request *request)
 {
     const struct fuse_link_in *in = (const void *)request->body;
-    return reply_entry(request, CALL(request->server, link, NUMBER(in->oldnodeid),
-                                      NUMBER(request->head->nodeid),
-                                      PyBytes_FromString((const char *)(in + 1)),
-                                      NUMBER(request->head->pid)));
+    return reply_entry(
+        request, CALL(request->server, link, NUMBER(in->oldnodeid), NUMBER(request->head->nodeid),
+                      PyBytes_FromString((const char *)(in + 1)), NUMBER(request->head->pid)));
 }
 
 static Outcome do_readlink(const Request *request)
@@ -118,9 +119,9 @@ static Outcome rename_to(const Request *request, uint64_t directory, uint32_t fl
 {
     const char *new_name = name + strlen(name) + 1;
     return reply_done(request, CALL(request->server, rename, NUMBER(request->head->nodeid),
-                                     PyBytes_FromString(name), NUMBER(directory),
-                                     PyBytes_FromString(new_name), NUMBER(flags),
-                                     NUMBER(request->head->pid)));
+                                    PyBytes_FromString(name), NUMBER(directory),
+                                    PyBytes_FromString(new_name), NUMBER(flags),
+                                    NUMBER(request->head->pid)));
 }
 
 static Outcome do_rename(const Request *request)
@@ -171,12 +172,12 @@ static Outcome do_batch_forget(const Request *request)
 
 static Outcome do_interrupt(const Request *request)
 {
-    /* A request is answered before the next is read: there is nothing left to interrupt. */
+    /* A request is replied to before the next is read: there is nothing left to interrupt. */
     (void)request;
     return REPLIED;
 }
 
-/* -- attributes ------------------------------------------------------------------------------- */
+/* -- attributes -------------------------------------------------------------------------------- */
 
 static PyObject *optional(int wanted, int64_t value)
 {
@@ -189,9 +190,9 @@ static Outcome do_setattr(const Request *request)
     uint32_t valid = in->valid;
     return reply_attributes(
         request,
-        CALL(request->server, setattr, NUMBER(request->head->nodeid), optional(valid & FATTR_MODE, in->mode),
-             optional(valid & FATTR_UID, in->uid), optional(valid & FATTR_GID, in->gid),
-             optional(valid & FATTR_SIZE, (int64_t)in->size),
+        CALL(request->server, setattr, NUMBER(request->head->nodeid),
+             optional(valid & FATTR_MODE, in->mode), optional(valid & FATTR_UID, in->uid),
+             optional(valid & FATTR_GID, in->gid), optional(valid & FATTR_SIZE, (int64_t)in->size),
              optional(valid & FATTR_ATIME, join_time(in->atime, in->atimensec)),
              optional(valid & FATTR_MTIME, join_time(in->mtime, in->mtimensec)),
              optional(valid & FATTR_CTIME, join_time(in->ctime, in->ctimensec)),
@@ -199,11 +200,12 @@ static Outcome do_setattr(const Request *request)
              PyBool_FromLong(!(valid & FATTR_KILL_SUIDGID))));
 }
 
-/* -- files ------------------------------------------------------------------------------------ */
+/* -- files ------------------------------------------------------------------------------------- */
 
 static Outcome do_create(const Request *request)
 {
-    /* A file is made, and needs not be opened: ENOSYS tells the kernel to ask for the first only. */
+    /* A file is made, and needs not be opened: ENOSYS tells the kernel to ask for the first only.
+     */
     return reply_error(request, ENOSYS);
 }
 
@@ -231,7 +233,8 @@ static Outcome do_tmpfile(const Request *request)
 static Outcome do_open(const Request *request)
 {
     /* ENOSYS tells the kernel that neither files nor directories need to be opened, and to keep
-     * what it read of them until they change. It does not ask again, nor does it tell of a close. */
+     * what it read of them until they change. It does not ask again, nor does it tell of a close.
+     */
     return reply_error(request, ENOSYS);
 }
 
@@ -244,11 +247,11 @@ static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
     if (is_connection(request->head->nodeid))
-        return reply_bytes(request, CALL(request->server, control_read, NUMBER(request->head->nodeid),
-                                          NUMBER(in->offset), NUMBER(in->size),
-                                          NUMBER(request->head->uid)));
+        return reply_bytes(request,
+                           CALL(request->server, control_read, NUMBER(request->head->nodeid),
+                                NUMBER(in->offset), NUMBER(in->size), NUMBER(request->head->uid)));
     return reply_pieces(request, CALL(request->server, read_pieces, NUMBER(request->head->nodeid),
-                                       NUMBER(in->offset), NUMBER(in->size)));
+                                      NUMBER(in->offset), NUMBER(in->size)));
 }
 
 /* The bytes of a write: many are not copied, but lent where they were read (lent.c). */
@@ -270,12 +273,13 @@ static Outcome do_write(const Request *request)
     uint32_t pid = is_mapped ? 0 : request->head->pid;
     if (is_mapped && request->head->nodeid >= HISTORY)
         return reply_error(request, EROFS); /* a page is no message to a control file */
-    PyObject *result =
-        is_connection(request->head->nodeid)
-            ? CALL(request->server, control_write, NUMBER(request->head->nodeid), NUMBER(in->offset),
-                   bytes_of(request->server, in), NUMBER(request->head->uid), NUMBER(pid))
-            : CALL(request->server, write, NUMBER(request->head->nodeid), NUMBER(in->offset), bytes_of(request->server, in),
-                   NUMBER(pid), PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
+    PyObject *result = is_connection(request->head->nodeid)
+                           ? CALL(request->server, control_write, NUMBER(request->head->nodeid),
+                                  NUMBER(in->offset), bytes_of(request->server, in),
+                                  NUMBER(request->head->uid), NUMBER(pid))
+                           : CALL(request->server, write, NUMBER(request->head->nodeid),
+                                  NUMBER(in->offset), bytes_of(request->server, in), NUMBER(pid),
+                                  PyBool_FromLong(!(in->write_flags & FUSE_WRITE_KILL_SUIDGID)));
     if (!result)
         return FAILED;
     Py_DECREF(result);
@@ -287,10 +291,10 @@ static Outcome do_write(const Request *request)
 static Outcome do_fallocate(const Request *request)
 {
     const struct fuse_fallocate_in *in = (const void *)request->body;
-    return reply_done(request, CALL(request->server, allocate, NUMBER(request->head->nodeid),
-                                     NUMBER(in->offset), NUMBER(in->length), NUMBER(in->mode),
-                                     NUMBER(request->head->pid),
-                                     PyBool_FromLong(keeps_set_id(request))));
+    return reply_done(request,
+                      CALL(request->server, allocate, NUMBER(request->head->nodeid),
+                           NUMBER(in->offset), NUMBER(in->length), NUMBER(in->mode),
+                           NUMBER(request->head->pid), PyBool_FromLong(keeps_set_id(request))));
 }
 
 /* Whether Python returned a number, which is let go of; if not, an exception is set. */
@@ -316,9 +320,10 @@ static Outcome do_copy(const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t copied;
-    PyObject *result = CALL(request->server, copy_range, NUMBER(request->head->nodeid), NUMBER(in->off_in),
-                            NUMBER(in->nodeid_out), NUMBER(in->off_out), NUMBER(in->len),
-                            NUMBER(request->head->pid), PyBool_FromLong(keeps_set_id(request)));
+    PyObject *result =
+        CALL(request->server, copy_range, NUMBER(request->head->nodeid), NUMBER(in->off_in),
+             NUMBER(in->nodeid_out), NUMBER(in->off_out), NUMBER(in->len),
+             NUMBER(request->head->pid), PyBool_FromLong(keeps_set_id(request)));
     if (!take_number(result, &copied))
         return FAILED;
     struct fuse_write_out out = {.size = (uint32_t)copied};
@@ -342,7 +347,7 @@ static Outcome do_flush(const Request *request)
     return reply_error(request, ENOSYS);
 }
 
-/* -- which is for what -------------------------------------------------------------------------- */
+/* -- which is for what ------------------------------------------------------------------------- */
 
 static const Handler HANDLERS[] = {
     [FUSE_LOOKUP] = {do_lookup, 1},

@@ -1,11 +1,11 @@
-/* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must be
- * what was committed. What that was is known by `pages.c`; who asks is `store/tables.py`. */
+/* The guard of LMDB's pages: before a record is read or changed, the pages on LMDB's way to it must
+ * be what was committed. What that was is known by `pages.c`; who asks is `store/tables.py`. */
 
 #include "server.h"
 
 #include <limits.h>
 
-/* -- what is about to be read or changed ---------------------------------------------------------- */
+/* -- what is about to be read or changed ------------------------------------------------------- */
 
 /* Whether a key lies behind all that begin with a prefix. */
 static int is_behind(const Node *node, Bytes prefix)
@@ -20,8 +20,8 @@ typedef struct {
     int left;
 } Leaves;
 
-/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and begins
- * with a prefix. */
+/* Whether all pages are whole on which LMDB would look for a key, and for what follows it and
+ * begins with a prefix. */
 static int is_whole_from(Pages *pages, const Tree *tree, Bytes key, Bytes prefix, Leaves *leaves)
 {
     Way way;
@@ -82,17 +82,17 @@ static int is_whole_before(Pages *pages, const Tree *tree, Bytes key)
     return node != NULL;
 }
 
-/* -- for Python ---------------------------------------------------------------------------------- */
+/* -- for Python -------------------------------------------------------------------------------- */
 
 static Pages *pages_of(PyObject *self)
 {
     return &((Server *)self)->snapshot.pages;
 }
 
-const char guard_doc[] =
-    "guard(names, error, damaged)\n\n"
-    "From here on `require` knows the tables of these names by their places, and raises ``error``.\n"
-    "Before it does so of what was to be changed it calls ``damaged``.";
+const char guard_doc[] = "guard(names, error, damaged)\n\n"
+                         "From here on `require` knows the tables of these names by their places, "
+                         "and raises ``error``.\n"
+                         "Before it does so of what was to be changed it calls ``damaged``.";
 
 PyObject *guard_method(PyObject *self, PyObject *args)
 {
@@ -129,10 +129,10 @@ static const char words[] =
 static PyObject *raise_damaged(PyObject *self, int is_write)
 {
     const Snapshot *snapshot = &((Server *)self)->snapshot;
-    PyObject *told = is_write ? PyObject_CallNoArgs(snapshot->call_damaged) : Py_NewRef(Py_None);
-    if (!told)
+    PyObject *result = is_write ? PyObject_CallNoArgs(snapshot->call_damaged) : Py_NewRef(Py_None);
+    if (!result)
         return NULL;
-    Py_DECREF(told);
+    Py_DECREF(result);
     PyObject *error = PyObject_CallFunction(snapshot->damaged, "s", words);
     if (error)
         PyErr_SetObject(snapshot->damaged, error);
@@ -146,8 +146,8 @@ static int take_bytes(PyObject *object, Bytes *bytes)
         PyErr_SetString(PyExc_TypeError, "require: a key was expected");
         return 0;
     }
-    *bytes = (Bytes){(const unsigned char *)PyBytes_AS_STRING(object),
-                     (size_t)PyBytes_GET_SIZE(object)};
+    *bytes =
+        (Bytes){(const unsigned char *)PyBytes_AS_STRING(object), (size_t)PyBytes_GET_SIZE(object)};
     return 1;
 }
 
@@ -160,10 +160,10 @@ static Table *table_of(PyObject *self, PyObject *number)
     return PyErr_Occurred() ? NULL : table;
 }
 
-const char guard_require_doc[] =
-    "require(table, key, prefix, is_write)\n\n"
-    "Raise an error unless the pages are whole on which LMDB looks for a key, and for those behind it\n"
-    "that begin with the prefix.";
+const char guard_require_doc[] = "require(table, key, prefix, is_write)\n\n"
+                                 "Raise an error unless the pages are whole on which LMDB looks "
+                                 "for a key, and for those behind it\n"
+                                 "that begin with the prefix.";
 
 PyObject *guard_require_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -184,10 +184,10 @@ PyObject *guard_require_method(PyObject *self, PyObject *const *args, Py_ssize_t
 /* As many leaves are looked at before a walk goes on. */
 #define AHEAD 32
 
-const char guard_require_some_doc[] =
-    "require_some(table, key, prefix)\n\n"
-    "The same for a walk, which asks again once it comes to the key that is returned. None: that was\n"
-    "all.";
+const char guard_require_some_doc[] = "require_some(table, key, prefix)\n\n"
+                                      "The same for a walk, which asks again once it comes to the "
+                                      "key that is returned. None: that was\n"
+                                      "all.";
 
 PyObject *guard_require_some_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -205,14 +205,14 @@ PyObject *guard_require_some_method(PyObject *self, PyObject *const *args, Py_ss
         return raise_damaged(self, 0);
     if (leaves.left >= 0 || !leaves.before)
         Py_RETURN_NONE;
-    /* Not that of the last leaf: if it was deleted since, a walk would be behind it without a stop. */
+    /* Not that of the last leaf: if it was deleted since, a walk would be behind it without a stop.
+     */
     const Node *node = node_at(leaves.before, count_of(leaves.before) - 1);
     return PyBytes_FromStringAndSize((const char *)node->data, node->key_size);
 }
 
-const char guard_require_before_doc[] =
-    "require_before(table, key)\n\n"
-    "The same for a key, and for the one before it.";
+const char guard_require_before_doc[] = "require_before(table, key)\n\n"
+                                        "The same for a key, and for the one before it.";
 
 PyObject *guard_require_before_method(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -226,7 +226,8 @@ PyObject *guard_require_before_method(PyObject *self, PyObject *const *args, Py_
     const Table *table = table_of(self, args[0]);
     if (!table || !take_bytes(args[1], &key))
         return NULL;
-    if (!is_whole_from(pages, &table->tree, key, key, &leaves) || !is_whole_before(pages, &table->tree, key))
+    if (!is_whole_from(pages, &table->tree, key, key, &leaves) ||
+        !is_whole_before(pages, &table->tree, key))
         return raise_damaged(self, 0);
     Py_RETURN_NONE;
 }

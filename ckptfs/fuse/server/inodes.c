@@ -1,21 +1,21 @@
 /* The inode table: what the server knows of live inodes.
  *
- * - Lookup counts, exactly: how often the kernel was told of an inode and has not forgotten it. Nothing
- *   is opened, so this is how it is seen that a file may be in use.
- * - Dirty marks: the inode, or what is in the directory, changed since the last commit, so the committed
- *   snapshot (snapshot.c) says nothing about it. Cleared with every commit.
- * - Attributes as they were last replied. The kernel keeps attributes until it is notified, but for two
- *   things. After a read it asks for all of them again, since the time of access might have changed: a
- *   program that reads a tree and then copies it does so for every file. And a change in a directory
- *   changes its times and links, of which no reply tells: a program that removes a tree asks for them
- *   before every name. What was replied is still right, unless the inode changed since; the store tells
- *   of every change (`Filesystem.changing`, `Filesystem.changed`). For types other than files and
- *   directories only the type is cached; it never changes.
+ * - Lookup counts, exactly: how often the kernel was told of an inode and has not forgotten it.
+ * Nothing is opened, so this is how it is seen that a file may be in use.
+ * - Dirty marks: the inode, or what is in the directory, changed since the last commit, so the
+ * committed snapshot (snapshot.c) says nothing about it. Cleared with every commit.
+ * - Attributes as they were last replied. The kernel keeps attributes until it is notified, but for
+ * two things. After a read it asks for all of them again, since the time of access might have
+ * changed: a program that reads a tree and then copies it does so for every file. And a change in a
+ * directory changes its times and links, of which no reply tells: a program that removes a tree
+ * asks for them before every name. What was replied is still right, unless the inode changed since;
+ * the store tells of every change (`Filesystem.changing`, `Filesystem.changed`). For types other
+ * than files and directories only the type is cached; it never changes.
  *
  * Two levels: blocks of 64 neighbours, since numbers are given out in order, found by a hash of the
- * block's number, so what the table takes follows from how many inodes are in it, whatever their numbers
- * are. A block is there while it has a count or a mark. The attributes are a cache of a fixed size beside
- * them; an inode that comes later evicts the one in its slot.
+ * block's number, so what the table takes follows from how many inodes are in it, whatever their
+ * numbers are. A block is there while it has a count or a mark. The attributes are a cache of a
+ * fixed size beside them; an inode that comes later evicts the one in its slot.
  */
 
 #include "server.h"
@@ -48,7 +48,7 @@ void inodes_free(InodeTable *table)
     *table = (InodeTable){0};
 }
 
-/* -- blocks --------------------------------------------------------------------------------------- */
+/* -- blocks ------------------------------------------------------------------------------------ */
 
 /* At most half of the slots, whose number is a power of two, are taken. */
 static size_t slot_of(const InodeTable *table, uint64_t number)
@@ -102,7 +102,7 @@ static InodeBlock *need_block(InodeTable *table, uint64_t number)
     return table->recent = block;
 }
 
-/* Blocks behind it that stand further than they belong, because its slot was taken, move up. */
+/* Blocks behind it that are further than they belong, because its slot was taken, move up. */
 static void drop_if_unused(InodeTable *table, InodeBlock *block)
 {
     if (block->referenced || block->dirty)
@@ -122,7 +122,7 @@ static void drop_if_unused(InodeTable *table, InodeBlock *block)
     free(block);
 }
 
-/* -- lookup counts --------------------------------------------------------------------------------- */
+/* -- lookup counts ----------------------------------------------------------------------------- */
 
 void inodes_reference(InodeTable *table, uint64_t node)
 {
@@ -159,7 +159,7 @@ int inodes_unreference(InodeTable *table, uint64_t node, uint64_t times)
     return 1;
 }
 
-/* -- dirty marks ----------------------------------------------------------------------------------- */
+/* -- dirty marks ------------------------------------------------------------------------------- */
 
 int inodes_mark_dirty(InodeTable *table, uint64_t ino)
 {
@@ -190,7 +190,7 @@ void inodes_clear_dirty(InodeTable *table)
     }
 }
 
-/* -- attributes ------------------------------------------------------------------------------------ */
+/* -- attributes -------------------------------------------------------------------------------- */
 
 static CachedAttributes *cached(const InodeTable *table, uint64_t node)
 {

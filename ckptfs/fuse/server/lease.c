@@ -1,5 +1,5 @@
-/* The lease under which a change is acknowledged before it is in the store (pending.c): which processes
- * have it, for how long, and for how much. */
+/* The lease under which a change is acknowledged before it is in the store (pending.c): which
+ * processes have it, for how long, and for how much. */
 
 #include "server.h"
 
@@ -11,9 +11,9 @@ static int ask_for_lease(Server *server, uint32_t pid)
     Lease *lease = &server->pending->lease;
     unsigned long long ino, bytes;
     long long until_ns;
-    PyObject *answer = CALL(server, lease, NUMBER(pid));
-    int given = answer && answer != Py_None &&
-                PyArg_ParseTuple(answer, "KLK", &ino, &until_ns, &bytes);
+    PyObject *result = CALL(server, lease, NUMBER(pid));
+    int given =
+        result && result != Py_None && PyArg_ParseTuple(result, "KLK", &ino, &until_ns, &bytes);
     if (given) {
         lease->held = 1;
         lease->party[0] = pid;
@@ -24,7 +24,7 @@ static int ask_for_lease(Server *server, uint32_t pid)
     } else if (PyErr_Occurred()) {
         errno_of_failure(server);
     }
-    Py_XDECREF(answer);
+    Py_XDECREF(result);
     return given;
 }
 

@@ -1,7 +1,7 @@
-/* Memory of the server that Python looks at during a call: the bytes of a large write where they were
- * read, and those of a pending file. They are not copied, so the memory must not be used again while a
- * view of it is alive. Nothing in ckptfs keeps one beyond the call; should something do so, the memory is
- * left to it, and the server takes new memory.
+/* Memory of the server that Python looks at during a call: the bytes of a large write where they
+ * were read, and those of a pending file. They are not copied, so the memory must not be used again
+ * while a view of it is alive. Nothing in ckptfs keeps one beyond the call; should something do so,
+ * the memory is left to it, and the server takes new memory.
  */
 
 #include "server.h"

@@ -1,14 +1,14 @@
 /* Pages of LMDB's last commit, read from its file, and whether they are still what was committed.
  *
- * LMDB trusts its file. A page that is read from the disk a second time, and is another then, may hide
- * names, show an older version of a file, or end the process. But LMDB never changes a page of its last
- * commit: it writes new ones, and lists those that it gave up. So the digest of every page of its trees
- * is kept in memory from the moment of the commit on (`follow`), and a page whose digest is another is
- * damaged: an error for whoever needs it, before LMDB meets it (`guard.c`).
+ * LMDB trusts its file. A page that is read from the disk a second time, and is another then, may
+ * hide names, show an older version of a file, or end the process. But LMDB never changes a page of
+ * its last commit: it writes new ones, and lists those that it gave up. So the digest of every page
+ * of its trees is kept in memory from the moment of the commit on (`follow`), and a page whose
+ * digest is another is damaged: an error for the caller, before LMDB meets it (`guard.c`).
  *
- * States: a page of the current trees has a digest in `seals`; one that a commit gave up loses it with
- * that commit, since the commit after the next may write something else there. Pages with nothing but
- * the bytes of one large record have none: blocks have digests of their own.
+ * States: a page of the current trees has a digest in `seals`; one that a commit gave up loses it
+ * with that commit, since the commit after the next may write something else there. Pages with
+ * nothing but the bytes of one large record have none: blocks have digests of their own.
  *
  * A page whose digest was right a moment ago (TICK) is not looked at again.
  */
@@ -38,7 +38,7 @@ typedef struct {
 
 #define SEALS_SIZE (MAP_SIZE / PAGE * sizeof(Seal))
 
-/* -- digests ------------------------------------------------------------------------------------- */
+/* -- digests ----------------------------------------------------------------------------------- */
 
 /* About 17 milliseconds. */
 #define TICK_BITS 24
@@ -90,7 +90,7 @@ static int is_as_sealed(Pages *pages, uint64_t number)
     return 1;
 }
 
-/* -- pages --------------------------------------------------------------------------------------- */
+/* -- pages ------------------------------------------------------------------------------------- */
 
 /* Whether the file has a page; behind its end there is nothing to read. */
 static int is_there(Pages *pages, uint64_t number)
@@ -117,7 +117,9 @@ static const Page *shaped_page(Pages *pages, uint64_t number, int is_leaf)
 
 const Page *page_at(Pages *pages, uint64_t number, int is_leaf)
 {
-    return is_there(pages, number) && is_as_sealed(pages, number) ? shaped_page(pages, number, is_leaf) : NULL;
+    return is_there(pages, number) && is_as_sealed(pages, number)
+               ? shaped_page(pages, number, is_leaf)
+               : NULL;
 }
 
 int record_of(const Page *page, const Node *node, Bytes *record)
@@ -153,14 +155,14 @@ static int place_in(const Page *page, Bytes key, int *is_equal)
     return middle + (order > 0);
 }
 
-/* -- a way through a tree ------------------------------------------------------------------------ */
+/* -- a way through a tree ---------------------------------------------------------------------- */
 
-/* So many nodes may be looked at on one way: as many as a directory has entries that are ever listed
- * here, and versions. In a tree that leads to itself there is no end. */
+/* So many nodes may be looked at on one way: as many as a directory has entries that are ever
+ * listed here, and versions. In a tree that leads to itself there is no end. */
 #define STEPS_MAX (1 << 16)
 
-/* Where to go on in a page: to its beginning, or with a key to where that would be. Returns -1 if that
- * cannot be. */
+/* Where to go on in a page: to its beginning, or with a key to where that would be. Returns -1 if
+ * that cannot be. */
 static int step_in(const Page *page, const Bytes *key)
 {
     int is_equal = 0;
@@ -191,8 +193,8 @@ static int go_down(Way *way, uint64_t number, const Bytes *key)
 
 int find_way(Way *way, Pages *pages, const Tree *tree, Bytes key)
 {
-    /* The steps are filled in as they come. (GCC 12.2 with -fwrapv takes them back if they are cleared
-     * here.) */
+    /* The steps are filled in as they come. (GCC 12.2 with -fwrapv takes them back if they are
+     * cleared here.) */
     way->file = pages;
     way->levels = tree->depth;
     way->depth = way->steps = 0;
@@ -220,7 +222,7 @@ const Node *node_on(Way *way, int *sure)
     return NULL;
 }
 
-/* -- all pages of a tree ------------------------------------------------------------------------- */
+/* -- all pages of a tree ----------------------------------------------------------------------- */
 
 /* What is done with each page. Returns 0 if something is wrong with it. */
 typedef int Visit(Pages *pages, uint64_t number);
@@ -256,9 +258,10 @@ static int visit_overflow(Pages *pages, const Node *node, Visit *visit)
     return whole;
 }
 
-/* Visits the pages below one, and then itself. Those that are sealed are left out with ``anew``, and
- * what is below them: nothing of that can have changed. */
-static int visit_pages(Pages *pages, uint64_t number, int levels, int anew, int is_free, Visit *visit)
+/* Visits the pages below one, and then itself. Those that are sealed are left out with ``anew``,
+ * and what is below them: nothing of that can have changed. */
+static int visit_pages(Pages *pages, uint64_t number, int levels, int anew, int is_free,
+                       Visit *visit)
 {
     if (levels < 1 || !is_there(pages, number))
         return 0;
@@ -279,11 +282,11 @@ static int visit_pages(Pages *pages, uint64_t number, int levels, int anew, int 
 
 static int visit_tree(Pages *pages, const Tree *tree, int anew, int is_free, Visit *visit)
 {
-    return is_empty(tree) ||
-           (tree->depth <= DEPTH_MAX && visit_pages(pages, tree->root, tree->depth, anew, is_free, visit));
+    return is_empty(tree) || (tree->depth <= DEPTH_MAX &&
+                              visit_pages(pages, tree->root, tree->depth, anew, is_free, visit));
 }
 
-/* -- commits ------------------------------------------------------------------------------------- */
+/* -- commits ----------------------------------------------------------------------------------- */
 
 /* The last node of a tree. NULL if there is none. */
 static const Node *last_node(Pages *pages, const Tree *tree)
@@ -327,9 +330,9 @@ static const unsigned char *given_up(Pages *pages, uint64_t txn, uint64_t *room)
     return at;
 }
 
-/* The pages that the last commit gave up have no digests from here on. Returns 0 if they are not known,
- * and clears ``whole`` if one of them was damaged, since what was copied from it is, too; or if one was
- * given up twice. */
+/* The pages that the last commit gave up have no digests from here on. Returns 0 if they are not
+ * known, and clears ``whole`` if one of them was damaged, since what was copied from it is, too; or
+ * if one was given up twice. */
 static int unseal_given_up(Pages *pages, int *whole)
 {
     uint64_t count, number, room, last = NO_PAGE;
@@ -370,8 +373,8 @@ static const Meta *meta_at(const Pages *pages, uint64_t number)
                : NULL;
 }
 
-/* The later one of them. Of a commit that follows one that is known the other need not be whole, which
- * the next commit writes over. NULL if it is damaged. */
+/* The later one of them. Of a commit that follows one that is known the other need not be whole,
+ * which the next commit writes over. NULL if it is damaged. */
 static const Meta *current_meta(const Pages *pages)
 {
     const Meta *metas[] = {meta_at(pages, 0), meta_at(pages, 1)};
@@ -386,7 +389,7 @@ static const Meta *current_meta(const Pages *pages)
     return pages->last_txn && same && same->txn == pages->last_txn ? same : NULL;
 }
 
-/* -- tables -------------------------------------------------------------------------------------- */
+/* -- tables ------------------------------------------------------------------------------------ */
 
 int pages_add_table(Pages *pages, const char *name)
 {
@@ -447,7 +450,7 @@ static void forget_tables(Pages *pages)
     pages->free_tree.root = pages->names_tree.root = NO_PAGE;
 }
 
-/* -- the file ------------------------------------------------------------------------------------ */
+/* -- the file ---------------------------------------------------------------------------------- */
 
 void pages_init(Pages *pages)
 {
@@ -490,7 +493,8 @@ static int map_data(Pages *pages, const char *path)
     pages->file = open(path, O_RDONLY | O_CLOEXEC);
     if (pages->file < 0)
         return 0;
-    /* Private, though nobody writes: so `store/memory_map.py` can tell it from LMDB's own. */
+    /* Private, though nothing writes to it: so `store/memory_map.py` can tell it from LMDB's own.
+     */
     pages->map = addresses(MAP_SIZE, PROT_READ, 0, pages->file);
     pages->seals = addresses(SEALS_SIZE, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1);
     pages->path = strdup(path);
@@ -498,7 +502,8 @@ static int map_data(Pages *pages, const char *path)
         pages_detach(pages);
         return 0;
     }
-    madvise((void *)pages->map, MAP_SIZE, MADV_RANDOM); /* as `store/memory_map.py` says of records */
+    /* As `store/memory_map.py` says of records. */
+    madvise((void *)pages->map, MAP_SIZE, MADV_RANDOM);
     return 1;
 }
 
@@ -516,8 +521,9 @@ static uint64_t claimed_count(const Pages *pages)
     return count;
 }
 
-/* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page, or gave up
- * pages that are in use: LMDB takes the number of pages of a large record from the first of them. */
+/* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page, or gave
+ * up pages that are in use: LMDB takes the number of pages of a large record from the first of
+ * them. */
 static int follow(Pages *pages, const Meta *meta)
 {
     int whole = 1, is_next = pages->last_txn && meta->txn == pages->last_txn + 1;
@@ -537,7 +543,7 @@ static int follow(Pages *pages, const Meta *meta)
     whole = whole && (is_complete || !is_known || !pages->was_complete);
     pages->was_complete = is_complete;
     if (!is_known)
-        madvise((void *)pages->map, MAP_SIZE, MADV_DONTNEED); /* most of it is not needed again soon */
+        pages_release(pages); /* most of it is not needed again soon */
     return whole;
 }
 
@@ -549,7 +555,8 @@ int pages_follow_last(Pages *pages, const char *path)
     if (!meta && pages->last_txn)
         return -1;
     if (!meta) {
-        pages_detach(pages); /* not what is known here: a page of another size, or another version of LMDB */
+        /* Not what is known here: a page of another size, or another version of LMDB. */
+        pages_detach(pages);
         return 0;
     }
     return meta->txn == pages->last_txn || follow(pages, meta) ? 1 : -1;

@@ -84,15 +84,15 @@ typedef struct {
     uint32_t leaf_tick;
 } Table;
 
-/* The digest of a page, 0 if it has none, when it was last found to be right, and whether the page was
- * found in a tree. */
+/* The digest of a page, 0 if it has none, when it was last found to be right, and whether the page
+ * was found in a tree. */
 typedef struct {
     uint32_t digest;
     uint32_t tick : 31, is_of_tree : 1;
 } Seal;
 
-/* LMDB's data file, mapped, and the commit that is followed. Zeroed memory is one without a file, but
- * for the descriptor: `pages_init`. */
+/* LMDB's data file, mapped, and the commit that is followed. Zeroed memory is one without a file,
+ * but for the descriptor: `pages_init`. */
 typedef struct {
     const unsigned char *map; /* NULL: the file is not mapped */
     char *path;
@@ -112,8 +112,8 @@ typedef struct {
 /* No file is mapped yet. */
 void pages_init(Pages *pages);
 
-/* A page of a tree. NULL if it is not as it should be, or not what was committed: a branch, or where the
- * leaves are a leaf. */
+/* A page of a tree. NULL if it is not as it should be, or not what was committed: a branch, or
+ * where the leaves are a leaf. */
 const Page *page_at(Pages *pages, uint64_t number, int is_leaf);
 
 /* A way through a tree to one of its nodes. */
@@ -129,18 +129,18 @@ typedef struct {
 /* Finds the way to where a key would be in a tree. Returns 0 if that cannot be. */
 int find_way(Way *way, Pages *pages, const Tree *tree, Bytes key);
 
-/* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree, or
- * with ``sure`` cleared where the tree makes no sense, or a page is not what was committed. */
+/* The node that a way leads to; at the end of a leaf that of the next. NULL at the end of the tree,
+ * or with ``sure`` cleared where the tree makes no sense, or a page is not what was committed. */
 const Node *node_on(Way *way, int *sure);
 
-/* The bytes of a record that stand in its node. Returns 0 if they do not. */
+/* The bytes of a record that are in its node. Returns 0 if they do not. */
 int record_of(const Page *page, const Node *node, Bytes *record);
 
 /* Goes by the last commit of the file at a path. Returns 0 if it cannot be read. */
 int pages_follow(Pages *pages, const char *path);
 
-/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built on
- * what is. */
+/* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built
+ * on what is. */
 int pages_follow_last(Pages *pages, const char *path);
 
 /* The tree of a table at that commit. Returns 0 if there is none. */
@@ -158,7 +158,8 @@ int pages_add_table(Pages *pages, const char *name);
 void pages_forget_tables(Pages *pages);
 Table *pages_table(Pages *pages, size_t place);
 
-/* Whether the pages are what was committed that say where the tables are, and which pages are free. */
+/* Whether the pages are what was committed that say where the tables are, and which pages are free.
+ */
 int pages_names_are_whole(Pages *pages);
 int pages_free_are_whole(Pages *pages);
 

@@ -1,27 +1,31 @@
 /* Write-behind: what was acknowledged and is not in the store yet. Four buffers hold it, all in
  * `Server.pending`, and `flush` is the one way out of them:
  *
- *   coalesced     bytes of short writes that continue the last one (coalesce.c)
- *   items         *pending creates*: files, directories and links that were made a moment ago, with their
- *                 bytes (pending_data.c)
- *   directories   attributes of directories in the store, in which something was made or which were changed
- *   link          the second name of a pending file
+ * - coalesced: bytes of short writes that continue the last one (coalesce.c);
  *
- * A program that makes a file makes it, writes it, and sets its times, its owner and its mode: half a
- * dozen requests, each of which would change the same records. Here they meet in memory, are replied to
- * at once, and go into the store together: by the next turn of the loop at the latest, which is two
- * milliseconds, and before any request that could tell the difference. So nothing outside of `serve` ever
- * has to know of them.
+ * - items, the *pending creates*: files, directories and links that were made a moment ago, with
+ *   their bytes (pending_data.c);
  *
- * It is done only under a *lease* (lease.c, `write_behind.py`): for one process and those that act together
- * with it, of which no change needs to be announced before it happens, for a time, for numbers that nothing
- * else gives out meanwhile, and for bytes that the disk is known to have. Then nothing can fail any more
- * when they are flushed.
+ * - directories: attributes of directories in the store, in which something was made or which were
+ *   changed;
+ *
+ * - link: the second name of a pending file.
+ *
+ * A program that makes a file makes it, writes it, and sets its times, its owner and its mode: half
+ * a dozen requests, each of which would change the same records. Here they meet in memory, are
+ * replied to at once, and go into the store together: by the next turn of the loop at the latest,
+ * which is two milliseconds, and before any request that could tell the difference. So nothing
+ * outside of `serve` ever has to know of them.
+ *
+ * It is done only under a *lease* (lease.c, `write_behind.py`): for one process and those that act
+ * together with it, of which no change needs to be announced before it happens, for a time, for
+ * numbers that nothing else gives out meanwhile, and for bytes that the disk is known to have. Then
+ * nothing can fail any more when they are flushed.
  */
 
 #include "server.h"
 
-/* -- what is pending ------------------------------------------------------------------------------ */
+/* -- what is pending --------------------------------------------------------------------------- */
 
 Pending *pending_of(const Server *server, uint64_t node)
 {
@@ -68,7 +72,7 @@ void pending_free(WriteBehind *pending)
     free(pending);
 }
 
-/* -- the flush ------------------------------------------------------------------------------------ */
+/* -- the flush --------------------------------------------------------------------------------- */
 
 static PyObject *flushed_item(Server *server, Pending *item)
 {
@@ -76,12 +80,11 @@ static PyObject *flushed_item(Server *server, Pending *item)
     PyObject *data = flushed_data(server, item);
     if (!data)
         return NULL;
-    return Py_BuildValue("(KIIIIIKLLLLKyN)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid,
-                         a->gid, a->rdev, (unsigned long long)a->size,
-                         (long long)join_time(a->atime, a->atimensec),
-                         (long long)join_time(a->mtime, a->mtimensec),
-                         (long long)join_time(a->ctime, a->ctimensec), (long long)item->btime_ns,
-                         (unsigned long long)item->parent, item->name, data);
+    return Py_BuildValue(
+        "(KIIIIIKLLLLKyN)", (unsigned long long)a->ino, a->mode, a->nlink, a->uid, a->gid, a->rdev,
+        (unsigned long long)a->size, (long long)join_time(a->atime, a->atimensec),
+        (long long)join_time(a->mtime, a->mtimensec), (long long)join_time(a->ctime, a->ctimensec),
+        (long long)item->btime_ns, (unsigned long long)item->parent, item->name, data);
 }
 
 static PyObject *flushed_maker(Server *server, Pending *item)
@@ -92,11 +95,10 @@ static PyObject *flushed_maker(Server *server, Pending *item)
 static PyObject *flushed_directory(const DirtyDirectory *directory)
 {
     const struct fuse_attr *a = &directory->attributes;
-    return Py_BuildValue("(KIIILLLii)", (unsigned long long)a->ino, a->mode, a->uid, a->gid,
-                         (long long)join_time(a->atime, a->atimensec),
-                         (long long)join_time(a->mtime, a->mtimensec),
-                         (long long)join_time(a->ctime, a->ctimensec), directory->subdirectories,
-                         directory->is_set);
+    return Py_BuildValue(
+        "(KIIILLLii)", (unsigned long long)a->ino, a->mode, a->uid, a->gid,
+        (long long)join_time(a->atime, a->atimensec), (long long)join_time(a->mtime, a->mtimensec),
+        (long long)join_time(a->ctime, a->ctimensec), directory->subdirectories, directory->is_set);
 }
 
 /* A list with something of each item. */
@@ -141,10 +143,9 @@ static void flush_link(Server *server)
 {
     WriteBehind *pending = server->pending;
     const struct fuse_attr *a = &pending->link.item->attributes;
-    PyObject *result =
-        CALL(server, link_flushed, NUMBER(a->ino), NUMBER(pending->link.parent),
-             PyBytes_FromString(pending->link.name), NUMBER(pending->link.pid),
-             PyLong_FromLongLong(join_time(a->ctime, a->ctimensec)));
+    PyObject *result = CALL(server, link_flushed, NUMBER(a->ino), NUMBER(pending->link.parent),
+                            PyBytes_FromString(pending->link.name), NUMBER(pending->link.pid),
+                            PyLong_FromLongLong(join_time(a->ctime, a->ctimensec)));
     if (!result)
         fail(server);
     Py_XDECREF(result);
@@ -169,9 +170,9 @@ void flush(Server *server)
         return;
     if (pending->link.item)
         pending->link.item->attributes.nlink = 1;
-    PyObject *result = CALL(server, flush, flushed_items(server, flushed_item),
-                            flushed_directories(pending), flushed_items(server, flushed_maker),
-                            NUMBER(pending->lease.party[0]));
+    PyObject *result =
+        CALL(server, flush, flushed_items(server, flushed_item), flushed_directories(pending),
+             flushed_items(server, flushed_maker), NUMBER(pending->lease.party[0]));
     if (!result)
         fail(server);
     Py_XDECREF(result);
@@ -200,7 +201,7 @@ Outcome pass_change(Server *server)
     return PASSED;
 }
 
-/* -- directories ---------------------------------------------------------------------------------- */
+/* -- directories ------------------------------------------------------------------------------- */
 
 void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
 {
@@ -217,8 +218,8 @@ static int get_stored(Server *server, uint64_t node, struct fuse_attr *attribute
     return filled;
 }
 
-/* The attributes of a directory that something is to be done in. Returns 0 if it cannot be: it is none, or
- * has no name any more, and then goes as soon as the kernel forgets it. */
+/* The attributes of a directory that something is to be done in. Returns 0 if it cannot be: it is
+ * none, or has no name any more, and then goes as soon as the kernel forgets it. */
 static int get_directory(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
     const Pending *item = pending_of(server, node);
@@ -269,7 +270,7 @@ static void note_entry(Server *server, const struct fuse_attr *directory, int is
         dirty->subdirectories += is_directory;
 }
 
-/* -- making --------------------------------------------------------------------------------------- */
+/* -- making ------------------------------------------------------------------------------------ */
 
 static int is_free(Server *server, uint64_t parent, const char *name)
 {
@@ -317,9 +318,9 @@ static void note_maker(WriteBehind *pending, uint32_t pid, int is_file)
         pending->busy_maker = pid;
 }
 
-/* A process goes on to another item: the file that it made before is done with, as far as one can tell.
- * The process was just replied to and is busy for longer than it takes to store the bytes, which is half
- * of the work of flushing a file. Then no process waits for that. */
+/* A process goes on to another item: the file that it made before is done with, as far as one can
+ * tell. The process was just replied to and is busy for longer than it takes to store the bytes,
+ * which is half of the work of flushing a file. Then no process waits for that. */
 static void record_one_before(Server *server, size_t index)
 {
     Pending *items = server->pending->items;
@@ -463,7 +464,8 @@ static Outcome set_attributes(const Request *request)
     return reply_attr(request, attributes);
 }
 
-static void put_under(Server *server, Pending *item, uint64_t parent, const char *name, int64_t now_ns)
+static void put_under(Server *server, Pending *item, uint64_t parent, const char *name,
+                      int64_t now_ns)
 {
     item->parent = parent;
     strcpy(item->name, name);
@@ -474,8 +476,8 @@ static void put_under(Server *server, Pending *item, uint64_t parent, const char
     dentries_clear_negative(&server->dentries);
 }
 
-/* A pending file or link gets another name, as when a program writes beside and then moves into place.
- * Over something that is there the store does it. */
+/* A pending file or link gets another name, as when a program writes beside and then moves into
+ * place. Over something that is there the store does it. */
 static Outcome move(const Request *request, uint64_t directory, uint32_t flags, const char *name)
 {
     const struct fuse_in_header *head = request->head;
@@ -556,7 +558,7 @@ static Outcome remove_name(const Request *request)
     return reply_error(request, 0);
 }
 
-/* -- looking -------------------------------------------------------------------------------------- */
+/* -- looking ----------------------------------------------------------------------------------- */
 
 static Outcome look_up(const Request *request)
 {

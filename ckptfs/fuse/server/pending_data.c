@@ -1,10 +1,10 @@
-/* The bytes of pending creates (pending.c): how they come, by write(2) or from another file, how they are
- * read, and how they go into the store, which may be before the file does. */
+/* The bytes of pending creates (pending.c): how they come, by write(2) or from another file, how
+ * they are read, and how they go into the store, which may be before the file does. */
 
 #include "server.h"
 
-/* The store looks at the bytes where they are. Should a view of them outlive the call, the memory is its
- * own from there on, and the item has a copy. */
+/* The store looks at the bytes where they are. Should a view of them outlive the call, the memory
+ * is its own from there on, and the item has a copy. */
 int record_bytes(Server *server, Pending *item)
 {
     char *data = item->data;
@@ -94,8 +94,8 @@ Outcome write_bytes(const Request *request)
 }
 
 /* Puts the bytes of the objects in a list one behind the other. Returns how many they are, or -1 if
- * they are not such, or more than there is room for: a mistake of our own, after which what is there
- * may be part of both. */
+ * they are not such, or more than there is room for: a mistake of our own, after which what is
+ * there may be part of both. */
 static ssize_t put_pieces(char *place, size_t room, PyObject *list)
 {
     size_t used = 0;
@@ -117,9 +117,10 @@ static ssize_t put_pieces(char *place, size_t room, PyObject *list)
     return (ssize_t)used;
 }
 
-/* Puts bytes of a file, which may be pending itself, somewhere; fewer than ``size`` at its end. Returns
- * how many they are, or -1 if they cannot be had. */
-static ssize_t put_bytes_of(Server *server, uint64_t node, uint64_t offset, char *place, size_t size)
+/* Puts bytes of a file, which may be pending itself, somewhere; fewer than ``size`` at its end.
+ * Returns how many they are, or -1 if they cannot be had. */
+static ssize_t put_bytes_of(Server *server, uint64_t node, uint64_t offset, char *place,
+                            size_t size)
 {
     Pending *source = pending_of(server, node);
     if (source && source->is_shared)
@@ -139,12 +140,14 @@ static ssize_t put_bytes_of(Server *server, uint64_t node, uint64_t offset, char
     return used;
 }
 
-/* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them. */
+/* All the bytes of a file that is in the store, for one that is empty. Returns whether it has them.
+ */
 static int share_bytes(Pending *item, const Request *request)
 {
     const struct fuse_copy_file_range_in *in = (const void *)request->body;
     uint64_t node = request->head->nodeid;
-    if (in->off_in || in->off_out || !in->len || item->attributes.size || pending_of(request->server, node))
+    if (in->off_in || in->off_out || !in->len || item->attributes.size ||
+        pending_of(request->server, node))
         return 0;
     PyObject *record = CALL(request->server, share_record, NUMBER(node), NUMBER(in->len));
     if (record && PyBytes_Check(record)) {

@@ -1,5 +1,5 @@
-/* How the kernel is asked, and what is agreed on with it. Without anything of Python: the floor of the
- * benchmark (bench/floor) is only one while it agrees on the same. */
+/* How the kernel is asked, and what is agreed on with it. Without anything of Python: the floor of
+ * the benchmark (bench/floor) is only one while it agrees on the same. */
 
 #ifndef CKPTFS_PROTOCOL_H
 #define CKPTFS_PROTOCOL_H
@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <time.h>
 
-/* What the headers of Debian 11 (5.10) and Ubuntu 22.04 (5.15) lack. The kernel that runs decides what is
- * used, not the headers: one that cannot do it does not offer it. An opcode is no macro. */
+/* What the headers of Debian 11 (5.10) and Ubuntu 22.04 (5.15) lack. The kernel that runs decides
+ * what is used, not the headers: one that cannot do it does not offer it. An opcode is no macro. */
 #ifndef FUSE_HANDLE_KILLPRIV_V2
 #define FUSE_HANDLE_KILLPRIV_V2 (1 << 28)
 #define FUSE_WRITE_KILL_SUIDGID (1 << 2)
@@ -21,7 +21,7 @@
 /* The first with KILLPRIV_V2 is 33. */
 #define MINOR_VERSION (FUSE_KERNEL_MINOR_VERSION < 33 ? 33 : FUSE_KERNEL_MINOR_VERSION)
 
-/* How long the kernel may believe what it is told, in seconds; as in `entries`. */
+/* How long the kernel may cache names and attributes, in seconds; as in `entries`. */
 #define FOREVER (86400ULL * 365)
 
 /* A write of a mebibyte, the largest request, and its head. */
@@ -32,7 +32,7 @@
 /* How many names a request has at most; each is made to end with a zero. */
 #define NAMES_MAX 2
 
-/* The size of pieces that programs are told to write. */
+/* The size of writes that stat suggests to programs. */
 #define IO_SIZE 65536
 
 #define BACKGROUND_MAX 64
@@ -41,11 +41,11 @@
 /* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
  * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
  * cleared here, when the kernel says so. */
-#define NEEDED                                                                                     \
-    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES |               \
+#define NEEDED \
+    (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES | \
      FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
-#define WANTED                                                                                     \
-    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO |                    \
+#define WANTED \
+    (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | \
      FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
 
 /* Whether the kernel can do what it must. */
@@ -54,7 +54,7 @@ static inline int is_able(const struct fuse_init_in *in)
     return in->major == FUSE_KERNEL_VERSION && (in->flags & NEEDED) == NEEDED;
 }
 
-/* The answer to one that can. */
+/* The reply to one that can. */
 static inline struct fuse_init_out agreement_with(const struct fuse_init_in *in)
 {
     return (struct fuse_init_out){

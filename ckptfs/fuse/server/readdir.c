@@ -122,8 +122,8 @@ static PyObject *names_of(const Listing *listing)
     return names;
 }
 
-/* A reader continues in a stream: `Listings` takes its names. Returns 0 with an exception set if that
- * failed. */
+/* A reader continues in a stream: `Listings` takes its names. Returns 0 with an exception set if
+ * that failed. */
 static int adopt_stream(Server *server, uint64_t node, uint64_t stream)
 {
     size_t place = stream % STREAMS_MAX;
@@ -143,7 +143,7 @@ typedef struct {
 } Adding;
 
 static int add_committed(void *context, const char *name, size_t name_size, uint64_t ino,
-                        const InodeRecord *inode)
+                         const InodeRecord *inode)
 {
     Server *server = ((Adding *)context)->server;
     Listing *listing = ((Adding *)context)->listing;
@@ -200,7 +200,8 @@ static void reference_listed(Server *server, const Listing *listing)
     }
 }
 
-/* Puts a reply together. Returns 1 if it ends the listing, 0 if there is more, -1 for an exception. */
+/* Puts a reply together. Returns 1 if it ends the listing, 0 if there is more, -1 for an exception.
+ */
 static int fill_listing(Server *server, Listing *listing, uint64_t offset)
 {
     const Listings *listings = &server->listings;

@@ -1,5 +1,5 @@
-/* Replies to the kernel: what Python, the store or a table knows, in the kernel's form. And how Python is
- * called. */
+/* Replies to the kernel: what Python, the store or a table knows, in the kernel's form. And how
+ * Python is called. */
 
 #include "server.h"
 
@@ -158,16 +158,18 @@ void note_attributes(Server *server, struct fuse_attr *attributes)
     pending_apply(server, attributes);
 }
 
-/* The node of an inode. A readable control file gets another one with every lookup, so that every process
- * that opens it has pages of its own: the kernel keeps what is written in pages of a node. */
+/* The node of an inode. A readable control file gets another one with every lookup, so that every
+ * process that opens it has pages of its own: the kernel keeps what is written in pages of a node.
+ */
 static uint64_t node_of(Server *server, uint64_t ino)
 {
     int is_same = ino < CONTROL || ino & CONTROL_STEP;
     return is_same ? ino : ino | (++server->control_lookups & CONTROL_NUMBERS);
 }
 
-/* The answer to a write has no mode. So the kernel has to ask for that of a file with set-id bits
- * whenever it needs it: it would start the program with the rights that a write has taken from it. */
+/* The reply to a write has no mode. So the kernel has to ask for that of a file with set-id bits
+ * whenever it needs it: it would start the program with the rights that a write has taken from it.
+ */
 uint64_t validity_of(const struct fuse_attr *attributes)
 {
     uint32_t mode = attributes->mode;
@@ -303,7 +305,7 @@ int errno_of_failure(Server *server)
     return error > 0 ? error : EIO;
 }
 
-/* -- calls ------------------------------------------------------------------------------------ */
+/* -- calls ------------------------------------------------------------------------------------- */
 
 PyObject *call(PyObject *method, size_t count, PyObject **arguments)
 {
@@ -312,7 +314,8 @@ PyObject *call(PyObject *method, size_t count, PyObject **arguments)
     while (made < count && arguments[made])
         made++;
     if (made == count)
-        result = PyObject_Vectorcall(method, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        result =
+            PyObject_Vectorcall(method, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     for (size_t i = 0; i < count; i++)
         Py_XDECREF(arguments[i]);
     return result;

@@ -1,13 +1,13 @@
-/* The server of one mount: the loop that reads requests from the FUSE descriptor, the hook between pyfuse3
- * and libfuse, and the Python type.
+/* The server of one mount: the loop that reads requests from the FUSE descriptor, the hook between
+ * pyfuse3 and libfuse, and the Python type.
  *
- * pyfuse3 asks libfuse for the next request by `fuse_session_receive_buf`. This module is loaded with its
- * symbols visible before pyfuse3 is, so that call arrives here: it gets the request that `serve` read and
- * passed on. Without this module everything works the same, slower.
+ * pyfuse3 asks libfuse for the next request by `fuse_session_receive_buf`. This module is loaded
+ * with its symbols visible before pyfuse3 is, so that call arrives here: it gets the request that
+ * `serve` read and passed on. Without this module everything works the same, slower.
  *
- * Requests name the node that they are about, so files and directories need not be opened: the kernel is
- * told so once, and from then on open(2) and close(2) cost what they cost natively. Which files are in use
- * is then known by what the kernel has looked up and not forgotten yet (inodes.c).
+ * Requests name the node that they are about, so files and directories need not be opened: the
+ * kernel is told so once, and from then on open(2) and close(2) cost what they cost natively. Which
+ * files are in use is then known by what the kernel has looked up and not forgotten yet (inodes.c).
  */
 
 #include "server.h"
@@ -21,10 +21,10 @@
 /* All servers of the process, the newest first: libfuse's calls come without one. */
 static Server *servers;
 
-/* -- the beginning -------------------------------------------------------------------------------- */
+/* -- the beginning ----------------------------------------------------------------------------- */
 
-/* The reply to the kernel's INIT is sent here. libfuse is left to hear of it, too; its own reply then
- * comes too late, which is no trouble to it. */
+/* The reply to the kernel's INIT is sent here. libfuse is left to hear of it, too; its own reply
+ * then comes too late, which is no trouble to it. */
 static Outcome do_init(const Request *request)
 {
     const struct fuse_init_in *in = (const void *)request->body;
@@ -37,7 +37,7 @@ static Outcome do_init(const Request *request)
     return PASSED;
 }
 
-/* -- the loop ------------------------------------------------------------------------------------- */
+/* -- the loop ---------------------------------------------------------------------------------- */
 
 static const Handler INIT = {do_init, offsetof(struct fuse_init_in, flags) + sizeof(uint32_t)};
 
@@ -67,8 +67,8 @@ static char *new_buffer(void)
     return malloc(REQUEST_MAX + NAMES_MAX);
 }
 
-/* Takes the buffer back from Python before the next request is read into it. Returns 0 if there is no
- * memory for another one. */
+/* Takes the buffer back from Python before the next request is read into it. Returns 0 if there is
+ * no memory for another one. */
 static int reclaim_buffer(Server *server)
 {
     if (!take_back(&server->lent, server->buffer))
@@ -76,9 +76,9 @@ static int reclaim_buffer(Server *server)
     return server->buffer != NULL;
 }
 
-/* Reads the next request, if there is one before ``until``: a client that got its reply mostly asks again
- * at once, and to wake up costs both sides more than to look for a while. Other threads, which notify the
- * kernel of changes, come in between. */
+/* Reads the next request, if there is one before ``until``: a client that got its reply mostly asks
+ * again at once, and to wake up costs both sides more than to look for a while. Other threads,
+ * which notify the kernel of changes, come in between. */
 static ssize_t look_for_request(Server *server, int64_t until)
 {
     char *buffer = server->buffer;
@@ -92,8 +92,8 @@ static ssize_t look_for_request(Server *server, int64_t until)
     return size;
 }
 
-/* Sleeps until a request comes or other tasks get their turn: whether they do, since there is something on
- * the descriptor that `others` wait for. */
+/* Sleeps until a request comes or other tasks get their turn: whether they do, since there is
+ * something on the descriptor that `others` wait for. */
 static int wait_for_request(const Server *server, int64_t turn, int others)
 {
     struct pollfd wanted[] = {{server->device, POLLIN, 0}, {others, POLLIN, 0}};
@@ -107,7 +107,8 @@ static int wait_for_request(const Server *server, int64_t turn, int others)
     return wanted[1].revents && !wanted[0].revents;
 }
 
-/* A read that finds nothing must not wait: no other task would get a turn until the next request. */
+/* A read that finds nothing must not wait: no other task would get a turn until the next request.
+ */
 static void watch(Server *server, int descriptor)
 {
     if (descriptor == server->device)
@@ -122,11 +123,12 @@ static void watch(Server *server, int descriptor)
  * already takes several times as long. */
 #define MIDWAY_NS 500000
 
-PyDoc_STRVAR(serve_doc,
-             "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
-             "Reply to requests until one comes that is left to libfuse (LEFT), or other tasks get\n"
-             "their turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
-             "something can be read from ``others``, a descriptor. Without spin_ns it does not wait.");
+PyDoc_STRVAR(
+    serve_doc,
+    "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
+    "Reply to requests until one comes that is left to libfuse (LEFT), or other tasks get\n"
+    "their turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
+    "something can be read from ``others``, a descriptor. Without spin_ns it does not wait.");
 
 static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int others)
 {
@@ -177,7 +179,7 @@ static PyObject *serve(PyObject *self, PyObject *args)
     return PyLong_FromLong(outcome);
 }
 
-/* -- between pyfuse3 and libfuse ------------------------------------------------------------------ */
+/* -- between pyfuse3 and libfuse --------------------------------------------------------------- */
 
 /* As libfuse has it; fields behind these are not touched. */
 struct fuse_buf {
@@ -188,7 +190,8 @@ struct fuse_buf {
     off_t pos;
 };
 
-/* What `symbol` would have been to the caller without this module; its libfuse may have any name. */
+/* What `symbol` would have been to the caller without this module; its libfuse may have any name.
+ */
 static void *beyond(void *caller, const char *symbol)
 {
     Dl_info info;
@@ -208,8 +211,8 @@ static Server *server_of(const struct fuse_session *session)
     return server;
 }
 
-/* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. The newest
- * server without a session is the one that is mounted. */
+/* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. The
+ * newest server without a session is the one that is mounted. */
 int fuse_session_mount(struct fuse_session *session, const char *mountpoint)
 {
     int (*mount)(struct fuse_session *, const char *) =
@@ -238,7 +241,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
     return (int)out->size;
 }
 
-/* -- the type ------------------------------------------------------------------------------------- */
+/* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
 #define STATE(X) X(unlinked) X(limbo) X(generations)
@@ -439,7 +442,7 @@ static PyTypeObject ServerType = {
     .tp_methods = methods,
 };
 
-/* -- the module ----------------------------------------------------------------------------------- */
+/* -- the module -------------------------------------------------------------------------------- */
 
 #ifdef CKPTFS_SANITIZED
 /* Breaks the rules of C on demand, so that a test can see whether it would be noticed. */
@@ -462,8 +465,8 @@ static PyMethodDef functions[] = {
     {0},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_server", "The compiled server of a mount.", -1, functions};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_server",
+                                        "The compiled server of a mount.", -1, functions};
 
 static int add_number(PyObject *constants, const char *name, uint64_t value)
 {
@@ -490,12 +493,12 @@ static PyObject *make_constants(void)
 PyMODINIT_FUNC PyInit__server(void)
 {
     if (PyType_Ready(&ServerType) < 0 || !lent_ready() ||
-        !add_number(ServerType.tp_dict, "LEFT", LEFT) || !add_number(ServerType.tp_dict, "TURN", TURN))
+        !add_number(ServerType.tp_dict, "LEFT", LEFT) ||
+        !add_number(ServerType.tp_dict, "TURN", TURN))
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyObject *constants = make_constants();
-    int is_made = module && constants &&
-                  !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
+    int is_made = module && constants && !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
                   !PyModule_AddStringConstant(module, "HISTORY_NAME", HISTORY_NAME) &&
                   !PyModule_AddObjectRef(module, "Server", (PyObject *)&ServerType);
     Py_XDECREF(constants);

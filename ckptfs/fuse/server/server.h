@@ -1,12 +1,13 @@
-/* The compiled server: what its parts share. README.md says what the box is for, and what each file owns.
+/* The compiled server: what its parts share. README.md says what the box is for, and what each file
+ * owns.
  *
- * The state of one mount is a `Server`, a Python object. Every function that needs it is given it, or a
- * `Request`, which names it. The only thing that belongs to the process is the list of servers, by which
- * libfuse's calls find theirs (server.c).
+ * The state of one mount is a `Server`, a Python object. Every function that needs it is given it,
+ * or a `Request`, which names it. The only thing that belongs to the process is the list of
+ * servers, by which libfuse's calls find theirs (server.c).
  *
- * A request is read in the loop (server.c) and goes to write-behind (pending.c), which replies before
- * anything is in the store; what that passes on goes to its handler (dispatch.c, readdir.c). Everything
- * runs with the interpreter's lock held, but for the wait for the next request.
+ * A request is read in the loop (server.c) and goes to write-behind (pending.c), which replies
+ * before anything is in the store; what that passes on goes to its handler (dispatch.c, readdir.c).
+ * Everything runs with the interpreter's lock held, but for the wait for the next request.
  */
 
 #ifndef CKPTFS_SERVER_H
@@ -27,11 +28,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* -- constants that Python has, too ---------------------------------------------------------------- */
+/* -- constants that Python has, too ------------------------------------------------------------ */
 
-/* The module exports these; `binding.load` refuses a module whose values are not its own. The low 40
- * bits of a node id are the inode number, the last slot is `.checkpoints` (`nodes`). A cookie of a listing
- * is a stream and a position in it (`listings`). */
+/* The module exports these; `binding.load` refuses a module whose values are not its own. The low
+ * 40 bits of a node id are the inode number, the last slot is `.checkpoints` (`nodes`). A cookie of
+ * a listing is a stream and a position in it (`listings`). */
 #define INO_BITS 40
 #define LIVE_END (1ULL << INO_BITS)
 #define HISTORY (((1ULL << 22) - 1) << INO_BITS)
@@ -67,26 +68,26 @@ typedef enum { REPLIED, PASSED, FAILED } Outcome;
 /* UNSURE: the store has to be asked. */
 typedef enum { UNSURE, ABSENT, FOUND } Look;
 
-/* -- what Python is asked for ---------------------------------------------------------------------- */
+/* -- what Python is asked for ------------------------------------------------------------------ */
 
 /* The methods of `interface.Callbacks`, which says what they are for. */
 #define METHODS(X) \
-    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(make_nameless) X(mkdir) X(symlink) X(link) \
-    X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) X(copy_range) X(sync) \
-    X(forget) X(entries) X(adopt) X(control_read) X(control_write) X(control_forget) X(share_record) \
-    X(lease) X(joins) X(names_version) X(record) X(flush) X(link_flushed) X(may_acknowledge) \
-    X(write_acknowledged) X(fail) X(errno_of)
+    X(lookup) X(getattr) X(setattr) X(readlink) X(mknod) X(make_nameless) X(mkdir) X(symlink) \
+    X(link) X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) \
+    X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
+    X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
+    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
     METHODS(FIELD)
 #undef FIELD
-    /* State that is looked at without asking: files without a name that are in use, files that a restore
-     * replaced while they were, and numbers that a restore gave to other files. */
+    /* State that is looked at without asking: files without a name that are in use, files that a
+     * restore replaced while they were, and numbers that a restore gave to other files. */
     PyObject *unlinked, *limbo, *generations;
 } Callbacks;
 
-/* -- inodes (inodes.c) ----------------------------------------------------------------------------- */
+/* -- inodes (inodes.c) ------------------------------------------------------------------------- */
 
 typedef struct InodeBlock InodeBlock;
 
@@ -103,7 +104,7 @@ typedef struct {
     CachedAttributes *cache;
 } InodeTable;
 
-/* -- dentries (dentries.c) ------------------------------------------------------------------------- */
+/* -- dentries (dentries.c) --------------------------------------------------------------------- */
 
 typedef struct {
     /* Directories whose entries are all known, and hashes of the names in them. */
@@ -115,7 +116,7 @@ typedef struct {
     char negative_name[NAME_BYTES_MAX + 1];
 } DentryTable;
 
-/* -- write-behind (pending.c, pending_data.c, coalesce.c, lease.c) ---------------------------------- */
+/* -- write-behind (pending.c, pending_data.c, coalesce.c, lease.c) ----------------------------- */
 
 #define PENDING_MAX 128
 #define DIRECTORIES_MAX 64
@@ -146,8 +147,8 @@ typedef struct {
     int is_set;         /* by a program, not only by what was made in it */
 } DirtyDirectory;
 
-/* Under which changes are acknowledged before they are in the store: which processes, for how long, and
- * for how much. */
+/* Under which changes are acknowledged before they are in the store: which processes, for how long,
+ * and for how much. */
 typedef struct {
     int held;
     uint32_t party[PARTY_MAX]; /* the first one is the one that asked */
@@ -176,9 +177,9 @@ typedef struct {
     size_t count;
     DirtyDirectory directories[DIRECTORIES_MAX];
     size_t directories_count;
-    /* A pending file that has just got a second name, as a program does that writes beside, links into
-     * place and removes the first name. It has two only until the next request; none if there is no
-     * item. */
+    /* A pending file that has just got a second name, as a program does that writes beside, links
+     * into place and removes the first name. It has two only until the next request; none if there
+     * is no item. */
     struct {
         Pending *item;
         uint64_t parent;
@@ -189,12 +190,12 @@ typedef struct {
     Lease lease;
     /* The process that is in the middle of making a file, as far as one can tell; 0 if none is. */
     uint32_t busy_maker;
-    /* Whether the last file that was made got another name at its end: then the next name that its maker
-     * looks up is that of the file, not of the next one. */
+    /* Whether the last file that was made got another name at its end: then the next name that its
+     * maker looks up is that of the file, not of the next one. */
     int ends_with_move;
 } WriteBehind;
 
-/* -- listings (readdir.c) -------------------------------------------------------------------------- */
+/* -- listings (readdir.c) ---------------------------------------------------------------------- */
 
 /* The reply to a request for the entries of a directory, as far as it is put together. */
 typedef struct {
@@ -219,15 +220,15 @@ typedef struct {
     uint64_t ended_node, ended_at;
 } Listings;
 
-/* -- the committed snapshot (snapshot.c) ----------------------------------------------------------- */
+/* -- the committed snapshot (snapshot.c) ------------------------------------------------------- */
 
 #define SUFFIX_SIZE 4
 
 typedef struct {
     Pages pages;
     Tree inodes, dirents;
-    /* The head's view at that commit: the suffixes of the epochs that it sees, and its own. NULL: nothing
-     * is known. */
+    /* The head's view at that commit: the suffixes of the epochs that it sees, and its own. NULL:
+     * nothing is known. */
     PyObject *seen;
     unsigned char first[SUFFIX_SIZE];
     /* What the guard raises, and what it calls before it does so of a change. */
@@ -242,20 +243,21 @@ typedef struct {
     int64_t atime_ns, mtime_ns, ctime_ns;
 } InodeRecord;
 
-/* -- the server (server.c) ------------------------------------------------------------------------- */
+/* -- the server (server.c) --------------------------------------------------------------------- */
 
 struct fuse_session;
 
 typedef struct Server {
     PyObject_HEAD
     struct Server *next; /* in the list of all */
-    struct fuse_session *session; /* libfuse's, once pyfuse3 has mounted; NULL if it does not come here */
-    int is_refused;      /* the kernel cannot do what it must */
+    /* libfuse's, once pyfuse3 has mounted; NULL if it does not come here. */
+    struct fuse_session *session;
+    int is_refused; /* the kernel cannot do what it must */
     int is_closed;
-    int device;          /* the FUSE descriptor; -1 before the first request */
-    char *buffer;        /* the request that was read last */
-    size_t waiting;      /* bytes of it that libfuse is to take */
-    Lent *lent;          /* the buffer while Python looks at it, or NULL */
+    int device;     /* the FUSE descriptor; -1 before the first request */
+    char *buffer;   /* the request that was read last */
+    size_t waiting; /* bytes of it that libfuse is to take */
+    Lent *lent;     /* the buffer while Python looks at it, or NULL */
     unsigned long long requests;
     uint64_t control_lookups;
     Callbacks calls;
@@ -273,8 +275,8 @@ typedef struct {
     size_t size;
 } Request;
 
-/* Whether a file keeps its set-id bits when its bytes change by something else than write(2), of which
- * the kernel does not say whose they are to lose. */
+/* Whether a file keeps its set-id bits when its bytes change by something else than write(2), of
+ * which the kernel does not say whose they are to lose. */
 static inline int keeps_set_id(const Request *request)
 {
     return request->head->uid == 0;
@@ -288,7 +290,7 @@ static inline uint32_t without_set_id(uint32_t mode)
 
 #pragma GCC visibility push(hidden)
 
-/* -- replies (reply.c) ----------------------------------------------------------------------------- */
+/* -- replies (reply.c) ------------------------------------------------------------------------- */
 
 /* Whether the caller was there to take the reply. */
 int send_reply(const Request *request, int error, const void *body, size_t size);
@@ -304,8 +306,8 @@ Outcome reply_negative(const Request *request);
 /* The attributes of a node. */
 Outcome reply_attr(const Request *request, const struct fuse_attr *attributes);
 
-/* What Python returned, whose reference is dropped: nothing, an inode under a name, the attributes of
- * one, bytes, a list of such, which are not copied. FAILED if it is NULL. */
+/* What Python returned, whose reference is dropped: nothing, an inode under a name, the attributes
+ * of one, bytes, a list of such, which are not copied. FAILED if it is NULL. */
 Outcome reply_done(const Request *request, PyObject *result);
 Outcome reply_entry(const Request *request, PyObject *inode);
 Outcome reply_attributes(const Request *request, PyObject *inode);
@@ -313,7 +315,8 @@ Outcome reply_bytes(const Request *request, PyObject *result);
 Outcome reply_pieces(const Request *request, PyObject *list);
 
 /* A name or an inode of the live tree, as far as the committed snapshot knows it. */
-Look find_committed(Server *server, uint64_t parent, const char *name, struct fuse_attr *attributes);
+Look find_committed(Server *server, uint64_t parent, const char *name,
+                    struct fuse_attr *attributes);
 int get_committed(Server *server, uint64_t node, struct fuse_attr *attributes);
 void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record);
 
@@ -327,8 +330,8 @@ uint64_t base_of(uint64_t node);
 int fill_attributes(struct fuse_attr *attributes, PyObject *inode, uint64_t base);
 int fill_entry(Server *server, struct fuse_entry_out *entry, PyObject *inode, uint64_t base);
 
-/* Caches attributes of the store that are about to be replied, and puts in those that the store does not
- * have yet. */
+/* Caches attributes of the store that are about to be replied, and puts in those that the store
+ * does not have yet. */
 void note_attributes(Server *server, struct fuse_attr *attributes);
 
 void set_time(uint64_t *seconds, uint32_t *nanoseconds, int64_t time_ns);
@@ -339,18 +342,19 @@ int errno_of_failure(Server *server);
 
 #define NUMBER(value) PyLong_FromUnsignedLongLong(value)
 
-/* Calls with arguments that are all new references, and drops those. There is a free place before the
- * first, which a method puts its object into. */
+/* Calls with arguments that are all new references, and drops those. There is a free place before
+ * the first, which a method puts its object into. */
 PyObject *call(PyObject *method, size_t count, PyObject **arguments);
 
 #define CALL(server, method, ...) \
-    call((server)->calls.method, sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
+    call((server)->calls.method, \
+         sizeof((PyObject *[]){NULL, ##__VA_ARGS__}) / sizeof(PyObject *) - 1, \
          (PyObject *[]){NULL, ##__VA_ARGS__} + 1)
 
-/* -- handlers (dispatch.c, readdir.c) -------------------------------------------------------------- */
+/* -- handlers (dispatch.c, readdir.c) ---------------------------------------------------------- */
 
-/* What replies to a request, and how many bytes it must have behind its head. Names come after those, and
- * end with a zero in any case. */
+/* What replies to a request, and how many bytes it must have behind its head. Names come after
+ * those, and end with a zero in any case. */
 typedef struct {
     Outcome (*handle)(const Request *request);
     size_t least;
@@ -368,25 +372,25 @@ void listings_free(Listings *listings);
 /* Whether a listing may give no more than the number of a live inode. */
 int is_cached(Server *server, uint64_t ino);
 
-/* -- memory that Python looks at (lent.c) ---------------------------------------------------------- */
+/* -- memory that Python looks at (lent.c) ------------------------------------------------------ */
 
 int lent_ready(void);
 
-/* A view of bytes, to be called with. ``lent`` is set to what holds them. NULL with an exception set if
- * there is no memory. */
+/* A view of bytes, to be called with. ``lent`` is set to what holds them. NULL with an exception
+ * set if there is no memory. */
 PyObject *lend(Lent **lent, char *bytes, size_t size);
 
-/* The view is not needed any more. Returns 0 if Python kept it: then ``memory``, which the bytes are in,
- * is freed with the last view, and is not the caller's any more. */
+/* The view is not needed any more. Returns 0 if Python kept it: then ``memory``, which the bytes
+ * are in, is freed with the last view, and is not the caller's any more. */
 int take_back(Lent **lent, char *memory);
 
-/* -- inodes (inodes.c) ----------------------------------------------------------------------------- */
+/* -- inodes (inodes.c) ------------------------------------------------------------------------- */
 
 int inodes_init(InodeTable *table);
 void inodes_free(InodeTable *table);
 
-/* Lookup counts: a node was replied together with its name, and the kernel forgets such replies. Of the
- * second: whether that was all it had of the node. */
+/* Lookup counts: a node was replied together with its name, and the kernel forgets such replies. Of
+ * the second: whether that was all it had of the node. */
 void inodes_reference(InodeTable *table, uint64_t node);
 int inodes_unreference(InodeTable *table, uint64_t node, uint64_t times);
 
@@ -403,13 +407,13 @@ int inodes_has(const InodeTable *table, uint64_t node);
 uint32_t inodes_type(const InodeTable *table, uint64_t node);
 void inodes_invalidate(InodeTable *table, uint64_t node);
 
-/* Dirty marks: an inode, or what is in a directory, changed since the last commit. Returns 0 if there is
- * no memory for the mark. */
+/* Dirty marks: an inode, or what is in a directory, changed since the last commit. Returns 0 if
+ * there is no memory for the mark. */
 int inodes_mark_dirty(InodeTable *table, uint64_t ino);
 int inodes_is_dirty(InodeTable *table, uint64_t ino);
 void inodes_clear_dirty(InodeTable *table);
 
-/* -- dentries (dentries.c) ------------------------------------------------------------------------- */
+/* -- dentries (dentries.c) --------------------------------------------------------------------- */
 
 int dentries_init(DentryTable *table);
 void dentries_free(DentryTable *table);
@@ -433,10 +437,10 @@ int dentries_was_negative(const DentryTable *table, uint64_t parent, const char 
 void dentries_begin_turn(Server *server);
 void dentries_end_turn(Server *server);
 
-/* -- write-behind (pending.c, pending_data.c) ------------------------------------------------------ */
+/* -- write-behind (pending.c, pending_data.c) -------------------------------------------------- */
 
-/* Replies to the request if that can be done without the store. Else sees to it that the store has all
- * that the request may depend on. */
+/* Replies to the request if that can be done without the store. Else sees to it that the store has
+ * all that the request may depend on. */
 Outcome pending_handle(const Request *request);
 
 /* Puts in what the store does not have of a directory's attributes yet. */
@@ -471,7 +475,8 @@ int has_bytes(const Pending *item);
 /* Room for so many bytes of an item. Returns 0 if there is none. */
 int make_space(Pending *item, size_t size);
 
-/* Puts the bytes of a file into the store ahead of it. Returns 0 with an exception set if that failed. */
+/* Puts the bytes of a file into the store ahead of it. Returns 0 with an exception set if that
+ * failed. */
 int record_bytes(Server *server, Pending *item);
 
 /* What comes with an item: of a file the record of its bytes, of a link its target. */
@@ -482,7 +487,7 @@ Outcome copy_bytes(const Request *request);
 Outcome read_bytes(const Request *request);
 Outcome read_link(const Request *request);
 
-/* -- coalescing (coalesce.c) ----------------------------------------------------------------------- */
+/* -- coalescing (coalesce.c) ------------------------------------------------------------------- */
 
 /* Any other request than a write ends the run of writes. */
 void coalesce_note(const Request *request);
@@ -491,14 +496,15 @@ void coalesce_note(const Request *request);
 int coalesce_continues(const Request *request);
 Outcome coalesce_write(const Request *request);
 
-/* Whether a write is one of whole blocks, and its reply, ahead of the store if that is sure to take it. */
+/* Whether a write is one of whole blocks, and its reply, ahead of the store if that is sure to take
+ * it. */
 int is_stream(const Request *request);
 Outcome stream_write(const Request *request);
 
 /* The part of `flush` that is about coalesced bytes. */
 void coalesce_flush(Server *server);
 
-/* -- the lease (lease.c) --------------------------------------------------------------------------- */
+/* -- the lease (lease.c) ----------------------------------------------------------------------- */
 
 /* Whether a process has the lease, and whether it has it or gets one. */
 int has_lease(Server *server, uint32_t pid);
@@ -514,21 +520,22 @@ void lease_pass(Server *server);
 /* The time of a change now. */
 int64_t stamp_ns(void);
 
-/* -- the committed snapshot (snapshot.c, guard.c) -------------------------------------------------- */
+/* -- the committed snapshot (snapshot.c, guard.c) ---------------------------------------------- */
 
 Look snapshot_lookup(Server *server, uint64_t parent, const char *name, InodeRecord *found);
 
 /* An inode by its number; never ABSENT. */
 Look snapshot_getattr(Server *server, uint64_t ino, InodeRecord *found);
 
-/* What is done with each entry of a directory: its name, its number, and the inode, unless that is not
- * wanted. Returns 0 to end it. */
-typedef int Each(void *context, const char *name, size_t size, uint64_t ino, const InodeRecord *inode);
+/* What is done with each entry of a directory: its name, its number, and the inode, unless that is
+ * not wanted. Returns 0 to end it. */
+typedef int Each(void *context, const char *name, size_t size, uint64_t ino,
+                 const InodeRecord *inode);
 
-/* All entries of a directory, by name. ``skips`` tells of which the number is enough. Returns 0 if not
- * all were given. */
-int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, uint64_t), Each *each,
-                     void *context);
+/* All entries of a directory, by name. ``skips`` tells of which the number is enough. Returns 0 if
+ * not all were given. */
+int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, uint64_t),
+                     Each *each, void *context);
 
 /* The number of the directory above one. Returns 0 if that is not known. */
 int snapshot_parent(Server *server, uint64_t directory, uint64_t *above);
@@ -543,8 +550,8 @@ void snapshot_detach(Server *server);
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 #define SNAPSHOT_METHODS \
     {"refresh", snapshot_refresh_method, METH_VARARGS, snapshot_refresh_doc}, \
-    {"invalidate", snapshot_invalidate_method, METH_NOARGS, "Know nothing until the next refresh."}, \
-    {"detach", snapshot_detach_method, METH_NOARGS, "The same; the data file is another then."}, \
+    {"invalidate", snapshot_invalidate_method, METH_NOARGS, "Know nothing until a refresh."}, \
+    {"detach", snapshot_detach_method, METH_NOARGS, "The same; the file is another then."}, \
     {"touch", snapshot_touch_method, METH_O, "A record changes whose key begins so."}, \
     {"look_up", snapshot_lookup_method, METH_VARARGS, snapshot_lookup_doc}, \
     {"names_in", snapshot_names_method, METH_O, snapshot_names_doc}

@@ -1,13 +1,14 @@
-/* The committed snapshot: names and inodes of the head as the last commit left them, read from LMDB's file.
+/* The committed snapshot: names and inodes of the head as the last commit left them, read from
+ * LMDB's file.
  *
- * To look a name up through the store takes some twenty calls in the interpreter, and a program that looks
- * at a tree for the first time looks up thousands. But most of a tree is as it was committed, and LMDB
- * never changes a page of its last commit: the pages can be read as they are in the file, until the next
- * one (pages.c). So its trees are searched here.
+ * To look a name up through the store takes some twenty calls in the interpreter, and a program
+ * that looks at a tree for the first time looks up thousands. But most of a tree is as it was
+ * committed, and LMDB never changes a page of its last commit: the pages can be read as they are in
+ * the file, until the next one (pages.c). So its trees are searched here.
  *
- * What was changed since is not in them. Every key that is written marks its inode, or the directory that
- * its name is in, as dirty (`touch`), and of those nothing is said here; nor of anything that is not as it
- * should be: then the store is asked, and says what is wrong.
+ * What was changed since is not in them. Every key that is written marks its inode, or the
+ * directory that its name is in, as dirty (`touch`), and of those nothing is said here; nor of
+ * anything that is not as it should be: then the store is asked, and says what is wrong.
  *
  * Layouts are those of docs/FORMAT.md; `decode_inode` is there for a test that compares them with
  * `store/format.py`.
@@ -15,7 +16,7 @@
 
 #include "server.h"
 
-/* -- versions ------------------------------------------------------------------------------------- */
+/* -- versions ---------------------------------------------------------------------------------- */
 
 #define KEY_MAX 512
 
@@ -30,7 +31,8 @@ static int is_seen(const Snapshot *snapshot, const unsigned char *suffix)
 }
 
 /* The newest record of an entity that the view sees. ``key`` has room behind the entity. */
-static Look newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size, Bytes *record)
+static Look newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size,
+                   Bytes *record)
 {
     Way way;
     int sure = 1;
@@ -52,7 +54,7 @@ static Look newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, siz
     return sure ? ABSENT : UNSURE;
 }
 
-/* -- changes since then --------------------------------------------------------------------------- */
+/* -- changes since then ------------------------------------------------------------------------ */
 
 static void invalidate(Server *server)
 {
@@ -76,7 +78,7 @@ static int is_clean(Server *server, uint64_t ino)
     return server->snapshot.seen && !inodes_is_dirty(&server->inodes, ino);
 }
 
-/* -- records ------------------------------------------------------------------------------------- */
+/* -- records ----------------------------------------------------------------------------------- */
 
 static uint32_t u32_at(const unsigned char *at)
 {
@@ -119,7 +121,8 @@ static uint32_t digest_of(Bytes bytes)
         for (; end - at >= 16; at += 16)
             for (int i = 0; i < 4; i++)
                 lanes[i] = turned(lanes[i] + u32_at(at + 4 * i) * P2, 13) * P1;
-        sum = turned(lanes[0], 1) + turned(lanes[1], 7) + turned(lanes[2], 12) + turned(lanes[3], 18);
+        sum =
+            turned(lanes[0], 1) + turned(lanes[1], 7) + turned(lanes[2], 12) + turned(lanes[3], 18);
     }
     sum += (uint32_t)bytes.size;
     for (; end - at >= 4; at += 4)
@@ -182,7 +185,8 @@ static int inode_record(Server *server, uint64_t ino, Bytes *record)
     unsigned char key[8 + SUFFIX_SIZE];
     put_big(key, ino);
     return is_clean(server, ino) &&
-           newest(&server->snapshot, &server->snapshot.inodes, key, 8, record) == FOUND && is_whole(*record);
+           newest(&server->snapshot, &server->snapshot.inodes, key, 8, record) == FOUND &&
+           is_whole(*record);
 }
 
 Look snapshot_getattr(Server *server, uint64_t ino, InodeRecord *found)
@@ -227,7 +231,8 @@ Look snapshot_lookup(Server *server, uint64_t parent, const char *name, InodeRec
         return snapshot_parent(server, parent, &above) ? ABSENT : UNSURE;
     if (look == UNSURE || entry.size != 8)
         return UNSURE;
-    return follow(server, __builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND : UNSURE;
+    return follow(server, __builtin_bswap64(u64_at(entry.at)), parent, name, size, found) ? FOUND
+                                                                                          : UNSURE;
 }
 
 /* The name in a key of an entry; the size of it, or 0 if there is none. */
@@ -256,7 +261,8 @@ static int give(Server *server, const Way *way, const Node *node, uint64_t direc
     uint64_t ino = __builtin_bswap64(u64_at(entry.at));
     if (skips(server, ino))
         return each(context, name, size, ino, NULL);
-    return follow(server, ino, directory, name, size, &inode) && each(context, name, size, ino, &inode);
+    return follow(server, ino, directory, name, size, &inode) &&
+           each(context, name, size, ino, &inode);
 }
 
 static int is_version_of(const Node *node, const Node *other)
@@ -274,8 +280,8 @@ int snapshot_parent(Server *server, uint64_t directory, uint64_t *above)
     return 1;
 }
 
-int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, uint64_t), Each *each,
-                     void *context)
+int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, uint64_t),
+                     Each *each, void *context)
 {
     Snapshot *snapshot = &server->snapshot;
     unsigned char prefix[8];
@@ -302,7 +308,7 @@ int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, 
     return sure;
 }
 
-/* -- for Python ----------------------------------------------------------------------------------- */
+/* -- for Python -------------------------------------------------------------------------------- */
 
 const char snapshot_refresh_doc[] =
     "refresh(path, seen, first)\n\n"
@@ -325,7 +331,8 @@ PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
     invalidate(server);
     inodes_clear_dirty(&server->inodes);
     Pages *pages = &snapshot->pages;
-    if (!server->is_closed && pages_follow(pages, path) && pages_tree(pages, "inodes", &snapshot->inodes) &&
+    if (!server->is_closed && pages_follow(pages, path) &&
+        pages_tree(pages, "inodes", &snapshot->inodes) &&
         pages_tree(pages, "dirents", &snapshot->dirents)) {
         memcpy(snapshot->first, own, SUFFIX_SIZE);
         snapshot->seen = PySet_New(suffixes);
@@ -403,9 +410,9 @@ static int append_name(void *list, const char *name, size_t size, uint64_t ino,
     return added;
 }
 
-const char snapshot_names_doc[] =
-    "names_in(directory)\n\n"
-    "The names in a directory, and the numbers that they lead to; None if the store has to be asked.";
+const char snapshot_names_doc[] = "names_in(directory)\n\n"
+                                  "The names in a directory, and the numbers that they lead to; "
+                                  "None if the store has to be asked.";
 
 PyObject *snapshot_names_method(PyObject *self, PyObject *directory)
 {
@@ -415,8 +422,9 @@ PyObject *snapshot_names_method(PyObject *self, PyObject *directory)
     if (PyErr_Occurred())
         return NULL;
     PyObject *list = PyList_New(0);
-    if (!list || (snapshot_parent(server, number, &above) &&
-                  snapshot_readdir(server, number, skips_none, append_name, list)) ||
+    if (!list ||
+        (snapshot_parent(server, number, &above) &&
+         snapshot_readdir(server, number, skips_none, append_name, list)) ||
         PyErr_Occurred())
         return PyErr_Occurred() ? (Py_XDECREF(list), NULL) : list;
     Py_DECREF(list);

@@ -41,7 +41,7 @@ class WriteBehind:
     def lease(self, pid: int) -> Lease | None:
         """For how long and for how much this process need not ask, or None. Not where some names
         are kept out of history, since each would have to be judged, nor while something lives on
-        that a restore took away, since it would have to be told apart."""
+        that a restore took away, since the two would have to be distinguished."""
         fs = self._fs
         if fs.head.excluded is not None or fs.limbo or pid in touching:
             return None
@@ -62,7 +62,7 @@ class WriteBehind:
 
     def record(self, data: Buffer) -> bytes:
         """Put the bytes of a file, at most one block, into the store ahead of the file; return what
-        `flush` is to be told of them. Until then nobody names them."""
+        `flush` takes for them. Until then no file names them."""
         return self._fs.record_of(data)
 
     def flush(
@@ -90,7 +90,7 @@ class WriteBehind:
 
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
-        to, and nothing can come of it but that they are there: so it may have its answer first."""
+        to, and that cannot fail: so it may be acknowledged first."""
         fs = self._fs
         if fs.head.excluded is not None or fs.limbo or pid in touching:
             return False
@@ -112,7 +112,7 @@ class WriteBehind:
         self._guard.made(node)
 
     def link_flushed(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
-        """Link a file that was taken, with the time of change that was answered then."""
+        """Link a file that was flushed, with the time of change that was acknowledged."""
         self._guard(pid, None)
         self._fs.link(self._fs.head, Ino(node), Ino(parent), name, time_ns)
         self._guard.made(node, content=False)

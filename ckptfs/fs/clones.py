@@ -1,4 +1,4 @@
-"""Copies of files between views of one store, made of references to the same blocks."""
+"""Clones: copies of files in the same or another view, made of references to the same blocks."""
 
 from __future__ import annotations
 
