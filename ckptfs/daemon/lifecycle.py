@@ -38,6 +38,7 @@ from ckptfs.errors import (
     NoPermission,
     StoreFull,
     StoreGone,
+    StoreInUse,
     WriteBackIncomplete,
     reason_of,
 )
@@ -50,6 +51,11 @@ from ckptfs.store.directory import store_exists
 from ckptfs.sync import SyncResult, lower
 
 log = logging.getLogger(__name__)
+
+#: Seconds that a mount waits for a verb that has the store open.
+_PATIENCE = 2.0
+#: How often it looks, in seconds.
+_LOOK_AGAIN = 0.02
 
 
 def run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
@@ -318,14 +324,27 @@ def _store_for(plan: preflight.Plan, announcer: Announcer) -> Iterator[Store]:
         with new_store(path, keep=lambda: announcer.is_ready) as store:
             yield store
         return
-    # LMDB does not survive every bit that flipped on disk, so every page is looked at first.
-    store = Store.open(path, verify=True)
+    store = _opened(plan.workspace)
     try:
         yield store
     except BaseException:
         store.close(commit=False)
         raise
     store.close()
+
+
+def _opened(workspace: Workspace) -> Store:
+    """The store, as soon as a verb of another process lets go of it."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            # LMDB does not survive every bit that flipped on disk, so every page is looked at
+            # first.
+            return Store.open(workspace.store, verify=True)
+        except StoreInUse:
+            if time.monotonic() >= deadline or runtime.living(workspace) is not None:
+                raise
+        time.sleep(_LOOK_AGAIN)
 
 
 @contextmanager

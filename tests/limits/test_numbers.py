@@ -13,7 +13,8 @@ from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, INO_MAX
 from ckptfs.store import Store, check
-from ckptfs.store.format import EPOCH_MAX
+from ckptfs.store.format import EPOCH_MAX, pack_number
+from ckptfs.store.metadata import NEXT_CHECKPOINT
 from tests.direct import get, put
 
 
@@ -51,7 +52,7 @@ def test_epochs(fs: Filesystem) -> None:
 
 
 def test_checkpoint_numbers(fs: Filesystem) -> None:
-    fs.store.metadata.put(b"next_checkpoint", b"%d" % CHECKPOINT_MAX)
+    fs.store.metadata.put(NEXT_CHECKPOINT, pack_number(CHECKPOINT_MAX))
     history.seal(fs, "manual", "the last", 0)
     with pytest.raises(OSError, match="checkpoint numbers"):
         history.seal(fs, "manual", "one too many", 0)

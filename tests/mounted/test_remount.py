@@ -6,6 +6,9 @@ import errno
 import os
 import signal
 import stat
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -282,3 +285,33 @@ def close_quietly(fd: int) -> None:
         os.close(fd)
     except OSError as error:
         assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+
+
+HOLDS_THE_STORE = """
+import sys
+from pathlib import Path
+from ckptfs.store import Store
+store = Store.open(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+def test_a_mount_waits_for_a_verb_that_has_the_store_open(own_mount: Workspace) -> None:
+    (own_mount.path / "file").write_text("content")
+    own_mount.umount()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_STORE, own_mount.store],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as verb:
+        assert verb.stdout is not None and verb.stdin is not None
+        assert verb.stdout.readline() == b"open\n"
+        ending = threading.Timer(1, verb.stdin.close)
+        ending.start()
+        try:
+            own_mount.mount()
+        finally:
+            ending.join()
+    assert (own_mount.path / "file").read_text() == "content"

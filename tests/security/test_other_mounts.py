@@ -121,9 +121,15 @@ def test_a_history_is_not_that_of_what_the_same_user_mounted_with_another_store(
     store = config.default_store(twice / "work", twice.env)
     with open_workspace(config.Workspace(twice / "work", store)) as session:
         assert [found["id"] for found in session.call("list")["checkpoints"]] == [0]
-        for op in ("diff", "save", "plan", "log", "backup"):
+        for op, args in {
+            "diff": {},
+            "save": {"message": "one"},
+            "plan": {"checkpoint": "0"},
+            "log": {"path": "a"},
+            "backup": {"dest": str(twice / "copy")},
+        }.items():
             with pytest.raises(errors.MountedByOther, match="you mounted it with the store"):
-                session.call(op)
+                session.call(op, args)
 
 
 def test_the_mounted_store_is_found_before_one_in_the_default_place(twice: Place) -> None:
