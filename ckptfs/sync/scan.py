@@ -118,15 +118,18 @@ def _list(state: ScanState, frame: Frame) -> None:
     try:
         for name, entry in lower.entries_in(state.down.fd):
             value = known.pop(name, None)
-            if no_record and entry.is_file(follow_symlinks=False):
-                _bring_in_file(state, frame, name)
-                continue
             try:
-                seen = lower.clamp_times(entry.stat(follow_symlinks=False))
-            except FileNotFoundError:
-                # Gone since it was listed.
+                if no_record and entry.is_file(follow_symlinks=False):
+                    seen = None
+                else:
+                    seen = lower.clamp_times(entry.stat(follow_symlinks=False))
+            except OSError as error:
+                _without_stat(state, name, error)
                 if value is not None:
                     known[name] = value
+                continue
+            if seen is None:
+                _bring_in_file(state, frame, name)
                 continue
             if stat.S_ISDIR(seen.st_mode):
                 frame.waiting.append((name, seen, value))
@@ -145,6 +148,17 @@ def _list(state: ScanState, frame: Frame) -> None:
         return
     for name, value in known.items():
         decide.delete_in_store(state, frame, name, value)
+
+
+def _without_stat(state: ScanState, name: bytes, error: OSError) -> None:
+    """An entry that is gone since it was listed is none. Another one that cannot be looked at, such
+    as a dead mount, is left out of an import; it ends the listing of a scan, since the store may
+    know it."""
+    if isinstance(error, FileNotFoundError):
+        return
+    if not state.importing:
+        raise error
+    _skip(state, name, error)
 
 
 def _remember_link(

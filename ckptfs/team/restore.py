@@ -33,7 +33,7 @@ JsonObject = dict[str, Any]
 MEMBERS = "members"
 STATE = "state"
 
-_NAME = "json"
+_NAME = "journal.json"
 
 
 @dataclass(frozen=True)

@@ -442,6 +442,32 @@ def test_the_next_mount_covers_the_directory_while_it_is_scanned(place: Failing)
     place.pid = place.status()["pid"]
 
 
+#: Nothing can be mounted on a directory that was removed.
+REFUSED_BY_DESCRIPTOR = """
+import os, tempfile
+from types import SimpleNamespace
+from ckptfs.fuse import serving
+
+def removed(fd):
+    path = tempfile.mkdtemp()
+    opened = os.open(path, os.O_RDONLY)
+    os.rmdir(path)
+    return f"/proc/self/fd/{opened}"
+
+serving.lower = SimpleNamespace(open_root=serving.lower.open_root, by_descriptor=removed)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_mount_that_is_refused_by_descriptor_is_made_by_name(place: Failing) -> None:
+    sabotage(place, REFUSED_BY_DESCRIPTOR)
+    begin(place)
+    assert place.status()["server"] == "compiled"
+    assert place.state.read_text() == "new"
+    os.mkdir(place.path / "directory")
+    assert os.listdir(place.path / "directory") == []
+
+
 def _is_scanning(place: Failing) -> bool:
     state = place.cli("status", "-w", place.path, "--json").stdout
     return bool(state) and json.loads(state).get("state") == "scanning"

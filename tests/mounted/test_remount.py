@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import stat
@@ -16,7 +17,7 @@ import lmdb
 import pytest
 
 from tests.support.errnos import fails
-from tests.support.mounting import Workspace, is_mounted, succeed
+from tests.support.mounting import Workspace, is_mounted, scratch, succeed
 from tests.support.trees import (
     Fifo,
     File,
@@ -315,3 +316,19 @@ def test_a_mount_waits_for_a_verb_that_has_the_store_open(own_mount: Workspace) 
         finally:
             ending.join()
     assert (own_mount.path / "file").read_text() == "content"
+
+
+def test_an_import_leaves_out_a_dead_mount_and_nothing_else(own_mount: Workspace) -> None:
+    source = own_mount.path.parent
+    for number in range(20):  # some are listed behind it
+        (source / f"file {number}").write_text("content")
+    own_mount.kill()
+    with scratch() as base:
+        store = base / "new"
+        made = own_mount.cli("import", source, "--store", store, "--json")
+        found = json.loads(succeed(made).stdout)
+        assert own_mount.path.name in [item["path"] for item in found["skipped"]]
+        read = own_mount.cli("export", base / "out", "--store", store)
+        succeed(read)
+        assert len(list((base / "out").glob("file *"))) == 20
+    own_mount.mount()

@@ -212,15 +212,17 @@ static Server *server_of(const struct fuse_session *session)
 }
 
 /* pyfuse3 calls this before it asks for a request: the sign that it comes here for those, too. The
- * newest server without a session is the one that is mounted. */
+ * newest server without a session is the one that is mounted; where that fails, it may be mounted in
+ * another way, with another session. */
 int fuse_session_mount(struct fuse_session *session, const char *mountpoint)
 {
     int (*mount)(struct fuse_session *, const char *) =
         beyond(__builtin_return_address(0), "fuse_session_mount");
     Server *server = server_of(NULL);
-    if (server && mount)
+    int result = mount ? mount(session, mountpoint) : -1;
+    if (server && result == 0)
         server->session = session;
-    return mount ? mount(session, mountpoint) : -1;
+    return result;
 }
 
 int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
