@@ -38,6 +38,23 @@ def call(agent: str = "", event: str = "") -> NoReturn:
     os._exit(0)
 
 
+def decline(words: list[str], reason: str) -> None:
+    """Answer a call with a wrong command line. The caller ends with 0: 2 would block the agent."""
+    from ckptfs.agents import hook_call, hook_input
+
+    output = hook_call.nothing(_value_of("--agent", words), _value_of("--event", words))
+    _say(output, f"{hook_input.clean(reason)} No checkpoint was taken.")
+
+
+def _value_of(option: str, words: list[str]) -> str:
+    """The option's value; empty if there is none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else following
+    return ""
+
+
 def _give_up(deadline: float) -> None:
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(left)

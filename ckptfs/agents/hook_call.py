@@ -108,7 +108,7 @@ def _perform(event: events.Event) -> str:
             return mount if kind not in events.FAILED or failed else ""
         _ask(connection, events.requests_for(event, path))
     except events.Unknown as error:
-        return f"there is no hook event {error}, as far as it knows. No checkpoint was taken."
+        return f"the hook event {error} is unknown. No checkpoint was taken."
     except NoAnswer as error:
         return f"{deed}: {hook_input.clean(str(error))}"
     except OSError as error:

@@ -43,7 +43,7 @@ def _run(words: list[str]) -> int:
     as_json = "--json" in words
     doing = "go on"
     try:
-        from ckptfs.cli.verbs import VERBS, function_of, make_parser
+        from ckptfs.cli.verbs import VERBS, function_of, is_hook_call, make_parser
 
         _require_own_helper(words, VERBS)
         args = make_parser(words).parse_args(words)
@@ -54,6 +54,11 @@ def _run(words: list[str]) -> int:
     except SystemExit as leaving:  # argparse, after --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except CkptfsError as error:
+        if isinstance(error, UsageError) and is_hook_call(words):
+            from ckptfs.agents import hook
+
+            hook.decline(words, error.message)
+            return 0
         if doing in VERBS and VERBS[doing].reads:
             error.message = error.message.removesuffix(_UNCHANGED)
         output.failure(error, as_json=as_json)

@@ -65,6 +65,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "mounted": daemon.state in _MOUNTED,
         "visible": mount is not None and mount.is_ours,
         "state": daemon.state,
+        "other_mount": None,
         "pid": daemon.pid,
         "version": daemon.version,
         "started_ns": daemon.started_ns,

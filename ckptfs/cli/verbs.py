@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ckptfs import __version__
@@ -84,12 +84,26 @@ _WITH_VALUE = ("-w", "--workspace", "--trust-owner")
 
 def _verb_among(words: Sequence[str]) -> str:
     """The first word that is neither an option nor its value; empty if there is none."""
+    return next(_plain_words(words, _WITH_VALUE), "")
+
+
+def _plain_words(words: Sequence[str], with_value: Sequence[str]) -> Iterator[str]:
+    """The words that are neither options nor values of these options."""
     before = ""
     for word in words:
-        if not word.startswith("-") and before not in _WITH_VALUE:
-            return word
+        if not word.startswith("-") and before not in with_value:
+            yield word
         before = word
-    return ""
+
+
+#: What `hook` does for people. Without one of these words an agent calls it.
+_HOOK_ACTIONS = ("install", "uninstall", "status", "plugin")
+
+
+def is_hook_call(words: Sequence[str]) -> bool:
+    """Whether these are the words of a hook's call, right or wrong."""
+    verb, *others = [*_plain_words(words, (*_WITH_VALUE, "--agent", "--event")), ""]
+    return verb == "hook" and not any(word in _HOOK_ACTIONS for word in others)
 
 
 # -- the words of each verb ------------------------------------------------------------------------
@@ -407,8 +421,7 @@ def _hook(hook: VerbParser) -> None:
         "       ckptfs hook status\n"
         "       ckptfs hook plugin DIR"
     )
-    deeds = ("install", "uninstall", "status", "plugin")
-    hook.add_argument("action", nargs="?", choices=deeds, help="what to do")
+    hook.add_argument("action", nargs="?", choices=_HOOK_ACTIONS, help="what to do")
     hook.add_argument("subject", nargs="?", metavar="AGENT", help="the agent, or where to put it")
     hook.add_argument("--all", action="store_true", help="all agents that are on this machine")
     where = hook.add_mutually_exclusive_group()

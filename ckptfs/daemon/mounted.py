@@ -384,6 +384,7 @@ class Mounted:
         room = self._service.shortage(self._housekeeping.given_bytes())
         return {
             **self._note._asdict(),
+            "state": runtime.SERVING,  # the note is of the start
             "store": str(self._plan.workspace.store),
             "log": str(self._plan.workspace.log),
             **figures,

@@ -48,7 +48,10 @@ class StoreVersionUnknown(StoreError):
 
     def __init__(self, path: AnyPath, found: int, supported: int) -> None:
         if found in range(1, supported):
-            hint = "Write its files into a directory with the ckptfs that made it: ckptfs export."
+            hint = (
+                "Write its files into a directory with the ckptfs that made it: ckptfs export. To "
+                "begin anew without its history: ckptfs forget DIR."
+            )
         else:
             hint = "Use the ckptfs release that wrote it, or a newer one."
         super().__init__(

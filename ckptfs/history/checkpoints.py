@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -95,7 +96,7 @@ def seal(
     return checkpoint
 
 
-#: By store, the bytes that it had accepted when it was last sealed.
+#: By store, the bytes that it had accepted when it was last sealed, and those that do not count.
 _accepted: WeakKeyDictionary[Store, int] = WeakKeyDictionary()
 
 
@@ -103,6 +104,18 @@ def _bytes_since(store: Store) -> int:
     """How many bytes the store accepted since the previous call."""
     before, _accepted[store] = _accepted.get(store, 0), store.accepted_bytes
     return max(0, store.accepted_bytes - before)
+
+
+@contextmanager
+def uncounted(fs: Filesystem) -> Iterator[None]:
+    """What is written meanwhile does not count as bytes of the next checkpoint."""
+    fs.flush()
+    store = fs.store
+    before = store.accepted_bytes
+    try:
+        yield
+    finally:
+        _accepted[store] = _accepted.get(store, 0) + store.accepted_bytes - before
 
 
 def next_number(store: Store) -> int:

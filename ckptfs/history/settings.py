@@ -133,7 +133,7 @@ SETTINGS: Mapping[str, Setting] = {
     "retention.max_size": Setting(_size, "0", "expire more while the store uses more than this"),
     "retention.min_free": Setting(_min_free, "512M,5%", "expire more while the disk has less free"),
     "moments.max": Setting(_count, "1000", "at most so many moments"),
-    "moments.max_size": Setting(_size, "2G", "expire moments that brought more than this"),
+    "moments.max_size": Setting(_size, "2G", "expire moments, while only they hold more than this"),
     "moments.keep": Setting(_time_ns, "1d", "moments stay for so long, within these limits"),
     "moments.stood": Setting(_time_ns, "1s", "what has stood for so long is kept when it goes"),
     "auto.harnesses": Setting(_names, "", "programs whose every child is a step, with commas"),
@@ -141,7 +141,7 @@ SETTINGS: Mapping[str, Setting] = {
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "serve.keep_cpus_awake": Setting(_switch, "on", "root only: no deep sleep between requests"),
-    "store.compress": Setting(_switch, "on", "compress what has come to rest"),
+    "store.compress": Setting(_switch, "on", "compress checkpoints older than ten minutes"),
 }
 
 #: What is run as a program. It counts only from files that nobody but the caller, or root, writes.

@@ -10,6 +10,7 @@ from ckptfs import interrupts
 from ckptfs.errors import SettingInvalid
 from ckptfs.history import compression, damage, removal, settings
 from ckptfs.history import purge as purging
+from ckptfs.history.checkpoints import uncounted
 from ckptfs.history.damage import Affected
 from ckptfs.history.diff import compare
 from ckptfs.history.purge import Doomed, Purged
@@ -42,15 +43,16 @@ def compact(service: Service) -> tuple[int, int]:
     """Compress what is not yet, and give free room back to the disk; the size of the store's
     file before and after."""
     before = service.fs.store.size_bytes()
-    removal.reap(service.fs)
-    if service.compresses():
-        compression.unpack_records(service.fs)
-        compression.compress(service.fs)
-        compression.compress_inline(service.fs)
-        compression.repack(service.fs)
-        compression.pack_records(service.fs)
-    service.fs.commit()
-    service.fs.store.compact()
+    with uncounted(service.fs):
+        removal.reap(service.fs)
+        if service.compresses():
+            compression.unpack_records(service.fs)
+            compression.compress(service.fs)
+            compression.compress_inline(service.fs)
+            compression.repack(service.fs)
+            compression.pack_records(service.fs)
+        service.fs.commit()
+        service.fs.store.compact()
     return before, service.fs.store.size_bytes()
 
 

@@ -28,6 +28,7 @@ def test_a_known_workspace_needs_no_initialize(plain: CheckpointService, work: P
 
 def test_initialize_mounts_where_it_can(mounted: CheckpointService, work: Path) -> None:
     assert is_mounted(work) and mounted.status().daemon["pid"] > 0
+    assert mounted.call("status")["state"] == "serving"
     assert CheckpointService(work).initialize().mounted
     mounted.close()
     assert not is_mounted(work)

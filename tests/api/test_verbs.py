@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,15 @@ def test_some_checkpoints(plain: CheckpointService, work: Path) -> None:
     assert [item.message for item in plain.list(2)] == ["b", "a"]
     assert [item.message for item in plain.list(path="a")] == ["a"]
     assert plain.list(since="1 minute ago") == plain.list()
+
+
+def test_the_reference_says_which_arguments_are_given_by_name() -> None:
+    reference = (Path(__file__).parents[2] / "docs/API.md").read_text()
+    for name, arguments in re.findall(r"^\| `(\w+)\(([^`]+)\)`", reference, re.MULTILINE):
+        declared = inspect.signature(getattr(CheckpointService, name)).parameters
+        words = [word.partition("=")[0].strip() for word in arguments.split(",")]
+        star = next((at for at, word in enumerate(words) if word.startswith("*")), len(words))
+        for at, word in enumerate(words):
+            if word in declared:
+                by_name = declared[word].kind is inspect.Parameter.KEYWORD_ONLY
+                assert by_name == (at > star), f"{name}: {word}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,18 @@ def test_status_counts_what_is_not_saved(workspace: Workspace) -> None:
     workspace.umount()
     assert workspace.status()["unsaved"] is None
     assert told(workspace) == ""
+
+
+def test_the_reference_names_every_field(workspace: Workspace) -> None:
+    reference = (Path(__file__).parents[2] / "docs/CLI.md").read_text()
+    section = reference.partition("\n## status\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    workspace.mount("--auto", "off")
+    mounted = workspace.status()
+    workspace.umount()
+    unmounted = workspace.status()
+    assert mounted["other_mount"] is None and unmounted["other_mount"] is None
+    assert (mounted.keys() | unmounted.keys()) - named == set()
 
 
 def test_very_much_is_not_counted(workspace: Workspace) -> None:

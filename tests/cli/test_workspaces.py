@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ckptfs import errors
+from ckptfs.store import Store
 from tests.cli.conftest import Place
 from tests.support.mounting import HAVE_FUSE, succeed
 
@@ -67,6 +68,19 @@ def test_a_forgotten_workspace_loses_its_store_and_keeps_its_directory(place: Pl
     assert not store.exists() and listed(place) == []
     assert (place / "proj" / "file").read_text() == "x"
     fails(place, errors.WorkspaceUnknown, "forget", "proj", "--force")
+
+
+def test_a_store_from_before_the_first_release_can_be_forgotten(place: Place) -> None:
+    (store,) = [Path(item["store"]) for item in listed(place)]
+    opened = Store.open(store)
+    opened.charge()
+    opened._meta.put(b"format", (3).to_bytes(4, "big"))
+    opened.close()
+    said = fails(place, errors.StoreVersionUnknown, "save", "-w", "proj")
+    assert "ckptfs forget DIR" in said
+    succeed(place.run("forget", "proj", "--force"))
+    succeed(place.run("save", "-w", "proj", "--no-mount"))
+    assert (place / "proj" / "file").read_text() == "x"
 
 
 def test_not_while_it_is_mounted(place: Place) -> None:

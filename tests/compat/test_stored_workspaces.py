@@ -89,5 +89,6 @@ def test_a_store_from_before_the_first_release_is_refused_by_name(
     for refused in (Store.open, repair.repair):
         with pytest.raises(errors.StoreVersionUnknown, match=f"is version {version}") as caught:
             refused(path)
-        assert "ckptfs export" in (caught.value.hint or "")
+        hint = caught.value.hint or ""
+        assert "ckptfs export" in hint and "ckptfs forget DIR" in hint
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

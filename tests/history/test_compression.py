@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
 from ckptfs.model import BLOCK_SIZE
+from ckptfs.service import Service
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock
 from ckptfs.store.format import (
@@ -497,3 +498,19 @@ def test_random_histories_read_the_same_when_they_are_compressed(
     assert check(work.store) == []
     assert leftovers(work.store) == []
     work.store.close()
+
+
+def test_a_checkpoint_counts_what_was_written_before_compact_and_not_what_compact_wrote(
+    work: Edits,
+) -> None:
+    def saved(number: int, *, compact: bool) -> int:
+        work.put("file", text(number, 400_000))
+        if compact:
+            Service(work.fs).compact()
+        return seal(work.fs, "auto", "", work.fs.clock()).bytes
+
+    for number in range(4):
+        usual = saved(number, compact=False)
+    assert usual > 300_000
+    assert saved(4, compact=True) == pytest.approx(usual, rel=0.1)
+    assert saved(5, compact=False) == pytest.approx(usual, rel=0.1)

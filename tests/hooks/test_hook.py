@@ -422,12 +422,45 @@ def test_bad_input_gets_the_answer_that_forbids_nothing(agent: Agent, name: str,
     assert agent.checkpoints() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("claude", b"{}\n"),
+        ("remove claude", b"{}\n"),
+        ("--agnt x", b"{}\n"),
+        ("--agent", b"{}\n"),
+        ("--agent claude --event status --agnt x", b"{}\n"),
+        ("--agent kiro --evnt PreToolUse", b""),
+        ("--agent=antigravity --event PreToolUse stop", b'{"decision": "ask"}\n'),
+        ("--trust-owner no-such-user", b"{}\n"),
+        ("-w", b"{}\n"),
+    ],
+)
+def test_a_wrong_command_line_blocks_no_agent(agent: Agent, words: str, answer: bytes) -> None:
+    """Agents take the exit code of a usage error, 2, for an order to block."""
+    before = agent.checkpoints()
+    done = agent.call(before_tool(agent.work.path), *words.split())
+    assert done.stdout == answer
+    said = done.stderr.decode()
+    assert said.startswith("ckptfs: Cannot ") and said.count("\n") == 1
+    assert said.endswith(" No checkpoint was taken.\n")
+    assert agent.checkpoints() == before
+
+
+@pytest.mark.parametrize("words", ["install --bad", "--bad status", "plugin a b", "uninstall no"])
+def test_a_wrong_command_line_of_a_person_is_a_usage_error(words: str) -> None:
+    command = [sys.executable, "-m", "ckptfs", "hook", *words.split()]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_unknown_event_of_any_agent_is_passed_over(agent: Agent, name: str) -> None:
     before = agent.checkpoints()
     done = agent.call({"hook_event_name": "OnFullMoon", "cwd": "/"}, "--agent", name)
     assert done.stdout == ANSWERS.get(name, b"{}\n").replace(b'"decision": "ask"', b"")
-    assert done.stderr.count(b"\n") == 1 and b"OnFullMoon" in done.stderr
+    said = b"ckptfs: the hook event OnFullMoon is unknown. No checkpoint was taken.\n"
+    assert done.stderr == said
     assert agent.checkpoints() == before
 
 

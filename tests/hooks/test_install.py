@@ -168,7 +168,6 @@ def test_settings_that_are_a_directory(home: Home) -> None:
     [
         ("install",),
         ("install", "emacs"),
-        ("remove", "claude"),
         ("install", "claude", "--all"),
         ("install", "--all"),
         ("uninstall",),
