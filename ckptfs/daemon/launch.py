@@ -48,15 +48,15 @@ class PipeAnnouncer:
 
     def __init__(self, descriptor: int, *, listening: bool) -> None:
         self._descriptor = descriptor
-        self._told_at = 0.0
+        self._last_progress = 0.0
         self.is_ready = False
         self.progress = self._tell if listening else None
         self._write(encode_progress({"phase": "start", "pid": os.getpid()}))
 
     def _tell(self, record: JsonObject) -> None:
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_INTERVAL:
-            self._told_at = now
+        if now - self._last_progress >= PROGRESS_INTERVAL:
+            self._last_progress = now
             self._write(encode_progress(record))
 
     def ready(self, record: JsonObject) -> None:
