@@ -112,7 +112,7 @@ def lose_name(
 def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
     """Give a file of the view a new inode number; return its names, as directory and name.
 
-    Whoever has the old number open then has nothing to do with the file any more.
+    Handles that are open on the old number do not lead to the file any more.
     """
     store = fs.store
     original = fs.getattr(view, ino)
