@@ -152,7 +152,8 @@ class Housekeeping:
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
-        """What can wait must not end the mount: damage is told, and met again by who needs it."""
+        """What can wait must not end the mount: damage is logged, and whatever
+        needs the record meets it again."""
         try:
             yield
         except (OSError, struct.error, LookupError, ValueError) as error:

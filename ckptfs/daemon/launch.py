@@ -135,9 +135,9 @@ class _Start:
     def stop(self) -> str:
         """Pass an interrupt on: the daemon left our terminal, so it reached only us. Waits for the
         end of the pipe, that is until the daemon has cleaned up; returns what became of it."""
-        told = self._terminate()
+        signalled = self._terminate()
         for _ in self._answers():
-            told = told or self._terminate()
+            signalled = signalled or self._terminate()
         if self._is_ready:
             return "Stopped. It was mounted already, and is unmounted again."
         return "Stopped. Nothing was mounted; a store that was made for it is gone again."

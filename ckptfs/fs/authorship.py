@@ -137,15 +137,15 @@ def signatures(store: Store, epoch: Epoch) -> Iterator[Signed]:
 def hand_over(store: Store, epoch: Epoch, child: Epoch | None) -> None:
     """The epoch goes: what is noted for it holds for the child, as far as it changed the inodes."""
     heir = None if child is None else store.view(child).bare
-    told: dict[int, bytes] = {}
+    descriptions: dict[int, bytes] = {}
     for key, value in list(store.authors.walk(pack_u32(epoch))):
         store.note()
         store.authors.delete(key)
         author, number = author_number(key)
         if not number:
-            told[author] = value
+            descriptions[author] = value
         elif heir is not None and (left := _left(store, heir, value)):
-            store.authors.put(author_entity(heir.epoch, author, 0), told[author])
+            store.authors.put(author_entity(heir.epoch, author, 0), descriptions[author])
             store.authors.put(author_entity(heir.epoch, author, number), left)
 
 
