@@ -70,3 +70,4 @@ clean: ## remove .venv, caches and build output; workspaces and stores stay
 	    echo "Cannot clean: a workspace is mounted, and its daemon runs from .venv. Unmount it first: ckptfs umount DIR" >&2; exit 1; }
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find ckptfs tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find ckptfs -name '*.so' -type f -delete

@@ -41,15 +41,15 @@ class Mount:
         #: Which directory of the workspace is seen here: "/" is all of it.
         self.top = top
         self.device = device
-        #: The store, by its path where the daemon is. A path that is too long is not told; then
-        #: it is one that leads nowhere.
+        #: The store, by its path where the daemon is. A path that is too long is not in the mount
+        #: table; then it is one that leads nowhere.
         self.store = source if os.path.isabs(source) else "/dev/null/store"
         #: The user who mounted it.
         self.owner = owner
 
     @property
-    def told_store(self) -> str:
-        """The store, or nothing if it is not told."""
+    def known_store(self) -> str:
+        """The store, or nothing if the mount table does not have it."""
         return "" if self.store == "/dev/null/store" else self.store
 
     @property

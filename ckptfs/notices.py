@@ -19,6 +19,6 @@ def log_conflicts(record: dict[str, Any]) -> None:
 
 
 #: Hears of what a directory that is not mounted and its workspace both changed, as the record of a
-#: pass without anything else to remark on. The scan that meets a conflict settles it, so nobody
-#: else will tell.
+#: pass without anything else to remark on. The scan that meets a conflict resolves it, so no
+#: later pass reports it.
 on_conflicts: Callable[[dict[str, Any]], None] = log_conflicts

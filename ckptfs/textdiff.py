@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-#: Beyond this size on either side a file's diff is its sizes: nobody reads it, and no one waits.
+#: Beyond this size on either side a file's diff is its sizes: a text would be too long to read.
 TEXT_MAX = 1 << 20
 #: The same for the length of a line: minified code and data on one line.
 LINE_MAX = 1 << 16

@@ -1,4 +1,4 @@
-"""What an agent's event means: what the daemon is asked for, and how it is told.
+"""What an agent's event means: what to ask the daemon for, and how to report it.
 
 One table says what is done at which event, whatever the agent and however it spells the name:
 `PreToolUse`, `preToolUse` and `pre_tool_use` are one. A checkpoint is taken before a tool that may
@@ -241,7 +241,7 @@ def given(record: JsonObject) -> JsonObject:
 
 
 def file_of(record: JsonObject) -> str:
-    """The file that a tool is about, if it is told by its absolute path."""
+    """The file that a tool is about, if the agent names it by an absolute path."""
     found = given(record)
     paths = (found.get(key) for key in _FILES)
     return next((path for path in paths if isinstance(path, str) and os.path.isabs(path)), "")

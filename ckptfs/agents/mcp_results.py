@@ -155,12 +155,12 @@ def _some(paths: Sequence[str]) -> list[str]:
 
 
 def version(found: FileVersion) -> Version:
-    told = change(found.change)
+    changed = change(found.change)
     return Version(
         checkpoint=None if found.checkpoint is None else checkpoint(found.checkpoint),
-        path=told.path,
-        old_path=told.old_path,
-        how=told.how,
+        path=changed.path,
+        old_path=changed.old_path,
+        how=changed.how,
         size=(found.change.new or {}).get("size"),
         writer=text(str((found.writer or {}).get("command", ""))),
     )

@@ -49,8 +49,8 @@ function messageFor(tool, input, workspace) {
   return message.slice(0, MESSAGE_MAX - 3).join("") + "..."
 }
 
-// The workspace around a directory. Its control file stands in no listing; one that somebody put
-// there does, and is not written to.
+// The workspace around a directory. Its control file stands in no listing; an ordinary file
+// of that name does, and is not written to.
 async function workspaceAround(directory) {
   for (let here = directory; ; here = dirname(here)) {
     const history = join(here, ".checkpoints")

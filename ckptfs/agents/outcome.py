@@ -41,18 +41,20 @@ _TELL_NOTHING = frozenset({"codex", "windsurf"})
 
 
 def results_of(event: Event) -> list[dict[str, str]]:
-    """How the tools of an event ended, as the daemon is told; nothing that is not known."""
+    """How the tools of an event ended, for the daemon; without those of which it is unknown."""
     if event.kind == "batch":
         calls = hook_input.get(event.record, "tool_calls")
         items = (
             [item for item in calls if isinstance(item, dict)] if isinstance(calls, list) else []
         )
-        return [told for item in items if (told := _told(event, item, _of_call(item)))]
-    told = _told(event, event.record, result_of(event))
-    return [told] if told else []
+        return [record for item in items if (record := _result_record(event, item, _of_call(item)))]
+    record = _result_record(event, event.record, result_of(event))
+    return [record] if record else []
 
 
-def _told(event: Event, record: hook_input.JsonObject, result: str) -> dict[str, str] | None:
+def _result_record(
+    event: Event, record: hook_input.JsonObject, result: str
+) -> dict[str, str] | None:
     if not result:
         return None
     tool = hook_input.clean(event.tool[: hook_input.FACT_MAX]) if record is event.record else ""

@@ -1,9 +1,9 @@
 """A restore for programs, with its state documents and its event, and the command to run after it.
 
-The command lets an agent rewind itself and be told what changed. It gets the restore as one JSON
+The command lets an agent rewind itself and learn what changed. It gets the restore as one JSON
 object on stdin and runs in the workspace. The restore has happened whatever becomes of it: a
-failure is told, never more. Which command it is stands in the settings of the user who runs it, and
-is read here, by that user's own process: a daemon is not asked.
+failure is reported, never more. Which command it is stands in the settings of the user who runs it,
+and is read here, by that user's own process: a daemon is not asked.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def restore(
         found = transfer.fetch(session, str(record["checkpoint"])) if wanted else {}
     if dry_run:
         return restore_of(record, found, dry_run=True)
-    told = {**record, "workspace": str(sessions.workspace.path), "state": found}
+    restored = {**record, "workspace": str(sessions.workspace.path), "state": found}
     # The session is over: the command may ask the workspace itself.
     store = sessions.workspace.store
     command = command_of(store) if on_restore is None else Command(on_restore)
-    wanted = command and is_news(told, found)
-    told["hook"] = run(command, told, sessions.workspace.path) if wanted else ""
-    result = restore_of(told, found, dry_run=False)
-    sessions.emit(CheckpointEvent.CHECKPOINT_RESTORED, told, result.checkpoint_id)
+    wanted = command and is_news(restored, found)
+    restored["hook"] = run(command, restored, sessions.workspace.path) if wanted else ""
+    result = restore_of(restored, found, dry_run=False)
+    sessions.emit(CheckpointEvent.CHECKPOINT_RESTORED, restored, result.checkpoint_id)
     return result
 
 

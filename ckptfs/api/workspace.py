@@ -51,8 +51,8 @@ class Sessions:
         self.storage = storage
         self.handlers = Handlers()
         self.found: Workspace | None = None
-        #: The last error that was told: it may pass here more than once on its way out.
-        self._told: CkptfsError | None = None
+        #: The last error that was emitted: it may pass here more than once on its way out.
+        self._emitted: CkptfsError | None = None
 
     @property
     def workspace(self) -> Workspace:
@@ -98,7 +98,7 @@ class Sessions:
         try:
             yield
         except CkptfsError as error:
-            if error is not self._told:
+            if error is not self._emitted:
                 self._tell(error)
             raise
         except OSError as error:
@@ -107,7 +107,7 @@ class Sessions:
             raise ours from error
 
     def _tell(self, error: CkptfsError) -> None:
-        self._told = error
+        self._emitted = error
         now, data = moment(time.time_ns()), dict(error.record())
         self.handlers.emit(CheckpointEvent(CheckpointEvent.ERROR, self.directory, now, None, data))
 

@@ -119,8 +119,8 @@ def _line(checkpoint: JsonObject, counts: str) -> str:
     who = _who(checkpoint)
     if who:
         words.append(f" by {who}")
-    told = output.safe(" ".join(filter(None, words)))
-    return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {told}".rstrip()
+    remarks = output.safe(" ".join(filter(None, words)))
+    return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {remarks}".rstrip()
 
 
 def _ended(checkpoint: JsonObject) -> str:

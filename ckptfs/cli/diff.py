@@ -201,11 +201,11 @@ def _version_line(version: JsonObject) -> str:
         path += f"  by {version['writer']['command']}"
     if saved is None:
         return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} {path}"
-    told = saved["message"]
+    message = saved["message"]
     tag = f"[{saved['tag']}] " if saved["tag"] else ""
     when = output.time_text(saved["time_ns"])
     line = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} {path}"
-    return f"{line}  {tag}{told}".rstrip()
+    return f"{line}  {tag}{message}".rstrip()
 
 
 def _name(path: str) -> str:
@@ -267,10 +267,10 @@ def _others(record: JsonObject) -> Iterator[tuple[bytes, str]]:
     the like; with what became of them."""
     sides = (side for files in record["files"] for side in (files["old"], files["new"]))
     paths = [side["path"] for side in sides if side]
-    told = {above for path in paths for above in _directories_above(path)}
+    covered = {above for path in paths for above in _directories_above(path)}
     for change in record["changes"]:
         kind = (change["new"] or change["old"])["type"]
-        if kind in ("file", "link") or (_comes_or_goes(change) and change["path"] in told):
+        if kind in ("file", "link") or (_comes_or_goes(change) and change["path"] in covered):
             continue
         mark = b"/" if kind == "directory" else b""
         names = [change["path"]]

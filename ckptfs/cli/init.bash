@@ -11,12 +11,12 @@ if [[ $- == *i* && ${BASH_VERSINFO[0]}${BASH_VERSINFO[1]} -ge 44 && -z ${__ckptf
 # run yet; the control file that was told of it; where a workspace was found last, and its file.
 __ckptfs_next=0 __ckptfs_typed= __ckptfs_named= __ckptfs_pwd= __ckptfs_step=
 
-# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+# Whether a file may be written to. After an unmount a link may be in its place.
 __ckptfs_is_own() {
     [[ -w $1 && -f $1 && -O $1 && ! -L $1 && ! -L ${1%/*} ]]
 }
 
-# A control file can be written to and stands in no listing. A file that somebody put there does.
+# A control file can be written to and stands in no listing. An ordinary file of that name does.
 __ckptfs_is_control() {
     __ckptfs_is_own "$1" || return
     local - listed fails=

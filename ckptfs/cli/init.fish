@@ -11,7 +11,7 @@ set -g __ckptfs_pwd ''
 set -g __ckptfs_step ''
 set -g __ckptfs_named ''
 
-# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+# Whether a file may be written to. After an unmount a link may be in its place.
 function __ckptfs_is_own
     test -w "$argv[1]"; and test -f "$argv[1]"; and test -O "$argv[1]"; or return 1
     not begin
@@ -19,7 +19,7 @@ function __ckptfs_is_own
     end
 end
 
-# A control file can be written to and stands in no listing. A file that somebody put there does.
+# A control file can be written to and stands in no listing. An ordinary file of that name does.
 function __ckptfs_is_control
     __ckptfs_is_own $argv[1]; or return 1
     set -l listed (string replace -r '.$' '' -- $argv[1])*

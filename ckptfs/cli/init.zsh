@@ -9,13 +9,13 @@ if [[ -o interactive ]]; then
 # Where a workspace was found last, and its control file; the control file that was told of a line.
 typeset -g __ckptfs_pwd= __ckptfs_step= __ckptfs_named=
 
-# Whether a file may be written to. After an unmount somebody may have put a link in its place.
+# Whether a file may be written to. After an unmount a link may be in its place.
 __ckptfs_is_own() {
     emulate -L zsh
     [[ -w $1 && -f $1 && -O $1 && ! -L $1 && ! -L ${1:h} ]]
 }
 
-# A control file can be written to and stands in no listing. A file that somebody put there does.
+# A control file can be written to and stands in no listing. An ordinary file of that name does.
 __ckptfs_is_control() {
     emulate -L zsh
     __ckptfs_is_own $1 || return

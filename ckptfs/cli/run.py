@@ -194,7 +194,7 @@ _HANDED_ON = frozenset(
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 #: How long a command that the terminal stopped may take to be seen continued, in seconds.
-_SETTLE = 0.05
+_CONTINUED_WITHIN = 0.05
 
 
 def supervise(words: Sequence[str]) -> int:
@@ -233,7 +233,7 @@ def _watch(child: int, watched: set[signal.Signals]) -> int:
 
 def _stop_with(child: int) -> None:
     """The command was stopped: stop as well, so that the shell sees it, and go on with it."""
-    time.sleep(_SETTLE)
+    time.sleep(_CONTINUED_WITHIN)
     if _is_stopped(child):
         os.kill(os.getpid(), signal.SIGSTOP)
         os.kill(child, signal.SIGCONT)

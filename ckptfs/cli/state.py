@@ -126,8 +126,8 @@ def run_hook(
     found = {
         name: json.loads(data) if is_json else data for name, (data, is_json) in documents.items()
     }
-    told = {**record, "workspace": str(workspace.path), "state": found}
-    record["hook"] = after.run(command, told, workspace.path)
+    restored = {**record, "workspace": str(workspace.path), "state": found}
+    record["hook"] = after.run(command, restored, workspace.path)
     return "" if record["hook"] == after.DONE else str(record["hook"])
 
 

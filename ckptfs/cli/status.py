@@ -141,7 +141,7 @@ def _other(workspace: Workspace) -> JsonObject | None:
     mount = runtime.foreign_mount(workspace)
     if mount is None:
         return None
-    return {"uid": mount.owner, "user": runtime.mounted_by(mount), "store": mount.told_store}
+    return {"uid": mount.owner, "user": runtime.mounted_by(mount), "store": mount.known_store}
 
 
 def _died(workspace: Workspace) -> JsonObject | None:

@@ -174,7 +174,7 @@ def require_uncovered(workspace: Workspace) -> None:
     mount = foreign_mount(workspace)
     if mount is not None:
         user = mounted_by(mount)
-        raise MountedByOther(workspace.path, user, mount.told_store, str(workspace.store))
+        raise MountedByOther(workspace.path, user, mount.known_store, str(workspace.store))
 
 
 def mounted_by(mount: Mount) -> str:

@@ -31,8 +31,8 @@ _BATCH_BYTES = 4 << 20
 _BATCH_NAMES = 64 << 10
 _BATCH_FILES = 500
 
-#: Puts a document down; the name of the file that it is in.
-Lay = Callable[[bytes], str]
+#: Stages a document; the name of the file that it is in.
+Stage = Callable[[bytes], str]
 
 #: How much of a document one answer carries.
 _PIECE = 1 << 20
@@ -42,14 +42,14 @@ _PIECE_SENT = 128 << 10
 
 @contextmanager
 def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[JsonObject]]:
-    """Lay documents down where the store's holder can read them; what to send to `save`."""
+    """Stage documents where the store's holder can read them; what to send to `save`."""
     records: list[JsonObject] = []
-    with _stage(workspace) if state else nullcontext(_nowhere) as lay:
+    with _stage_of(workspace) if state else nullcontext(_nowhere) as stage:
         for name, value in state.items():
             data, is_json = encode(require_name(name), value)
             if len(data) > SIZE_MAX:
                 raise StateInvalid(name, f"it is larger than {SIZE_MAX >> 20} MiB")
-            records.append({"name": name, "json": is_json, "file": lay(data)})
+            records.append({"name": name, "json": is_json, "file": stage(data)})
         yield records
 
 
@@ -57,36 +57,36 @@ def _nowhere(data: bytes) -> str:
     raise AssertionError("there is no document")
 
 
-def _stage(workspace: Workspace) -> AbstractContextManager[Lay]:
+def _stage_of(workspace: Workspace) -> AbstractContextManager[Stage]:
     if not os.access(workspace.store, os.W_OK) and runtime.living(workspace) is not None:
         return _by_daemon(workspace)
     return _in_store(workspace.store)
 
 
 @contextmanager
-def _in_store(store: Path) -> Iterator[Lay]:
+def _in_store(store: Path) -> Iterator[Stage]:
     files: list[Path] = []
 
-    def lay(data: bytes) -> str:
+    def stage(data: bytes) -> str:
         files.append(store / new_name())
         _write(files[-1], data)
         return files[-1].name
 
     sweep(store)
     try:
-        yield lay
+        yield stage
     finally:
         for path in files:
             path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _by_daemon(workspace: Workspace) -> Iterator[Lay]:
+def _by_daemon(workspace: Workspace) -> Iterator[Stage]:
     """Where we may not write to the store, as in a sandbox, the daemon does."""
     files: list[str] = []
     with Client(workspace) as client:
 
-        def lay(data: bytes) -> str:
+        def stage(data: bytes) -> str:
             files.append(client.call("state_stage", {"data": ""})["file"])
             for start in range(0, len(data), _PIECE_SENT):
                 piece = b64encode(data[start : start + _PIECE_SENT]).decode()
@@ -94,7 +94,7 @@ def _by_daemon(workspace: Workspace) -> Iterator[Lay]:
             return files[-1]
 
         try:
-            yield lay
+            yield stage
         finally:
             with suppress(CkptfsError):  # the daemon sweeps up what is left
                 for name in files:

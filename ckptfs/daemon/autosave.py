@@ -89,8 +89,8 @@ class AutoSave:
         self.expired_for_room = 0
         #: How many changes came from processes that cannot be seen.
         self.unseen = 0
-        #: The process that was told of last, its call, and when that was.
-        self._told: tuple[int, Key, int] = (0, UNKNOWN, 0)
+        #: The process of the last change, its call, and when that was.
+        self._last_change: tuple[int, Key, int] = (0, UNKNOWN, 0)
 
     def _configure(self, settings: Settings) -> None:
         """Let settings hold."""
@@ -124,7 +124,7 @@ class AutoSave:
             message = edit_message([path]) if step is not None and step.edits else ""
             due = Due(cause_of(step), message or message_of(step), "moment")
             self._save(due, MOMENT, {LOST: os.fsdecode(path)} if path else None)
-        self._told = (pid, call, now_ns)
+        self._last_change = (pid, call, now_ns)
         self._signer.sign(step)
 
     def declare(self, pid: int) -> bool:
@@ -170,8 +170,8 @@ class AutoSave:
                 self._configure(self._service.settings())
 
     def made(self, ino: int, *, content: bool = True, new: bool = False) -> None:
-        """The process that was told of last has made or changed this inode."""
-        self._moments.note(ino, *self._told, content=content, new=new)
+        """The process of the last change has made or changed this inode."""
+        self._moments.note(ino, *self._last_change, content=content, new=new)
 
     def made_all(self, inodes: Sequence[int], makers: Sequence[int]) -> None:
         """These are new, each made by the process beside it."""
@@ -254,8 +254,8 @@ class AutoSave:
             return 0
         return self._checkpointer.lasting(caller.step)
 
-    def rest(self) -> None:
-        """Changes have come to rest for a moment."""
+    def on_quiet(self) -> None:
+        """No change has come for a moment."""
         due = self._checkpointer.tick()
         if due is not None:
             self._save(due, "auto")

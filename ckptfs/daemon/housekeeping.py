@@ -1,4 +1,4 @@
-"""What a daemon does by itself when changes have come to rest: tidying up.
+"""Housekeeping: what a daemon does by itself while no changes come.
 
 It does not run at all while nothing happens.
 """
@@ -26,8 +26,8 @@ from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
 
-#: How long after a commit to look whether things have come to rest: the quiet time of the policies.
-_REST_S = 2.1
+#: How long after a commit to look whether changes go on: the quiet time of the policies.
+_QUIET_S = 2.1
 #: Checkpoints are compressed at this age.
 _COMPRESS_AGE_S = 600
 #: How long one step of freeing space may keep requests waiting.
@@ -84,9 +84,9 @@ class Housekeeping:
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
-            await trio.sleep(_REST_S)
+            await trio.sleep(_QUIET_S)
             with self._surviving():
-                self._auto.rest()
+                self._auto.on_quiet()
                 self._expire()
                 await self._free()
                 await self._wake()
@@ -105,7 +105,7 @@ class Housekeeping:
                     break
                 await trio.lowlevel.checkpoint()
                 if requests() != seen:
-                    await trio.sleep(_REST_S)
+                    await trio.sleep(_QUIET_S)
             await self._young.wait()
             self._young = trio.Event()
 
@@ -152,7 +152,8 @@ class Housekeeping:
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
-        """What can wait must not end the mount: damage is told, and met again by who needs it."""
+        """What can wait must not end the mount: damage is logged, and whatever
+        needs the record meets it again."""
         try:
             yield
         except (OSError, struct.error, LookupError, ValueError) as error:

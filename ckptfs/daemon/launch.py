@@ -48,15 +48,15 @@ class PipeAnnouncer:
 
     def __init__(self, descriptor: int, *, listening: bool) -> None:
         self._descriptor = descriptor
-        self._told_at = 0.0
+        self._last_progress = 0.0
         self.is_ready = False
         self.progress = self._tell if listening else None
         self._write(encode_progress({"phase": "start", "pid": os.getpid()}))
 
     def _tell(self, record: JsonObject) -> None:
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_INTERVAL:
-            self._told_at = now
+        if now - self._last_progress >= PROGRESS_INTERVAL:
+            self._last_progress = now
             self._write(encode_progress(record))
 
     def ready(self, record: JsonObject) -> None:
@@ -135,9 +135,9 @@ class _Start:
     def stop(self) -> str:
         """Pass an interrupt on: the daemon left our terminal, so it reached only us. Waits for the
         end of the pipe, that is until the daemon has cleaned up; returns what became of it."""
-        told = self._terminate()
+        signalled = self._terminate()
         for _ in self._answers():
-            told = told or self._terminate()
+            signalled = signalled or self._terminate()
         if self._is_ready:
             return "Stopped. It was mounted already, and is unmounted again."
         return "Stopped. Nothing was mounted; a store that was made for it is gone again."

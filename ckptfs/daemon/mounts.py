@@ -54,7 +54,7 @@ class Mount(NamedTuple):
 
     @property
     def store(self) -> str:
-        """Of one of ours, the store's path, or nothing if it was too long to be told."""
+        """Of one of ours, the store's path, or nothing if it was too long for the mount table."""
         return self.source if self.source.startswith("/") else ""
 
 

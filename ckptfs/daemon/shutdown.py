@@ -131,11 +131,11 @@ class Shutdown:
     async def wait_for_copies(self, on_progress: OnProgress | None) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
         deadline = trio.current_time() + COPIES_PATIENCE
-        told = on_progress is None
+        reported = on_progress is None
         while found := await self._copy_holders():
-            if on_progress is not None and not told:
+            if on_progress is not None and not reported:
                 on_progress({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
-                told = True
+                reported = True
             if trio.current_time() >= deadline:
                 self.cut_off = shortened(found)
                 log.info("ending it for other mount namespaces, too: %s", ", ".join(self.cut_off))

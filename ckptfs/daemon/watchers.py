@@ -251,8 +251,8 @@ class _Timespec(ctypes.Structure):
 
 
 def _set_modified(path: bytes, time_ns: int) -> None:
-    """Set the modification time alone, which the kernel tells as a change of the content; Python's
-    own call sets both times, and that is told as one of attributes."""
+    """Set the modification time alone, which the kernel reports as a change of content; Python's
+    own call sets both times, which it reports as a change of attributes."""
     seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
     times = (_Timespec * 2)(_Timespec(0, _UTIME_OMIT), _Timespec(seconds, nanoseconds))
     ctypes.CDLL(None).utimensat(_AT_FDCWD, path, times, 0)

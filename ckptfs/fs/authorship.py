@@ -1,12 +1,12 @@
 """Who changed which inodes in which epoch.
 
-Whoever changes something does it under a signature: the set that inodes are added to while they
-are saved. That costs the writer an entry in a set; what came together goes into the transaction
-with the rest. An author is known by a number here, and by a description that is others' business.
+Every change is made under a signature: the set that inodes are added to while they are saved. That
+costs the writer an entry in a set; the sets go into the transaction when it is flushed. An author
+has a number here, and a description that the layers above give it.
 
-An inode that an epoch changed and nobody signed was changed by somebody unknown: while the
-workspace was not mounted, or by data that the kernel held back until nobody could say whose they
-are.
+An inode that an epoch changed without a signature has an unknown author: it changed while the
+workspace was not mounted, or by data that the kernel wrote back so late that their writer is
+unknown.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Signed(NamedTuple):
 class Authorship:
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Where nobody signs.
+        #: The signature of changes without an author.
         self.unsigned: set[Ino] = set()
-        #: Data without a sender for a file that is open: of whoever changed it last.
+        #: Data without a sender for a file that is open: its last author counts as theirs.
         self.late: set[Ino] = set()
         self._numbers: dict[Hashable, int] = {}
         self._described: dict[int, Description] = {}
@@ -105,7 +105,7 @@ class Authorship:
         table.put(author_entity(epoch, author, self._next()), array("Q", sorted(inodes)).tobytes())
 
     def finish(self) -> None:
-        """The epoch ends: data without a sender are of whoever changed the file last."""
+        """The epoch ends: data without a sender count as the last author's."""
         for ino in self.late:
             author = self._last.get(ino)
             if author is not None and author in self._described:
@@ -137,15 +137,15 @@ def signatures(store: Store, epoch: Epoch) -> Iterator[Signed]:
 def hand_over(store: Store, epoch: Epoch, child: Epoch | None) -> None:
     """The epoch goes: what is noted for it holds for the child, as far as it changed the inodes."""
     heir = None if child is None else store.view(child).bare
-    told: dict[int, bytes] = {}
+    descriptions: dict[int, bytes] = {}
     for key, value in list(store.authors.walk(pack_u32(epoch))):
         store.note()
         store.authors.delete(key)
         author, number = author_number(key)
         if not number:
-            told[author] = value
+            descriptions[author] = value
         elif heir is not None and (left := _left(store, heir, value)):
-            store.authors.put(author_entity(heir.epoch, author, 0), told[author])
+            store.authors.put(author_entity(heir.epoch, author, 0), descriptions[author])
             store.authors.put(author_entity(heir.epoch, author, number), left)
 
 

@@ -67,18 +67,18 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
     store = fs.store
     original = fs.getattr(view, ino)
     copy = original._replace(ino=store.new_ino())
-    told = [(original.parent, original.name)]
+    names = [(original.parent, original.name)]
     for entity, record in list(store.dirents.walk(view, pack_u64(ino))):
         name = dirent_name(entity)
         store.dirents.drop(view, entity)
         store.dirents.put(view, dirent_entity(copy.ino, name), record)
         moved_along(fs, view, Ino(unpack_u64(record)), (ino, name), (copy.ino, name))
-        told.append((copy.ino, name))
+        names.append((copy.ino, name))
     copy_xattrs(fs, view, ino, view, copy.ino)
     store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
     inodes.save(fs, view, copy)
     inodes.remove(fs, view, ino)
-    return told
+    return names
 
 
 def moved_along(
@@ -112,7 +112,7 @@ def lose_name(
 def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
     """Give a file of the view a new inode number; return its names, as directory and name.
 
-    Whoever has the old number open then has nothing to do with the file any more.
+    Handles that are open on the old number do not lead to the file any more.
     """
     store = fs.store
     original = fs.getattr(view, ino)

@@ -102,9 +102,9 @@ def require_size(size: int) -> None:
 
 
 def sign_late(fs: Filesystem, ino: Ino) -> None:
-    """Before bytes change by one who is not known."""
+    """Before bytes change whose writer is unknown."""
     if fs.signing is fs.authorship.late and ino not in fs.held:
-        # Nobody is known to have it open, so whoever changed it last need not be who wrote this.
+        # It is not known to be open, so its last author need not be the writer of these bytes.
         fs.signing = fs.authorship.unsigned
 
 

@@ -41,8 +41,8 @@ _PATHS_MAX = 4096
 
 
 class Exclusion:
-    """The patterns of a workspace, and its border directories. ``changing`` is told of a directory
-    that is about to look different."""
+    """The patterns of a workspace, and its border directories. ``changing`` is called with a
+    directory that is about to look different."""
 
     def __init__(self, store: Store, changing: Callable[[Ino], object]) -> None:
         self._store = store

@@ -18,8 +18,8 @@ from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View, pending
 
 
-def unheard(what: object) -> None:
-    """Hears of changes where nobody else wants to."""
+def ignore(what: object) -> None:
+    """The callback for changes where no mount follows them."""
 
 
 class Filesystem:
@@ -29,7 +29,7 @@ class Filesystem:
         #: What is kept out of history.
         self.exclusion = Exclusion(store, lambda ino: self.changing(ino))
         self.authorship = Authorship(store)
-        #: The signature of whoever changes something now: the inodes that it changed.
+        #: The signature of the present author: the inodes that it changed.
         self.signing = self.authorship.unsigned
         #: The blocks of which short writes have filled parts.
         self.partial = PartialBlocks(store)
@@ -51,19 +51,19 @@ class Filesystem:
         #: Without the compiled server this is about a hundred bytes for each file that a restore
         #: changed, until the unmount; with it only what the kernel knows counts.
         self.generations: dict[Ino, int] = {}
-        #: Set while a kernel may know inodes that nobody has open (a current directory, an O_PATH
+        #: Set while a kernel may know inodes that are not open (a current directory, an O_PATH
         #: descriptor): a nameless inode then lives until the kernel forgets it.
         self.keep_unlinked = False
-        #: Tells whether somebody may be using an inode. A mount that is not told of open handles
-        #: goes by what the kernel knows.
+        #: Tells whether an inode may be in use. A mount that does not see open handles goes by what
+        #: the kernel knows.
         self.is_used: Callable[[Ino], bool] = self.is_held
-        #: Whether such a mount can be asked to forget what nobody has open, before it is decided
-        #: by what it knows; ``is_used`` then tells of all that the kernel knows.
+        #: Whether such a mount can make the kernel forget what is not open, before it is decided by
+        #: what the kernel knows; ``is_used`` then tells of all that the kernel knows.
         self.can_ask = False
-        #: Told of each inode that somebody may know of before it changes or goes, whatever view it
-        #: is in; or else of what it has become, if that is what its user sees.
-        self.changing: Callable[[Ino], object] = unheard
-        self.changed: Callable[[Inode], object] = unheard
+        #: Called with each inode that the kernel may know before it changes or goes, whatever view
+        #: it is in; or else with what it has become, if that is what its user sees.
+        self.changing: Callable[[Ino], object] = ignore
+        self.changed: Callable[[Inode], object] = ignore
         if not store.head.inodes:
             inodes.make_root(self, 0o755, os.getuid(), os.getgid())
         inodes.reap_orphans(self)

@@ -80,7 +80,7 @@ def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
 
 
 def keep(fs: Filesystem, view: View, inode: Inode) -> None:
-    """`save` for a change that is nobody's doing: a directory's time when an entry changes."""
+    """`save` for a change without an author: a directory's time when an entry changes."""
     fs.store.note()
     if len(view.dirty_inodes) >= DIRTY_MAX:
         fs.dirty_inodes.flush_view(view)
@@ -261,7 +261,7 @@ def drop(fs: Filesystem, ino: Ino) -> None:
 
 
 def _leave_limbo(fs: Filesystem, ino: Ino) -> bool:
-    """Nobody uses a file any more that a restore parted from the head, if it is one."""
+    """The last user of a file closed it: remove it from limbo, if it is there."""
     limbo = fs.limbo.pop(ino, None)
     if limbo is None:
         return False
@@ -334,7 +334,7 @@ def remove(fs: Filesystem, view: View, ino: Ino) -> None:
 
 
 def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
-    """Take back the epoch's own xattr records; nobody asks for those of an inode that is gone."""
+    """Take back the epoch's own xattr records; those of an inode that is gone are not read."""
     xattrs = fs.store.xattrs
     for entity in fs.store.changes.walk(view.epoch, xattrs.kind, pack_u64(ino)):
         xattrs.forget(view, entity)
@@ -355,7 +355,7 @@ def holds_orphan(fs: Filesystem, read: Read) -> bool:
 
 
 def reap_orphans(fs: Filesystem) -> None:
-    """At start: nobody can still be using what an earlier mount kept open."""
+    """At start: what an earlier mount kept open is not in use any more."""
     for key, _ in list(fs.store.orphans.walk()):
         destroy(fs, fs.head, Ino(int.from_bytes(key, "big")))
 

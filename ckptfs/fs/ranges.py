@@ -105,7 +105,7 @@ def allocate(
     keep_set_id: bool = True,
 ) -> None:
     """Ask for room. It is seen that the disk has it now, and the file becomes long enough; nothing
-    is set aside: no block is ever written in place, so none could be kept for a later write."""
+    is reserved: no block is ever written in place, so none could be kept for a later write."""
     view.require_writable()
     end = _end_of(offset, length)
     content.require_size(end)
@@ -281,7 +281,7 @@ def _share(fs: Filesystem, source: Spot, target: Spot, length: int, most: int) -
         except OSError:
             if not shared:
                 raise
-            break  # whoever goes on from here meets it
+            break  # the call for the rest meets it
         if not step:
             break
         shared += step

@@ -19,7 +19,7 @@ import trio
 
 from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
-from ckptfs.fs.filesystem import unheard
+from ckptfs.fs.filesystem import ignore
 from ckptfs.fuse import loop, notify
 from ckptfs.fuse.adapter import Operations, is_awaited
 from ckptfs.fuse.control_files import Connect, refuse
@@ -182,7 +182,7 @@ def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
     """What is in use is what is open; lookups are not counted."""
     fs.is_used = fs.is_held
     fs.can_ask = False
-    fs.changing = fs.changed = unheard
+    fs.changing = fs.changed = ignore
     fs.store.attach_reader(NO_READER)
     requests.familiar = unfamiliar
 
@@ -190,7 +190,7 @@ def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
 def _read_ahead(mountpoint: Path) -> None:
     """Let the kernel read whole requests ahead: of a cold file it then asks for eight times fewer.
     Only root may say so; for others it stays at 128 KiB. The first request is the one in which the
-    kernel settles its own idea, so this has to come after it."""
+    kernel sets its own value, so this has to come after it."""
     device = _device_of(mountpoint)
     with suppress(OSError):
         Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(f"{_READ_AHEAD_KB}\n")

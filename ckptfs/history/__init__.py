@@ -1,4 +1,4 @@
-"""Checkpoints: sealed epochs, what is told about them, and the way back to them."""
+"""Checkpoints: sealed epochs, what is recorded about them, and the way back to them."""
 
 from ckptfs.history.checkpoints import (
     Cause,

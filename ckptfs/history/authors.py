@@ -5,7 +5,8 @@ every request that changes something; for the next request of the same process i
 comparisons.
 
 A path is restored if everything that changed it since the checkpoint was the author's doing. A path
-that others changed too, or an unknown process, is left alone and reported: nobody's work is lost.
+that others changed too, or an unknown process, is left alone and reported: no work of others is
+lost.
 """
 
 from __future__ import annotations

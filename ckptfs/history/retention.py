@@ -153,7 +153,7 @@ class Verdicts:
     ) -> None:
         ordered = sorted(checkpoints, key=attrgetter("id"))
         #: The times as recorded: they say which hour and day a checkpoint belongs to.
-        self._told_ns = {item.id: item.time_ns for item in ordered}
+        self._recorded_ns = {item.id: item.time_ns for item in ordered}
         newest_first = _credible(ordered, now_ns)[::-1]
         self._all = [item for item in newest_first if not item.is_moment]
         #: The moments that have not expired yet, newest first.
@@ -253,7 +253,7 @@ class Verdicts:
         gone: set[int] = set()
         for checkpoint in sorted(self.open, key=_is_unmarked):
             keep, reason, span_ns = self._by_age(checkpoint)
-            slot = (span_ns, self._told_ns[checkpoint.id] // span_ns) if span_ns else None
+            slot = (span_ns, self._recorded_ns[checkpoint.id] // span_ns) if span_ns else None
             if slot in seen:
                 keep, reason = False, f"a newer or marked one of that {_span(span_ns)} stays"
             if slot is not None:

@@ -292,17 +292,17 @@ class Callers:
 
     def _announced_step(self, process: Process) -> Key | None:
         """The step that a process announced, for itself and for what it starts."""
-        told = self.announced(process)
-        if told is None:
+        announced = self.announced(process)
+        if announced is None:
             return None
-        key = (process.pid, -told.serial)
+        key = (process.pid, -announced.serial)
         if key not in self._steps:
-            _remember(self._steps, key, Step(*key, told.text, self._session(process)))
+            _remember(self._steps, key, Step(*key, announced.text, self._session(process)))
         return key
 
     def _step_of(self, node: _Node) -> Step:
-        if (told := self._announced_step(node.process)) is not None:
-            return self._steps[told]
+        if (key := self._announced_step(node.process)) is not None:
+            return self._steps[key]
         known = self._steps.get(node.step)
         if known is None:
             known = self._named(node)
@@ -459,5 +459,5 @@ class AnnouncedSteps:
 
     def of(self, process: Process) -> Announced | None:
         """What a process announced, or None."""
-        told = self._steps.get(process.pid)
-        return told if told is not None and told.start == process.start else None
+        announced = self._steps.get(process.pid)
+        return announced if announced is not None and announced.start == process.start else None

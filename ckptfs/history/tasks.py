@@ -125,7 +125,7 @@ def announce(
     if name in found.going_on:
         return None
     if found.in_line:
-        _note_aside(fs, ANNOUNCE, name, message)
+        _log_without_switch(fs, ANNOUNCE, name, message)
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
     log_event(fs, ANNOUNCE, name, begins, begins, message)
@@ -138,11 +138,11 @@ def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint 
     if name == current(fs.store):
         return done(fs, cause=cause)[1]
     if name in _Replay(events(fs.store)).going_on:
-        _note_aside(fs, "done", name)
+        _log_without_switch(fs, "done", name)
     return None
 
 
-def _note_aside(fs: Filesystem, event: str, name: str, message: str = "") -> None:
+def _log_without_switch(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
     at = _Replay(events(fs.store)).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
@@ -408,7 +408,7 @@ def revert(
     with interrupts.stoppable():
         plan = plan_revert(fs, name)
     if plan.conflicts and not force:
-        raise TaskConflict(name, list(_told(plan.conflicts)))
+        raise TaskConflict(name, list(_conflict_lines(plan.conflicts)))
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
     with or_roll_back(fs, before, changed, cause or Cause()):
         put_back(fs, plan.goals, changed)
@@ -431,7 +431,7 @@ def revert(
     return Reverted(plan, before, after)
 
 
-def _told(conflicts: dict[bytes, str]) -> Iterator[str]:
+def _conflict_lines(conflicts: dict[bytes, str]) -> Iterator[str]:
     for path, other in list(conflicts.items())[:_NAMED]:
         yield os.fsdecode(path) + (f" (task {other})" if other else "")
     if len(conflicts) > _NAMED:

@@ -134,17 +134,19 @@ def do_diff(
     call: Call, older: str, newer: str, paths: list[bytes] | None, times: bool, files: bool
 ) -> JsonObject:
     found = call.service.diff(older, newer, paths)
-    return _told(call.service, found, times=times, files=files)
+    return _difference_record(call.service, found, times=times, files=files)
 
 
 def do_show(
     call: Call, checkpoint: str, paths: list[bytes] | None, times: bool, files: bool
 ) -> JsonObject:
     found = call.service.show(checkpoint, paths)
-    return _told(call.service, found, times=times, files=files)
+    return _difference_record(call.service, found, times=times, files=files)
 
 
-def _told(service: Service, found: Difference, *, times: bool, files: bool) -> JsonObject:
+def _difference_record(
+    service: Service, found: Difference, *, times: bool, files: bool
+) -> JsonObject:
     """A difference; with ``files`` those of which the client makes a text diff. It asks for their
     bytes itself: the file system does not wait while lines are compared."""
     if not times:

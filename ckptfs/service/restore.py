@@ -316,7 +316,7 @@ def do_restore(
     record = wire.not_restored(target) if restored is None else wire.restored(restored)
     if left is not None:
         record["skipped"] = wire.skipped(left)
-    return _told(service, record, names=names)
+    return _with_details(service, record, names=names)
 
 
 def head_restore(
@@ -341,7 +341,7 @@ def head_rewind(service: Service, steps: int, **wanted: Any) -> Checkpoint | Non
 
 def do_undo(call: Call, token: str, if_unchanged: bool, names: bool) -> JsonObject:
     done = call.service.undo(call.cause, token=token, if_unchanged=if_unchanged)
-    return _told(call.service, wire.restored(done), names=names)
+    return _with_details(call.service, wire.restored(done), names=names)
 
 
 def head_undo(service: Service, **_: object) -> Checkpoint | None:
@@ -350,14 +350,14 @@ def head_undo(service: Service, **_: object) -> Checkpoint | None:
 
 def do_redo(call: Call, token: str, if_unchanged: bool, names: bool) -> JsonObject:
     done = call.service.redo(call.cause, token=token, if_unchanged=if_unchanged)
-    return _told(call.service, wire.restored(done), names=names)
+    return _with_details(call.service, wire.restored(done), names=names)
 
 
 def head_redo(service: Service, **_: object) -> Checkpoint | None:
     return _head_back(service, "redo")
 
 
-def _told(service: Service, record: JsonObject, *, names: bool) -> JsonObject:
+def _with_details(service: Service, record: JsonObject, *, names: bool) -> JsonObject:
     """A restore with what its checkpoint carries and, if asked for, the paths that changed. Which
     command to run after it, the client reads in its own user's settings: no client runs what an
     answer names."""

@@ -57,7 +57,7 @@ def compact(service: Service) -> tuple[int, int]:
 
 
 def compresses(service: Service) -> bool:
-    """Whether blocks at rest are to be compressed."""
+    """Whether blocks of sealed epochs are to be compressed."""
     return bool(service.settings().value("store.compress"))
 
 

@@ -63,11 +63,11 @@ def _recorded(
 
 
 def do_result(call: Call, results: list[dict[str, str]]) -> JsonObject:
-    """How tools ended, for the checkpoints before them; ``checkpoints`` are those told of it."""
+    """How tools ended, for the checkpoints before them; ``checkpoints`` are those with it."""
     fs = call.service.fs
-    told = [hook_checkpoints.record_result(fs.store, **item) for item in results]
+    found = [hook_checkpoints.record_result(fs.store, **item) for item in results]
     fs.commit()
-    return {"checkpoints": [item.id for item in told if item is not None]}
+    return {"checkpoints": [item.id for item in found if item is not None]}
 
 
 def do_subagent(call: Call, session: str, running: bool, id: str, name: str) -> JsonObject:
@@ -108,16 +108,16 @@ def do_task_start(call: Call, name: str) -> JsonObject:
     was = earlier.state if earlier else ""
     if begins is None:
         return {"name": name, "changed": False, "checkpoint": None, "was": was}
-    told = {"name": name, "changed": True, "checkpoint": begins.id, "was": was}
-    return told | wire.checkpoint(begins)
+    record = {"name": name, "changed": True, "checkpoint": begins.id, "was": was}
+    return record | wire.checkpoint(begins)
 
 
 def do_task_done(call: Call, message: str) -> JsonObject:
     fs = call.service.fs
     name, ends = tasks.done(fs, message, call.cause)
     fs.commit()
-    told = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs.store)}
-    return told | wire.checkpoint(ends)
+    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs.store)}
+    return record | wire.checkpoint(ends)
 
 
 def do_task_list(call: Call) -> JsonObject:
@@ -138,5 +138,5 @@ def do_task_revert(call: Call, name: str, force: bool, dry_run: bool) -> JsonObj
     service.unannounced.changed.append(changed)
     done = tasks.revert(fs, name, force=force, changed=changed, cause=call.cause)
     fs.commit()
-    told = {"before": done.before.id, "after": done.after.id}
-    return {"dry_run": False, **wire.revert_plan(done.plan), **told}
+    record = {"before": done.before.id, "after": done.after.id}
+    return {"dry_run": False, **wire.revert_plan(done.plan), **record}

@@ -63,20 +63,22 @@ def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None
     problems: list[Problem] = []
     looks = (_epochs, _counters, _versions, _changes, _contents, _orphans, _authors, _block_uses)
     for look in (_chunks, _anchor, _fragments, _heap, *looks):
-        problems += _told(look, store)
+        problems += _problems(look, store)
     if deep:
-        problems += _told(_blocks, store, progress)
+        problems += _problems(_blocks, store, progress)
     # A hidden epoch may be half removed.
     shown = [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
     for number, epoch in enumerate(shown):
-        problems += [item._replace(epoch=epoch) for item in _told(_view, store, epoch)]
+        problems += [item._replace(epoch=epoch) for item in _problems(_view, store, epoch)]
         if progress is not None:
             progress("checkpoints", number + 1, len(shown))
-    problems += _told(_excluded, store)
+    problems += _problems(_excluded, store)
     return problems
 
 
-def _told(look: Callable[P, Iterable[Problem]], *args: P.args, **kwargs: P.kwargs) -> list[Problem]:
+def _problems(
+    look: Callable[P, Iterable[Problem]], *args: P.args, **kwargs: P.kwargs
+) -> list[Problem]:
     """What a look finds, also if a record is such nonsense that it cannot go on."""
     try:
         return list(look(*args, **kwargs))

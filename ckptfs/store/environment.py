@@ -330,8 +330,8 @@ class Store:
         self._begin()
 
     def attach_reader(self, reader: SnapshotReader) -> None:
-        """From here on tell somebody what commits leave, and what changes after them. Everything
-        must be committed."""
+        """Let a reader follow the last commit, and what changes after it. Everything must be
+        committed."""
         self._reader.detach()
         self._reader = reader
         self.dirents.touch = self.inodes.touch = reader.touch
@@ -563,8 +563,8 @@ class Store:
             require_whole(table)
 
     def _reclaim(self) -> None:
-        """Give back what of the heap nobody names, also if that was forgotten. Not where somebody
-        cannot say what is theirs."""
+        """Give back the slots of the heap that no block names, also those that are not in `freed`.
+        If a block's slot is damaged, give back none: it could be any of them."""
         used = bytearray(self.ids.slot)
         for _, slot in self.blocks.slots():
             if slot is None or slot >= len(used):

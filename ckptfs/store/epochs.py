@@ -1,8 +1,8 @@
 """Epochs: their records, the tree that they form, and views, an epoch seen as a file tree.
 
 A view decides which version of an entity it sees: the newest one that its own epoch or one of its
-ancestors wrote. The head may also see the one epoch that stands *aside*, in front of all that: no
-checkpoint sees it, and no restore changes it. Does not know what the records of tables mean.
+ancestors wrote. The head may also see the *excluded* epoch, in front of all that: no checkpoint
+sees it, and no restore changes it. Does not know what the records of tables mean.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class View:
         self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
         self.dirty_inodes: dict[Ino, Inode] = {}
-        #: The view of the epoch aside, if this one sees it.
+        #: The view of the excluded epoch, if this one sees it.
         self.excluded: View | None = None
         self._bare: View | None = None
 
     @property
     def inodes(self) -> int:
-        """How many inodes the view has, without those aside."""
+        """How many inodes the view has, without those excluded."""
         return self._count[0]
 
     @inodes.setter
@@ -68,11 +68,11 @@ class View:
 
     @property
     def bare(self) -> View:
-        """The same view without what stands aside: what a checkpoint of it would show."""
+        """The same view without what is excluded: what a checkpoint of it would show."""
         return self._bare or self
 
     def see_excluded(self, excluded: View) -> None:
-        """See the epoch aside in front of everything else, from now on."""
+        """See the excluded epoch in front of everything else, from now on."""
         bare = View(self.epoch, set(), writable=self.writable, inodes=0)
         bare.inherited, bare.seen = self.inherited, self.seen
         bare._count, bare.dirty_inodes = self._count, self.dirty_inodes
@@ -81,7 +81,7 @@ class View:
         self.first = excluded.suffix
 
     def seal(self) -> None:
-        """A checkpoint is not written any more, and has nothing aside."""
+        """A checkpoint is not written any more, and sees nothing excluded."""
         if self._bare is not None:
             self.seen, self.first = self._bare.seen, self.suffix
             self._bare.writable = False

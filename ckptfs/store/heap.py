@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 FILE = "heap"
 
-#: How much space is set aside at once: as much again as was written, between these.
+#: How much space is reserved at once: as much again as was written, between these.
 _CHUNK_MIN = 1 << 20
 _CHUNK_MAX = 64 << 20
 #: How long a disk that could not spare any is not asked again.
@@ -110,7 +110,7 @@ class Heap:
         self._reserved = os.fstat(self._fd).st_size
 
     def _cut(self) -> None:
-        """What is behind the last slot was set aside, or is of no commit."""
+        """What is behind the last slot was reserved, or is of no commit."""
         end = self._ids.slot * BLOCK_SIZE
         if self._reserved > end:
             os.ftruncate(self._fd, end)

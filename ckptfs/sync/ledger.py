@@ -37,7 +37,7 @@ _DOUBT = 0x80
 
 #: How old a change must be for its times to tell it from a later one. Kernels before 6.13 stamp
 #: files with the last timer tick, at most 10 ms ago.
-SETTLED_NS = 20_000_000
+RACY_NS = 20_000_000
 
 #: In place of the store's ctime: the store has changed the inode since. No inode ever has this
 #: ctime, so the next write-back looks at the entry.
@@ -125,7 +125,7 @@ def signature(seen: os.stat_result, version: int = _VERSION) -> bytes:
 
 def _signature_at(seen: os.stat_result, now_ns: int | None) -> bytes:
     """`signature`, with doubt if the entry changed just before ``now_ns``."""
-    doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - SETTLED_NS
+    doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - RACY_NS
     return signature(seen, _VERSION | _DOUBT if doubtful else _VERSION)
 
 
@@ -167,7 +167,7 @@ def partial_record(seen: os.stat_result, inode: Inode) -> bytes:
 
 def doubted_if_recent(value: bytes, now_ns: int) -> bytes:
     """The record as made now: doubtful if the file changed just before."""
-    if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - SETTLED_NS:
+    if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - RACY_NS:
         return value
     return bytes((_VERSION | _DOUBT,)) + value[1:]
 

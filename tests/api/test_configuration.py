@@ -1,4 +1,4 @@
-"""What a program can settle for its workspace: how many checkpoints stay, what is kept out."""
+"""What a program can configure for its workspace: how many checkpoints stay, what is kept out."""
 
 from __future__ import annotations
 

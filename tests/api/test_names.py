@@ -100,9 +100,9 @@ def test_a_checkpoint_as_a_value(plain: CheckpointService, work: Path) -> None:
         assert twin == saved and twin.files_changed == ["a"]
 
 
-@pytest.mark.parametrize("door", ["plain", "mounted"])
-def test_metadata_is_text(door: str, request: pytest.FixtureRequest) -> None:
-    service: CheckpointService = request.getfixturevalue(door)
+@pytest.mark.parametrize("way", ["plain", "mounted"])
+def test_metadata_is_text(way: str, request: pytest.FixtureRequest) -> None:
+    service: CheckpointService = request.getfixturevalue(way)
     given = {"text": 'a "b"', "number": 1, "yes": True, "none": None, "nested": {"a": [1, "x"]}}
     saved = service.save("one", metadata=given)
     assert service.get(saved.id).metadata == saved.metadata

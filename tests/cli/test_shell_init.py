@@ -1,4 +1,4 @@
-"""`ckptfs shell-init`: real shells at a terminal, and what the workspace around them is told."""
+"""`ckptfs shell-init`: real shells at a terminal, and what they write to the control file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.mounting import HAVE_FUSE, ckptfs, scratch, succeed
+from tests.support.recording import Recording, recording
 from tests.support.terminal import Prompt, prompt
-from tests.support.told import Told, told
 from tests.support.waiting import wait_until
 
 needs_fuse = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
@@ -36,14 +36,14 @@ def code_for(shell: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[Told]:
-    with told() as made:
+def asked() -> Iterator[Recording]:
+    with recording() as made:
         yield made
 
 
 @pytest.fixture
-def work(asked: Told) -> Told:
-    """A workspace that was told nothing yet."""
+def work(asked: Recording) -> Recording:
+    """A workspace with an empty log."""
     asked.log.unlink(missing_ok=True)
     return asked
 
@@ -55,7 +55,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(home: Path, work: Told) -> Start:
+def start(home: Path, work: Recording) -> Start:
     def begin(
         shell: str, before: str = "", after: str = "", cwd: Path = work.path, words: str = ""
     ) -> AbstractContextManager[Prompt]:
@@ -81,13 +81,13 @@ def start(home: Path, work: Told) -> Start:
     return begin
 
 
-def entered(shell: Prompt, work: Told, line: str, name: str | None = None) -> None:
-    """Type a line, and see that it was told, and that it was told that it is over."""
+def entered(shell: Prompt, work: Recording, line: str, name: str | None = None) -> None:
+    """Type a line, and see that its step is named, and ended."""
     wait_until(lambda: work.steps()[-1:] in ([], [""]), "the line before is over")
     before = len(work.steps())
     shell.type(line)
     wanted = [line if name is None else name, ""]
-    wait_until(lambda: len(work.steps()) >= before + 2, f"{line!r} was told")
+    wait_until(lambda: len(work.steps()) >= before + 2, f"{line!r} was named")
     assert work.steps()[before:] == wanted
 
 
@@ -145,7 +145,7 @@ def test_eval_as_in_the_manual(home: Path) -> None:
 
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_line_is_told_before_it_runs(shell: str, start: Start, work: Told) -> None:
+def test_each_line_names_its_step_before_it_runs(shell: str, start: Start, work: Recording) -> None:
     (work.path / "sub").mkdir(exist_ok=True)
     with start(shell) as at:
         at.see("ready> ")
@@ -159,21 +159,21 @@ def test_each_line_is_told_before_it_runs(shell: str, start: Start, work: Told) 
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
 def test_of_a_very_long_line_the_beginning_is_the_name(
-    shell: str, start: Start, work: Told
+    shell: str, start: Start, work: Recording
 ) -> None:
     """fish writes 512 bytes at a time."""
     line = f"echo {'x' * 3000}"
     with start(shell) as at:
         at.see("ready> ")
         at.type(line)
-        wait_until(lambda: len(work.steps()) >= 2, "it was told, and over")
+        wait_until(lambda: len(work.steps()) >= 2, "it was named, and over")
     name, over, *_ = work.steps()
     assert len(name) >= 512 and line.startswith(name) and not over
 
 
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
-def test_of_several_lines_the_first_is_the_name(shell: str, start: Start, work: Told) -> None:
+def test_of_several_lines_the_first_is_the_name(shell: str, start: Start, work: Recording) -> None:
     with start(shell) as at:
         at.see("ready> ")
         entered(at, work, "echo 'first\rsecond'", "echo 'first")
@@ -182,7 +182,7 @@ def test_of_several_lines_the_first_is_the_name(shell: str, start: Start, work: 
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
 def test_outside_of_a_workspace_nothing_is_told(
-    shell: str, start: Start, work: Told, home: Path
+    shell: str, start: Start, work: Recording, home: Path
 ) -> None:
     with start(shell, cwd=home) as at:
         at.see("ready> ")
@@ -199,7 +199,7 @@ def test_outside_of_a_workspace_nothing_is_told(
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("planted", ["file", "link", "directory link", "pipe"])
 def test_a_file_that_somebody_put_there_is_not_written_to(
-    shell: str, planted: str, start: Start, work: Told, home: Path
+    shell: str, planted: str, start: Start, work: Recording, home: Path
 ) -> None:
     trap, victim = home / "trap", home / "victim"
     (trap / "sub").mkdir(parents=True)
@@ -227,7 +227,7 @@ def test_a_file_that_somebody_put_there_is_not_written_to(
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_link_where_a_workspace_was_is_not_written_through(
-    shell: str, start: Start, work: Told, home: Path
+    shell: str, start: Start, work: Recording, home: Path
 ) -> None:
     """The workspace is known from the last line, and is not there any more at the next prompt."""
     precious, plain, place = home / "precious", home / "plain", home / "place"
@@ -246,7 +246,7 @@ def test_a_link_where_a_workspace_was_is_not_written_through(
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS[:2])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: counts processes in a namespace")
-def test_nothing_is_forked(shell: str, start: Start, work: Told) -> None:
+def test_nothing_is_forked(shell: str, start: Start, work: Recording) -> None:
     """In a pid namespace of the shell's own the last number that was given out stays the same. Not
     with fish, which has threads of its own."""
     bubble = "unshare --mount --propagation private --pid --fork --kill-child --mount-proc"
@@ -263,7 +263,7 @@ def test_nothing_is_forked(shell: str, start: Start, work: Told) -> None:
 
 
 @needs_fuse
-def test_what_was_there_goes_on_as_it_did(start: Start, work: Told) -> None:
+def test_what_was_there_goes_on_as_it_did(start: Start, work: Recording) -> None:
     before = """
         trap 'seen+=("$BASH_COMMAND:$?")' DEBUG
         PROMPT_COMMAND=('asked=$?' 'again=$?;')
@@ -279,17 +279,17 @@ def test_what_was_there_goes_on_as_it_did(start: Start, work: Told) -> None:
 
 
 @needs_fuse
-def test_the_last_argument_and_the_status_are_left_alone(start: Start, work: Told) -> None:
+def test_the_last_argument_and_the_status_are_left_alone(start: Start, work: Recording) -> None:
     with start("bash", after="shopt -s extdebug") as at:
         at.see("ready> ")
-        at.type("f() { return 3; }")  # nothing runs, and nothing is told
+        at.type("f() { return 3; }")  # nothing runs, and no step is named
         entered(at, work, "f some words")
         at.type("echo status=$? last=$_")
         at.see("status=3 last=words\r\n")
 
 
 @needs_fuse
-def test_lines_that_the_history_does_not_have(start: Start, work: Told) -> None:
+def test_lines_that_the_history_does_not_have(start: Start, work: Recording) -> None:
     with start("bash", "HISTCONTROL=ignoreboth\nHISTIGNORE='echo ignored'\nHISTSIZE=3") as at:
         at.see("ready> ")
         entered(at, work, "true && echo once")
@@ -302,7 +302,7 @@ def test_lines_that_the_history_does_not_have(start: Start, work: Told) -> None:
 
 
 @needs_fuse
-def test_options_that_change_what_a_shell_does(start: Start, work: Told) -> None:
+def test_options_that_change_what_a_shell_does(start: Start, work: Recording) -> None:
     options = "set -o noclobber -o nounset -o noglob -o functrace; shopt -s failglob nullglob"
     with start("bash", options) as at:
         at.see("ready> ")
@@ -312,7 +312,7 @@ def test_options_that_change_what_a_shell_does(start: Start, work: Told) -> None
 
 
 @needs_fuse
-def test_twice_in_an_rc_file_is_once(start: Start, work: Told) -> None:
+def test_twice_in_an_rc_file_is_once(start: Start, work: Recording) -> None:
     with start("bash", after=code_for("bash")) as at:
         at.see("ready> ")
         entered(at, work, "echo one")

@@ -1,4 +1,4 @@
-"""Blocks at rest: the same bytes in less room, through edits, deletions and purges."""
+"""Compressed blocks: the same bytes in less room, through edits, deletions and purges."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compress(work: Edits) -> None:
     assert check(work.store) == []
 
 
-def gather(work: Edits) -> None:
+def compress_inline(work: Edits) -> None:
     """The same for small files."""
     views = [work.fs.view_of(c.epoch) for c in checkpoints(work.store)] + [work.fs.head]
     before = [shown(work.fs, view) for view in views]
@@ -155,8 +155,8 @@ def test_inline_files_that_only_history_has_are_compressed(work: Edits) -> None:
         save(work)
     compress(work)
     assert codecs(work) == []
-    gather(work)
-    gather(work)
+    compress_inline(work)
+    compress_inline(work)
     records = [record for _, _, record in work.store.blockmap.versions(b"")]
     inline = [unpack_mapping(record) for record in records if not unpack_mapping(record).key]
     # What is read next is where it was, and so is what would not get smaller.
@@ -487,7 +487,7 @@ def test_random_histories_read_the_same_when_they_are_compressed(
             removal.delete(work.fs, [known[number % len(known)]])
         elif what == "compress":
             compress(work)
-            gather(work)
+            compress_inline(work)
             repack(work)
             compression.pack_records(work.fs)
     compress(work)

@@ -60,7 +60,7 @@ class Life:
             *(self.put, self.put, self.put, self.mkdir, self.mkdir, self.move, self.move),
             *(self.exchange, self.link, self.remove, self.save, self.restore, self.restore_paths),
             *(self.patterns, self.undo, self.expire, self.reopen, self.utime, self.purge),
-            *(self.hold, self.hold, self.drop, self.lay, self.lay),
+            *(self.hold, self.hold, self.drop, self.pack, self.pack),
         )
         chosen = self.chance.choice(steps)
         try:
@@ -192,9 +192,9 @@ class Life:
         self.work.store = self.work.fs.store
         assert self.tree() == before, self.said
 
-    def lay(self) -> None:
-        """Lay to rest what only history sees."""
-        self.say("lay")
+    def pack(self) -> None:
+        """Pack what only history sees."""
+        self.say("pack")
         before = self.tree()
         compression.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
         assert self.tree() == before, self.said

@@ -210,7 +210,7 @@ def test_the_anchor_moves_to_the_epoch_that_takes_its_place(work: Edits) -> None
 
 
 class Life:
-    """A history in which records go to rest and come back all the time."""
+    """A history in which records are packed and unpacked all the time."""
 
     def __init__(self, work: Edits, seed: int) -> None:
         self.work = work
@@ -222,7 +222,7 @@ class Life:
     def step(self) -> None:
         before = shown(self.work.fs, self.work.fs.head).nodes
         deeds = (self.put, self.put, self.remove, self.move, self.save, self.save)
-        others = (self.lay, self.lay, self.wake, self.delete, self.hide, self.reap)
+        others = (self.pack, self.pack, self.unpack, self.delete, self.hide, self.reap)
         quiet = (*others, self.save, self.reopen)
         deed = self.chance.choice((*deeds, *others, self.back, self.reopen))
         deed()
@@ -250,10 +250,10 @@ class Life:
         number = save(self.work)
         self.taken[number] = shown(self.work.fs, self.work.fs.head).nodes
 
-    def lay(self) -> None:
+    def pack(self) -> None:
         compression.pack_records(self.work.fs, self.chance.choice([1, 300, 100_000]))
 
-    def wake(self) -> None:
+    def unpack(self) -> None:
         compression.unpack_records(self.work.fs, 0)
 
     def _some(self) -> list[removal.Checkpoint]:

@@ -157,11 +157,11 @@ class Histories(RuleBasedStateMachine):
         self.work.store.blocks.forget_decoded()
 
     @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
-    def lay_to_rest(self, chunk_bytes: int) -> None:
+    def pack_records(self, chunk_bytes: int) -> None:
         compression.pack_records(self.work.fs, chunk_bytes)
 
     @rule()
-    def wake_a_little(self) -> None:
+    def unpack_some_records(self) -> None:
         compression.unpack_records(self.work.fs, 0)
 
     def _forget(self, doomed: set[int]) -> list[removal.Checkpoint]:

@@ -20,8 +20,8 @@ from ckptfs.control.client import Client
 from tests.support.errnos import fails
 from tests.support.mounting import Workspace, succeed, workspace
 from tests.support.peer import peer
+from tests.support.recording import recording
 from tests.support.syscalls import fallocate
-from tests.support.told import told
 from tests.support.trees import plant
 
 pytestmark = pytest.mark.needs_mount
@@ -406,7 +406,7 @@ def test_a_step_takes_no_checkpoint(work: Marked) -> None:
 
 
 def test_a_step_is_told_with_the_process_that_names_it(server: str) -> None:
-    with told() as asked:
+    with recording() as asked:
         script = "echo $$; echo 'make test' > .checkpoints/.step; echo 'done' > .checkpoints/.mark"
         done = subprocess.run(
             ["bash", "-c", script], cwd=asked.path, capture_output=True, text=True
@@ -427,14 +427,14 @@ def test_a_step_is_told_with_the_process_that_names_it(server: str) -> None:
     ],
 )
 def test_a_step_is_named_by_its_first_line(server: str, text: bytes, name: str) -> None:
-    with told() as asked:
+    with recording() as asked:
         (asked.path / ".checkpoints/.step").write_bytes(text)
         assert asked.steps() == [name]
 
 
 def test_further_lines_of_a_step_are_no_steps(server: str) -> None:
     """bash writes line by line."""
-    with told() as asked:
+    with recording() as asked:
         for _ in range(2):
             written(asked.path / ".checkpoints/.step", b"first\n", b"second\n")
             written(asked.path / ".checkpoints/.step", b"append\n", flags=os.O_WRONLY | os.O_APPEND)

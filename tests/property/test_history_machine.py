@@ -323,11 +323,11 @@ class HistoryMachine(RuleBasedStateMachine):
     # -- the store's life -------------------------------------------------------------------------
 
     @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
-    def lay_to_rest(self, chunk_bytes: int) -> None:
+    def pack_records(self, chunk_bytes: int) -> None:
         compression.pack_records(self.fs, chunk_bytes)
 
     @rule()
-    def wake_a_little(self) -> None:
+    def unpack_some_records(self) -> None:
         compression.unpack_records(self.fs, 0)
 
     def _remember_commit(self) -> None:

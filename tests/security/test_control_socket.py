@@ -243,8 +243,8 @@ _HELD: list[socket.socket] = []
 )
 def test_silent_connections_shut_nobody_out(line: bytes) -> None:
     with workspace("--no-write-back") as made, peer() as silent:
-        door = str(made.store / "control.sock")
-        assert silent(_connect, door, 200, line) == 200
+        address = str(made.store / "control.sock")
+        assert silent(_connect, address, 200, line) == 200
         place = config.Workspace(made.path, made.store)
         for _ in range(3):
             with Client(place) as client:

@@ -135,34 +135,34 @@ def _write(path: Path) -> None:
 
 
 def _say(path: str) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.settimeout(10)
-        door.connect(path)
-        door.sendall(b'{"v":1,"op":"status","args":{}}\n')
-        return door.recv(100)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(10)
+        client.connect(path)
+        client.sendall(b'{"v":1,"op":"status","args":{}}\n')
+        return client.recv(100)
 
 
 def test_the_socket_hears_its_owner_alone(shared: Workspace) -> None:
     """Also when its modes are opened: the kernel says who is at the other end."""
-    door = shared.store / "control.sock"
-    assert stat.S_IMODE(door.stat().st_mode) == 0o600
+    address = shared.store / "control.sock"
+    assert stat.S_IMODE(address.stat().st_mode) == 0o600
     with peer(NOBODY) as nobody:
         with fails(errno.EACCES):
-            nobody(_say, str(door))
+            nobody(_say, str(address))
         shared.store.chmod(0o755)
-        door.chmod(0o777)
+        address.chmod(0o777)
         try:
-            heard = _unheard(nobody, str(door))
+            heard = _reply_or_nothing(nobody, str(address))
         finally:
-            door.chmod(0o600)
+            address.chmod(0o600)
             shared.store.chmod(0o700)
     assert heard == b""
-    assert b"result" in _say(str(door))
+    assert b"result" in _say(str(address))
 
 
-def _unheard(nobody: object, door: str) -> bytes:
+def _reply_or_nothing(nobody: object, address: str) -> bytes:
     try:
-        return nobody(_say, door)  # type: ignore[operator, no-any-return]
+        return nobody(_say, address)  # type: ignore[operator, no-any-return]
     except (ConnectionError, BrokenPipeError):
         return b""
 

@@ -12,7 +12,7 @@ from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.sync import lower
 from ckptfs.sync.content import Digest, data_ranges, digest_lower, digest_of_one
 from ckptfs.sync.ledger import (
-    SETTLED_NS,
+    RACY_NS,
     SIGNATURE_SIZE,
     STORED_SLICE,
     agreement,
@@ -62,7 +62,7 @@ def test_recent_changes_are_doubtful(pair: Pair) -> None:
     pair.plant({"f": "x"})
     seen = os.lstat(pair.lower / "f")
     inode = pair.write("f", "x")
-    for age, doubtful in ((0, True), (SETTLED_NS - 1, True), (SETTLED_NS, False)):
+    for age, doubtful in ((0, True), (RACY_NS - 1, True), (RACY_NS, False)):
         value = agreement(seen, inode, digest=b"d" * 16, now_ns=seen.st_ctime_ns + age)
         record = decode(value)
         assert record is not None and record.doubtful is doubtful

@@ -570,7 +570,7 @@ def test_on_a_disk_that_is_nearly_full_it_is_left_alone(
     count = len(slots(store))
     assert count
     monkeypatch.setattr(store.heap, "_spare", lambda size: False)
-    put(life.fs, b"b", noise(200, 2))  # more than is set aside
+    put(life.fs, b"b", noise(200, 2))  # more than is reserved
     assert count < len(slots(store)) < count + 200 - SMALL
     assert get(life.fs, b"b") == noise(200, 2)
 

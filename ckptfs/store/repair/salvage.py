@@ -127,7 +127,7 @@ def _unpack(env: lmdb.Environment, dbs: dict[bytes, Database]) -> Iterator[str]:
 
 
 def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
-    """Make up what is lost of the epochs and the fmt."""
+    """Make up what is lost of the tables `epochs` and `meta`."""
     with env.begin(write=True) as txn:
         epochs = _epochs(txn, dbs)
         head = _number(txn, dbs, fmt.HEAD)

@@ -1,6 +1,6 @@
 """The ways in: the API on a plain directory, the API on a daemon's socket, the command line's JSON.
 
-Each door answers in the same plain values, so that one case runs through all of them.
+Each way answers in the same plain values, so that one case runs through all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ckptfs.errors import from_record
 Values = dict[str, Any]
 
 
-class Door(Protocol):
+class Way(Protocol):
     work: Path
 
     def save(self, message: str, **wishes: Any) -> Values: ...
@@ -35,7 +35,7 @@ class Door(Protocol):
     def log(self, path: str) -> list[Values]: ...
 
 
-class ApiDoor:
+class ApiWay:
     """`CheckpointService`, mounted or not."""
 
     def __init__(self, service: CheckpointService) -> None:
@@ -118,7 +118,7 @@ def _restored(found: RestoreResult) -> Values:
     }
 
 
-class CliDoor:
+class CliWay:
     """The command line with ``--json``, as a program uses it that is not Python."""
 
     def __init__(self, work: Path) -> None:

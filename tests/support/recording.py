@@ -1,9 +1,9 @@
-"""A mounted file system that only writes down what its control files are told.
+"""A mounted file system that only records what is written to its control files.
 
-    python -m tests.support.told STORE MOUNTPOINT LOG
+    python -m tests.support.recording STORE MOUNTPOINT LOG
 
-It is the real one, as far as the kernel and programs can see; in place of the daemon, which takes
-checkpoints and names them, is somebody who keeps a record.
+It is the real one, as far as the kernel and programs can see. In place of the daemon's guard, which
+takes checkpoints and names them, is one that appends each message to a log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 
 class Recorder:
-    """A guard to whom everything is welcome."""
+    """A guard that lets every change happen."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -59,9 +59,9 @@ class Recorder:
     def name_step(self, pid: int, text: str) -> None:
         self._note("step", pid, text)
 
-    def _note(self, *told: str | int) -> int:
+    def _note(self, *message: str | int) -> int:
         with self._log.open("a") as log:
-            log.write(json.dumps(told) + "\n")
+            log.write(json.dumps(message) + "\n")
         return 0
 
 
@@ -71,8 +71,8 @@ def serve(store: Path, mountpoint: Path, log: Path) -> None:
         trio.run(mounted, fs, mountpoint, fuse.MountOptions())
 
 
-class Told(NamedTuple):
-    """The workspace at ``path``, in which there is nothing, and what was told in it."""
+class Recording(NamedTuple):
+    """The empty workspace at ``path``, and the log of what its control files got."""
 
     path: Path
     log: Path
@@ -86,15 +86,16 @@ class Told(NamedTuple):
 
 
 @contextmanager
-def told() -> Iterator[Told]:
+def recording() -> Iterator[Recording]:
     with scratch() as base:
         path = base / "work"
         path.mkdir()
-        command = [sys.executable, "-m", "tests.support.told", base / "store", path, base / "log"]
+        places = [base / "store", path, base / "log"]
+        command = [sys.executable, "-m", "tests.support.recording", *places]
         server = subprocess.Popen(command)
         try:
             wait_until(lambda: is_mounted(path), "it is mounted")
-            yield Told(path, base / "log")
+            yield Recording(path, base / "log")
         finally:
             detach(str(path))
             assert server.wait(60) == 0
