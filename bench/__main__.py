@@ -19,6 +19,7 @@ from bench import (  # noqa: F401
     registry,
     report,
     room,
+    upkeep,
 )
 from bench.figures import figures
 from bench.fuse_rivals import FUSE_RIVALS

@@ -29,7 +29,7 @@ _FLOOR_SOURCES = [
 
 
 class FuseRival:
-    """A mount by somebody else's program: how to prepare it and how to start it is handed in."""
+    """A mount by another program: how to prepare it and how to start it is handed in."""
 
     def __init__(
         self, name: str, base: Path, prepare: Callable[[Path], Sequence[str | Path]]

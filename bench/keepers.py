@@ -81,8 +81,8 @@ class Btrfs:
         run("btrfs", "subvolume", "snapshot", self.tree, self._snapshot())
 
     def restore(self) -> None:
-        """The subvolume goes, and a snapshot of the snapshot takes its place. Whoever has a file
-        open, or stands in the directory, stays with the old one."""
+        """The subvolume goes, and a snapshot of the snapshot takes its place. A process that has a
+        file open, or stands in the directory, stays with the old one."""
         run("btrfs", "subvolume", "delete", self.tree)
         run("btrfs", "subvolume", "snapshot", self._snapshot(), self.tree)
 

@@ -1,4 +1,4 @@
-"""The state a measurement starts from: nothing left to write, nobody busy, caches warm or cold."""
+"""What a measurement starts from: nothing left to write, no process busy, caches warm or cold."""
 
 import ctypes
 import os

@@ -14,7 +14,7 @@ from bench.scale import Scale
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkDirectory:
     """Where one contestant does one repetition of a scene, and what it works with."""
 
     root: Path
@@ -35,7 +35,7 @@ SAME = 1.05
 #: The mark of every real row that has no closer one of its own.
 REAL_MARK = 2.5
 
-Steps = Callable[[Place], Iterator[None]]
+Steps = Callable[[WorkDirectory], Iterator[None]]
 
 
 @dataclass(frozen=True)

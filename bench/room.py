@@ -25,7 +25,7 @@ def store_size(site: Site) -> Found:
     base = site.base / "size"
     workspace, store = base / "workspace", base / "store"
     workspace.mkdir(parents=True)
-    commits = _commits(site.scale.commits)
+    commits = commits_of_this(site.scale.commits)
     with (
         open_keepers(site, base, site.scale.size_rivals) as rivals,
         mounted(workspace, store, "--no-write-back", "--auto", "off"),
@@ -52,7 +52,7 @@ def _found(sizes: dict[str, int], what: str) -> Found:
     return found
 
 
-def _commits(most: int) -> list[str]:
+def commits_of_this(most: int) -> list[str]:
     command = [*GIT, "-C", str(_CHECKOUT), "rev-list", "--first-parent", "HEAD"]
     every = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return list(reversed(every[:most]))
@@ -60,12 +60,12 @@ def _commits(most: int) -> list[str]:
 
 def _replay(commits: list[str], keeper: Keeper, index: Path) -> int:
     for commit in commits:
-        _check_out(commit, keeper.tree, index)
+        check_out(commit, keeper.tree, index)
         keeper.save()
     return keeper.size()
 
 
-def _check_out(commit: str, work_tree: Path, index: Path) -> None:
+def check_out(commit: str, work_tree: Path, index: Path) -> None:
     """Make a directory what a commit has, and touch only what differs."""
     git = (*GIT, "-C", _CHECKOUT, f"--work-tree={work_tree}")
     run("env", f"GIT_INDEX_FILE={index}", *git, "read-tree", "-u", "--reset", commit)

@@ -15,7 +15,7 @@ from bench.child import ChildFailed, ChildTimedOut, in_child
 from bench.contestants import CkptfsMount, Contestant
 from bench.kit import NotToBeHad
 from bench.outcome import Outcome, Sample
-from bench.registry import Place, Workload, by_scene
+from bench.registry import WorkDirectory, Workload, by_scene
 from bench.scale import Scale
 
 _TIMEOUT_S = 900.0
@@ -68,7 +68,7 @@ def _run_scene(run: Run, name: str, members: Sequence[Workload], repetition: int
     order = everyone if repetition % 2 == 0 else list(reversed(everyone))
     for workload in members:
         for contestant in order:
-            place = Place(contestant.root / name, run.scale, repetition, run.material)
+            place = WorkDirectory(contestant.root / name, run.scale, repetition, run.material)
             _take_sample(run, workload, contestant, place)
     for each in everyone:
         if each.name not in run.lost:
@@ -86,7 +86,9 @@ def _open_scene(root: Path) -> None:
         path.write_bytes(b"%d" % number * 300)
 
 
-def _take_sample(run: Run, workload: Workload, contestant: Contestant, place: Place) -> None:
+def _take_sample(
+    run: Run, workload: Workload, contestant: Contestant, place: WorkDirectory
+) -> None:
     key = (workload.name, contestant.name)
     obstacle = _obstacle(run, workload, contestant)
     if obstacle:
@@ -112,7 +114,7 @@ def _obstacle(run: Run, workload: Workload, contestant: Contestant) -> str:
 
 
 def measure(
-    workload: Workload, contestant: Contestant, place: Place, everyone: Sequence[Contestant]
+    workload: Workload, contestant: Contestant, place: WorkDirectory, everyone: Sequence[Contestant]
 ) -> Sample:
     steps = workload.steps(place)
     next(steps)

@@ -26,6 +26,10 @@ class Scale:
     readdir_entries: tuple[int, ...] = (10, 1_000, 100_000)
     """Sizes of directories that are listed by name alone."""
     transactions: int = 10_000
+    bulk_rows: int = 500_000
+    """Rows of the database that is filled in one transaction."""
+    page_mb: int = 128
+    """Bytes that are written 4 KiB at a time."""
     wheels: tuple[str, ...] = ("django", "flask", "sqlalchemy", "networkx", "numpy")
     """Python packages that are installed, with what they depend on."""
     releases: tuple[str, ...] = ("3.2", "4.2", "5.2")
@@ -49,6 +53,17 @@ class Scale:
     """The last commits of this repository, replayed as checkpoints."""
     size_rivals: tuple[str, ...] = ("git", "btrfs", "rsync")
     """Who replays them too; some take half a second for each."""
+    upkeep_files: int = 12_000
+    """Files of the workspace in which others wait beside a verb."""
+    upkeep_saves: int = 60
+    upkeep_checkpoints: tuple[int, ...] = (100, 1_000, 10_000)
+    """Numbers of checkpoints that verbs look at."""
+    upkeep_trees: tuple[int, ...] = (10_000, 100_000)
+    """Sizes of directories that are mounted and unmounted."""
+    client_creates: int = 5_000
+    """Files that each of several clients creates."""
+    day_commits: int = 1_200
+    """The last commits of this repository, replayed as tool calls of an agent."""
     memory_files: int = 0
     """Files in the workspace for the memory figure; 0 leaves it out."""
     build_rounds: int = 60
@@ -87,6 +102,8 @@ QUICK = Scale(
     listing_entries=10_000,
     readdir_entries=(10, 1_000, 10_000),
     transactions=500,
+    bulk_rows=50_000,
+    page_mb=32,
     wheels=("django",),
     releases=("4.2", "5.2"),
     rebase_commits=15,
@@ -101,6 +118,12 @@ QUICK = Scale(
     commits=20,
     size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
     build_rounds=15,
+    upkeep_files=2_000,
+    upkeep_saves=20,
+    upkeep_checkpoints=(100, 400),
+    upkeep_trees=(1_000, 10_000),
+    client_creates=1_000,
+    day_commits=60,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
 SMALL = replace(
@@ -117,10 +140,13 @@ SMALL = replace(
     listing_entries=2_000,
     readdir_entries=(10, 100, 2_000),
     transactions=100,
+    bulk_rows=10_000,
+    page_mb=8,
 )
 FULL = Scale(
     name="full",
     memory_files=1_000_000,
     flat_files=(1_000, 10_000, 100_000, 1_000_000),
+    upkeep_trees=(10_000, 100_000, 1_000_000),
     size_rivals=QUICK.size_rivals,
 )

@@ -26,6 +26,7 @@ from ckptfs.errors import (
     ControlError,
     DaemonGone,
     NotAStore,
+    NotMounted,
     RefusedInSandbox,
     StoreInUse,
     StoreMissing,
@@ -53,7 +54,7 @@ __all__ = [
     "remove_store",
 ]
 
-#: Seconds that one who says nothing else waits for a workspace that is busy for a moment.
+#: Seconds that a caller waits for a workspace that is busy for a moment, unless it says otherwise.
 PATIENCE = 10.0
 #: How often to look whether another process has let go of a store, in seconds.
 _LOOK_AGAIN = 0.02
@@ -77,6 +78,8 @@ class LocalSession:
         from ckptfs.service import service
 
         verb = verbs.find(op)
+        if verb.module == verbs.DAEMON and self._lower is not None:
+            raise NotMounted(self._lower)
         values, cause = verb.decode(args or {}), service.caller_of(self._service, args or {})
 
         def run() -> JsonObject:

@@ -7,17 +7,26 @@ it only reads (`stoppable`), or between two steps that each leave everything who
 with `between`. Elsewhere asking does nothing, so code that reads for others need not know whether
 it may be left: a restore that has begun its transaction reads, too, and comes to its end.
 
+A verb that changes much is a generator, `Steps`: it yields where everything is whole and others may
+change anything. A daemon runs it in slices between requests (`sliced`, `resume`); the verb asks
+with `is_due` whether its slice is used up. `finish` runs it where there is nothing to give way to.
+Where it yields it may be left: `Interrupted` is raised there, and the verb says what it leaves.
+
+A verb that only reads may have a limit, too (`limited`), where others wait for the thread: beyond
+it, `check` raises `OverBudget`, and the caller has the verb run elsewhere.
+
 A signal to this process itself may come anywhere; what must not be left half done is `deferred`.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from _thread import _local
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ckptfs.errors import Interrupted
 
@@ -30,6 +39,21 @@ _NOWHERE, _BETWEEN, _ANYWHERE = range(3)
 
 T = TypeVar("T")
 
+#: A verb in steps, which returns its result. It opens none of the parts below across a yield: they
+#: would hold for what runs in between. It yields nothing, or for how many seconds it waits for
+#: something else.
+Steps = Generator[Any, None, T]
+
+
+class Ended(NamedTuple, Generic[T]):
+    """A verb in steps has come to its end."""
+
+    result: T
+
+
+class OverBudget(Exception):
+    """A verb that only reads has run for as long as it may on this thread."""
+
 
 class _State(_local):
     """Of each thread its own."""
@@ -40,20 +64,35 @@ class _State(_local):
     where = _NOWHERE
     left = ""
     look_at = 0.0
+    #: Tells whether the slice that runs is used up; None where nothing has to give way.
+    due: Callable[[], bool] | None = None
+    #: When a verb that only reads has to give way.
+    until = math.inf
 
 
 _state = _State()
 
 
 @contextmanager
-def watching(gone: Callable[[], bool]) -> Iterator[None]:
-    """Perform a verb for a client; ``gone`` tells whether it has hung up."""
+def watching(gone: Callable[[], bool] | None) -> Iterator[None]:
+    """Perform a verb for a client, if there is one; ``gone`` tells whether it has hung up."""
     before, _state.gone = _state.gone, gone
     _state.look_at = time.monotonic() + _LOOK_S
     try:
         yield
     finally:
         _state.gone = before
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Within `watching`: let reading raise `OverBudget` after that long."""
+    before, _state.until = _state.until, time.monotonic() + seconds
+    _state.look_at = min(_state.look_at, _state.until)
+    try:
+        yield
+    finally:
+        _state.until = before
 
 
 @contextmanager
@@ -95,6 +134,68 @@ def between() -> None:
         _look()
 
 
+@contextmanager
+def sliced(due: Callable[[], bool] | None) -> Iterator[None]:
+    """Run a slice of a verb; ``due`` tells whether it is used up."""
+    before, _state.due = _state.due, due
+    try:
+        yield
+    finally:
+        _state.due = before
+
+
+def is_due() -> bool:
+    """Whether the verb should yield, to give way to requests."""
+    return _state.due is not None and _state.due()
+
+
+def resume(steps: Steps[T], gone: Callable[[], bool] | None = None) -> Ended[T] | float:
+    """Run the next step of a verb, and have it end there if its client has gone; how it ended, if
+    it did, else how many seconds it waits for something else."""
+    try:
+        pause = next(steps)
+        if gone is not None and gone():
+            pause = steps.throw(Interrupted())
+    except StopIteration as done:
+        return Ended(done.value)
+    return float(pause or 0)
+
+
+def finish(steps: Steps[T]) -> T:
+    """Run a verb to its end, unless the client goes; its result."""
+    watched = _state.gone is not None
+    _state.look_at = 0.0  # a verb that only waited for its turn ends at its first yield
+    with closing(steps), sliced(_is_time_to_look if watched else None):
+        while not isinstance(ended := resume(steps, _has_gone if watched else None), Ended):
+            time.sleep(ended)
+    result: T = ended.result
+    return result
+
+
+def unstopped(steps: Steps[T]) -> Steps[T]:
+    """Steps that come to their end although the client has gone."""
+    with closing(steps):
+        while True:
+            with watching(None):
+                ended = resume(steps)
+            if isinstance(ended, Ended):
+                result: T = ended.result
+                return result
+            with suppress(Interrupted):
+                yield ended
+
+
+def _is_time_to_look() -> bool:
+    return time.monotonic() >= _state.look_at
+
+
+def _has_gone() -> bool:
+    if not _is_time_to_look():
+        return False
+    _state.look_at = time.monotonic() + _LOOK_S
+    return _state.gone is not None and _state.gone()
+
+
 def checked(items: Iterable[T]) -> Iterable[T]:
     """The items, with a `check` now and then."""
     return _checked(items) if _state.where == _ANYWHERE and _state.gone is not None else items
@@ -130,11 +231,9 @@ def deferred() -> Iterator[None]:
 
 
 def _look() -> None:
-    if _state.gone is None:
+    if _state.gone is None or not _is_time_to_look():
         return
-    now = time.monotonic()
-    if now < _state.look_at:
-        return
-    _state.look_at = now + _LOOK_S
-    if _state.gone():
+    if _has_gone():
         raise Interrupted(_state.left)
+    if time.monotonic() >= _state.until and _state.where == _ANYWHERE:
+        raise OverBudget

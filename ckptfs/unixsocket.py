@@ -88,7 +88,7 @@ def peer(connection: _socket.socket) -> tuple[int, int]:
 def is_trusted(uid: int, store: str) -> bool:
     """Whether a client believes what this user's process says about a store.
 
-    Root is believed by everybody, and every user by itself. Root also asks the daemons of others:
+    Every user believes root and itself. Root also asks the daemons of others:
     the owner of a store may say what is in it, and a client does nothing with that but show it.
     """
     own = os.geteuid()

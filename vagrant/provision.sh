@@ -173,7 +173,7 @@ find_root() {
     [ "$(id -u)" -ne 0 ] || return 0
     have sudo || return 1
     as_root=sudo
-    # Where nobody can type a password, sudo must do without one.
+    # Where no password can be typed, sudo must do without one.
     [ -t 0 ] || sudo -n true 2>/dev/null
 }
 

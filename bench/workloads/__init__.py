@@ -4,5 +4,5 @@ from bench.workloads import micro, stream, listing, tree, repository, install, b
 
 #: Scenes that take long, and are repeated less often.
 HEAVY_SCENES = frozenset(
-    {"many", "repository", "pip", "npm", "make", "configure", "pytest", "sqlite"}
+    {"many", "repository", "pip", "npm", "make", "configure", "pytest", "sqlite", "trees"}
 )

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from bench.material import pytest_command
 from bench.programs import run
-from bench.registry import Place, workload
+from bench.registry import WorkDirectory, workload
 
 
 @workload("make", "make -j2 of Brotli", scene="make", wants=("make", "c-project"))
-def make(place: Place) -> Iterator[None]:
+def make(place: WorkDirectory) -> Iterator[None]:
     shutil.copytree(place.material["c-project"], place / "project")
     yield
     run("make", "-s", "-j2", "-C", place / "project")
@@ -21,7 +21,7 @@ def make(place: Place) -> Iterator[None]:
     scene="configure",
     wants=("make", "autotools-project"),
 )
-def configure_make(place: Place) -> Iterator[None]:
+def configure_make(place: WorkDirectory) -> Iterator[None]:
     project = place / "project"
     shutil.copytree(place.material["autotools-project"], project)
     yield
@@ -37,7 +37,7 @@ def configure_make(place: Place) -> Iterator[None]:
     scene="pytest",
     wants=("bench-python", "python-project"),
 )
-def pytest(place: Place) -> Iterator[None]:
+def pytest(place: WorkDirectory) -> Iterator[None]:
     project = place / "project"
     shutil.copytree(place.material["python-project"] / "project", project)
     command = pytest_command(place.material["bench-python"], project)

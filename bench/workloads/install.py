@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from bench.material import NPM_OPTIONS
 from bench.programs import run
-from bench.registry import Place, workload
+from bench.registry import WorkDirectory, workload
 
 
 @workload(
@@ -14,7 +14,7 @@ from bench.registry import Place, workload
     scene="pip",
     wants=("wheels", "bench-python"),
 )
-def pip_install(place: Place) -> Iterator[None]:
+def pip_install(place: WorkDirectory) -> Iterator[None]:
     python, wheels = place.material["bench-python"], place.material["wheels"]
     run(python, "-m", "venv", "--without-pip", place / "venv")
     pip = (python, "-m", "pip", "--python", place / "venv")
@@ -24,7 +24,7 @@ def pip_install(place: Place) -> Iterator[None]:
 
 
 @workload("npm-install", "npm install of a front end", scene="npm", wants=("npm", "front-end"))
-def npm_install(place: Place) -> Iterator[None]:
+def npm_install(place: WorkDirectory) -> Iterator[None]:
     shutil.copytree(place.material["front-end"] / "project", place / "project")
     yield
     _npm(place, "install")
@@ -37,11 +37,11 @@ def npm_install(place: Place) -> Iterator[None]:
     needs=("npm-install",),
     wants=("npm", "front-end"),
 )
-def npm_ci(place: Place) -> Iterator[None]:
+def npm_ci(place: WorkDirectory) -> Iterator[None]:
     yield
     _npm(place, "ci")
 
 
-def _npm(place: Place, verb: str) -> None:
+def _npm(place: WorkDirectory, verb: str) -> None:
     cache = ("--cache", place.material["front-end"] / "cache", "--prefix", place / "project")
     run("npm", verb, "--offline", *NPM_OPTIONS, *cache)

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from bench.programs import run
-from bench.registry import MICRO, Place, workload
+from bench.registry import MICRO, WorkDirectory, workload
 
 #: Names that are read in all, however many directories that takes.
 _READ = 100_000
 
 
-def _directory(place: Place, entries: int) -> Path:
+def _directory(place: WorkDirectory, entries: int) -> Path:
     root = place / f"with-{entries}"
     if not root.exists():
         root.mkdir()
@@ -21,7 +21,7 @@ def _directory(place: Place, entries: int) -> Path:
     return root
 
 
-def _readdir(place: Place, which: int) -> Iterator[None]:
+def _readdir(place: WorkDirectory, which: int) -> Iterator[None]:
     """Names alone, as often as makes 100,000 of them."""
     entries = place.scale.readdir_entries[which]
     root = _directory(place, entries)
@@ -40,7 +40,7 @@ def _register_readdir() -> None:
         workload(f"readdir-{size}", title, scene=scene, kind=MICRO)(steps)
 
 
-def _ls(place: Place) -> Iterator[None]:
+def _ls(place: WorkDirectory) -> Iterator[None]:
     root = _directory(place, place.scale.listing_entries)
     run("ls", "-l", root)
     yield

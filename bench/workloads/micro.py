@@ -8,12 +8,12 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.registry import MICRO, SAME, Place, workload
+from bench.registry import MICRO, SAME, WorkDirectory, workload
 
 _SMALL = 1_000
 
 
-def _paths(place: Place, directory: str) -> list[str]:
+def _paths(place: WorkDirectory, directory: str) -> list[str]:
     """Names as text, made before the clock starts; 500 files to a directory."""
     root = place / directory
     return [f"{root}/{n // 500:03}/file{n:05}.txt" for n in range(place.scale.files)]
@@ -24,7 +24,7 @@ def _make_parents(paths: list[str]) -> None:
         os.makedirs(parent)
 
 
-def _small_files(place: Place) -> list[str]:
+def _small_files(place: WorkDirectory) -> list[str]:
     """Files of 1,000 B, written the first time one is asked for in a scene."""
     paths = _paths(place, "small")
     if not os.path.exists(paths[0]):
@@ -40,7 +40,7 @@ def _shuffled(paths: list[str]) -> list[str]:
 
 
 @workload("create", "create {scale.files:,} empty files", scene="micro", kind=MICRO)
-def create(place: Place) -> Iterator[None]:
+def create(place: WorkDirectory) -> Iterator[None]:
     paths = _paths(place, "created")
     _make_parents(paths)
     yield
@@ -55,7 +55,7 @@ def create(place: Place) -> Iterator[None]:
     kind=MICRO,
     mark=SAME,
 )
-def stat_warm(place: Place) -> Iterator[None]:
+def stat_warm(place: WorkDirectory) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     for path in paths:
         os.stat(path)
@@ -79,7 +79,7 @@ def _read_each(paths: list[str]) -> None:
     scene="micro",
     kind=MICRO,
 )
-def open_read_close_warm(place: Place) -> Iterator[None]:
+def open_read_close_warm(place: WorkDirectory) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     _read_each(paths)
     yield
@@ -90,7 +90,7 @@ def open_read_close_warm(place: Place) -> Iterator[None]:
 @workload(
     "absent", "stat {scale.files:,} absent names {scale.passes} times", scene="micro", kind=MICRO
 )
-def absent(place: Place) -> Iterator[None]:
+def absent(place: WorkDirectory) -> Iterator[None]:
     """As a compiler looks for headers and Python for modules: always the same wrong places."""
     names = [f"{path}.absent" for path in _small_files(place)]
     for name in names:
@@ -104,7 +104,7 @@ def absent(place: Place) -> Iterator[None]:
 @workload(
     "append", "append 100 B {scale.appends:,} times to an open file", scene="micro", kind=MICRO
 )
-def append(place: Place) -> Iterator[None]:
+def append(place: WorkDirectory) -> Iterator[None]:
     fd = os.open(place / "appended", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     line = b"x" * 99 + b"\n"
     yield
@@ -113,7 +113,9 @@ def append(place: Place) -> Iterator[None]:
     os.close(fd)
 
 
-def _random_pages(place: Place, name: str, count: int) -> tuple[int, list[tuple[int, bytes]]]:
+def _random_pages(
+    place: WorkDirectory, name: str, count: int
+) -> tuple[int, list[tuple[int, bytes]]]:
     """A file of 8 MiB, open for writing, and pages with places for them in it."""
     rng = random.Random(place.repetition)
     path = place / name
@@ -128,7 +130,7 @@ def _random_pages(place: Place, name: str, count: int) -> tuple[int, list[tuple[
     scene="micro",
     kind=MICRO,
 )
-def random_write(place: Place) -> Iterator[None]:
+def random_write(place: WorkDirectory) -> Iterator[None]:
     fd, pages = _random_pages(place, "random", place.scale.random_writes)
     yield
     for offset, page in pages:
@@ -143,7 +145,7 @@ def random_write(place: Place) -> Iterator[None]:
     kind=MICRO,
     mark=2.0,
 )
-def synced_write(place: Place) -> Iterator[None]:
+def synced_write(place: WorkDirectory) -> Iterator[None]:
     fd, pages = _random_pages(place, "synced", place.scale.synced_writes)
     yield
     for offset, page in pages:
@@ -159,7 +161,7 @@ def synced_write(place: Place) -> Iterator[None]:
     kind=MICRO,
     needs=("create",),
 )
-def rename(place: Place) -> Iterator[None]:
+def rename(place: WorkDirectory) -> Iterator[None]:
     paths = _paths(place, "created")
     yield
     for path in paths:
@@ -173,7 +175,7 @@ def rename(place: Place) -> Iterator[None]:
     kind=MICRO,
     needs=("create", "rename"),
 )
-def unlink(place: Place) -> Iterator[None]:
+def unlink(place: WorkDirectory) -> Iterator[None]:
     # Nothing is made after it: ext4 is slow to make files where many were just deleted.
     paths = [f"{path}.renamed" for path in _paths(place, "created")]
     yield
@@ -182,7 +184,7 @@ def unlink(place: Place) -> Iterator[None]:
 
 
 @workload("stat-cold", "stat {scale.files:,} files, cold", scene="micro", kind=MICRO, cold=True)
-def stat_cold(place: Place) -> Iterator[None]:
+def stat_cold(place: WorkDirectory) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     yield
     for path in paths:
@@ -196,7 +198,7 @@ def stat_cold(place: Place) -> Iterator[None]:
     kind=MICRO,
     cold=True,
 )
-def open_read_close_cold(place: Place) -> Iterator[None]:
+def open_read_close_cold(place: WorkDirectory) -> Iterator[None]:
     paths = _shuffled(_small_files(place))
     yield
     _read_each(paths)

@@ -4,12 +4,12 @@ rebase of a long branch, on one that is made for it."""
 from collections.abc import Iterator
 
 from bench.programs import GIT, run
-from bench.registry import Place, workload
+from bench.registry import WorkDirectory, workload
 from bench.sources import TOPIC
 
 
 @workload("git-clone", "git clone of Django", scene="repository", wants=("git", "repository"))
-def clone(place: Place) -> Iterator[None]:
+def clone(place: WorkDirectory) -> Iterator[None]:
     yield
     # As from a server: a local clone would link the packs and copy nothing.
     run(*GIT, "clone", "-q", "--no-local", place.material["repository"], place / "clone")
@@ -21,7 +21,7 @@ def clone(place: Place) -> Iterator[None]:
     scene="repository",
     needs=("git-clone",),
 )
-def checkout(place: Place) -> Iterator[None]:
+def checkout(place: WorkDirectory) -> Iterator[None]:
     run(*GIT, "-C", place / "clone", "status", "--porcelain")
     yield
     run(*GIT, "-C", place / "clone", "checkout", "-q", f"v{place.scale.releases[0]}")
@@ -33,7 +33,7 @@ def checkout(place: Place) -> Iterator[None]:
     scene="repository",
     needs=("git-clone", "git-checkout"),
 )
-def commit(place: Place) -> Iterator[None]:
+def commit(place: WorkDirectory) -> Iterator[None]:
     files = sorted((place / "clone" / "django").rglob("*.py"))
     for path in files[:: max(1, len(files) // 100)]:
         with path.open("a") as file:
@@ -43,7 +43,7 @@ def commit(place: Place) -> Iterator[None]:
 
 
 @workload("git-gc", "git gc", scene="repository", needs=("git-clone", "git-commit"))
-def gc(place: Place) -> Iterator[None]:
+def gc(place: WorkDirectory) -> Iterator[None]:
     yield
     run(*GIT, "-C", place / "clone", "gc", "-q")
 
@@ -54,7 +54,7 @@ def gc(place: Place) -> Iterator[None]:
     scene="rebase",
     wants=("git", "branches"),
 )
-def rebase(place: Place) -> Iterator[None]:
+def rebase(place: WorkDirectory) -> Iterator[None]:
     run(*GIT, "clone", "-q", "--no-local", place.material["branches"], place / "clone")
     run(*GIT, "-C", place / "clone", "checkout", "-q", TOPIC)
     yield

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from bench.memory import make_ready
 from bench.programs import run
-from bench.registry import MICRO, SAME, Place, workload
+from bench.registry import MICRO, SAME, WorkDirectory, workload
 from bench.sources import chunks
 
 _CHUNK = 1 << 20
-#: How often the file may be in memory: in the pages of FUSE, and in those of the disk or of whoever
-#: serves FUSE.
+#: How often the file may be in memory: in the pages of FUSE, and in those of the disk or of the
+#: process that serves FUSE.
 _COPIES = 2
 
 
@@ -34,7 +34,7 @@ def _read_all(fd: int, buffer: bytearray) -> int:
     kind=MICRO,
     mark=1.5,
 )
-def stream_write(place: Place) -> Iterator[None]:
+def stream_write(place: WorkDirectory) -> Iterator[None]:
     pieces = chunks(2 * place.repetition, place.scale.stream_mb)
     fd = os.open(place / "large", os.O_CREAT | os.O_WRONLY, 0o644)
     make_ready(_COPIES * place.scale.stream_mb)
@@ -50,7 +50,7 @@ def stream_write(place: Place) -> Iterator[None]:
     kind=MICRO,
     mark=1.5,
 )
-def stream_write_fsync(place: Place) -> Iterator[None]:
+def stream_write_fsync(place: WorkDirectory) -> Iterator[None]:
     pieces = chunks(2 * place.repetition + 1, place.scale.stream_mb)
     fd = os.open(place / "large-synced", os.O_CREAT | os.O_WRONLY, 0o644)
     make_ready(_COPIES * place.scale.stream_mb)
@@ -60,7 +60,7 @@ def stream_write_fsync(place: Place) -> Iterator[None]:
     os.close(fd)
 
 
-def _stream_read(place: Place) -> Iterator[None]:
+def _stream_read(place: WorkDirectory) -> Iterator[None]:
     buffer = bytearray(_CHUNK)
     fd = os.open(place / "large", os.O_RDONLY)
     _read_all(fd, buffer)
@@ -88,7 +88,7 @@ workload(
     kind=MICRO,
     needs=("stream-write",),
 )
-def stream_copy(place: Place) -> Iterator[None]:
+def stream_copy(place: WorkDirectory) -> Iterator[None]:
     make_ready(_COPIES * place.scale.stream_mb)
     yield
     run("cp", place / "large", place / "copied")
@@ -103,6 +103,17 @@ def stream_copy(place: Place) -> Iterator[None]:
     cold=True,
     needs=("stream-write",),
 )
-def stream_read_cold(place: Place) -> Iterator[None]:
+def stream_read_cold(place: WorkDirectory) -> Iterator[None]:
     make_ready(_COPIES * place.scale.stream_mb)
     yield from _stream_read(place)
+
+
+@workload(
+    "dd-4k",
+    "dd bs=4k conv=fsync of {scale.page_mb} MB",
+    scene="pages",
+)
+def dd_pages(place: WorkDirectory) -> Iterator[None]:
+    count = f"count={place.scale.page_mb << 8}"
+    yield
+    run("dd", "if=/dev/zero", f"of={place / 'pages'}", "bs=4k", count, "conv=fsync", "status=none")

@@ -1,10 +1,11 @@
 """What people and their tools do to a source tree, with the real programs."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.programs import GIT, exit_code, run
-from bench.registry import Place, workload
+from bench.registry import WorkDirectory, workload
 
 
 def _warm(path: Path) -> None:
@@ -22,13 +23,21 @@ def _warm_up(*command: Path | str, expect: int = 0) -> None:
 
 
 @workload("untar", "untar {scale.tree_files:,} files", scene="tree", wants=("tree",))
-def untar(place: Place) -> Iterator[None]:
+def untar(place: WorkDirectory) -> Iterator[None]:
     _warm(place.material["tree"])
     yield
     run("tar", "xf", place.material["tree"], "-C", place.root)
 
 
-def _find(place: Place) -> Iterator[None]:
+@workload(
+    "rg-first", "ripgrep of what was just unpacked", scene="tree", needs=("untar",), wants=("rg",)
+)
+def first_ripgrep(place: WorkDirectory) -> Iterator[None]:
+    yield
+    run(place.material["rg"], "-uu", "NoSuchWordAnywhere", place / "tree", expect=1)
+
+
+def _find(place: WorkDirectory) -> Iterator[None]:
     # -size needs a stat of every file; without it find gets by with the directories.
     command = ("find", place / "tree", "-size", "+1000k")
     _warm_up(*command)
@@ -39,8 +48,8 @@ def _find(place: Place) -> Iterator[None]:
 workload("find-warm", "find by size, warm", scene="tree", needs=("untar",))(_find)
 
 
-def _grep(place: Place) -> Iterator[None]:
-    # A word that is nowhere: grep ends at the first match when nobody reads its output.
+def _grep(place: WorkDirectory) -> Iterator[None]:
+    # A word that is nowhere: grep ends at the first match when its output is not read.
     command = ("grep", "-r", "NoSuchWordAnywhere", place / "tree")
     _warm_up(*command, expect=1)
     yield
@@ -50,7 +59,7 @@ def _grep(place: Place) -> Iterator[None]:
 workload("grep-warm", "grep -r, warm", scene="tree", mark=1.5, needs=("untar",))(_grep)
 
 
-def _ripgrep(place: Place) -> Iterator[None]:
+def _ripgrep(place: WorkDirectory) -> Iterator[None]:
     command = (place.material["rg"], "-uu", "NoSuchWordAnywhere", place / "tree")
     _warm_up(*command, expect=1)
     yield
@@ -61,28 +70,28 @@ workload("rg-warm", "ripgrep, warm", scene="tree", needs=("untar",), wants=("rg"
 
 
 @workload("cp", "cp -a of the tree", scene="tree", needs=("untar",))
-def copy(place: Place) -> Iterator[None]:
+def copy(place: WorkDirectory) -> Iterator[None]:
     run("grep", "-r", "NoSuchWordAnywhere", place / "tree", expect=1)
     yield
     run("cp", "-a", place / "tree", place / "copy")
 
 
 @workload("rsync", "rsync -a of the tree", scene="tree", needs=("untar",), wants=("rsync",))
-def rsync(place: Place) -> Iterator[None]:
+def rsync(place: WorkDirectory) -> Iterator[None]:
     run("grep", "-r", "NoSuchWordAnywhere", place / "tree", expect=1)
     yield
     run("rsync", "-a", f"{place / 'tree'}/", place / "synced")
 
 
 @workload("git-add", "git add -A", scene="tree", needs=("untar",))
-def git_add(place: Place) -> Iterator[None]:
+def git_add(place: WorkDirectory) -> Iterator[None]:
     # Beside the tree, so that the rows which walk the tree do the same work before and after.
     run(*GIT, "init", "-q", "--separate-git-dir", place / "git", place / "tree")
     yield
     run(*GIT, "-C", place / "tree", "add", "-A")
 
 
-def _git_status(place: Place) -> Iterator[None]:
+def _git_status(place: WorkDirectory) -> Iterator[None]:
     tree = place / "tree"
     if exit_code(*GIT, "-C", tree, "rev-parse", "-q", "--verify", "HEAD") != 0:
         run(*GIT, "-C", tree, "commit", "-q", "-m", "all of it")
@@ -98,11 +107,30 @@ workload("git-status-warm", "git status, warm", scene="tree", mark=1.5, needs=("
 
 
 @workload("rm", "rm -rf of the copy", scene="tree", needs=("untar", "cp"))
-def remove(place: Place) -> Iterator[None]:
+def remove(place: WorkDirectory) -> Iterator[None]:
     # Nothing is made after it: ext4 is slow to make files where many were just deleted.
     run("find", place / "copy", "-size", "+1000k")
     yield
     run("rm", "-rf", place / "copy")
+
+
+@workload(
+    "untar-four",
+    "four untars of {scale.tree_files:,} files at once",
+    scene="trees",
+    wants=("tree",),
+)
+def untar_four(place: WorkDirectory) -> Iterator[None]:
+    _warm(place.material["tree"])
+    targets = [place / f"tree {number}" for number in range(4)]
+    for target in targets:
+        target.mkdir()
+    yield
+    commands = [("tar", "xf", place.material["tree"], "-C", target) for target in targets]
+    running = [subprocess.Popen(command) for command in commands]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise RuntimeError("tar failed")
 
 
 workload("find-cold", "find by size, cold", scene="tree", cold=True, needs=("untar",))(_find)

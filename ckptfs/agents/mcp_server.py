@@ -2,14 +2,17 @@
 
 Each tool is a few lines over the API; its annotations say whether it changes anything. Tools run in
 threads, and several may call the API at once. An error of ckptfs becomes an error of the tool, in
-the same words, for the model to read.
+the same words, for the model to read. Answers are structured, and small enough for a model to read:
+lists and texts are cut at a limit, and say so. Names whose bytes are no UTF-8 get replacement
+characters, since JSON between programs has no others.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
@@ -17,24 +20,183 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import Field, StrictInt, ValidationError
+from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from ckptfs import __version__
-from ckptfs.agents import mcp_results as results
-from ckptfs.agents.mcp_results import (
-    TEXT_MAX,
-    CheckpointDetails,
-    CheckpointInfo,
-    CheckpointList,
-    Difference,
-    FileHistory,
-    Restore,
-    Status,
-)
-from ckptfs.api import CheckpointService
+from ckptfs.api import Checkpoint, CheckpointDiff, CheckpointService, RestoreResult
+from ckptfs.api.values import FileChange, FileVersion, WorkspaceStatus
 from ckptfs.config import Workspace
 from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
-from ckptfs.service.verbs import FILES, VERBS
+from ckptfs.service.verbs import FILES, VERBS, Verb
+
+# -- what the tools answer -------------------------------------------------------------------------
+
+#: How many paths one list names, and how many characters of a diff are sent, unless told otherwise.
+NAMED_MAX = 200
+TEXT_MAX = 20_000
+
+
+class CheckpointInfo(BaseModel):
+    id: str
+    message: str
+    time: datetime
+    kind: str = Field(description="manual, auto, hook, run, task, mount, offline or restore")
+    tag: str = ""
+    pinned: bool = False
+    metadata: dict[str, str] = {}
+    created: bool = Field(True, description="false if nothing had changed since this one")
+
+
+class Change(BaseModel):
+    path: str
+    old_path: str | None = Field(None, description="where it was, if it was renamed")
+    how: list[str] = Field(description="added, deleted, renamed, modified, mode, owner, ...")
+
+
+class CheckpointList(BaseModel):
+    checkpoints: list[CheckpointInfo] = Field(description="newest first")
+    more: bool = Field(description="whether there are older ones")
+
+
+class Difference(BaseModel):
+    from_id: str | None = Field(description="null: before the first checkpoint")
+    to_id: str | None = Field(description="null: the workspace as it is now")
+    total: int = Field(description="how many paths differ")
+    changes: list[Change] = Field(description="the first of them")
+    diff: str = Field("", description="as `git diff` shows it; may be cut off")
+    truncated: bool = Field(description="whether `changes` or `diff` is cut off")
+
+
+class CheckpointDetails(BaseModel):
+    checkpoint: CheckpointInfo
+    difference: Difference = Field(description="against the checkpoint it came from")
+
+
+class Restore(BaseModel):
+    checkpoint_id: str
+    done: bool = Field(description="false: a dry run, nothing was changed")
+    added: list[str]
+    modified: list[str]
+    deleted: list[str]
+    total: int = Field(description="how many paths are concerned; the lists may be cut off")
+    token: str = Field("", description="of a dry run: restores only if nothing changed since")
+    undo_id: str | None = Field(None, description="the checkpoint of the state before")
+    next: str = Field(description="what to do now")
+
+
+class Version(BaseModel):
+    checkpoint: CheckpointInfo | None = Field(description="null: not saved yet")
+    path: str
+    old_path: str | None = None
+    how: list[str]
+    size: int | None = None
+    writer: str = Field("", description="the command that wrote it, if that is known")
+
+
+class FileHistory(BaseModel):
+    path: str
+    versions: list[Version] = Field(description="newest first")
+    more: bool
+
+
+class Status(BaseModel):
+    workspace: str
+    mounted: bool
+    checkpoints: int
+    entries: int
+    store: str
+    store_bytes: int
+    unsaved: int = Field(description="how many paths changed since the last checkpoint")
+    history: str = Field(description="where checkpoints can be read as directories; empty if not")
+
+
+# -- from what the API returns ---------------------------------------------------------------------
+
+
+def _text(raw: str) -> str:
+    return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _checkpoint(found: Checkpoint) -> CheckpointInfo:
+    return CheckpointInfo(
+        id=found.id,
+        message=_text(found.message),
+        time=found.timestamp,
+        kind=found.kind,
+        tag=_text(found.tag),
+        pinned=found.pinned,
+        metadata={_text(key): _text(value) for key, value in found.metadata.items()},
+        created=found.created,
+    )
+
+
+def _change(found: FileChange) -> Change:
+    old = None if found.old_path is None else _text(found.old_path)
+    return Change(path=_text(found.path), old_path=old, how=list(found.kinds))
+
+
+def _difference(found: CheckpointDiff, most: int, *, content: bool) -> Difference:
+    shown = _text(found.diff_content) if content else ""
+    return Difference(
+        from_id=found.from_id,
+        to_id=found.to_id,
+        total=len(found.changes),
+        changes=[_change(item) for item in found.changes[:NAMED_MAX]],
+        diff=shown[:most],
+        truncated=len(found.changes) > NAMED_MAX or len(shown) > most,
+    )
+
+
+def _restore(found: RestoreResult) -> Restore:
+    if found.dry_run:
+        following = "Nothing was changed. Call again with confirm=true and this token to restore."
+    else:
+        following = f"To take it back, restore checkpoint {found.before_id}."
+    lists = (found.added_paths, found.modified_paths, found.deleted_paths)
+    added, modified, deleted = (_some(paths) for paths in lists)
+    return Restore(
+        checkpoint_id=found.checkpoint_id,
+        done=not found.dry_run,
+        added=added,
+        modified=modified,
+        deleted=deleted,
+        total=sum(map(len, lists)),
+        token=found.token,
+        undo_id=found.before_id,
+        next=following,
+    )
+
+
+def _some(paths: Sequence[str]) -> list[str]:
+    return [_text(path) for path in paths[:NAMED_MAX]]
+
+
+def _version(found: FileVersion) -> Version:
+    changed = _change(found.change)
+    return Version(
+        checkpoint=None if found.checkpoint is None else _checkpoint(found.checkpoint),
+        path=changed.path,
+        old_path=changed.old_path,
+        how=changed.how,
+        size=(found.change.new or {}).get("size"),
+        writer=_text(str((found.writer or {}).get("command", ""))),
+    )
+
+
+def _status(found: WorkspaceStatus, unsaved: int) -> Status:
+    return Status(
+        workspace=_text(found.workspace),
+        mounted=found.mounted,
+        checkpoints=found.checkpoints,
+        entries=found.inodes,
+        store=_text(found.store),
+        store_bytes=found.store_bytes,
+        unsaved=unsaved,
+        history=_text(f"{found.workspace}/.checkpoints") if found.mounted else "",
+    )
+
+
+# -- the tools -------------------------------------------------------------------------------------
 
 _INSTRUCTIONS = """\
 Checkpoints of the workspace {path}. Everything in it is covered: ignored files, build output, what
@@ -75,34 +237,24 @@ R = TypeVar("R")
 def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
     """A server for one workspace; a read-only one has only the tools that change nothing."""
     tools = Tools(CheckpointService(workspace.path, workspace.store))
-    known: tuple[tuple[Callable[..., Any], str], ...] = (
-        (tools.checkpoint_list, "list"),
-        (tools.checkpoint_show, "show"),
-        (tools.checkpoint_diff, "diff"),
-        (tools.file_history, "log"),
-        (tools.workspace_status, "status"),
-        (tools.checkpoint_create, "save"),
-        (tools.checkpoint_restore, "restore"),
-    )
     return MCPServer(
         "ckptfs",
         version=__version__,
         instructions=_INSTRUCTIONS.format(path=workspace.path),
         log_level="WARNING",
         tools=[
-            _make_tool(_telling(function), inspect.cleandoc(function.__doc__ or ""), _hints(verb))
-            for function, verb in known
-            if VERBS[verb].only_reads or not read_only
+            _make_tool(_telling(getattr(tools, verb.tool)), _hints(verb))
+            for verb in VERBS.values()
+            if verb.tool and (verb.only_reads or not read_only)
         ],
     )
 
 
-def _hints(verb: str) -> ToolAnnotations:
+def _hints(verb: Verb) -> ToolAnnotations:
     """What a tool changes, from the declaration of its verb."""
-    declared = VERBS[verb]
-    if declared.only_reads:
+    if verb.only_reads:
         return _LOOKS
-    return _REPLACES if declared.changes == FILES else _ADDS
+    return _REPLACES if verb.changes == FILES else _ADDS
 
 
 def _telling(function: Callable[P, R]) -> Callable[P, R]:
@@ -113,7 +265,7 @@ def _telling(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except CkptfsError as error:
-            raise ToolError(results.text(f"{error.message} {_hint(error)}".strip())) from error
+            raise ToolError(_text(f"{error.message} {_hint(error)}".strip())) from error
 
     return call
 
@@ -146,7 +298,7 @@ class Tools:
     ) -> CheckpointInfo:
         """Save the workspace as it is now. Costs nothing, whatever the size; takes no checkpoint if
         nothing changed since the last one, unless a tag is given."""
-        return results.checkpoint(self._service.save(message, tag=tag))
+        return _checkpoint(self._service.save(message, tag=tag))
 
     def checkpoint_list(self, limit: Limit = 20, moments: bool = False) -> CheckpointList:
         """List the checkpoints, newest first. Many take themselves, before a command or a tool
@@ -154,7 +306,7 @@ class Tools:
         were taken just before something would have been lost."""
         found = self._service.list(limit + 1, moments=moments)
         return CheckpointList(
-            checkpoints=[results.checkpoint(item) for item in found[:limit]],
+            checkpoints=[_checkpoint(item) for item in found[:limit]],
             more=len(found) > limit,
         )
 
@@ -163,8 +315,8 @@ class Tools:
         found = self._service.get(str(checkpoint_id))
         changed = self._service.show(found.id)
         return CheckpointDetails(
-            checkpoint=results.checkpoint(found),
-            difference=results.difference(changed, max_chars, content=max_chars > 0),
+            checkpoint=_checkpoint(found),
+            difference=_difference(changed, max_chars, content=max_chars > 0),
         )
 
     def checkpoint_diff(
@@ -177,7 +329,7 @@ class Tools:
         """What differs between two checkpoints. Without to_id: up to now; without both: what
         changed since the last checkpoint. max_chars=0 lists the paths only."""
         found = self._service.diff(str(from_id), str(to_id), paths=paths)
-        return results.difference(found, max_chars, content=max_chars > 0)
+        return _difference(found, max_chars, content=max_chars > 0)
 
     def checkpoint_restore(
         self,
@@ -193,7 +345,7 @@ class Tools:
         found = self._service.restore(
             str(checkpoint_id), paths, dry_run=not confirm, token=token, state=False
         )
-        return results.restore(found)
+        return _restore(found)
 
     def file_history(
         self,
@@ -205,7 +357,7 @@ class Tools:
         found = self._service.log(path)
         return FileHistory(
             path=path,
-            versions=[results.version(item) for item in found[:limit]],
+            versions=[_version(item) for item in found[:limit]],
             more=len(found) > limit,
         )
 
@@ -213,7 +365,7 @@ class Tools:
         """Where the workspace and its history are, and how much changed since the last
         checkpoint."""
         changed = self._service.diff()
-        return results.status(self._service.status(), len(changed.changes))
+        return _status(self._service.status(), len(changed.changes))
 
 
 # -- exact arguments -------------------------------------------------------------------------------
@@ -247,9 +399,8 @@ class ExactTool(Tool):
         )
 
 
-def _make_tool(
-    function: Callable[..., Any], description: str, annotations: ToolAnnotations
-) -> ExactTool:
+def _make_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> ExactTool:
+    description = inspect.cleandoc(function.__doc__ or "")
     made = ExactTool.from_function(
         function, description=description, annotations=annotations, structured_output=True
     )

@@ -8,15 +8,18 @@ for.
 
 import logging
 
-from ckptfs.api.events import EVENTS, CheckpointEvent, EventStream, Handler
 from ckptfs.api.service import AsyncCheckpointService, CheckpointService
 from ckptfs.api.values import (
+    EVENTS,
     Checkpoint,
     CheckpointConfig,
     CheckpointDiff,
+    CheckpointEvent,
     Compacted,
+    EventStream,
     FileChange,
     FileVersion,
+    Handler,
     PruneDecision,
     RestoreResult,
     State,

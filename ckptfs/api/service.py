@@ -18,14 +18,15 @@ from typing import Any, ParamSpec, TypeVar
 
 from ckptfs import config as places
 from ckptfs.api import workspace as workspaces
-from ckptfs.api.events import CheckpointEvent, EventStream, Handler
-from ckptfs.api.restore import restore
 from ckptfs.api.values import (
     Checkpoint,
     CheckpointConfig,
     CheckpointDiff,
+    CheckpointEvent,
     Compacted,
+    EventStream,
     FileVersion,
+    Handler,
     PruneDecision,
     RestoreResult,
     State,
@@ -34,12 +35,12 @@ from ckptfs.api.values import (
     checkpoint_of,
     diff_of,
 )
-from ckptfs.api.workspace import Sessions
+from ckptfs.api.workspace import Sessions, restore
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, transfer
 from ckptfs.control.client import Client
-from ckptfs.errors import NotMounted, UsageError, no_paths
-from ckptfs.service.arguments import JsonObject, metadata_of
+from ckptfs.errors import NotMounted, no_paths
+from ckptfs.service.arguments import JsonObject, malformed, metadata_of
 from ckptfs.service.verbs import CALLER, find
 
 AnyPath = str | os.PathLike[str]
@@ -186,7 +187,7 @@ class CheckpointService:
 
     def delete(self, *checkpoint_ids: str) -> None:
         """Delete checkpoints and what only they held: all of them, or none if one is pinned. A tag
-        does not keep one from being deleted: who calls this is asked nothing."""
+        does not keep one from being deleted: a program is asked nothing."""
         self._sessions.call("delete", {"checkpoints": builtins.list(checkpoint_ids)})
 
     def tag(self, checkpoint_id: str, tag: str | None, *, move: bool = False) -> Checkpoint:
@@ -421,10 +422,8 @@ class CheckpointService:
             known = {parameter.name for parameter in (*declared.parameters, *CALLER)}
             for name in arguments:
                 if name not in known:
-                    raise UsageError(
-                        f"Cannot {verb}: it takes no argument {name!r}. Nothing was changed.",
-                        hint=f"It takes: {', '.join(sorted(known))}.",
-                    )
+                    reason = f"it takes no argument {name!r}"
+                    raise malformed(verb, reason, declared.parameters)
             declared.decode(arguments)
         return self._sessions.call(verb, self._sessions.caller() | arguments)
 

@@ -177,7 +177,7 @@ def _description(record: JsonObject) -> Iterator[str]:
     for key, value in checkpoint["metadata"].items():
         yield f"meta       {key}={value}"
     if checkpoint["state_names"]:
-        yield f"state      {', '.join(checkpoint['state'])}"
+        yield f"state      {', '.join(checkpoint['state_names'])}"
     yield f"changes    {counts_text(record)}"
     yield ""
 

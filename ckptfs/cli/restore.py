@@ -1,21 +1,28 @@
-"""`ckptfs restore`, `rewind`, `undo` and `redo`."""
+"""`ckptfs restore`, `rewind`, `undo` and `redo`, and the state documents of a checkpoint: files in,
+files out, and the command that is run after a restore.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs.cli import output, state
+from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject, shown_name
 from ckptfs.cli.workspace import find_workspace, hinting_at_paths, path_below_root
-from ckptfs.config import Workspace
+from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session, open_workspace
-from ckptfs.errors import NotConfirmed
+from ckptfs.control.transfer import fetch_bytes
+from ckptfs.errors import NotConfirmed, StateInvalid, StateNotWritten, UsageError, reason_of
+from ckptfs.service.arguments import Json, require_name
 
 if TYPE_CHECKING:
-    from ckptfs.api.restore import Command
+    from ckptfs.api.workspace import Command
 
 #: How many paths a question names before it only counts.
 _NAMED = 10
@@ -57,7 +64,7 @@ def _take_back(args: Namespace, op: str) -> int:
     workspace = find_workspace(args)
     with open_workspace(workspace) as session:
         if args.state_out:
-            state.require(args.state_out, session.call("plan", {"back": op}))
+            _require_documents(args.state_out, session.call("plan", {"back": op}))
         if args.dry_run:
             plan = session.call("plan", {"back": op})
             output.result(plan, _dry_text(plan), as_json=args.json)
@@ -101,7 +108,7 @@ def _carrying(args: Namespace, session: Session, op: str, asked: JsonObject) -> 
     else:
         known = session.call("get", {"checkpoint": asked["checkpoint"]})
         found = {"checkpoint": known["id"], "state_names": known["state_names"]}
-    state.require(args.state_out, found)
+    _require_documents(args.state_out, found)
     kept = {key: value for key, value in asked.items() if key != "steps"}
     return {**kept, "checkpoint": str(found["checkpoint"])}
 
@@ -109,7 +116,7 @@ def _carrying(args: Namespace, session: Session, op: str, asked: JsonObject) -> 
 class _Done(NamedTuple):
     record: JsonObject
     text: str
-    documents: state.Documents
+    documents: _Documents
     #: What the user's settings want to be run now.
     hook: Command
 
@@ -118,18 +125,19 @@ def _perform(
     args: Namespace, workspace: Workspace, session: Session, op: str, asked: JsonObject
 ) -> _Done:
     asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
-    hook = state.hook(workspace)
-    record = session.call(op, asked | {"names": args.json or bool(hook)})
+    hook = _hook_of(workspace)
+    with output.progress("Comparing", "records") as show:
+        record = session.call(op, asked | {"names": args.json or bool(hook)}, on_progress=show)
     wanted = args.state_out or hook
-    documents = state.fetched(session, record) if wanted else {}
+    documents = _fetched(session, record) if wanted else {}
     return _Done(record, _result_text(record, op, asked), documents, hook)
 
 
 def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     """What comes after a restore: its documents, the command that wants to know, the words."""
-    failure = state.run_hook(done.hook, done.record, done.documents, workspace)
+    failure = _run_hook(done.hook, done.record, done.documents, workspace)
     files = not getattr(args, "state_only", False)
-    state.write_out(args.state_out, done.documents, done.record, restored=files)
+    _write_out(args.state_out, done.documents, done.record, restored=files)
     output.result(done.record, done.text, as_json=args.json)
     if failure:
         output.note(f"The restore is done, but not the command after it: {failure}.")
@@ -194,7 +202,7 @@ def _skipped_lines(skipped: list[JsonObject]) -> list[str]:
 
 
 def _is_nothing(plan: JsonObject) -> bool:
-    return not (plan["added_files"] or plan["modified_files"] or plan["deleted_files"])
+    return not (plan["added_paths"] or plan["modified_paths"] or plan["deleted_paths"])
 
 
 def _dry_text(plan: JsonObject) -> str:
@@ -206,7 +214,7 @@ def _dry_text(plan: JsonObject) -> str:
 def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:
     marked = [
         f"{mark} {shown_name(path).decode()}"
-        for mark, kind in (("+", "added_files"), ("~", "modified_files"), ("-", "deleted_files"))
+        for mark, kind in (("+", "added_paths"), ("~", "modified_paths"), ("-", "deleted_paths"))
         for path in plan[kind]
     ]
     lines = marked[:most]
@@ -218,3 +226,121 @@ def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:
     if not marked:
         return f"Nothing to restore: everything is as in checkpoint {plan['checkpoint']}."
     return "\n".join([f"To restore checkpoint {plan['checkpoint']}:", *lines, *left])
+
+
+# -- state documents -------------------------------------------------------------------------------
+
+#: Bytes by name, and whether they are JSON.
+_Documents = dict[str, tuple[bytes, bool]]
+
+#: The name of a document that is given without one.
+_UNNAMED = "state"
+
+
+def documents_to_keep(args: Namespace) -> dict[str, bytes]:
+    """What ``--state`` and ``--state-blob`` name."""
+    found: dict[str, bytes] = {}
+    words = [(word, True) for word in args.state] + [(word, False) for word in args.state_blob]
+    for word, is_json in words:
+        name, path = _named(word)
+        if name in found:
+            raise UsageError(
+                f"Cannot save: two state documents are called {name!r}. Nothing was saved.",
+                hint="Give each a name of its own: --state NAME=FILE",
+            )
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        found[require_name(name)] = _checked(path, data) if is_json else data
+    return found
+
+
+def _named(word: str) -> tuple[str, str]:
+    """NAME=FILE, or a file alone."""
+    name, equals, path = word.partition("=")
+    return (name, path) if equals and "/" not in name else (_UNNAMED, word)
+
+
+def _checked(path: str, data: bytes) -> Json:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError) as error:
+        reason = f"{path} is not JSON ({error}); --state-blob takes any bytes"
+        raise StateInvalid(_UNNAMED, reason) from error
+    return Json(data)
+
+
+def _fetched(session: Session, record: JsonObject) -> _Documents:
+    return fetch_bytes(session, str(record["checkpoint"])) if record["state_names"] else {}
+
+
+def _require_documents(words: list[str], record: JsonObject) -> None:
+    """Refuse what ``--state-out`` wants of a checkpoint that does not carry it, before anything is
+    restored."""
+    known = list(record["state_names"])
+    for word in words:
+        name = _chosen(word, known)
+        if name is not None and name not in known:
+            number = record["checkpoint"]
+            hint = f"`ckptfs show {number}` tells about it."
+            raise StateInvalid(name, _not_there(number, known), hint=hint)
+
+
+def _write_out(
+    words: list[str], documents: _Documents, record: JsonObject, *, restored: bool = True
+) -> None:
+    """Write documents where ``--state-out`` says."""
+    for word in words:
+        path, name = Path(_named(word)[1]), _chosen(word, list(documents))
+        if name is not None and name not in documents:
+            reason = _not_there(record["checkpoint"], list(documents))
+            raise StateNotWritten(path, reason, restored=restored)
+        wanted = documents if name is None else {name: documents[name]}
+        try:
+            _write(path, wanted, into=name is None)
+        except OSError as error:
+            reason = reason_of(error)
+            raise StateNotWritten(path, reason, restored=restored) from error
+
+
+def _chosen(word: str, known: list[str]) -> str | None:
+    """Which document is meant: the named one, or the only one there is; None for all of them."""
+    name, path = _named(word)
+    if word != path:
+        return name
+    if os.path.isdir(path) or path.endswith("/"):
+        return None
+    return known[0] if len(known) == 1 else name
+
+
+def _not_there(number: int, known: list[str]) -> str:
+    return f"checkpoint {number} does not carry it; it carries: {', '.join(known) or 'none'}"
+
+
+def _write(path: Path, documents: _Documents, *, into: bool) -> None:
+    if into:
+        with suppress(OSError):
+            path.mkdir(parents=True, exist_ok=True)
+    for name, (data, _) in documents.items():
+        write_atomically(path / name if into else path, data)
+
+
+def _run_hook(
+    command: Command, record: JsonObject, documents: _Documents, workspace: Workspace
+) -> str:
+    """Run the command that the settings want after a restore; why it failed, if it did."""
+    from ckptfs.api import workspace as after
+
+    if not (command and after.is_news(record, documents)):
+        return ""
+    found = {
+        name: json.loads(data) if is_json else data for name, (data, is_json) in documents.items()
+    }
+    restored = {**record, "workspace": str(workspace.path), "state": found}
+    record["hook"] = after.run_command(command, restored, workspace.path)
+    return "" if record["hook"] == after.DONE else str(record["hook"])
+
+
+def _hook_of(workspace: Workspace) -> Command:
+    """The command that the user's settings want to be run after a restore."""
+    from ckptfs.api import workspace as after
+
+    return after.command_of(workspace.store)

@@ -27,6 +27,8 @@ from ckptfs.errors import (
 _NOTED = ("pid", "state", "started_ns", "version", "reason", "failed_ns")
 #: The states in which the workspace is there for programs.
 _MOUNTED = (runtime.SERVING, runtime.UNMOUNTING)
+#: Not mounted, and another process has the store open: ``pid`` is its number.
+_IN_USE = "in-use"
 
 
 def status(args: Namespace) -> int:
@@ -128,7 +130,7 @@ def _of_store(workspace: Workspace) -> JsonObject:
         if not dead:
             raise  # else it is seen from a sandbox, and what it is stands there
     except StoreInUse as error:
-        record["state"] = f"unmounted, in use by process {error.pid}"
+        record |= {"state": _IN_USE, "pid": error.pid}
     except StoreError as error:
         if died is None:
             raise
@@ -137,7 +139,7 @@ def _of_store(workspace: Workspace) -> JsonObject:
 
 
 def _other(workspace: Workspace) -> JsonObject | None:
-    """Who has mounted the directory with another history, and with which store."""
+    """The user who mounted the directory with another history, and the store of that mount."""
     mount = runtime.foreign_mount(workspace)
     if mount is None:
         return None
@@ -156,19 +158,42 @@ def _died(workspace: Workspace) -> JsonObject | None:
     return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
 
 
+#: What is said of each part of a store (`ckptfs.history.account`).
+_PARTS = {
+    "live": "files as they are now",
+    "saved": "only in checkpoints that were saved, tagged or pinned; `ckptfs delete` frees it",
+    "hour": "only in automatic checkpoints, of the last hour",
+    "day": "only in automatic checkpoints, of the last day",
+    "week": "only in automatic checkpoints, of the last week",
+    "older": "only in automatic checkpoints that are older",
+    "moments": "only in moments",
+    "deleted": "in deleted checkpoints; becomes free within seconds, while mounted",
+    "records": "names, attributes and block maps of the files",
+    "history-records": "the same of checkpoints, not packed; `ckptfs compact` packs it",
+    "packed-records": "the same of checkpoints, packed",
+    "ledger": "how the lower directory looked when it was last in step",
+    "overhead": "indexes, and what pages are not filled with",
+    "free": "free, for new data; `ckptfs compact` gives it back to the disk",
+    "heap-free": "free in the heap; goes back to the disk by itself",
+    "journal": "what was synced since the last commit; goes with the mount",
+    "log": "the daemon's log",
+    "other": "settings, locks, files that a repair kept",
+}
+
+
 def _space(record: JsonObject) -> list[tuple[str, str]]:
-    """Whose bytes the store has, if they were counted."""
-    shown = {
-        "live_bytes": "files as they are now",
-        "shared_bytes": "of these, also in checkpoints",
-        "history_bytes": "only in checkpoints",
-        "reclaimable_bytes": "free; `ckptfs compact` gives it back to the disk",
-    }
-    return [
-        (key.removesuffix("_bytes"), f"{output.bytes_text(record[key])} ({meaning})")
-        for key, meaning in shown.items()
-        if record.get(key) is not None
-    ]
+    """Where the store's bytes are, if they were counted."""
+    rows = []
+    for part in record.get("parts", ()):
+        if part["bytes"]:
+            words = _PARTS[part["part"]]
+            if part["latest_ns"] is not None:
+                words += f"; expires until {output.time_text(part['latest_ns'])} ({part['rule']})"
+            if part["part"] == "live":
+                words += f", {output.bytes_text(record['shared_bytes'])} also in checkpoints"
+            size = output.bytes_text(part["bytes"])
+            rows.append((f"  {part['part']}", f"{size:>10}  {words}"))
+    return rows
 
 
 def _unsaved(record: JsonObject) -> list[tuple[str, str]]:
@@ -252,6 +277,9 @@ def _state(record: JsonObject) -> str:
         who = f" by {other['user']}" if other["user"] else ""
         store = f"the store {other['store']}" if other["store"] else "another store"
         return f"mounted{who} with {store}, not with this history"
+    if state == _IN_USE:
+        user = f"process {record['pid']}" if record["pid"] else "another process"
+        return f"not mounted; {user} is using its store"
     return state
 
 
@@ -277,7 +305,8 @@ def _human(record: JsonObject) -> str:
         rows[-1] = ("store", f"{record['store']} ({output.bytes_text(record['store_bytes'])})")
     rows += _space(record)
     rows.append(("log", record["log"]))
-    return "\n".join(f"{name:<12} {output.safe(value)}" for name, value in rows)
+    width = max(12, *(len(name) for name, _ in rows))
+    return "\n".join(f"{name:<{width}} {output.safe(value)}" for name, value in rows)
 
 
 # -- watch -----------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def import_tree(args: Namespace) -> int:
         try:
             record = session.call("import", wishes, on_progress=show)
         except WorkspaceNotEmpty:
-            raise WorkspaceNotEmpty(target.path) from None  # who has the store knows only that
+            raise WorkspaceNotEmpty(target.path) from None  # the session knows the store only
     if args.store is None:
         place = None if runtime.living(target) else locating.directory_id(str(target.path))
         config.register(target, directory=place)

@@ -116,7 +116,7 @@ def _plan_text(plan: JsonObject) -> str:
 def _names(changes: JsonObject) -> list[str]:
     marked = [
         f"  {mark} {output.safe(path)}"
-        for mark, kind in (("+", "added_files"), ("~", "modified_files"), ("-", "deleted_files"))
+        for mark, kind in (("+", "added_paths"), ("~", "modified_paths"), ("-", "deleted_paths"))
         for path in changes[kind]
     ]
     if not marked:

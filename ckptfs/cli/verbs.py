@@ -471,16 +471,20 @@ VERBS = {
     "rewind": Verb("go back N checkpoints", "restore.rewind", _rewind),
     "undo": Verb("take back the last restore", "restore.undo", _take_back),
     "redo": Verb("take back the last undo", "restore.redo", _take_back),
-    "tag": Verb("give a checkpoint a name to find it by", "space.tag", _tag),
-    "pin": Verb("keep checkpoints from expiring and from being deleted", "space.pin", _pin),
-    "unpin": Verb("let checkpoints expire again", "space.unpin", _pin),
-    "delete": Verb("delete checkpoints and what only they hold", "space.delete", _delete),
-    "prune": Verb("let automatic checkpoints expire as the settings say", "space.prune", _prune),
-    "compact": Verb("return free space in the store to the disk", "space.compact", _no_words),
-    "purge": Verb(
-        "remove files from the workspace and every checkpoint, for ever", "space.purge", _purge
+    "tag": Verb("give a checkpoint a name to find it by", "checkpoints.tag", _tag),
+    "pin": Verb("keep checkpoints from expiring and from being deleted", "checkpoints.pin", _pin),
+    "unpin": Verb("let checkpoints expire again", "checkpoints.unpin", _pin),
+    "delete": Verb("delete checkpoints and what only they hold", "checkpoints.delete", _delete),
+    "prune": Verb(
+        "let automatic checkpoints expire as the settings say", "checkpoints.prune", _prune
     ),
-    "config": Verb("show the settings, or change one", "settings.config", _config),
+    "compact": Verb("return free space in the store to the disk", "checkpoints.compact", _no_words),
+    "purge": Verb(
+        "remove files from the workspace and every checkpoint, for ever",
+        "checkpoints.purge",
+        _purge,
+    ),
+    "config": Verb("show the settings, or change one", "workspaces.config", _config),
     "import": Verb(
         "bring a directory into a workspace or store; it is only read",
         "store.import_tree",
@@ -505,7 +509,7 @@ VERBS = {
         _forget,
     ),
     "run": Verb("run a command between two checkpoints, and say what it changed", "run.run", _run),
-    "task": Verb("group work into tasks, and take one back without the others", "task.task", _task),
+    "task": Verb("group work into tasks, and take one back without the others", "run.task", _task),
     "team": Verb(
         "snapshot and restore a team of agents: its workspaces and its state", "team.team", _team
     ),
@@ -525,7 +529,7 @@ VERBS = {
     ),
     "shell-init": Verb(
         "print shell code that names checkpoints after the commands you type",
-        "settings.shell_init",
+        "workspaces.shell_init",
         _shell_init,
     ),
 }

@@ -1,32 +1,43 @@
-"""`ckptfs workspaces` and `ckptfs forget`: which workspaces there are, and the end of one."""
+"""`ckptfs workspaces`, `forget`, `config` and `shell-init`: which workspaces there are, their
+settings, and code for a shell's rc file.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ckptfs import config
+from ckptfs import config as places
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
-from ckptfs.cli.workspace import exact_workspace, named_directory, workspace_or_store
+from ckptfs.cli.workspace import (
+    exact_workspace,
+    find_workspace,
+    named_directory,
+    workspace_or_store,
+)
 from ckptfs.config import Workspace
-from ckptfs.connect import LocalSession, open_store, remove_store
+from ckptfs.connect import LocalSession, open_store, open_workspace, remove_store
 from ckptfs.control import runtime
 from ckptfs.errors import (
     DaemonGone,
     NotAStore,
+    RefusedInSandbox,
+    SettingInvalid,
     StoreError,
     StoreInUse,
     StoreMissing,
+    StoreReadOnly,
     UsageError,
 )
 
 
 def workspaces(args: Namespace) -> int:
-    found = sorted(config.known())
+    found = sorted(places.known())
     records = [_record(workspace, str(workspace.path)) for workspace in found]
     stores = {workspace.store for workspace in found}
     records += [
@@ -42,7 +53,7 @@ def workspaces(args: Namespace) -> int:
 def _stores() -> Iterator[Path]:
     """The stores in the data directory, whether a workspace is known for them or not."""
     with suppress(OSError):
-        for entry in sorted(config.data_dir().iterdir()):
+        for entry in sorted(places.data_dir().iterdir()):
             if (entry / "data.mdb").exists():
                 yield entry
 
@@ -55,7 +66,7 @@ def _record(workspace: Workspace, path: str | None) -> JsonObject:
         "mounted": state in (runtime.SERVING, runtime.UNMOUNTING),
         "state": state,
         "store_bytes": _bytes(workspace.store),
-        "directory_exists": path is not None and not config.is_gone(Path(path)),
+        "directory_exists": path is not None and not places.is_gone(Path(path)),
     }
 
 
@@ -107,9 +118,9 @@ def forget(args: Namespace) -> int:
         output.confirm(_what(record), question, "forgotten")
     there = (target.store / "data.mdb").exists()
     left = remove_store(target.store) if there else []
-    for known in list(config.known()):
+    for known in list(places.known()):
         if known.store == target.store:
-            config.forget(known.path)
+            places.forget(known.path)
     store, path = output.safe(target.store), output.safe(target.path)
     human = f"Deleted {store}." if there else f"Forgot {path}; its store, {store}, was gone."
     output.result(record, human, as_json=args.json)
@@ -166,3 +177,76 @@ def _what(record: JsonObject) -> str:
 def _holdings(record: JsonObject) -> str:
     count = output.count_text(record["checkpoint_count"], "checkpoint", "checkpoints")
     return f"{count}, {output.bytes_text(record['store_bytes'] or 0)}"
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+#: Columns for a value in the list.
+_VALUE_WIDTH = 8
+
+
+def config(args: Namespace) -> int:
+    from ckptfs.service import settings
+
+    if (args.unset and args.value is not None) or (args.unset and args.key is None):
+        raise UsageError("Cannot change the settings: --unset takes a KEY and no VALUE.")
+    store = None if args.for_all else runtime.require_store(find_workspace(args))
+    if args.value is not None or args.unset:
+        _change(store, args)
+        if args.key == settings.PATTERNS and store is not None:
+            _apply(find_workspace(args))
+    records = settings.described(store, args.key)
+    output.result({"settings": records}, _settings_text(records, args), as_json=args.json)
+    for item in records:
+        if item["refused"]:
+            reason = output.safe(item["refused"])
+            output.note(f"{item['name']} is set to a command that is not run: {reason}.")
+    return 0
+
+
+def _change(store: Path | None, args: Namespace) -> None:
+    from ckptfs.service import settings
+
+    try:
+        settings.change(store, args.key, args.value)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        if store is None:
+            file = places.settings_file()
+            raise SettingInvalid(args.key, "its file system is read-only", file) from None
+        if runtime.living(find_workspace(args)) is None:
+            raise StoreReadOnly(store) from None
+        # Its daemon writes to it, so it is read-only only for us.
+        raise RefusedInSandbox("change the settings", "the store is read-only there") from None
+
+
+def _apply(workspace: Workspace) -> None:
+    if runtime.living(workspace) is not None:
+        with open_workspace(workspace) as session:
+            session.call("exclude")
+
+
+def _settings_text(records: list[JsonObject], args: Namespace) -> str:
+    if args.key is not None:
+        return str(records[0]["value"]).rstrip("\n")
+    return "\n".join(_setting_line(item) for item in records)
+
+
+def _setting_line(item: JsonObject) -> str:
+    """A setting in columns; a value that is too wide for its own stands below."""
+    value = output.safe(", ".join(str(item["value"]).splitlines()))
+    fits = len(value) <= _VALUE_WIDTH
+    line = f"{item['name']:<26} {value if fits else '...':<{_VALUE_WIDTH}} {item['meaning']}"
+    if item["file"]:
+        line += f" ({output.safe(item['file'])})"
+    return line if fits else f"{line}\n    {value}"
+
+
+# -- shell-init ------------------------------------------------------------------------------------
+
+
+def shell_init(args: Namespace) -> int:
+    code = Path(__file__).with_name(f"init.{args.shell}").read_text()
+    output.result({"shell": args.shell, "code": code}, code.rstrip("\n"), as_json=args.json)
+    return 0

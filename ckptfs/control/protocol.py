@@ -13,8 +13,15 @@ is an error of the kind "interrupted", or the result if that was there first.
 
 The same lines run through the pipe from a starting daemon to the command that started it. Paths
 are strings with surrogate escapes, which JSON carries as ``\\udcXX``, so every name survives.
-Fields may be added; none change their meaning within a version. This module turns lines into
-values and back, and refuses what is not a line of ours; it does no I/O.
+
+Version 1 is that of the first release; until then its fields may change, as those of the format on
+disk. From then on fields may be added, and a change of meaning is a new version. Each side refuses
+a line of another version: a daemon answers a `ProtocolMismatch` in its own version and hangs up,
+and a client raises one for whatever it cannot read, so an older client and a newer daemon, or the
+other way round, say that their versions differ, and what to do.
+
+This module turns lines into values and back, and refuses what is not a line of ours; it does no
+I/O.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ from ckptfs.errors import (
     ControlError,
     ErrorRecord,
     ProtocolMismatch,
+    SystemRefused,
     from_record,
 )
 from ckptfs.service.arguments import JsonObject
@@ -35,6 +43,8 @@ VERSION = 1
 
 #: A request longer than this is refused unread: nothing we send comes near it.
 REQUEST_MAX = 256 * 1024
+
+_RESULT = b'{"v":%d,"result":' % VERSION
 
 
 class Request(NamedTuple):
@@ -74,6 +84,18 @@ def encode_error(error: CkptfsError) -> bytes:
     return _line({"v": VERSION, "error": error.record()})
 
 
+def encode_failure(op: str, error: Exception, remark: str) -> bytes:
+    """The answer to a request that ended with an error, of ours or not; ``remark`` is what is left
+    to say of one that is not."""
+    if isinstance(error, CkptfsError):
+        return encode_error(error)
+    if isinstance(error, OSError):
+        return encode_error(SystemRefused(op, error))
+    hint = "The daemon's log has the details; `ckptfs status` says where it is."
+    words = f"Cannot {op}: {str(error) or type(error).__name__}. {remark}"
+    return encode_error(CkptfsError(words, hint=hint))
+
+
 def decode_request(line: bytes) -> Request:
     record = _object(line)
     op, args = record.get("op"), record.get("args", {})
@@ -95,6 +117,11 @@ def decode_answer(line: bytes) -> Answer:
     if isinstance(error, dict):
         return Answer(error=from_record(_error_record(error)))
     raise ControlError("Cannot read the daemon's answer: it holds neither result nor error.")
+
+
+def is_result(line: bytes) -> bool:
+    """Whether a line of ours is a result, by its beginning: it may be long."""
+    return line.startswith(_RESULT)
 
 
 def _error_record(found: JsonObject) -> ErrorRecord:

@@ -190,7 +190,7 @@ def mounted_by(mount: Mount) -> str:
 
 
 def require_store(workspace: Workspace) -> Path:
-    """The store, for one who needs its files. Raises `RefusedInSandbox` where only the mount is
+    """The store, for a verb that needs its files. Raises `RefusedInSandbox` where only the mount is
     seen."""
     if not workspace.store.is_dir() and living(workspace) is not None:
         raise RefusedInSandbox("see the settings", "the store, which has them, is not seen there")

@@ -29,10 +29,11 @@ from ckptfs.control.protocol import (
     Request,
     decode_request,
     encode_error,
+    encode_failure,
     encode_progress,
     encode_result,
 )
-from ckptfs.errors import CkptfsError, ControlError, SystemRefused
+from ckptfs.errors import CkptfsError, ControlError
 from ckptfs.service.arguments import JsonObject
 from ckptfs.service.verbs import VERBS
 
@@ -58,8 +59,9 @@ HOLD_MAX = 2.0
 #: A connection before anything was said, and who it is.
 Accepted = tuple[socket.socket, "Peer"]
 
-#: Answers a request, or returns None when it adopted the connection and will answer later.
-Handler = Callable[[Request, "Connection"], Awaitable[JsonObject | None]]
+#: Answers a request, with a record or with the line as it is to be sent; or returns None when it
+#: adopted the connection and will answer later.
+Handler = Callable[[Request, "Connection"], Awaitable[JsonObject | bytes | None]]
 
 
 class Peer(NamedTuple):
@@ -440,19 +442,11 @@ async def _converse(connection: Connection, handler: Handler, slots: Slots, slot
 async def _answer(request: Request, connection: Connection, handler: Handler) -> bytes | None:
     try:
         result = await handler(request, connection)
-    except CkptfsError as error:
-        return encode_error(error)
-    except OSError as error:
-        return encode_error(SystemRefused(request.op, error))
     except Exception as error:
-        log.exception("request %r failed", request.op)
-        return encode_error(
-            CkptfsError(
-                f"Cannot {request.op}: {str(error) or type(error).__name__}. The mount goes on.",
-                hint="The daemon's log has the details; `ckptfs status` says where it is.",
-            )
-        )
-    return None if result is None else encode_result(result)
+        if not isinstance(error, CkptfsError | OSError):
+            log.exception("request %r failed", request.op)
+        return encode_failure(request.op, error, "The mount goes on.")
+    return result if result is None or isinstance(result, bytes) else encode_result(result)
 
 
 def hold(

@@ -22,8 +22,7 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Session
 from ckptfs.errors import CkptfsError, StateInvalid
-from ckptfs.service.arguments import JsonObject
-from ckptfs.service.documents import SIZE_MAX, encode, new_name, require_name, sweep
+from ckptfs.service.arguments import SIZE_MAX, JsonObject, encode, new_name, require_name, sweep
 from ckptfs.textdiff import TEXT_MAX, PatchFile, git_mode, is_shown, quoted, render
 
 #: How many bytes of files, of their names, and how many files one question to the daemon is about.

@@ -13,23 +13,27 @@ from contextlib import contextmanager
 
 import trio
 
-from ckptfs import history
 from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave, ThrottledLog
+from ckptfs.daemon.giving_back import GivingBack
+from ckptfs.daemon.slices import Slices, until_idle
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
-from ckptfs.history import compression
-from ckptfs.history.compression import Compressor
-from ckptfs.history.removal import Reaper
+from ckptfs.history import compression, packing, removal
 from ckptfs.history.retention import Shortage
+from ckptfs.history.upkeep import Job, Steps, Worker
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
 
 #: How long after a commit to look whether changes go on: the quiet time of the policies.
 _QUIET_S = 2.1
-#: Checkpoints are compressed at this age.
-_COMPRESS_AGE_S = 600
+#: After so long without a request history is made smaller; or after so long since something was
+#: committed, if requests never end.
+_IDLE_S = 15
+_BUSY_S = 600
+#: Before that, checkpoints younger than this are left alone: what was just written is read next.
+_COMPRESS_AGE_NS = 10_000_000_000
 #: How long one step of freeing space may keep requests waiting.
 _STEP_S = 0.005
 #: For so long after the start the clock is not believed to be far ahead of the last checkpoint.
@@ -59,13 +63,19 @@ def _last_ns(service: Service) -> int:
 class Housekeeping:
     """Works off what can wait, in steps short enough not to be noticed."""
 
-    def __init__(self, service: Service, auto: AutoSave, hub: Hub) -> None:
+    def __init__(self, service: Service, auto: AutoSave, hub: Hub, slices: Slices) -> None:
         self._service = service
+        self._slices = slices
         self._hub = hub
         self._auto = auto
         self._woken = trio.Event()
-        #: Something was committed that is too young to be compressed.
+        #: Something was committed since history was last made smaller.
         self._young = trio.Event()
+        self._young.set()
+        self._giving_back = GivingBack(service, slices, self._cpu)
+        self.give_back = self._giving_back.run
+        #: How often what was being made smaller had to be given up.
+        self._given_up = 0
         self._complaint = ""
         self._warnings = ThrottledLog(log)
         #: What of history went for room, and when.
@@ -78,6 +88,13 @@ class Housekeeping:
     def notify(self) -> None:
         """Something was committed, or is to be."""
         self._woken.set()
+        self._young.set()
+        self._giving_back.notify()
+
+    def give_up(self) -> None:
+        """A verb begins to take things out of the store: what is being packed may be among them,
+        and must not come back."""
+        self._given_up += 1
         self._young.set()
 
     async def run(self) -> None:
@@ -93,28 +110,55 @@ class Housekeeping:
                 self._service.fs.commit()
 
     async def compress(self) -> None:
-        """Compress old checkpoints while no requests come."""
-        compressor = Compressor(self._service.fs, _COMPRESS_AGE_S * 1_000_000_000)
+        """Make history smaller while no requests come."""
+        fs = self._service.fs
         while True:
-            await trio.sleep(_COMPRESS_AGE_S + 1)
-            while self._may_compress():
-                seen, done = requests(), True
-                with self._surviving():
-                    done = compressor.step(_STEP_S)
-                if done:
-                    break
-                await trio.lowlevel.checkpoint()
-                if requests() != seen:
-                    await trio.sleep(_QUIET_S)
             await self._young.wait()
             self._young = trio.Event()
+            await until_idle(_IDLE_S, trio.current_time() + _BUSY_S)
+            await self._work_off(compression.compression_steps(fs, _COMPRESS_AGE_NS))
+            await self._work_off(compression.repacking_steps(fs))
+            if packing.is_due(fs.store):
+                await self._work_off(packing.packing_steps(fs))
+            with self._surviving():
+                fs.commit()
+            self._giving_back.notify()
 
-    def _may_compress(self) -> bool:
+    def _cpu(self) -> int:
+        """How much of a processor upkeep may use, in per cent."""
         try:
-            return self._service.compresses()
+            return self._service.upkeep_cpu()
         except SettingInvalid as error:
             self._complain(error)
-            return False
+            return 0
+
+    async def _work_off(self, steps: Steps) -> None:
+        """Take the steps of some work, short pieces at a time and no more of a processor than the
+        settings grant, for as long as history is to be compressed at all."""
+        await self._slices.idle()
+        worker, share, done = Worker(self._service.fs, steps), self._share(), False
+        given_up = self._given_up
+        while share and not done and given_up == self._given_up:
+            seen, begun, done = requests(), time.thread_time(), True
+            with self._surviving():
+                done = worker.step(_STEP_S)
+                spent = time.thread_time() - begun
+                if worker.job is not None:
+                    result, took = await trio.to_thread.run_sync(_timed, worker.job)
+                    worker.resume(result)
+                    spent += took
+                await trio.sleep(spent * (100 / share - 1))
+            if requests() != seen:
+                await trio.sleep(_QUIET_S)
+        steps.close()
+
+    def _share(self) -> int:
+        """How much of a processor may be used, in per cent; nothing if that is not to be."""
+        try:
+            return self._cpu() if self._service.compresses() else 0
+        except SettingInvalid as error:
+            self._complain(error)
+            return 0
 
     def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
@@ -169,13 +213,16 @@ class Housekeeping:
 
     async def _free(self) -> None:
         """Free what deleted checkpoints and files in limbo held."""
-        history.leave_limbo(self._service.fs)
-        reaper = Reaper(self._service.fs)
-        while not reaper.step(_STEP_S):
-            await trio.lowlevel.checkpoint()
+        await self._slices.run(removal.freeing(self._service.fs))
 
     async def _wake(self) -> None:
         """Bring back the records that a restored workspace would look for among packed ones."""
-        fs = self._service.fs
-        while compression.head_reads_packed(fs) and not compression.unpack_records(fs, _STEP_S):
+        worker = Worker(self._service.fs, packing.unpacking_steps(self._service.fs))
+        while not worker.step(_STEP_S):
             await trio.lowlevel.checkpoint()
+
+
+def _timed(job: Job) -> tuple[object, float]:
+    """What came of a job, and the CPU seconds that it took."""
+    begun = time.thread_time()
+    return job(), time.thread_time() - begun

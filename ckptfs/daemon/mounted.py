@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -32,14 +33,17 @@ from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.mounts import is_inside
 from ckptfs.daemon.preflight import Plan
+from ckptfs.daemon.reading import Client, Readers
 from ckptfs.daemon.shutdown import Shutdown
-from ckptfs.daemon.watchers import WatchNotifier, known, vanished
+from ckptfs.daemon.slices import Slices
+from ckptfs.daemon.watchers import WatchNotifier, heard
 from ckptfs.errors import CkptfsError, ControlError, Interrupted, SettingInvalid, WorkspaceReadOnly
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.history_dir import NAME
-from ckptfs.fuse.nodes import HISTORY_ROOT, in_checkpoint
-from ckptfs.history import references
+from ckptfs.fuse.nodes import HISTORY_ROOT, checkpoint_base, in_checkpoint
+from ckptfs.history import Cause, Checkpoint, references
 from ckptfs.history.auto import parse_policy
+from ckptfs.interrupts import Steps
 from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service, service, verbs, wire
 from ckptfs.service.arguments import JsonObject, OnProgress
@@ -48,10 +52,14 @@ from ckptfs.store import View
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CHECKPOINTS = os.fsdecode(NAME)
 
 #: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
+#: Seconds that a verb may read while requests wait.
+_READING_S = 0.02
 #: Seconds that an unmount waits for those who watch files to be woken.
 _WAKING_PATIENCE = 5.0
 
@@ -182,9 +190,14 @@ class Mounted:
         self._scope = trio.CancelScope()
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
-        self._housekeeping = Housekeeping(service, self._auto, self._hub)
-        self._watch_notifier = WatchNotifier(service, plan.workspace.path)
+        self._slices = Slices()
+        #: Verbs that make another checkpoint the head follow each other.
+        self._restoring = trio.Lock()
+        self._housekeeping = Housekeeping(service, self._auto, self._hub, self._slices)
+        service.free_later = self._housekeeping.notify
+        self._watch_notifier = WatchNotifier(service, plan.workspace.path, self._slices)
         self._mount_connections = MountConnections()
+        self._readers = Readers(service.fs.store)
 
     def serve(
         self, listener: socket.socket, prepare: Callable[[], None], started: Callable[[], None]
@@ -207,6 +220,7 @@ class Mounted:
                 )
                 nursery.start_soon(self._housekeeping.run)
                 nursery.start_soon(self._housekeeping.compress)
+                nursery.start_soon(self._housekeeping.give_back)
                 nursery.start_soon(self._watch_notifier.run)
                 with self._scope:
                     await self._serve_files(lambda: self._started(started, nursery))
@@ -215,6 +229,7 @@ class Mounted:
     def _started(self, started: Callable[[], None], nursery: trio.Nursery) -> None:
         self._shutdown.mounted()
         nursery.start_soon(self._shutdown.watch)
+        nursery.start_soon(self._finish_purge)
         started()
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
@@ -247,7 +262,7 @@ class Mounted:
             await self._shutdown.sync_kernel()
             self._scope.cancel()
 
-    async def _answer(self, request: Request, connection: Connection) -> JsonObject | None:
+    async def _answer(self, request: Request, connection: Connection) -> JsonObject | bytes | None:
         request = sandbox.admit(request, connection.peer)
         try:
             result = await self._perform(request, connection)
@@ -257,11 +272,11 @@ class Mounted:
         except CkptfsError as error:
             self._hub.failed(request.op, error)
             raise
-        if result is not None:
+        if isinstance(result, dict):
             self._hub.happened(request.op, result)
         return result
 
-    async def _perform(self, request: Request, connection: Connection) -> JsonObject | None:
+    async def _perform(self, request: Request, connection: Connection) -> JsonObject | bytes | None:
         verb = verbs.find(request.op)
         values = verb.decode(request.args)
         if verb.module == verbs.DAEMON:
@@ -273,42 +288,85 @@ class Mounted:
             await self._sync()
         cause = service.caller_of(self._service, request.args)
         on_progress = connection.send_progress if request.progress else None
+        if verb.in_slices and not verb.reads(values):
+            steps = service.steps(self._service, verb, values, cause, on_progress)
+            return await self._run_in_slices(connection, cause, steps)
         run = partial(service.run, self._service, verb, values, cause, on_progress)
         if verb.in_thread:
             return await self._run_beside(connection, run)
+        if verb.reads(values):
+            return await self._announced(self._read(verb, request, connection, run))
+        if not verb.moves_head:
+            return await self._announced(self._carry_out(connection, run))
+        async with self._restoring:
+            try:
+                await self._prepare_restore(verb, values, connection, on_progress)
+                return await self._announced(self._carry_out(connection, run))
+            finally:
+                history.drop_prepared(self._service.fs)
+
+    async def _announced(self, doing: Awaitable[T]) -> T:
+        """Do something, and have the kernel hear what it changed, also if it fails."""
         before, nameless = self._service.fs.head, set(self._service.fs.unlinked)
         try:
-            return await self._carry_out(verb, values, connection, run)
+            return await doing
         finally:
-            if self._service.fs.store.dirty:
-                # In the journal only, and on a quiet mount no request comes that a commit would
-                # follow; or one has failed, and the next ends the mount.
-                self._housekeeping.notify()
+            self._wake_housekeeping()
             if not self._service.fs.store.failed:
                 await self._announce(before, nameless)
+
+    async def _carry_out(self, connection: Connection, run: Callable[[], JsonObject]) -> JsonObject:
+        """In one step, between two requests."""
+        with interrupts.watching(connection.has_gone):
+            return run()
+
+    def _wake_housekeeping(self) -> None:
+        store = self._service.fs.store
+        # What is dirty is in the journal only, and on a quiet mount no request comes that a commit
+        # would follow; or one has failed, and the next ends the mount. What is hidden holds space.
+        if store.dirty or store.epoch_tree.hidden:
+            self._housekeeping.notify()
 
     async def _sync(self) -> None:
         """Have the kernel send what programs wrote and it still keeps to itself."""
         await trio.to_thread.run_sync(mounts.sync_filesystem, self._plan.workspace.path)
 
-    async def _carry_out(
-        self, verb: Verb, values: JsonObject, connection: Connection, run: Callable[[], JsonObject]
-    ) -> JsonObject:
-        with interrupts.watching(connection.has_gone), interrupts.stoppable():
-            files = self._cached_files(verb, values)
-        if files:
-            await fuse.invalidate(files, (), files)
-            await _forgotten(self._service.fs, set(files.values()))
-        with interrupts.watching(connection.has_gone):
-            return run()
+    async def _read(
+        self, verb: Verb, request: Request, connection: Connection, run: Callable[[], JsonObject]
+    ) -> JsonObject | bytes:
+        """Carry out a verb that only reads: here if that does not take long, else in a process."""
+        if not verb.in_process:
+            limit = interrupts.limited(_READING_S)
+            with suppress(interrupts.OverBudget), interrupts.watching(connection.has_gone), limit:
+                return run()
+        self._service.fs.flush()
+        on_progress = connection.send_progress if request.progress else None
+        return await self._readers.perform(verb, request, Client(connection.has_gone, on_progress))
 
-    def _cached_files(self, verb: Verb, values: JsonObject) -> dict[tuple[Ino, bytes], Ino]:
-        """What the kernel has to drop before the verb runs: what it still knows then is open."""
+    async def _prepare_restore(
+        self,
+        verb: Verb,
+        values: JsonObject,
+        connection: Connection,
+        on_progress: OnProgress | None,
+    ) -> None:
+        """Find out what a verb that makes another checkpoint the head changes, in slices, so that
+        the step itself is short; and have the kernel drop those files: what it still knows then is
+        open."""
+
+        def watch(done: int) -> None:
+            if on_progress is not None:
+                on_progress({"phase": "compare", "files": done})
+
         fs = self._service.fs
-        if not fs.can_ask:
-            return {}
-        target = service.head_after(self._service, verb, values)
-        return {} if target is None else history.cached_files(fs, target)
+        with interrupts.watching(connection.has_gone), interrupts.stoppable():
+            target = service.head_after(self._service, verb, values)
+        if target is not None:
+            steps = history.preparing(fs, target, watch)
+            files = await self._slices.run(steps, connection.has_gone, in_turn=False)
+            if files:
+                await fuse.invalidate(files, (), files)
+                await _forgotten(fs, set(files.values()))
 
     async def _run_beside(
         self, connection: Connection, run: Callable[[], JsonObject]
@@ -321,6 +379,39 @@ class Mounted:
                 return run()
 
         return await trio.to_thread.run_sync(watched)
+
+    async def _run_in_slices(
+        self, connection: Connection, cause: Cause, steps: Steps[JsonObject]
+    ) -> JsonObject:
+        """Requests and other verbs are served between two slices, each of which leaves everything
+        whole; what it changed is announced after it."""
+        acting = partial(self._service.acting, cause)
+        self._housekeeping.give_up()
+        try:
+            return await self._slices.run(
+                steps, connection.has_gone, around=acting, between=self._announce_slice
+            )
+        finally:
+            self._wake_housekeeping()
+            await self._announce_slice()
+
+    async def _announce_slice(self) -> None:
+        if self._service.unannounced and not self._service.fs.store.failed:
+            await self._announce(self._service.fs.head, set())
+
+    async def _finish_purge(self) -> None:
+        """Go on with a purge that the end of the last daemon cut short."""
+        if not self._service.owes_purge():
+            return
+        log.info("a purge was cut short: going on with it")
+        await self._sync()  # before its first request the kernel takes no notifications
+        self._housekeeping.give_up()
+        try:
+            await self._slices.run(self._service.finishing_purge(), between=self._announce_slice)
+            await self._announce_slice()
+            log.info("the purge is done")
+        except (CkptfsError, OSError) as error:
+            log.warning("a purge that was cut short could not be ended: %s", error)
 
     def _require_writable(self, op: str) -> None:
         """A mount that is read-only stays as it is, whichever way a change comes."""
@@ -335,13 +426,13 @@ class Mounted:
         ``before`` is the head as it was, ``nameless`` what was open in it without a name.
         """
         pending, fs = self._service.take_unannounced(), self._service.fs
-        for changed in (*pending.changed, *pending.purged):
-            heard = known(fs, before, nameless, changed)
-            gone = vanished(fs, before, heard)
-            await fuse.invalidate(heard.entries, heard.inodes, gone)
-            self._watch_notifier.add(heard)
-        for changed in pending.purged:
-            for checkpoint in self._service.checkpoints():
+        for changed in pending.changed:
+            steps = heard(fs, before, nameless, changed)
+            known, gone = await self._slices.run(steps, in_turn=False)
+            await fuse.invalidate(known.entries, known.inodes, gone)
+            self._watch_notifier.add(known)
+        for checkpoint in self._cached_checkpoints() if pending.purged else ():
+            for changed in pending.purged:
                 places = in_checkpoint(checkpoint.id, changed.entries, changed.inodes)
                 await fuse.invalidate(*places)
         if pending.deleted:
@@ -350,6 +441,15 @@ class Mounted:
             # The kernel was told for ever that they are not there.
             names = {(ROOT_INO, name) for name, _ in fs.entries(fs.head, ROOT_INO)}
             await fuse.invalidate(names, {ROOT_INO})
+
+    def _cached_checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints of whose trees the kernel may cache something."""
+        fs, found = self._service.fs, self._service.checkpoints()
+        if not fs.can_ask:
+            return found
+        if not fs.is_used(Ino(HISTORY_ROOT)):
+            return []
+        return [item for item in found if fs.is_used(Ino(checkpoint_base(item.id) | ROOT_INO))]
 
     # -- the daemon's own verbs --------------------------------------------------------------------
 

@@ -10,13 +10,17 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import mountinfo
 from ckptfs.config import open_directory
 from ckptfs.control.runtime import is_dead as is_dead
 from ckptfs.control_file import FSTYPE
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
 
 #: The longest source that every way to mount takes: fsconfig(2) wants it below 256 bytes.
 _SOURCE_MAX = 255
@@ -150,11 +154,10 @@ def is_busy(path: Path) -> bool:
 def open_lower(path: Path) -> int | None:
     """A descriptor of the directory that a mount covers, without taking the mount away. None where
     that cannot be had: only root can, and only of one mount on an ordinary directory."""
-    import ctypes
 
     if sum(mount.path == path for mount in all_mounts()) != 1:
         return None
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     try:
         around = open_directory(path.parent)
     except OSError:
@@ -176,11 +179,18 @@ def open_lower(path: Path) -> int | None:
         os.close(tree)
 
 
-def sync_filesystem(path: Path) -> None:
-    """Push everything the kernel still holds for this file system to its server."""
+@cache
+def _libc() -> CDLL:
     import ctypes  # late, like all that only a change of mounts needs
 
-    syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Push everything the kernel still holds for this file system to its server."""
+    import ctypes
+
+    syncfs = _libc().syncfs
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # The kernel reports an old write's error to the next sync as well; its writer got it.
@@ -200,7 +210,7 @@ def fusermount() -> str | None:
 def _umount2(path: Path, flags: int) -> None:
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     around = open_directory(path.parent)
     try:
         pinned = f"/proc/self/fd/{around}"

@@ -126,7 +126,7 @@ def plan(request: MountRequest) -> Plan:
         check_is_directory(path)
     workspace = Workspace(path, choose_store(path, request.store))
     check_apart(path, workspace.store)
-    check_nobody_has(workspace)
+    check_unused(workspace)
     source = None if request.source is None else check_source(request.source, workspace)
     check_machine(path, allow_other=request.allow_other)
     check_flags(path, request.flags)
@@ -283,7 +283,7 @@ def is_history_lost(workspace: Workspace) -> bool:
     )
 
 
-def check_nobody_has(workspace: Workspace) -> None:
+def check_unused(workspace: Workspace) -> None:
     """Refuse a store that a daemon has, after letting one finish that is about to end.
 
     After umount(8), a new mount meets the daemon while it still writes back.

@@ -23,11 +23,13 @@ from typing import ParamSpec, TypeVar
 
 import trio
 
-from ckptfs import config
+from ckptfs import config, interrupts
+from ckptfs.daemon.slices import Slices
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.hooks import touching
 from ckptfs.history import Changed
 from ckptfs.history.diff.tree import TreeReader
+from ckptfs.interrupts import Steps
 from ckptfs.model import ROOT_INO, Ino, Place
 from ckptfs.service import Service
 from ckptfs.store import View
@@ -36,6 +38,8 @@ from ckptfs.store.format import inode_entity
 #: At most so many paths are touched for one restore: it costs the daemon some requests for each,
 #: and a program that watches more than this reads everything again anyway.
 PATHS_MAX = 1_000
+#: The clock is looked at after so many inodes that the kernel is asked for.
+_STRIDE = 64
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,8 +55,9 @@ _WAY = _PIN | os.O_DIRECTORY
 class WatchNotifier:
     """Takes what was changed, and wakes those who watch it when there is time."""
 
-    def __init__(self, service: Service, mountpoint: Path) -> None:
+    def __init__(self, service: Service, mountpoint: Path, slices: Slices) -> None:
         self._service = service
+        self._slices = slices
         self._mountpoint = mountpoint
         self._pending: list[Changed] = []
         self._woken = trio.Event()
@@ -75,20 +80,21 @@ class WatchNotifier:
             self._woken = trio.Event()
             pending, self._pending = self._pending, []
             watched = await _in_thread(watched_inodes, self._mountpoint)
-            paths = self._paths(pending, watched) if watched else []
+            steps = self._paths(pending, watched)
+            paths = await self._slices.run(steps, in_turn=False) if watched else []
             if paths:
                 await _in_thread(touch, self._mountpoint, paths)
             if not self._pending:
                 self._idle.set()
 
-    def _paths(self, pending: list[Changed], watched: set[Ino]) -> list[bytes]:
+    def _paths(self, pending: list[Changed], watched: set[Ino]) -> Steps[list[bytes]]:
         """What to touch, as paths below the mountpoint."""
         fs = self._service.fs
         fs.flush()
         tree = TreeReader(fs.store, fs.head)
-        places = dict.fromkeys(
-            place for changed in pending for place in _places(tree, changed, watched)
-        )
+        places: dict[Place, None] = {}
+        for changed in pending:
+            places.update(dict.fromkeys((yield from _places(fs, tree, changed, watched))))
         found = []
         for place in places:
             with suppress(LookupError):  # of a later restore
@@ -98,34 +104,56 @@ class WatchNotifier:
         return found
 
 
-def known(fs: Filesystem, before: View, nameless: set[Ino], changed: Changed) -> Changed:
-    """The part of a change that the kernel may know. Without lookup counts: it has never heard of
-    an inode that neither was in the head before nor was ``nameless``, nor of the entries of such
-    a directory."""
-    if before.epoch == fs.head.epoch:
-        return changed  # a purge: what was there before is nowhere any more
-    inodes, old = fs.store.inodes, before.bare
+def heard(
+    fs: Filesystem, before: View, nameless: set[Ino], changed: Changed
+) -> Steps[tuple[Changed, dict[Place, Ino]]]:
+    """The part of a change that the kernel may know, and `vanished` of that. Without lookup counts:
+    it has never heard of an inode that neither was in the head before nor was ``nameless``, nor of
+    the entries of such a directory."""
+    if before.epoch == fs.head.epoch and not fs.can_ask:
+        return changed, {}  # a purge: what was there before is nowhere any more
+    known, after = Changed(set(), set()), fs.head
+    parents: dict[Ino, bool] = {}
+    for number, ino in enumerate(changed.inodes):
+        if number % _STRIDE == 0 and interrupts.is_due():
+            yield from _pause(fs)
+        if _is_known(fs, before, nameless, ino):
+            known.inodes.add(ino)
+    for number, entry in enumerate(changed.entries):
+        if number % _STRIDE == 0 and interrupts.is_due():
+            yield from _pause(fs)
+        parent = entry[0]
+        if parent not in parents:
+            parents[parent] = _is_known(fs, before, nameless, parent)
+        if parents[parent]:
+            known.entries.add(entry)
+    return known, (yield from _vanished(fs, before, after, known))
 
-    def heard(ino: Ino) -> bool:
-        if fs.can_ask:
-            return fs.is_used(ino)
-        if ino in nameless or inodes.get(old, inode_entity(ino)) is not None:
-            return True
-        return fs.is_excluded(ino)
 
-    parents = {parent for parent in {parent for parent, _ in changed.entries} if heard(parent)}
-    return Changed(
-        {ino for ino in changed.inodes if heard(ino)},
-        {entry for entry in changed.entries if entry[0] in parents},
-    )
+def _is_known(fs: Filesystem, before: View, nameless: set[Ino], ino: Ino) -> bool:
+    if fs.can_ask:
+        return fs.is_used(ino)
+    if ino in nameless or fs.store.inodes.get(before.bare, inode_entity(ino)) is not None:
+        return True
+    return fs.is_excluded(ino)
 
 
-def vanished(fs: Filesystem, before: View, changed: Changed) -> dict[Place, Ino]:
+def _pause(fs: Filesystem) -> Steps[None]:
+    """Give way; what came meanwhile is in the tables afterwards."""
+    yield
+    fs.flush()
+
+
+def _vanished(
+    fs: Filesystem, before: View, after: View, changed: Changed
+) -> Steps[dict[Place, Ino]]:
     """The files that changed names led to and that no program gets at again by name: deleted, or
     another generation now. A watch on one of them shall hear of it."""
-    old, new = TreeReader(fs.store, before), TreeReader(fs.store, fs.head)
+    old, new = TreeReader(fs.store, before), TreeReader(fs.store, after)
     found = {}
     for place in changed.entries:
+        if interrupts.is_due():
+            yield from _pause(fs)
         ino = old.entry(place)
         was, now = old.inode(ino), new.inode(ino)
         if ino is None or was is None or was.is_dir:
@@ -135,22 +163,26 @@ def vanished(fs: Filesystem, before: View, changed: Changed) -> dict[Place, Ino]
     return found
 
 
-def _places(tree: TreeReader, changed: Changed, watched: set[Ino]) -> Iterator[Place]:
+def _places(
+    fs: Filesystem, tree: TreeReader, changed: Changed, watched: set[Ino]
+) -> Steps[list[Place]]:
     """The names in watched directories that lead to something changed, and in place of those that
     lead nowhere now the directory itself."""
-    for parent, name in changed.entries:
-        if parent in watched and tree.entry((parent, name)) is not None:
-            yield parent, name
+    found: list[Place] = []
+    entries = [entry for entry in changed.entries if entry[0] in watched]
+    found += [entry for entry in entries if tree.entry(entry) is not None]
     for ino in changed.inodes:
+        if interrupts.is_due():
+            yield from _pause(fs)
         inode = tree.inode(ino)
         if inode is not None and inode.parent and (ino in watched or inode.parent in watched):
-            yield from tree.places(inode)
-    for parent, name in changed.entries:
-        if parent in watched and tree.entry((parent, name)) is None:
-            directory = tree.inode(parent)
-            if directory is not None:
-                # The root's own path is empty.
-                yield directory.parent or ROOT_INO, directory.name
+            found += tree.places(inode)
+    for parent in {entry[0] for entry in entries if tree.entry(entry) is None}:
+        directory = tree.inode(parent)
+        if directory is not None:
+            # The root's own path is empty.
+            found.append((directory.parent or ROOT_INO, directory.name))
+    return found
 
 
 async def _in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

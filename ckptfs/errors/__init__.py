@@ -24,7 +24,9 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── StoreExposed           29
     │   ├── StoreUntrusted         35
     │   ├── BackupFailed           18
-    │   └── StoreBusy              19
+    │   ├── StoreBusy              19
+    │   ├── CompactFailed          85
+    │   └── PurgeUnfinished        86
     ├── MountpointError
     │   ├── MountpointMissing      20
     │   ├── MountpointNotDirectory 21
@@ -81,6 +83,7 @@ The classes stand in three modules; every name is exported here, so others impor
         ├── DaemonGone             61
         ├── DaemonSilent           65
         ├── ProtocolMismatch       62
+        ├── ReaderEnded            67
         └── RefusedInSandbox       66
 
 130 is an interrupt from the keyboard; 1 is a fault in ckptfs itself.
@@ -103,6 +106,7 @@ from ckptfs.errors.base import (
 from ckptfs.errors.store import (
     AlreadyMounted,
     BackupFailed,
+    CompactFailed,
     ControlError,
     DaemonGone,
     DaemonSilent,
@@ -123,6 +127,8 @@ from ckptfs.errors.store import (
     PeerUntrusted,
     ProblemsFound,
     ProtocolMismatch,
+    PurgeUnfinished,
+    ReaderEnded,
     RefusedInSandbox,
     StoreBusy,
     StoreCorrupt,
@@ -185,6 +191,7 @@ __all__ = [
     "CheckpointPinned",
     "CheckpointUnknown",
     "CkptfsError",
+    "CompactFailed",
     "Conflict",
     "ControlError",
     "DaemonGone",
@@ -216,6 +223,8 @@ __all__ = [
     "PeerUntrusted",
     "ProblemsFound",
     "ProtocolMismatch",
+    "PurgeUnfinished",
+    "ReaderEnded",
     "RefusedInSandbox",
     "SettingInvalid",
     "SnapshotUnknown",

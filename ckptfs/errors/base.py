@@ -46,7 +46,7 @@ class CkptfsError(Exception):
 
 
 class UsageError(CkptfsError):
-    """The command line itself makes no sense."""
+    """The request makes no sense: words of the command line, or arguments of a verb."""
 
     kind = "usage"
     exit_code = 2
@@ -54,7 +54,7 @@ class UsageError(CkptfsError):
 
 
 def no_paths(verb: str) -> UsageError:
-    """For a list of paths that is there and empty: who made it did not mean everything."""
+    """For a list of paths that is given and empty: its caller did not mean everything."""
     return UsageError(
         f"Cannot {verb}: the list of paths is empty. Nothing was changed.",
         hint="Leave the list out to mean everything.",

@@ -112,6 +112,7 @@ class StoreFull(StoreError):
     exit_code = 16
 
     def __init__(self, path: AnyPath, reason: str = "no space is left") -> None:
+        self.reason = reason
         super().__init__(
             f"Cannot write to store {show(path)}: {reason}. What was stored before is intact.",
             hint="Free space on the disk that holds the store and try again.",
@@ -205,11 +206,37 @@ class StoreBusy(StoreError):
     kind = "store-busy"
     exit_code = 19
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        self.reason = reason
         super().__init__(
-            f"Cannot compact store {show(path)}: a backup of it is being made. "
-            "Nothing was changed.",
-            hint="Try again when it is done.",
+            f"Cannot compact store {show(path)}: {reason}. No file was changed.",
+            hint="Try again later.",
+        )
+
+
+class CompactFailed(StoreError):
+    kind = "compact-failed"
+    exit_code = 85
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"Cannot compact store {show(path)}: {reason}. The store is as it was.",
+            hint="Try again; if it fails again, see: ckptfs check --deep",
+        )
+
+
+class PurgeUnfinished(StoreError):
+    """What was purged is nowhere to be seen, and its bytes may be where they were."""
+
+    kind = "purge-unfinished"
+    exit_code = 86
+
+    def __init__(self, path: AnyPath, reason: str) -> None:
+        super().__init__(
+            "Purged from the workspace and every checkpoint, but the bytes may still be in the "
+            f"files of store {show(path)}, which could not be compacted: {reason}.",
+            hint="When that is mended, `ckptfs compact` removes the bytes; so does the next mount.",
         )
 
 
@@ -447,6 +474,21 @@ class DaemonSilent(ControlError):
         )
 
 
+class ReaderEnded(ControlError):
+    """The process that the daemon had a verb carried out in is gone."""
+
+    kind = "reader-ended"
+    exit_code = 67
+
+    def __init__(self, verb: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot {verb}: the process that read the store for it {reason}. Nothing was changed, "
+            "and the mount goes on.",
+            hint="Try again. If that happens each time, the store may be damaged: `ckptfs check` "
+            "tells. The daemon's log may say more.",
+        )
+
+
 #: What to do in a sandbox instead of a verb that reaches beyond the workspace.
 _IN_SANDBOX = {
     "export": "Copy it from the workspace's `.checkpoints` instead: cp -a .checkpoints/ID DEST",
@@ -481,8 +523,8 @@ class ProtocolMismatch(ControlError):
 
     def __init__(self, found: object, supported: int) -> None:
         super().__init__(
-            f"Cannot talk to the daemon: it speaks protocol {found!r} and this ckptfs speaks "
-            f"{supported}. Nothing was changed.",
+            f"Client and daemon are of different versions: one speaks protocol {found!r}, the "
+            f"other {supported}. Nothing was changed.",
             hint="Unmount with the ckptfs that mounted, then mount again with this one.",
         )
 

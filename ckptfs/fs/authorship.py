@@ -79,6 +79,8 @@ class Authorship:
         self.unsigned.clear()
         epoch = self._store.head.epoch
         for author, pending in self._pending.items():
+            if not pending:
+                continue
             known = self._noted.setdefault(author, set())
             fresh = pending - known
             if fresh:

@@ -119,8 +119,10 @@ class Exclusion:
         self._changed.add(directory)
 
     def drop(self, directory: Ino) -> Border:
-        """The directory is none of history any more."""
+        """The directory is none of history any more, or has no excluded entries any more. What went
+        from it leaves no trace, so the next write-back has to look at everything."""
         self._store.note()
+        self._store.metadata.put_agreed(None)
         self._changing(directory)
         self._changed.add(directory)
         return self.borders.pop(directory, Border())

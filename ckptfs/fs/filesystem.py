@@ -64,9 +64,10 @@ class Filesystem:
         #: it is in; or else with what it has become, if that is what its user sees.
         self.changing: Callable[[Ino], object] = ignore
         self.changed: Callable[[Inode], object] = ignore
-        if not store.head.inodes:
-            inodes.make_root(self, 0o755, os.getuid(), os.getgid())
-        inodes.reap_orphans(self)
+        if not store.read_only:
+            if not store.head.inodes:
+                inodes.make_root(self, 0o755, os.getuid(), os.getgid())
+            inodes.reap_orphans(self)
         self._register()
         self.flush()
 
@@ -152,6 +153,7 @@ class Filesystem:
     rmdir = names.rmdir
     rename = renames.rename
     insert = bulk.insert
+    insert_files = bulk.insert_files
     insert_directory = bulk.insert_directory
     insert_all = bulk.insert_all
     apply_attributes = bulk.apply_attributes

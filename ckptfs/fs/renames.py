@@ -222,6 +222,9 @@ def cross(fs: Filesystem, view: View, top: Inode, home: View, place: View, tree:
     for ino in tree:
         _carry(fs, ino, home, place)
     excluded = view.excluded
+    if top.is_dir and home is excluded:
+        # What went from it before left no trace: the next write-back has to look at everything.
+        fs.store.metadata.put_agreed(None)
     if excluded is None or is_own(fs, excluded, top.parent):
         return
     subdirs = int(top.is_dir)

@@ -3,7 +3,7 @@
 from ckptfs.fuse.server import binding
 
 # Before pyfuse3 is imported: see there.
-binding.load()
+binding.lend_loops(binding.load().module)
 
 from ckptfs.fuse.hooks import MountOptions, ServedBy  # noqa: E402
 from ckptfs.fuse.notify import invalidate  # noqa: E402

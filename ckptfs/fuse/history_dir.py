@@ -12,12 +12,14 @@ import errno
 import os
 import stat
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, Nodes, checkpoint_base
-from ckptfs.history.checkpoints import numbered
+from ckptfs.history.checkpoints import Checkpoint, numbered
 from ckptfs.model import ROOT_INO, Ino, Inode
 
 NAME = b".checkpoints"
@@ -34,20 +36,49 @@ def _order(name: bytes) -> tuple[bool, int, bytes]:
     return (False, int(name), b"") if name.isdigit() else (True, 0, name)
 
 
+def _time_of_names(checkpoints: list[Checkpoint], names: list[bytes]) -> int:
+    """The time of the newest one; what is below a second tells which names there are."""
+    seconds = checkpoints[-1].time_ns // 10**9 if checkpoints else 0
+    return seconds * 10**9 + zlib.crc32(b"/".join(names)) % 10**9
+
+
+class _Names(NamedTuple):
+    """What stands in the directory, as of a revision of the checkpoints."""
+
+    revision: int
+    #: The numbers, then the links: in the order of `_order`.
+    names: list[bytes]
+    #: The symbolic links: name -> (node, number of the checkpoint); and by node the number.
+    links: dict[bytes, tuple[int, int]]
+    by_node: dict[int, int]
+    #: When the names changed last.
+    changed_ns: int
+
+
 class HistoryDirectory:
     def __init__(self, fs: Filesystem, nodes: Nodes, tag_name: TagName) -> None:
         self._fs = fs
         self._nodes = nodes
         self._tag_name = tag_name
-        #: When its names changed last, as of a revision of the checkpoints.
-        self._changed_ns = 0
-        self._revision = -1
+        self._known = _Names(-1, [], {}, {}, 0)
 
     # -- what stands in it ------------------------------------------------------------------------
 
-    def links(self) -> dict[bytes, tuple[int, int]]:
-        """The symbolic links: name -> (node, number of the checkpoint)."""
-        checkpoints = history.without_moments(self._fs.store)
+    def _names(self) -> _Names:
+        """A listing asks page by page, and every path into the directory asks for its time, so all
+        of it is made once for each revision."""
+        revision = history.revision(self._fs.store)
+        if revision != self._known.revision:
+            checkpoints = history.without_moments(self._fs.store)
+            links = self._links(checkpoints)
+            # Moments are found by their number, but a list of them would bury the rest.
+            names = [b"%d" % item.id for item in checkpoints] + sorted(links)
+            by_node = dict(links.values())
+            changed_ns = _time_of_names(checkpoints, names)
+            self._known = _Names(revision, names, links, by_node, changed_ns)
+        return self._known
+
+    def _links(self, checkpoints: list[Checkpoint]) -> dict[bytes, tuple[int, int]]:
         found = {
             self._tag_name(checkpoint.tag): (_FIRST_TAG_NODE + checkpoint.id, checkpoint.id)
             for checkpoint in checkpoints
@@ -57,20 +88,22 @@ class HistoryDirectory:
             found[_LATEST] = (_LATEST_NODE, checkpoints[-1].id)
         return found
 
+    def links(self) -> dict[bytes, tuple[int, int]]:
+        """The symbolic links: name -> (node, number of the checkpoint)."""
+        return self._names().links
+
     def names(self) -> list[bytes]:
-        """Every name: the numbers, then the links. Moments are found by their number, but a list
-        of them would bury the rest."""
-        numbers = [str(item.id).encode() for item in history.without_moments(self._fs.store)]
-        return numbers + sorted(self.links())
+        """Every name: the numbers, then the links."""
+        return self._names().names
 
     def entries(self, after: bytes) -> Iterator[tuple[bytes, Inode]]:
         """What stands behind a name, which may be gone by now."""
-        for name in self.names():
-            if after and _order(name) <= _order(after):
-                continue
-            inode = self.lookup(name)
+        names = self._names().names
+        start = bisect_right(names, _order(after), key=_order) if after else 0
+        for index in range(start, len(names)):
+            inode = self.lookup(names[index])
             if inode is not None:
-                yield name, inode
+                yield names[index], inode
 
     def lookup(self, name: bytes) -> Inode | None:
         number = self.number(name)
@@ -103,30 +136,22 @@ class HistoryDirectory:
     def getattr(self, node: int) -> Inode:
         if node == HISTORY_ROOT:
             return self.itself()
-        for found, number in self.links().values():
-            if found == node:
-                return self._link(found, number)
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        number = self._names().by_node.get(node)
+        if number is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return self._link(node, number)
 
     def readlink(self, node: int) -> bytes:
-        for found, number in self.links().values():
-            if found == node:
-                return str(number).encode()
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        number = self._names().by_node.get(node)
+        if number is None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return str(number).encode()
 
     def itself(self) -> Inode:
         """The directory. The kernel may keep what it read of it for as long as its time of change
         stays, so that has to follow the names in it. It is asked for with every path into it."""
-        revision = history.revision(self._fs.store)
-        if revision != self._revision:
-            self._revision, self._changed_ns = revision, self._time_of_names()
         directory = self._like_root(HISTORY_ROOT, stat.S_IFDIR | 0o755)
-        return directory._replace(mtime_ns=self._changed_ns)
-
-    def _time_of_names(self) -> int:
-        newest = history.without_moments(self._fs.store)[-1:]
-        seconds = newest[0].time_ns // 10**9 if newest else 0
-        return seconds * 10**9 + zlib.crc32(b"/".join(self.names())) % 10**9
+        return directory._replace(mtime_ns=self._names().changed_ns)
 
     def _link(self, node: int, number: int) -> Inode:
         return self._like_root(node, stat.S_IFLNK | 0o777, len(str(number)))

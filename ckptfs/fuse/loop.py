@@ -158,6 +158,10 @@ class RequestWaiter:
         """How often there was something to read."""
         return self._passed + (self._server.requests() if self._server else 0)
 
+    def is_waiting(self) -> bool:
+        """Whether a request waits to be read."""
+        return bool(self._poll(0))
+
     def wait_readable(self, fd: int) -> Awaitable[None]:
         """Return when a request is there for pyfuse3 to take."""
         if fd != self._fd:
@@ -266,3 +270,8 @@ _installed: list[RequestWaiter] = []
 def requests() -> int:
     """How many requests came so far; housekeeping waits for a pause."""
     return _installed[-1].requests() if _installed else 0
+
+
+def is_waiting() -> bool:
+    """Whether a request waits while something else runs."""
+    return bool(_installed) and _installed[-1].is_waiting()

@@ -15,14 +15,15 @@ from ckptfs.history.checkpoints import (
     without_moments,
 )
 from ckptfs.history.diff.changed import Changed
+from ckptfs.history.difference import drop as drop_prepared
 from ckptfs.history.paths import select
 from ckptfs.history.restore import (
     LogEntry,
     Plan,
     Restored,
-    cached_files,
     leave_limbo,
     plan,
+    preparing,
     redoable,
     restore,
     restore_paths,
@@ -39,16 +40,17 @@ __all__ = [
     "LogEntry",
     "Plan",
     "Restored",
-    "cached_files",
     "checkpoints",
     "count_moments",
     "describe",
+    "drop_prepared",
     "find",
     "leave_limbo",
     "lineage",
     "nearest",
     "newest_state",
     "plan",
+    "preparing",
     "redoable",
     "restore",
     "restore_log",

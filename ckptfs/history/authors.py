@@ -27,7 +27,7 @@ from ckptfs.history.paths import is_below, is_within, seek
 from ckptfs.history.restore import Plan, Restored, log, log_restore, or_roll_back, token_of
 from ckptfs.history.steps import Callers, Step
 from ckptfs.model import Epoch, Ino
-from ckptfs.store.format import GONE, inode_entity, unpack_inode
+from ckptfs.store.format import GONE, epoch_of, inode_entity, unpack_inode
 
 
 class Signer:
@@ -78,21 +78,24 @@ class Attribution(NamedTuple):
     """The authors of changes in some epochs: by inode in the order of their changes, and by epoch
     the inodes whose author is recorded."""
 
-    authors: dict[Ino, list[Cause]]
+    authors: dict[Ino, dict[Cause, None]]
     signed: dict[Epoch, set[Ino]]
 
     def of(self, *inodes: Ino) -> list[Cause]:
         """The authors of any of the inodes, the latest last."""
-        return list(dict.fromkeys(one for ino in inodes for one in self.authors.get(ino, [])))
+        return list(dict.fromkeys(one for ino in inodes for one in self.authors.get(ino, ())))
 
-    def everybody(self) -> list[Cause]:
+    def all_authors(self) -> list[Cause]:
         return list(dict.fromkeys(one for known in self.authors.values() for one in known))
 
     def has_unknown(self, fs: Filesystem, ino: Ino) -> bool:
-        """Whether an unknown process changed an inode."""
-        return any(
-            ino not in signed and _changed(fs, epoch, ino) for epoch, signed in self.signed.items()
-        )
+        """Whether an unknown process changed an inode. Its versions say which epochs did: those
+        are few among all that there may be between two checkpoints."""
+        for _, suffix, _ in fs.store.inodes.versions(inode_entity(ino)):
+            signed = self.signed.get(epoch_of(suffix))
+            if signed is not None and ino not in signed and _changed(fs, epoch_of(suffix), ino):
+                return True
+        return False
 
 
 def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
@@ -114,10 +117,9 @@ def attribution_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Attribution:
         for _, description, inodes in signatures(fs.store, epoch):
             author = Cause(**description)
             for ino in inodes:
-                known = found.authors.setdefault(ino, [])
-                if author in known:
-                    known.remove(author)
-                known.append(author)
+                known = found.authors.setdefault(ino, {})
+                known.pop(author, None)  # the latest is the last
+                known[author] = None
             signed.update(inodes)
     return found
 
@@ -131,7 +133,7 @@ Reason = Literal["others", "both", "unknown", "content", "moved", "blocked"]
 _NAMED = 10
 
 
-class Skipped(NamedTuple):
+class LeftAlone(NamedTuple):
     """A path that differs and is left alone, with those who changed it besides the author."""
 
     path: bytes
@@ -146,7 +148,7 @@ class Choice:
     wanted: str
     target: Checkpoint
     mine: list[Change] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[LeftAlone] = field(default_factory=list)
     #: Paths that are no directories now.
     files: set[bytes] = field(default_factory=set)
 
@@ -170,9 +172,9 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
     them. Raises AuthorUnknown if no author of a change matches."""
     fs.flush()
     record = attribution_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
-    mine = matching(record.everybody(), wanted)
+    mine = matching(record.all_authors(), wanted)
     if not mine:
-        known = [author.command or str(author.pid) for author in record.everybody()]
+        known = [author.command or str(author.pid) for author in record.all_authors()]
         raise AuthorUnknown(wanted, target.id, known[-_NAMED:])
     choice = Choice(wanted, target)
     restores = _Restores(fs, target)
@@ -242,9 +244,9 @@ def _judge(
     unknown = not is_dir and any(record.has_unknown(fs, ino) for ino in inodes)
     if len(others) == len(authors):
         reason: Reason = "others" if others else "unknown"
-        choice.skipped.append(Skipped(change.path, reason, others))
+        choice.skipped.append(LeftAlone(change.path, reason, others))
     elif others or unknown:
-        choice.skipped.append(Skipped(change.path, "both", others))
+        choice.skipped.append(LeftAlone(change.path, "both", others))
     else:
         choice.mine.append(change)
 
@@ -254,7 +256,7 @@ def _leave_moved(choice: Choice) -> None:
     while moved := list(_moved(choice)):
         gone = {id(change) for change, _ in moved}
         choice.mine = [change for change in choice.mine if id(change) not in gone]
-        choice.skipped += [Skipped(change.path, reason, ()) for change, reason in moved]
+        choice.skipped += [LeftAlone(change.path, reason, ()) for change, reason in moved]
     choice.skipped.sort()
 
 

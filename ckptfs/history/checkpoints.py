@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
 from ckptfs.store import Store, View
+from ckptfs.store.epochs import alone
 from ckptfs.store.format import NO_EPOCH
 from ckptfs.store.metadata import NEXT_CHECKPOINT
 
@@ -57,6 +58,19 @@ class Checkpoint:
     def is_moment(self) -> bool:
         """Whether lists hide it unless they are asked for moments. A named one is never hidden."""
         return self.kind == MOMENT and not self.tag and not self.pinned
+
+    @property
+    def protection(self) -> str:
+        """Why it does not expire, whatever its age; empty if it may."""
+        if self.pinned:
+            return "pinned"
+        if self.tag:
+            return "tagged"
+        return _PROTECTED.get(self.kind, "")
+
+
+#: The kinds that do not expire, and why.
+_PROTECTED = {"manual": "saved by hand", "task": "a task begins or ends there"}
 
 
 def seal(
@@ -140,12 +154,13 @@ def sharing_slot(number: int) -> range:
 
 def _info(checkpoint: Checkpoint) -> dict[str, Any]:
     """The epoch's JSON, without empty fields."""
-    info = asdict(checkpoint)
-    del info["epoch"]
-    info["cause"] = {key: value for key, value in info["cause"].items() if value}
-    return {key: value for key, value in info.items() if value not in ("", {}, 0)} | {
-        "id": checkpoint.id
+    info = vars(checkpoint) | {
+        "metadata": dict(checkpoint.metadata),
+        "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
+        "state": dict(checkpoint.state),
     }
+    del info["epoch"]
+    return {key: value for key, value in info.items() if value or key == "id"}
 
 
 def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
@@ -170,9 +185,10 @@ class _Cache:
 
     def __init__(self) -> None:
         self._by_epoch: dict[Epoch, Checkpoint] = {}
-        #: Ordered by number: all of them, and those that are no moments.
+        #: Ordered by number: all of them, those that are no moments, and those that may expire.
         self._by_number: dict[int, Checkpoint] = {}
         self._shown: dict[int, Checkpoint] = {}
+        self._expirable: dict[int, Checkpoint] = {}
         #: Grows with every refresh that found something.
         self.revision = 0
 
@@ -190,16 +206,26 @@ class _Cache:
                 self._drop(epoch)
                 continue
             checkpoint = _checkpoint(epoch, record.info)
-            in_order &= checkpoint.id in self._shown or checkpoint.id > highest
-            highest = max(highest, checkpoint.id)
             self._by_epoch[epoch] = self._by_number[checkpoint.id] = checkpoint
-            if checkpoint.is_moment:
-                self._shown.pop(checkpoint.id, None)
-            else:
-                self._shown[checkpoint.id] = checkpoint
+            is_last = checkpoint.id > highest
+            highest = max(highest, checkpoint.id)
+            belongs = (
+                (self._shown, not checkpoint.is_moment),
+                (
+                    self._expirable,
+                    not checkpoint.protection,
+                ),
+            )
+            for group, is_in in belongs:
+                if is_in:
+                    in_order &= is_last or checkpoint.id in group
+                    group[checkpoint.id] = checkpoint
+                else:
+                    group.pop(checkpoint.id, None)
         if not in_order:
             self._by_number = dict(sorted(self._by_number.items()))
             self._shown = dict(sorted(self._shown.items()))
+            self._expirable = dict(sorted(self._expirable.items()))
         redescribed.clear()
 
     def _drop(self, epoch: Epoch) -> None:
@@ -207,6 +233,7 @@ class _Cache:
         if gone is not None:
             del self._by_number[gone.id]
             self._shown.pop(gone.id, None)
+            self._expirable.pop(gone.id, None)
 
     def all(self) -> list[Checkpoint]:
         """By their numbers."""
@@ -214,6 +241,9 @@ class _Cache:
 
     def shown(self) -> list[Checkpoint]:
         return list(self._shown.values())
+
+    def expirable(self) -> list[Checkpoint]:
+        return list(self._expirable.values())
 
     def count_moments(self) -> int:
         return len(self._by_number) - len(self._shown)
@@ -278,6 +308,12 @@ def without_moments(store: Store) -> list[Checkpoint]:
     return _cached(store).shown()
 
 
+def expirable(store: Store) -> list[Checkpoint]:
+    """The checkpoints and moments that may expire, oldest first: few among very many that were
+    saved by hand."""
+    return _cached(store).expirable()
+
+
 def count_moments(store: Store) -> int:
     return _cached(store).count_moments()
 
@@ -285,12 +321,17 @@ def count_moments(store: Store) -> int:
 def lineage(store: Store) -> list[Checkpoint]:
     """The checkpoints that the head descends from, newest first: without moments, and without those
     that a restore went back past."""
-    return [item for item in _way_back(store) if not item.is_moment]
+    return list(way_back(store))
+
+
+def way_back(store: Store) -> Iterator[Checkpoint]:
+    """The same one by one."""
+    return (item for item in _way_back(store) if not item.is_moment)
 
 
 def nearest(store: Store) -> Checkpoint | None:
     """The newest checkpoint that the head descends from, without moments."""
-    return next((item for item in _way_back(store) if not item.is_moment), None)
+    return next(way_back(store), None)
 
 
 def newest_state(store: Store) -> Checkpoint | None:
@@ -310,7 +351,7 @@ def _way_back(store: Store) -> Iterator[Checkpoint]:
 
 def empty_view() -> View:
     """The view before the first epoch, which has no files."""
-    return View(NO_EPOCH, set(), writable=False, inodes=0)
+    return alone(NO_EPOCH, writable=False)
 
 
 def state_before(store: Store, epoch: Epoch) -> Epoch:

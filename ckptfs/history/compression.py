@@ -1,264 +1,293 @@
-"""Making history smaller: compressing the blocks of sealed epochs, and packing their records.
+"""Making history smaller: compressing the blocks of sealed epochs.
 
 Blocks are compressed epoch by epoch in small steps; a writer never waits for it. A block of which
 an older version exists is stored as a difference from that version, which for an edited file is
-next to nothing. This module knows which versions belong together; the store knows how bytes are
-encoded.
-
-Records that the workspace does not see are packed into chunks (`ckptfs.store.packed`): replaced
-versions, tombstones and what they hide, block maps of deleted files, and the lists of what each
-epoch changed. What the workspace sees stays in the tables, where a request finds it as fast as
-ever.
+next to nothing. Later, all versions of a name go into large packs together. This module knows which
+versions belong together; the store knows how bytes are encoded.
 """
 
 from __future__ import annotations
 
-import errno
+import functools
 import itertools
 import operator
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
-from typing import NamedTuple
+from collections.abc import Generator, Iterator
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import checkpoints
+from ckptfs.history.shifted import LARGE, Stored, relate_versions
+from ckptfs.history.upkeep import Job, Steps, finish, pause
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
-from ckptfs.store import Store, View
-from ckptfs.store.blocks import PACKED_MAX
+from ckptfs.store import Store, View, codec
+from ckptfs.store.blocks import PACKED_MAX, Member, PackUsage
 from ckptfs.store.format import (
-    NO_EPOCH,
     PACK_MAX,
     block_entity,
     block_number,
     dirent_entity,
-    pack_reference,
-    pack_u32,
     pack_u64,
-    suffix_of,
     unpack_inode,
     unpack_mapping,
     unpack_u64,
 )
-from ckptfs.store.metadata import COMPRESSED
-from ckptfs.store.packed import Record
-from ckptfs.store.tables import ByEpoch, Versioned
+from ckptfs.store.metadata import COMPRESSED, REPACKED
 
-#: How many rewritten bytes to commit at once: the old pages are not free until then.
-COMMIT_BYTES = 16 << 20
-
-
-@contextmanager
-def unless_disk_full() -> Iterator[None]:
-    """Give up quietly on a full disk: making things smaller takes space before it frees any."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-
-
-#: Fewer inline bytes than this are not worth the two records that a block of their own takes.
-_INLINE_STAYS = 128
-
-
-class Compressor:
-    """Compresses the checkpoints taken since the last time, once they are old enough: what was just
-    written is read next, and reading it should cost nothing extra."""
-
-    def __init__(self, fs: Filesystem, min_age_ns: int = 0) -> None:
-        self._fs = fs
-        self._min_age_ns = min_age_ns
-        self._epoch: Epoch | None = None
-        self._work: Iterator[int] = iter(())
-
-    def step(self, budget_s: float | None = None) -> bool:
-        """Work for about that long; True if nothing is left to do. Commits now and then."""
-        deadline = None if budget_s is None else time.monotonic() + budget_s
-        store = self._fs.store
-        with unless_disk_full():
-            while (epoch := self._next_epoch()) is not None:
-                if epoch != self._epoch:
-                    self._epoch, self._work = epoch, _encode_epoch(store, epoch)
-                for size in self._work:
-                    interrupts.between()
-                    store.charge(size)
-                    if store.dirty_bytes > COMMIT_BYTES:
-                        self._fs.commit()
-                    if deadline is not None and time.monotonic() >= deadline:
-                        return False
-                store.charge()
-                store.metadata.put_number(COMPRESSED, epoch)
-                self._epoch = None
-        return True
-
-    def _next_epoch(self) -> Epoch | None:
-        store = self._fs.store
-        done = store.metadata.number(COMPRESSED, 0)
-        latest_ns = self._fs.clock() - self._min_age_ns
-        ready = (c.epoch for c in checkpoints(store) if c.epoch > done and c.time_ns <= latest_ns)
-        return min(ready, default=None)
+#: A name's versions that are in large packs already are packed anew with its new ones if they are
+#: no more than so many times as many: so each is packed a few times, however many follow.
+_OLD_PER_NEW = 4
+#: Names are packed in parts of this many: all of a part are in memory.
+_NAMES_MAX = 20_000
+#: Blocks are read for a pack, and names looked through, so many in a step.
+_STRIDE = 8
 
 
 def compress(fs: Filesystem) -> None:
     """Compress everything that checkpoints hold, however long it takes. The caller commits."""
-    Compressor(fs).step()
-
-
-def compress_inline(fs: Filesystem) -> None:
-    """Compress small files that are inline in the block map and that only history has; those of
-    the workspace stay inline, since they are read next. The caller commits."""
-    fs.flush()
-    store = fs.store
-    packing = _Packing(store)
-    with unless_disk_full():
-        for checkpoint in checkpoints(store):
-            for key, base in _moved_out_of_line(store, checkpoint.epoch):
-                length = store.blocks.encode(key, base)
-                if length:
-                    packing.add(key, length)
-                interrupts.between()
-                store.charge(length)
-                if store.dirty_bytes > COMMIT_BYTES:
-                    fs.commit()
-    packing.finish()
+    finish(fs, compression_steps(fs))
 
 
 def repack(fs: Filesystem) -> None:
-    """Put all versions of a file and of its neighbours together into large packs, where what they
-    have in common takes nearly no space. Packs that are half full already stay as they are. The
-    caller commits."""
+    """The same for large packs."""
+    finish(fs, repacking_steps(fs, everything=True))
+
+
+def compression_steps(fs: Filesystem, min_age_ns: int = 0) -> Steps:
+    """Compress the checkpoints taken since the last time, once they are old enough: what was just
+    written is read next, and reading it should cost nothing extra."""
     fs.flush()
     store = fs.store
-    blocks = store.blocks
-    full = blocks.full_packs(PACK_MAX // 2)
-    packing = _Packing(store, PACK_MAX)
-    with unless_disk_full():
-        for key, length in _by_name(store):
-            if packing.has(key) or blocks.pack_of(key) in full:
+    while (epoch := _next_epoch(fs, min_age_ns)) is not None:
+        yield from _encode_epoch(store, epoch)
+        store.charge()
+        store.metadata.put_number(COMPRESSED, epoch)
+
+
+def _next_epoch(fs: Filesystem, min_age_ns: int) -> Epoch | None:
+    done = fs.store.metadata.number(COMPRESSED, 0)
+    latest_ns = fs.clock() - min_age_ns
+    ready = (c.epoch for c in checkpoints(fs.store) if c.epoch > done and c.time_ns <= latest_ns)
+    return min(ready, default=None)
+
+
+def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
+    """Encode the blocks that the epoch wrote."""
+    waiting: list[bytes] = []
+    total = 0
+    for key, base in _written(store, epoch):
+        store.charge(BLOCK_SIZE)
+        length = store.blocks.encode(key, base)
+        if total + length > BLOCK_SIZE:
+            store.blocks.pack(waiting)
+            waiting, total = [], 0
+        if length:
+            waiting.append(key)
+            total += length
+        yield from pause(store)
+    store.blocks.pack(waiting)
+
+
+# -- large packs -----------------------------------------------------------------------------------
+
+
+def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
+    """Put all versions of a file and of its neighbours together into large packs, where what they
+    have in common takes nearly no space. Of the files that changed since the last time, once that
+    is enough to fill half a pack; or of all, also where packs have become half empty."""
+    fs.flush()
+    store = fs.store
+    last = store.metadata.number(COMPRESSED, 0)
+    if not everything and not (yield from _is_due(store, last)):
+        return
+    usage = PackUsage()
+    for number, _ in enumerate(store.blocks.survey(usage)):
+        if not number % _STRIDE:
+            yield from pause(store)
+    everything = everything or usage.wasted_bytes > usage.stored_bytes // 4
+    full = usage.filled(PACK_MAX // 2)
+    names = _all_names(store) if everything else _names_since(store, last)
+    packed: set[bytes] = set()
+    part: set[bytes] = set()
+    for number, name in enumerate(names):
+        part.add(name)
+        if len(part) == _NAMES_MAX:
+            yield from _pack_names(store, sorted(part), full, packed)
+            part.clear()
+        if not number % _STRIDE:
+            yield from pause(store)
+    yield from _pack_names(store, sorted(part), full, packed)
+    store.metadata.put_number(REPACKED, last)
+
+
+def _is_due(store: Store, last: int) -> Generator[Job | None, object, bool]:
+    size = 0
+    for number, inode in enumerate(_changed_since(store, last)):
+        size += min(inode.size, PACK_MAX)
+        if size >= PACK_MAX // 2:
+            return True
+        if not number % _STRIDE:
+            yield from pause(store)
+    return False
+
+
+def _changed_since(store: Store, last: int) -> Iterator[Inode]:
+    """The files with content that epochs wrote since the last time, up to the last one that was
+    compressed."""
+    done = store.metadata.number(REPACKED, 0)
+    for epoch in sorted(e for e in store.epochs if done < e <= last):
+        if epoch not in store.epochs:
+            continue
+        view = store.view(epoch)
+        for entity in store.changes.walk(epoch, store.inodes.kind):
+            record = store.inodes.own(view, entity)
+            inode = unpack_inode(Ino(unpack_u64(entity)), record) if record else None
+            if inode is not None and inode.content != NO_CONTENT and inode.name:
+                yield inode
+
+
+def _names_since(store: Store, last: int) -> Iterator[bytes]:
+    for inode in _changed_since(store, last):
+        yield dirent_entity(inode.parent, inode.name)
+
+
+def _all_names(store: Store) -> Iterator[bytes]:
+    for name, _ in itertools.groupby(store.dirents.versions(b""), key=operator.itemgetter(0)):
+        yield name
+
+
+def _pack_names(store: Store, names: list[bytes], full: set[bytes], packed: set[bytes]) -> Steps:
+    """Pack the blocks of these names, name by name."""
+    waiting: list[bytes] = []
+    total = 0
+    found = yield from _blocks_of_names(store, names)
+    for number, stored in enumerate(found):
+        yield from relate_versions(store, stored)
+        for key, length in _worth_packing(store, stored, full):
+            if key in packed:
                 continue
-            store.charge(length)
-            packing.add(key, length)
-            if store.dirty_bytes > COMMIT_BYTES:
-                fs.commit()
-    packing.finish()
+            packed.add(key)
+            if total + length > PACK_MAX:
+                yield from _pack_together(store, waiting)
+                waiting, total = [], 0
+            waiting.append(key)
+            total += length
+        if not number % _STRIDE:
+            yield from pause(store)
+    yield from _pack_together(store, waiting)
 
 
-class _Packing:
-    """Collects blocks until they fill a pack."""
-
-    def __init__(self, store: Store, size: int = BLOCK_SIZE) -> None:
-        self._blocks = store.blocks
-        self._size = size
-        self._waiting: dict[bytes, None] = {}
-        self._packed: set[bytes] = set()
-        self._total = 0
-
-    def has(self, key: bytes) -> bool:
-        return key in self._waiting or key in self._packed
-
-    def add(self, key: bytes, length: int) -> None:
-        if self._total + length > self._size:
-            self.finish()
-        self._waiting[key] = None
-        self._total += length
-
-    def finish(self) -> None:
-        self._blocks.pack(self._waiting, for_good=self._size > BLOCK_SIZE)
-        self._packed.update(self._waiting)
-        self._waiting, self._total = {}, 0
+def _pack_together(store: Store, keys: list[bytes]) -> Steps:
+    members: list[Member] = []
+    for number, key in enumerate(keys):
+        member = store.blocks.member(key)
+        if member is not None:
+            members.append(member)
+        if not number % _STRIDE:
+            yield from pause(store)
+    if len(members) < 2:
+        store.blocks.pack(keys)
+        return
+    whole = b"".join(member.data for member in members)
+    store.charge(len(whole))
+    frame = yield functools.partial(codec.compress_pack, whole)
+    assert isinstance(frame, bytes)
+    store.blocks.put_pack(members, whole, frame)
+    store.pending.flush()
 
 
-class _Stored(NamedTuple):
-    key: bytes
-    length: int
-    number: int
-    is_live: bool
+def _worth_packing(
+    store: Store, everything: list[Stored], full: set[bytes]
+) -> list[tuple[bytes, int]]:
+    """(key, length) of those that are to be packed of the blocks that a name had, the newest
+    first."""
+    stored = list({block.key: block for block in reversed(everything)}.values())[::-1]
+    several = len({block.number for block in stored}) < len(stored)
+    is_large = any(block.number >= LARGE for block in stored)
+    blocks = store.blocks
+    new, old = 0, 0
+    found: list[tuple[bytes, int, bool]] = []
+    for block in stored:
+        # A large block of the workspace stays as it is if there is little to gain: a random
+        # read would have to decode its whole pack.
+        gains = several and blocks.is_compressed(block.key)
+        # Blocks that compression left in the heap get no smaller, and waste no page borders.
+        history = not block.is_live and not blocks.is_in_heap(block.key)
+        if is_large and blocks.is_difference(block.key):
+            continue  # it is as small as it gets
+        if block.length <= PACKED_MAX or gains or history:
+            is_old = blocks.pack_of(block.key) in full
+            old, new = old + is_old, new + (not is_old)
+            found.append((block.key, block.length, is_old))
+    if old > _OLD_PER_NEW * new:
+        # Differences from what is in a pack take nearly no space either, for the time being.
+        found = [f for f in found if not (f[2] or blocks.is_difference(f[0]))]
+    elif not new:
+        return []
+    return [(key, length) for key, length, _ in found]
 
 
-def _by_name(store: Store) -> Iterator[tuple[bytes, int]]:
-    """(key, length) of the blocks that are worth packing, name by name, newest first."""
-    entries = ((entity, record) for entity, _, record in store.dirents.versions(b""))
-    for _, versions in itertools.groupby(entries, key=operator.itemgetter(0)):
-        interrupts.between()
-        stored = list(_stored(store, dict.fromkeys(record for _, record in versions if record)))
-        several = len({block.number for block in stored}) < len({block.key for block in stored})
-        for block in stored:
-            # A large block of the workspace stays as it is if there is little to gain: a random
-            # read would have to decode its whole pack.
-            gains = several and store.blocks.is_compressed(block.key)
-            # Blocks that compression left in the heap get no smaller, and waste no page borders.
-            history = not block.is_live and not store.blocks.is_in_heap(block.key)
-            if block.length <= PACKED_MAX or gains or history:
-                yield block.key, block.length
+def _blocks_of_names(
+    store: Store, names: list[bytes]
+) -> Generator[Job | None, object, list[list[Stored]]]:
+    """Of each name the blocks that checkpoints have of all files that had it, newest first. Each
+    table is read in the order of its keys, so each chunk of packed records is decoded once."""
+    inodes: list[list[bytes]] = []
+    for number, name in enumerate(names):
+        versions = store.dirents.versions(name)
+        inodes.append(list(dict.fromkeys(record for _, _, record in versions if record)))
+        if not number % _STRIDE:
+            yield from pause(store)
+    contents: dict[bytes, dict[ContentId, bool]] = {}
+    for number, ino in enumerate(sorted({ino for several in inodes for ino in several})):
+        contents[ino] = _contents(store, ino)
+        if not number % _STRIDE:
+            yield from pause(store)
+    blocks: dict[ContentId, list[Stored]] = {}
+    live = {
+        content: is_live for several in contents.values() for content, is_live in several.items()
+    }
+    for number, content in enumerate(sorted(live)):
+        blocks[content] = _stored(store, content, is_live=live[content])
+        if not number % _STRIDE:
+            yield from pause(store)
+    return [[b for ino in several for c in contents[ino] for b in blocks[c]] for several in inodes]
 
 
-def _stored(store: Store, inodes: Iterable[bytes]) -> Iterator[_Stored]:
-    """The blocks that checkpoints have of these inodes, newest first."""
+def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
+    """The contents that an inode had, the newest first, and whether the workspace has them."""
+    now = _content(store.inodes.get(store.head.bare, ino))
+    records = (record for _, _, record in store.inodes.versions(ino) if record)
+    return {content: content == now for content in map(_content, records) if content}
+
+
+def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
+    """The blocks that checkpoints have of a content, newest first."""
     head = store.head.bare
     open_epochs = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
-    for ino in inodes:
-        now = _content(store.inodes.get(head, ino))
-        records = (record for _, _, record in store.inodes.versions(ino) if record)
-        for content in dict.fromkeys(map(_content, records)):
-            versions = store.blockmap.versions(pack_u64(content)) if content else ()
-            for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
-                mapping = unpack_mapping(record) if record else None
-                if mapping is not None and mapping.key and suffix not in open_epochs:
-                    is_live = content == now and store.blockmap.get(head, entity) == record
-                    number = block_number(entity)
-                    yield _Stored(mapping.key, mapping.length, number, is_live)
+    found: list[Stored] = []
+    versions = store.blockmap.versions(pack_u64(content))
+    for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
+        mapping = unpack_mapping(record) if record else None
+        if mapping is not None and mapping.key and suffix not in open_epochs:
+            here = is_live and store.blockmap.get(head, entity) == record
+            found.append(Stored(mapping.key, mapping.length, block_number(entity), here))
+    return found
 
 
 def _content(record: bytes | None) -> ContentId:
     return NO_CONTENT if record is None else unpack_inode(Ino(0), record).content
 
 
-def _encode_epoch(store: Store, epoch: Epoch) -> Iterator[int]:
-    """Encode the blocks that the epoch wrote; yield the number of bytes read after each."""
-    packing = _Packing(store)
-    for key, base in _written(store, epoch):
-        length = store.blocks.encode(key, base)
-        if length:
-            packing.add(key, length)
-        yield BLOCK_SIZE
-    packing.finish()
-
-
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the older version) of each block that the epoch wrote, in the order in which its
     files were made: files made together are alike."""
-    for _, _, record, base in _records(store, epoch):
+    for record, base in _records(store, epoch):
         if key := unpack_mapping(record).key:
             yield key, base
 
 
-def _moved_out_of_line(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """The same for inline bytes, which get a block of their own here."""
-    view = store.view(epoch)
-    for inode, entity, record, base in _records(store, epoch):
-        mapping = unpack_mapping(record)
-        if mapping.key or mapping.length < _INLINE_STAYS or not mapping.is_whole:
-            continue
-        if _is_live(store, inode) and store.blockmap.get(store.head.bare, entity) == record:
-            continue
-        key = store.blocks.add(mapping.inline)
-        store.blockmap.put_unlisted(view, entity, pack_reference(mapping.length, key))
-        yield key, base
-
-
-def _is_live(store: Store, inode: Inode) -> bool:
-    """Whether the workspace still has the file with this content."""
-    record = store.inodes.get(store.head.bare, pack_u64(inode.ino))
-    return record is not None and unpack_inode(inode.ino, record).content == inode.content
-
-
-def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, bytes | None]]:
-    """What the epoch wrote into the block map, as file, entity, record, and key of the older
-    version."""
+def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
+    """What the epoch wrote into the block map, as record and key of the older version."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
@@ -269,9 +298,11 @@ def _records(store: Store, epoch: Epoch) -> Iterator[tuple[Inode, bytes, bytes, 
             continue
         inode = unpack_inode(Ino(unpack_u64(entity)), record)
         if inode.content != NO_CONTENT:
-            older = _older_content(store, before, inode)
+            # Versions of a large file are related later, so that the newest stays whole.
+            is_large = inode.size > LARGE * BLOCK_SIZE
+            older = NO_CONTENT if is_large else _older_content(store, before, inode)
             for block, found in _blocks(store, view, inode):
-                yield inode, block, found, _key_before(store, before, older, block_number(block))
+                yield found, _key_before(store, before, older, block_number(block))
 
 
 def _blocks(store: Store, view: View, inode: Inode) -> Iterator[tuple[bytes, bytes]]:
@@ -299,124 +330,3 @@ def _key_before(store: Store, before: View | None, content: ContentId, number: i
         return None
     record = store.blockmap.get(before, block_entity(content, number))
     return unpack_mapping(record).key or None if record else None
-
-
-# -- packed records --------------------------------------------------------------------------------
-
-#: A chunk ends at about this many bytes or records. Chunks of half the size take a tenth more
-#: space. A chunk is decoded in 2 ms, and is back in its table in 10.
-CHUNK_BYTES = 256 << 10
-_CHUNK_RECORDS = 4_000
-
-
-def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Pack all records that the workspace does not see. The caller commits."""
-    unpack_records(fs)
-    fs.flush()
-    store = fs.store
-    parent = store.epochs[store.head.epoch].parent
-    # If some could not be unpacked, all stay as they are: chunks must not overlap.
-    if parent == NO_EPOCH or store.packed.used:
-        return
-    store.anchor = store.head.epoch
-    with unless_disk_full():
-        _pack_all(fs, _Sight(store, parent), chunk_bytes)
-
-
-def unpack_records(fs: Filesystem, budget_s: float | None = None) -> bool:
-    """Bring records back into their tables for about that long; True if all are back, or the disk
-    has no space for more."""
-    deadline = None if budget_s is None else time.monotonic() + budget_s
-    store = fs.store
-    with unless_disk_full():
-        while store.packed.used:
-            interrupts.between()
-            store.charge(CHUNK_BYTES)
-            store.packed.unpack_some()
-            if store.dirty_bytes > COMMIT_BYTES or store.pressed:
-                fs.commit()
-            if deadline is not None and time.monotonic() >= deadline:
-                return not store.packed.used
-    return True
-
-
-def head_reads_packed(fs: Filesystem) -> bool:
-    """Whether the workspace has to look for its records among the packed ones, which is slower:
-    after a restore, or after the checkpoint that it came from was deleted."""
-    packed = fs.store.packed
-    return packed.used and packed.concerns(fs.store.head)
-
-
-def _pack_all(fs: Filesystem, sight: _Sight, chunk_bytes: int) -> None:
-    store = fs.store
-    versioned = (store.dirents, store.blockmap, store.links, store.xattrs, store.inodes)
-    unseen = [(table.kind, sight.unseen(table)) for table in versioned]
-    lists = [(table.kind, _records_of_sealed(table, sight)) for table in store.by_epoch]
-    for kind, entities in (*lists, *unseen):
-        for chunk in _chunks(entities, chunk_bytes):
-            interrupts.between()
-            store.charge(chunk_bytes)
-            store.packed.pack(kind, chunk)
-            if store.dirty_bytes > COMMIT_BYTES:
-                fs.commit()
-
-
-def _chunks(entities: Iterator[list[Record]], chunk_bytes: int) -> Iterator[list[Record]]:
-    """Collect the records of entities into chunks; an entity is never split."""
-    chunk: list[Record] = []
-    size = 0
-    for records in entities:
-        chunk += records
-        size += sum(len(key) + len(value) for key, value in records)
-        if size >= chunk_bytes or len(chunk) >= _CHUNK_RECORDS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _records_of_sealed(table: ByEpoch, sight: _Sight) -> Iterator[list[Record]]:
-    """The records of sealed epochs, one by one."""
-    for epoch in sorted(sight.sealed):
-        for record in table.walk(pack_u32(epoch)):
-            yield [record]
-
-
-class _Sight:
-    """What the head sees of sealed epochs: what its parent does."""
-
-    def __init__(self, store: Store, parent: Epoch) -> None:
-        self._view: View = store.view(parent)
-        self.sealed = {epoch for epoch, record in store.epochs.items() if record.sealed}
-        self._suffixes = {suffix_of(epoch) for epoch in self.sealed}
-        self._blockmap = store.blockmap
-        self._contents = set(_contents(store, self._view))
-
-    def unseen(self, table: Versioned) -> Iterator[list[Record]]:
-        """Of each entity the records that the head does not see, in order."""
-        for entity, versions in groupby(table.versions(b""), key=itemgetter(0)):
-            interrupts.between()
-            found = list(self._unseen(table, entity, versions))
-            if found:
-                yield found
-
-    def _unseen(
-        self, table: Versioned, entity: bytes, versions: Iterator[tuple[bytes, bytes, bytes]]
-    ) -> Iterator[Record]:
-        # A content that no inode has there is not looked at.
-        hidden = table is self._blockmap and entity[:8] not in self._contents
-        for _, suffix, record in versions:
-            if not hidden and suffix in self._view.seen:
-                hidden = True
-                if record:
-                    continue
-            if suffix in self._suffixes:
-                yield entity + suffix, record
-
-
-def _contents(store: Store, view: View) -> Iterator[bytes]:
-    for _, record in store.inodes.walk(view, b""):
-        interrupts.between()
-        content = unpack_inode(Ino(0), record).content
-        if content != NO_CONTENT:
-            yield pack_u64(content)

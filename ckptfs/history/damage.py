@@ -34,6 +34,8 @@ def affected(fs: Filesystem, keys: Collection[bytes]) -> list[Affected]:
         for entity, _, record in fs.store.blockmap.versions(b"")
         if record and _is_bad(unpack_mapping(record), keys)
     }
+    if not blocks:
+        return []
     owners = _owners(fs, {unpack_u64(entity[:8]) for entity in blocks})
     found: dict[tuple[bytes, int], Affected] = {}
     views = [(item.id, fs.view_of(item.epoch)) for item in checkpoints(fs.store)]

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import (
@@ -15,8 +16,9 @@ from ckptfs.history.checkpoints import (
     as_moment,
     checkpoints,
     describe,
+    expirable,
     find,
-    numbered,
+    without_moments,
 )
 from ckptfs.history.hook_checkpoints import MARK
 from ckptfs.history.restore import redoable, undoable
@@ -28,9 +30,13 @@ from ckptfs.history.retention import (
     RetentionPolicy,
     Shortage,
     Verdicts,
+    candidates,
+    has_credible_times,
+    is_short,
     judge,
 )
-from ckptfs.history.space import freed_bytes, held_bytes, holds_more
+from ckptfs.history.space import Freed, held_bytes, holds_more
+from ckptfs.interrupts import Steps
 from ckptfs.store import Store
 
 #: How many changed names to look at in the epoch after a checkpoint.
@@ -61,25 +67,44 @@ def _judge(
     fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
 ) -> Verdicts:
     fs.flush()
-    store = fs.store
     return judge(
-        checkpoints(store),
+        checkpoints(fs.store),
         policy,
         fs.clock() if now_ns is None else now_ns,
-        Figures(
-            store.size_bytes() - store.reusable_bytes(),
-            store.spare_bytes(),
-            store.disk_bytes(),
-            given_bytes,
-        ),
-        undo=_steps_back(store),
-        insight=Insight(
-            partial(_is_precious, store),
-            partial(_precedes_a_loss, store),
-            partial(held_bytes, store),
-            partial(holds_more, store),
-            partial(_frees, store),
-        ),
+        _figures(fs.store, given_bytes),
+        undo=_steps_back(fs.store),
+        insight=insight(fs),
+    )
+
+
+def _figures(store: Store, given_bytes: int) -> Figures:
+    used = store.size_bytes() - store.reusable_bytes()
+    return Figures(used, store.spare_bytes(), store.disk_bytes(), given_bytes)
+
+
+def _judge_quickly(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None, given_bytes: int
+) -> Verdicts:
+    """The same for what expires: without a look at each that was saved by hand, unless space is
+    short. The daemon asks after every burst of changes, while requests wait."""
+    fs.flush()
+    now_ns = fs.clock() if now_ns is None else now_ns
+    figures, shown = _figures(fs.store, given_bytes), without_moments(fs.store)
+    if is_short(figures, policy) or not has_credible_times(checkpoints(fs.store), now_ns):
+        return _judge(fs, policy, now_ns, given_bytes)
+    judged, undo = candidates(expirable(fs.store), shown), _steps_back(fs.store)
+    return judge(judged, policy, now_ns, figures, undo=undo, insight=insight(fs), among=shown)
+
+
+def insight(fs: Filesystem) -> Insight:
+    """What a plan may ask about the checkpoints of a store."""
+    store = fs.store
+    return Insight(
+        partial(_is_precious, store),
+        partial(_precedes_a_loss, store),
+        partial(held_bytes, store),
+        partial(holds_more, store),
+        Freed(store),
     )
 
 
@@ -87,11 +112,6 @@ def _steps_back(store: Store) -> list[int]:
     """The checkpoints that `undo` and `redo` go to."""
     entries = (undoable(store), redoable(store))
     return [entry.before for entry in entries if entry is not None and entry.before is not None]
-
-
-def _frees(store: Store, checkpoint: Checkpoint, gone: Collection[int]) -> int:
-    others = (numbered(store, number) for number in gone)
-    return freed_bytes(store, checkpoint, {item.epoch for item in others if item is not None})
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
@@ -119,8 +139,12 @@ def expire(
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    verdicts = _judge(fs, policy, now_ns, given_bytes)
-    return Outcome(_carry_out(fs, verdicts), verdicts.shortage)
+    verdicts = _judge_quickly(fs, policy, now_ns, given_bytes)
+    gone = _carry_out(fs, verdicts)
+    if verdicts.shortage is not None or policy.max_bytes:
+        # An epoch that is kept would make others go in its place.
+        removal.spare_none(fs)
+    return Outcome(gone, verdicts.shortage)
 
 
 def room_makers(
@@ -156,7 +180,8 @@ def _keeps_a_loss(store: Store, checkpoint: Checkpoint) -> bool:
 def heaviest(fs: Filesystem, count: int) -> list[tuple[int, int]]:
     """The checkpoints whose deletion would free most: (number, bytes)."""
     fs.flush()
-    found = [(freed_bytes(fs.store, item), item.id) for item in checkpoints(fs.store)]
+    freed = Freed(fs.store)
+    found = [(freed(item), item.id) for item in interrupts.checked(checkpoints(fs.store))]
     found.sort(reverse=True)
     return [(number, size) for size, number in found[:count] if size > LIGHT_BYTES]
 
@@ -166,13 +191,14 @@ def _taken(
 ) -> list[Checkpoint]:
     """The first of these that free more than ``least`` each, until they free ``wanted``."""
     taken: dict[int, Checkpoint] = {}
+    freed = Freed(store)
     for item in order:
         if wanted <= 0:
             break
-        freed = _frees(store, item, taken)
-        if freed > least:
+        size = freed(item, taken)
+        if size > least:
             taken[item.id] = item
-            wanted -= freed
+            wanted -= size
     return list(taken.values())
 
 
@@ -187,13 +213,18 @@ def _carry_out(fs: Filesystem, verdicts: Verdicts) -> list[Decision]:
 def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
     """Expire and free until the limits are kept or nothing more may go. Returns the decision on
     each checkpoint: those that went, and those that stay."""
+    return interrupts.finish(pruning(fs, policy))
+
+
+def pruning(fs: Filesystem, policy: RetentionPolicy) -> Steps[list[Decision]]:
+    """`prune` in steps."""
     gone: list[Decision] = []
     while True:
         expired = _carry_out(fs, verdicts := _judge(fs, policy))
         if not expired and not verdicts.demoted:
             break
         gone += expired
-        if not removal.reap_if_waited_for(fs):
-            break
         fs.commit()
+        if not (yield from removal.freeing(fs)):
+            break
     return sorted([*gone, *verdicts.all()], reverse=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from ckptfs import interrupts
@@ -33,7 +34,8 @@ from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
 from ckptfs.history.references import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import NO_EPOCH, inode_entity, pack_u64
+from ckptfs.store.format import NO_EPOCH, dirent_entity, epoch_of, inode_entity, pack_u64
+from ckptfs.store.tables import Versioned
 
 _SECOND_NS = 1_000_000_000
 
@@ -76,7 +78,8 @@ def _moments_between(store: Store, shown: list[Checkpoint]) -> int:
     if not count_moments(store):
         return 0
     oldest = shown[0].id if shown else 0
-    return sum(item.is_moment and item.id >= oldest for item in checkpoints(store))
+    newer = takewhile(lambda item: item.id >= oldest, reversed(checkpoints(store)))
+    return sum(item.is_moment for item in newer)
 
 
 def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoint]:
@@ -118,17 +121,16 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     known: dict[Epoch, Checkpoint | None] = {fs.head.epoch: None}
     for checkpoint in reversed(checkpoints(fs.store)):
         known[checkpoint.epoch] = checkpoint
-    views = {epoch: fs.view_of(epoch).bare for epoch in known}
-    origins = {epoch: view_or_empty(fs, state_before(fs.store, epoch)) for epoch in known}
-    paths = _followed(fs, path, views, {epoch: view.epoch for epoch, view in origins.items()})
+    origins = {epoch: state_before(fs.store, epoch) for epoch in known}
+    paths = _Followed(fs, path, origins)
     found = []
-    for epoch, saved in known.items():
+    for epoch in filter(paths.may_differ, known):
         interrupts.check()
-        origin = origins[epoch]
-        old_path = paths.get(origin.epoch, paths[epoch])
-        change = _change(fs, origin, old_path, views[epoch], paths[epoch])
+        saved, origin = known[epoch], view_or_empty(fs, origins[epoch])
+        view = fs.view_of(epoch).bare
+        change = _change(fs, origin, paths.at(origin.epoch, epoch), view, paths.at(epoch))
         if change is not None and not change.only_times:
-            writer = _writer(fs, origin, views[epoch], change)
+            writer = _writer(fs, origin, view, change)
             if writer is None:
                 writer = _likely_writer(known.get(origin.epoch), saved)
             found.append(Version(saved, change, writer if writer != Cause() else None))
@@ -159,29 +161,106 @@ def _likely_writer(origin: Checkpoint | None, saved: Checkpoint | None) -> Cause
 # -- following -------------------------------------------------------------------------------------
 
 
-def _followed(
-    fs: Filesystem, path: bytes, views: dict[Epoch, View], origins: dict[Epoch, Epoch]
-) -> dict[Epoch, bytes]:
-    """The path's name in each view, followed along the tree of epochs."""
-    start = next((e for e, view in views.items() if seek(fs, view, path) is not None), None)
-    if start is None:
+#: The file of a path that leads to none: no epoch wrote it.
+_NOTHING = b""
+
+
+class _Trace(NamedTuple):
+    """What a path hangs on in a view: the directory entries on the way to it, the first that is
+    missing among them, and the file there. As long as none is written, the path leads to the same
+    bytes. Of a directory nothing can be said so: ``file`` is None."""
+
+    entries: tuple[bytes, ...]
+    file: bytes | None
+
+
+class _Followed:
+    """The path's name in each state, followed along the tree of epochs from the newest state that
+    has the path, and the states in which it may differ from the one before. ``origins`` has, by
+    epoch and newest first, the state that each came from."""
+
+    def __init__(self, fs: Filesystem, path: bytes, origins: dict[Epoch, Epoch]) -> None:
+        self._fs = fs
+        self._path = path
+        self._origins = origins
+        self._paths: dict[Epoch, bytes] = {}
+        self._same: set[Epoch] = set()
+        #: By entity, the epochs that wrote it.
+        self._writers: dict[bytes, set[Epoch]] = {_NOTHING: set()}
+        self._follow(self._start())
+
+    def at(self, epoch: Epoch, otherwise: Epoch | None = None) -> bytes:
+        """What the path is called in a state; if that is not one of them, in another."""
+        found = self._paths.get(epoch)
+        if found is None and otherwise is not None and epoch not in self._origins:
+            return self.at(otherwise)
+        return self._path if found is None else found
+
+    def may_differ(self, epoch: Epoch) -> bool:
+        return epoch not in self._same
+
+    def _start(self) -> Epoch:
+        fs, path = self._fs, self._path
+        for epoch in interrupts.checked(self._origins):
+            if seek(fs, fs.view_of(epoch), path) is not None:
+                return epoch
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    near: dict[Epoch, list[Epoch]] = {epoch: [] for epoch in views}
-    for epoch, origin in origins.items():
-        if origin != NO_EPOCH:
-            near[epoch].append(origin)
-            near[origin].append(epoch)
-    paths = {start: path}
-    pending = [start]
-    while pending:
-        interrupts.check()
-        here = pending.pop()
-        for there in near[here]:
-            if there not in paths:
-                newer = origins[here] == there
-                paths[there] = _renamed(fs, views[here], paths[here], views[there], newer=newer)
-                pending.append(there)
-    return {epoch: paths.get(epoch, path) for epoch in views}
+
+    def _follow(self, start: Epoch) -> None:
+        near: dict[Epoch, list[Epoch]] = {epoch: [] for epoch in self._origins}
+        for epoch, origin in self._origins.items():
+            if origin != NO_EPOCH:
+                near[epoch].append(origin)
+                near[origin].append(epoch)
+        self._paths[start] = self._path
+        pending = [(start, self._trace(start, self._path))]
+        while pending:
+            interrupts.check()
+            here, trace = pending.pop()
+            for there in near[here]:
+                if there not in self._paths:
+                    pending.append((there, self._go_on(here, there, trace)))
+
+    def _go_on(self, here: Epoch, there: Epoch, trace: _Trace) -> _Trace:
+        """Note what the path is called in the next state, and return its trace there."""
+        path = self._paths[here]
+        older = self._origins[here] == there
+        between = self._between(here if older else there)
+        if any(self._wrote(self._fs.store.dirents, entry, between) for entry in trace.entries):
+            views = self._fs.view_of(here).bare, self._fs.view_of(there).bare
+            self._paths[there] = _renamed(self._fs, views[0], path, views[1], newer=older)
+            return self._trace(there, self._paths[there])
+        self._paths[there] = path
+        inodes = self._fs.store.inodes
+        if trace.file is not None and not self._wrote(inodes, trace.file, between):
+            self._same.add(here if older else there)
+        return trace
+
+    def _between(self, epoch: Epoch) -> list[Epoch]:
+        """The epochs from one on, up to the state that it came from."""
+        found, origin = [], self._origins[epoch]
+        while epoch != origin:
+            found.append(epoch)
+            epoch = self._fs.store.epochs[epoch].parent
+        return found
+
+    def _wrote(self, table: Versioned, entity: bytes, epochs: list[Epoch]) -> bool:
+        known = self._writers.get(entity)
+        if known is None:
+            versions = table.versions(entity)
+            known = self._writers[entity] = {epoch_of(suffix) for _, suffix, _ in versions}
+        return not known.isdisjoint(epochs)
+
+    def _trace(self, epoch: Epoch, path: bytes) -> _Trace:
+        inodes = inodes_along(self._fs, self._fs.view_of(epoch), path)
+        names = path.split(b"/") if path not in (b"", ROOT_PATH) else []
+        entries = [
+            dirent_entity(inode.ino, name) for inode, name in zip(inodes, names, strict=False)
+        ]
+        if len(inodes) <= len(names):
+            return _Trace(tuple(entries), _NOTHING)
+        last = inodes[-1]
+        return _Trace(tuple(entries), None if last.is_dir else inode_entity(last.ino))
 
 
 def _renamed(fs: Filesystem, here: View, path: bytes, there: View, *, newer: bool) -> bytes:

@@ -118,10 +118,10 @@ def parts_of(pattern: bytes) -> list[bytes]:
 def _all(fs: Filesystem, views: Sequence[View], parts: list[bytes], *, exact: bool) -> list[bytes]:
     if not parts:
         return []
-    return [path for view in views for path in _matching(fs, view, parts, exact=exact)]
+    return [path for view in views for path in matching(fs, view, parts, exact=exact)]
 
 
-def _matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) -> list[bytes]:
+def matching(fs: Filesystem, view: View, parts: list[bytes], *, exact: bool) -> list[bytes]:
     """The paths that match in one view, found one level of the tree at a time: a tree may be deeper
     than the interpreter's stack."""
     found = [(b"", ROOT_INO, True)]

@@ -2,23 +2,39 @@
 
 For a secret that must not be kept. Nothing else changes checkpoints. The inodes at a path in any
 view go, with all their other names; `compact` then leaves nothing of them in the store's file.
-Other files with the same bytes stay and are reported. The lower directory is not searched."""
+Other files with the same bytes stay and are reported. The lower directory is not searched.
+
+It runs in steps. First it looks, and nothing is changed. Then blocks that depend on doomed ones
+are stored on their own. Then inode after inode goes, those in a directory before the directory,
+each from every epoch at once and with all that counts it: so everything is whole between any two,
+whatever programs do meanwhile. What is to be purged is noted in the store until it is done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ckptfs import interrupts
+from ckptfs.errors import Interrupted
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.changed import Changed
-from ckptfs.history.paths import path_of, select
+from ckptfs.history.paths import path_of
+from ckptfs.history.purge_plan import Doomed, ever_in, finding, inode_versions, pause
+from ckptfs.interrupts import Steps
 from ckptfs.model import NO_CONTENT, ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import Store, View
+from ckptfs.store.epochs import alone
 from ckptfs.store.format import (
+    EXCLUDED_EPOCH,
     GONE,
+    NO_EPOCH,
     dirent_entity,
     epoch_of,
     link_place,
@@ -29,13 +45,13 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 
+#: Under which name the store notes what is being purged.
+_NOTE = b"purge"
 
-class Doomed(NamedTuple):
-    """What a purge would remove: inodes, and their paths in the workspace and in checkpoints."""
-
-    inodes: set[Ino]
-    live_paths: list[bytes]
-    past_paths: list[bytes]
+#: Called with how many files are gone, and of how many.
+OnFiles = Callable[[int, int], None]
+#: Called with what the kernel has to hear.
+OnChanged = Callable[[Changed], None]
 
 
 class Purged(NamedTuple):
@@ -43,170 +59,328 @@ class Purged(NamedTuple):
 
     doomed: Doomed
     elsewhere: list[bytes]
-    changed: Changed
 
 
-def meant(fs: Filesystem, patterns: Sequence[bytes]) -> list[bytes]:
-    """The paths that the patterns name in the workspace, excluded files too, or in any checkpoint.
-    Raises as `select` does if one of them names nothing."""
-    fs.flush()
-    store = fs.store
-    return select(fs, [store.view(epoch) for epoch in store.epochs], patterns, excluded=True)
+def owed(store: Store) -> list[bytes] | None:
+    """The paths whose purge was begun and not ended, by the end of the process; None if there is
+    no such purge. It is empty if only their bytes are still in the store's file."""
+    noted = store.metadata.get(_NOTE)
+    return None if noted is None else [os.fsencode(path) for path in json.loads(noted)]
 
 
-def find(fs: Filesystem, paths: Sequence[bytes]) -> Doomed:
-    """What is or was at these paths, with all below it."""
-    with interrupts.unstoppable():
-        fs.flush()
-        removal.reap(fs)
-    store = fs.store
-    inodes: set[Ino] = set()
-    for epoch in store.epochs:
-        for path in paths:
-            inodes.update(_at(store, store.view(epoch), path))
-    _add_below(store, inodes)
-    inodes.discard(ROOT_INO)
-    past: set[bytes] = set()
-    for epoch in store.epochs:
-        if epoch != store.head.epoch:
-            past.update(_paths(store, store.view(epoch), inodes))
-    return Doomed(inodes, sorted(_paths(store, store.head, inodes)), sorted(past))
+def settle(store: Store) -> None:
+    """Nothing is owed any more."""
+    store.metadata.delete(_NOTE)
 
 
-def purge(fs: Filesystem, paths: Sequence[bytes]) -> Purged:
-    """Remove it from every view. The caller commits, compacts, and notifies the kernel. It is not
-    interruptible once it has begun: a secret must not be left half removed."""
-    with interrupts.stoppable():
-        doomed = find(fs, paths)
-    store = fs.store
-    views = {epoch: store.view(epoch).bare for epoch in sorted(store.epochs)}
-    if store.excluded is not None:
-        views[store.excluded.epoch] = store.excluded
-    changed = Changed(set(doomed.inodes), set())
-    _uncount(fs, views, doomed.inodes)
-    pieces: set[bytes] = set()
-    packs: set[bytes] = set()
-    for ino in doomed.inodes:
-        versions = list(_inodes(store, views, ino))
-        places = {(inode.parent, inode.name) for _, inode in versions if inode.name}
-        places |= {link_place(entity) for entity, _, _ in store.links.versions(pack_u64(ino))}
-        for content in {inode.content for _, inode in versions} - {NO_CONTENT}:
-            pieces.update(_drop_blocks(store, views, pack_u64(content), packs))
-        for table in (store.links, store.xattrs, store.inodes):
-            for entity, suffix, _ in list(table.versions(pack_u64(ino))):
-                store.note()
-                table.forget(views[epoch_of(suffix)], entity)
-        for place in places:
-            _drop_entry(store, views, place, ino)
-        changed.entries.update(places)
-        _forget(fs, ino)
-    # Blocks that are encoded against a purged one, or packed with it, must not keep it.
-    store.blocks.detach(pieces | packs)
-    compare.forget_counts(store)
-    return Purged(doomed, _elsewhere(store, views, pieces), changed)
-
-
-# -- finding ---------------------------------------------------------------------------------------
-
-
-def _at(store: Store, view: View, path: bytes) -> Iterator[Ino]:
-    """The inode at a path of the view, if there is one."""
-    ino = ROOT_INO
-    for name in path.split(b"/"):
-        record = store.dirents.get(view, dirent_entity(ino, name))
-        if record is None:
-            return
-        ino = Ino(unpack_u64(record))
-    yield ino
-
-
-def _add_below(store: Store, inodes: set[Ino]) -> None:
-    """Add everything that was ever in one of the inodes: no view may keep an entry of a directory
-    that is gone."""
-    pending = list(inodes)
-    while pending:
-        interrupts.check()
-        for _, _, record in store.dirents.versions(pack_u64(pending.pop())):
-            ino = Ino(unpack_u64(record)) if record else ROOT_INO
-            if ino not in inodes and ino != ROOT_INO:
-                inodes.add(ino)
-                pending.append(ino)
-
-
-def _paths(store: Store, view: View, inodes: Iterable[Ino]) -> Iterator[bytes]:
-    for ino in interrupts.checked(inodes):
-        record = store.inodes.get(view, pack_u64(ino))
-        if record is None:
-            continue
-        inode = unpack_inode(ino, record)
-        others = (link_place(entity) for entity, _ in store.links.walk(view, pack_u64(ino)))
-        for place in ((inode.parent, inode.name), *others):
-            if place[1]:
-                yield path_of(store, view, place)
-
-
-def _inodes(store: Store, views: dict[Epoch, View], ino: Ino) -> Iterator[tuple[View, Inode]]:
-    """Every version of an inode, with the view that has it."""
-    for _, suffix, record in store.inodes.versions(pack_u64(ino)):
-        if record:
-            yield views[epoch_of(suffix)], unpack_inode(ino, record)
+def _owe(store: Store, paths: Iterable[bytes]) -> None:
+    store.metadata.put(_NOTE, json.dumps([os.fsdecode(path) for path in paths]).encode())
 
 
 # -- removing --------------------------------------------------------------------------------------
 
 
-def _uncount(fs: Filesystem, views: dict[Epoch, View], doomed: set[Ino]) -> None:
-    """Correct the counts that include doomed inodes: of each view, and of directories."""
-    store = fs.store
-    parents: set[Ino] = set()
-    for epoch, view in views.items():
-        seen = [ino for ino in doomed if store.inodes.get(view, pack_u64(ino)) is not None]
-        if view is store.excluded:
-            view.inodes -= len(seen)
-            _uncount_in_borders(fs, view, doomed)
-        elif seen:
-            store.recount_epoch(epoch, view.inodes - len(seen))
-    for ino in doomed:
-        parents.update(inode.parent for _, inode in _inodes(store, views, ino) if inode.is_dir)
-    for parent in parents - doomed - {Ino(0)}:
-        for view, directory in list(_inodes(store, views, parent)):
-            lost = sum(_stands_in(store, view, ino, parent) for ino in doomed)
+class _Tree:
+    """Which epochs see what another one wrote: itself and all that descend from it. They have
+    numbers in a row."""
+
+    def __init__(self, store: Store) -> None:
+        tree = store.epoch_tree
+        #: Every epoch, its parent before it.
+        self.order: list[Epoch] = []
+        self._numbers: dict[Epoch, int] = {}
+        self._last: dict[Epoch, int] = {}
+        pending: list[tuple[Epoch, bool]] = [(root, False) for root in tree.children(NO_EPOCH)]
+        while pending:
+            epoch, is_done = pending.pop()
+            if is_done:
+                self._last[epoch] = len(self.order) - 1
+                continue
+            self._numbers[epoch] = len(self.order)
+            self.order.append(epoch)
+            pending.append((epoch, True))
+            pending += [(child, False) for child in tree.children(epoch)]
+        # No epoch of history sees the excluded one, nor the other way round.
+        self._numbers[EXCLUDED_EPOCH] = self._last[EXCLUDED_EPOCH] = len(self.order)
+
+    def sees(self, epoch: Epoch, other: Epoch) -> bool:
+        """Whether an epoch sees what another one wrote."""
+        return self._numbers[other] <= self._numbers[epoch] <= self._last[other]
+
+    def inherited(self, versions: Iterable[tuple[Epoch, bytes]]) -> dict[Epoch, bytes]:
+        """By the epoch of each version of an entity, the one that it would see without its own;
+        GONE if none."""
+        found: dict[Epoch, bytes] = {}
+        way: list[tuple[Epoch, bytes]] = []
+        for epoch, record in sorted(versions, key=lambda version: self._numbers[version[0]]):
+            while way and not self.sees(epoch, way[-1][0]):
+                way.pop()
+            found[epoch] = way[-1][1] if way else GONE
+            way.append((epoch, record))
+        return found
+
+    def seen(self, versions: Iterable[tuple[Epoch, bytes]], epoch: Epoch) -> bytes:
+        """The version that an epoch sees; GONE if none."""
+        visible = [version for version in versions if self.sees(epoch, version[0])]
+        return max(visible, key=lambda version: self._numbers[version[0]], default=(0, GONE))[1]
+
+
+def purge(
+    fs: Filesystem, paths: Sequence[bytes], on_changed: OnChanged = lambda changed: None
+) -> Purged:
+    """Remove it from every view. The caller commits, compacts, and notifies the kernel."""
+    return interrupts.finish(purging(fs, paths, on_changed))
+
+
+def purging(
+    fs: Filesystem,
+    paths: Sequence[bytes],
+    on_changed: OnChanged,
+    on_files: OnFiles = lambda done, total: None,
+) -> Steps[Purged]:
+    """`purge` in steps."""
+    freed = yield from removal.freeing(fs)
+    if not freed:
+        raise Interrupted
+    doomed = yield from finding(fs, paths)
+    bases = yield from _bases(fs.store, doomed.inodes)
+    if doomed.inodes:
+        yield from _detach_all(fs.store, bases)
+        # What goes leaves no trace in `changes`, which tells a write-back where to look.
+        fs.store.metadata.put_agreed(None)
+        _owe(fs.store, paths)
+        fs.commit()
+    remover = _Remover(fs, on_changed, on_files)
+    try:
+        yield from remover.remove_all(doomed.inodes)
+    except Interrupted:
+        settle(fs.store)
+        compare.forget_counts(fs.store)
+        raise Interrupted(_left(len(remover.removed), len(doomed.inodes))) from None
+    compare.forget_counts(fs.store)
+    everything = doomed._replace(inodes=doomed.inodes | remover.removed)
+    if not doomed.inodes:
+        return Purged(everything, [])
+    _owe(fs.store, ())
+    elsewhere = yield from _elsewhere(fs.store, remover.pieces)
+    return Purged(everything, elsewhere)
+
+
+def _left(done: int, total: int) -> str:
+    return (
+        f"{done:,} of {total:,} files were purged, from the workspace and every checkpoint; the "
+        "others are as they were. Free pages of the store may have bytes of the purged ones until "
+        "`ckptfs compact`, or the same purge once more."
+    )
+
+
+def _bases(store: Store, inodes: Iterable[Ino]) -> Steps[set[bytes]]:
+    """The blocks of doomed files, and the packs that they are in."""
+    found: set[bytes] = set()
+    for ino in inodes:
+        for content in _contents(store, ino):
+            for _, _, record in store.blockmap.versions(content):
+                if interrupts.is_due():
+                    yield from pause(store)
+                if record and (key := unpack_mapping(record).key):
+                    found.add(key)
+                    if (pack := store.blocks.pack_of(key)) is not None:
+                        found.add(pack)
+    return found
+
+
+def _contents(store: Store, ino: Ino) -> set[bytes]:
+    """Every content that an inode ever had."""
+    records = (record for _, record in inode_versions(store, ino) if record)
+    contents = {unpack_inode(ino, record).content for record in records}
+    return {pack_u64(content) for content in contents - {NO_CONTENT}}
+
+
+def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
+    """Store blocks that are encoded against one of these, or packed in one, on their own: nothing
+    else may keep a purged block."""
+    found = []
+    for key, base in store.blocks.bases():
+        if interrupts.is_due():
+            yield
+        if base in bases:
+            found.append(key)
+    for key in found:
+        if interrupts.is_due():
+            yield
+        if store.blocks.base_of(key) in bases:
+            store.note()
+            store.blocks.detach(key)
+
+
+class _Remover:
+    """Takes inodes out of every epoch."""
+
+    def __init__(self, fs: Filesystem, on_changed: OnChanged, on_files: OnFiles) -> None:
+        self._fs = fs
+        self._on_changed, self._on_files = on_changed, on_files
+        self._total = 0
+        self._store = fs.store
+        self._tree = _Tree(fs.store)
+        self._tree_of = self._state_of_tree()
+        self.removed: set[Ino] = set()
+        #: The keys that their bytes had, or would have if they were not inline.
+        self.pieces: set[bytes] = set()
+        self._changed = Changed(set(), set())
+        #: By epoch, how many more of them it has lost than its parent has.
+        self._lost: Counter[Epoch] = Counter()
+
+    def remove_all(self, inodes: Collection[Ino]) -> Steps[None]:
+        """Remove inodes, and what was ever in those that are directories before these."""
+        self._total = len(inodes)
+        entered: set[Ino] = set()
+        for top in inodes:
+            pending = [top]
+            while pending:
+                if interrupts.is_due():
+                    yield from self._pause()
+                ino = pending[-1]
+                if ino in entered:
+                    pending.pop()
+                    self._remove(ino)
+                else:
+                    entered.add(ino)
+                    pending += yield from self._entries(ino, entered)
+        self._end_slice()
+
+    def _entries(self, directory: Ino, entered: set[Ino]) -> Steps[list[Ino]]:
+        found: dict[Ino, None] = {}
+        for ino in ever_in(self._store, directory):
+            if interrupts.is_due():
+                yield from self._pause()
+            if ino not in entered:
+                found[ino] = None
+        return list(found)
+
+    def _pause(self) -> Steps[None]:
+        self._end_slice()
+        self._on_files(len(self.removed), max(self._total, len(self.removed)))
+        yield
+        # A write-back may have noted meanwhile that both sides agree.
+        self._store.metadata.put_agreed(None)
+        self._store.pending.flush()
+        if self._tree_of != self._state_of_tree():
+            self._tree, self._tree_of = _Tree(self._store), self._state_of_tree()
+
+    def _state_of_tree(self) -> tuple[int, int]:
+        """What differs when epochs came or went."""
+        return len(self._store.epochs), self._store.ids.epoch
+
+    def _end_slice(self) -> None:
+        """Make everything whole: what views count, and what the kernel has to hear."""
+        store, totals = self._store, {NO_EPOCH: 0}
+        for epoch in self._tree.order if self._lost else ():
+            lost = totals[epoch] = totals[store.epochs[epoch].parent] + self._lost[epoch]
             if lost:
-                record = pack_inode(directory._replace(nlink=directory.nlink - lost))
-                fs.changing(parent)
-                store.inodes.put(view, pack_u64(parent), record)
+                is_head = epoch == store.head.epoch
+                inodes = store.head.inodes if is_head else store.epochs[epoch].inodes
+                store.recount_epoch(epoch, inodes - lost)
+        if store.excluded is not None and self._lost[EXCLUDED_EPOCH]:
+            store.note()
+            store.excluded.inodes -= self._lost[EXCLUDED_EPOCH]
+        self._lost.clear()
+        if self._changed.inodes:
+            self._on_changed(self._changed)
+            self._changed = Changed(set(), set())
+        if removal.needs_commit(store):
+            store.commit()
+
+    def _remove(self, ino: Ino) -> None:
+        """Remove an inode with what is still in it: what a program has put there since, and a
+        directory that it was in itself, in another epoch."""
+        group = {} if ino in self.removed else {ino: None}
+        pending = list(group)
+        while pending:
+            new = set(ever_in(self._store, pending.pop())) - group.keys() - {ROOT_INO}
+            group.update(dict.fromkeys(new))
+            pending += new
+        for member in group:
+            self._remove_one(member)
+
+    def _remove_one(self, ino: Ino) -> None:
+        store, versions = self._store, inode_versions(self._store, ino)
+        inodes = [(epoch, unpack_inode(ino, record)) for epoch, record in versions if record]
+        inherited = self._tree.inherited(versions)
+        for epoch, record in versions:
+            self._lost[epoch] += bool(record) - bool(inherited[epoch])
+        places = {(inode.parent, inode.name) for _, inode in inodes if inode.name}
+        places |= {link_place(entity) for entity, _, _ in store.links.versions(pack_u64(ino))}
+        if any(inode.is_dir for _, inode in inodes):
+            self._uncount(ino, versions, {inode.parent for _, inode in inodes})
+        for content in _contents(store, ino):
+            self.pieces.update(_drop_blocks(store, content))
+        for table in (store.links, store.xattrs, store.inodes):
+            for entity, suffix, _ in list(table.versions(pack_u64(ino))):
+                store.note()
+                table.forget(_at_epoch(store, epoch_of(suffix)), entity)
+        for place in places:
+            self._drop_entry(place, ino)
+        self._changed.entries.update(places)
+        self._changed.inodes.add(ino)
+        self.removed.add(ino)
+        _forget(self._fs, ino)
+
+    def _uncount(self, ino: Ino, versions: list[tuple[Epoch, bytes]], parents: set[Ino]) -> None:
+        """Correct the link counts of directories that a doomed one is or was in."""
+        if ino in self._fs.exclusion.borders:
+            self._fs.exclusion.drop(ino)
+        for parent in parents - {Ino(0)}:
+            directories = inode_versions(self._store, parent)
+            for epoch, record in directories:
+                seen = self._tree.seen(versions, epoch)
+                if record and seen and _is_in(unpack_inode(ino, seen), parent):
+                    directory = unpack_inode(parent, record)
+                    self._fs.changing(parent)
+                    less = pack_inode(directory._replace(nlink=directory.nlink - 1))
+                    self._store.inodes.put(_at_epoch(self._store, epoch), pack_u64(parent), less)
+            seen = self._tree.seen(versions, EXCLUDED_EPOCH)
+            in_history = all(epoch != EXCLUDED_EPOCH for epoch, _ in directories)
+            if in_history and seen and _is_in(unpack_inode(ino, seen), parent):
+                self._fs.exclusion.touch(parent, self._fs.clock(), subdirs=-1)
+
+    def _drop_entry(self, place: Place, ino: Ino) -> None:
+        """Remove a name of the inode in every view that has it.
+
+        The oldest version comes first, so that what the next would inherit is already right: a name
+        that meant another file before must not mean that file again.
+        """
+        entity, dirents = dirent_entity(*place), self._store.dirents
+        found = [(epoch_of(suffix), record) for _, suffix, record in dirents.versions(entity)]
+        left = dict(found)
+        for epoch, record in sorted(found):
+            if record not in (GONE, pack_u64(ino)):
+                continue
+            if self._tree.inherited(left.items())[epoch]:
+                left[epoch] = GONE
+                dirents.put(_at_epoch(self._store, epoch), entity, GONE)
+            else:
+                del left[epoch]
+                dirents.forget(_at_epoch(self._store, epoch), entity)
 
 
-def _uncount_in_borders(fs: Filesystem, excluded: View, doomed: set[Ino]) -> None:
-    """Correct the counts of directories in history that contain excluded doomed ones."""
-    for border in list(fs.exclusion.borders):
-        if border in doomed:
-            fs.exclusion.drop(border)
-        elif lost := sum(_stands_in(fs.store, excluded, ino, border) for ino in doomed):
-            fs.exclusion.touch(border, fs.clock(), subdirs=-lost)
+def _is_in(inode: Inode, parent: Ino) -> bool:
+    return inode.is_dir and inode.nlink > 0 and inode.parent == parent
 
 
-def _stands_in(store: Store, view: View, ino: Ino, parent: Ino) -> bool:
-    record = store.inodes.get(view, pack_u64(ino))
-    if record is None:
-        return False
-    inode = unpack_inode(ino, record)
-    return inode.is_dir and inode.parent == parent
+def _at_epoch(store: Store, epoch: Epoch) -> View:
+    """A view to write records of an epoch with: it sees no other."""
+    writable = epoch == EXCLUDED_EPOCH or not store.epochs[epoch].sealed
+    return alone(epoch, writable=writable, inodes=0)
 
 
-def _drop_blocks(
-    store: Store, views: dict[Epoch, View], content: bytes, packs: set[bytes]
-) -> Iterator[bytes]:
-    """Drop every block of a content; yield the key of the bytes of each. Packs that held them are
-    added to ``packs``."""
+def _drop_blocks(store: Store, content: bytes) -> Iterator[bytes]:
+    """Drop every block of a content; yield the key of the bytes of each."""
     for entity, suffix, record in store.blockmap.versions(content):
         store.note()
-        store.blockmap.forget(views[epoch_of(suffix)], entity)
+        store.blockmap.forget(_at_epoch(store, epoch_of(suffix)), entity)
         if record:
             yield _name(store, record)
             if key := unpack_mapping(record).key:
-                if (pack := store.blocks.pack_of(key)) is not None:
-                    packs.add(pack)
                 store.blocks.release(key)
 
 
@@ -214,23 +388,6 @@ def _name(store: Store, record: bytes) -> bytes:
     """The key that the bytes of a block have, or would have if they were not inline."""
     mapping = unpack_mapping(record)
     return mapping.key or store.blocks.digest(mapping.inline, 0)
-
-
-def _drop_entry(store: Store, views: dict[Epoch, View], place: Place, ino: Ino) -> None:
-    """Remove a name of the inode in every view that has it.
-
-    The oldest version comes first, so that what the next would inherit is already right: a name
-    that meant another file before must not mean that file again.
-    """
-    entity = dirent_entity(*place)
-    dirents = store.dirents
-    for _, suffix, record in reversed(list(dirents.versions(entity))):
-        if record in (GONE, pack_u64(ino)):
-            view = views[epoch_of(suffix)]
-            if dirents.inherited(view, entity) is None:
-                dirents.forget(view, entity)
-            else:
-                dirents.put(view, entity, GONE)
 
 
 def _forget(fs: Filesystem, ino: Ino) -> None:
@@ -242,17 +399,35 @@ def _forget(fs: Filesystem, ino: Ino) -> None:
     fs.store.orphans.delete(pack_u64(ino))
 
 
-def _elsewhere(store: Store, views: dict[Epoch, View], pieces: set[bytes]) -> list[bytes]:
+def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:
     """Paths of files that still hold one of the pieces: the same block or the same inline bytes."""
-    contents = {
-        entity[:8]
-        for entity, _, record in store.blockmap.versions(b"")
-        if record and _name(store, record) in pieces
-    }
+    contents: set[bytes] = set()
+    for entity, _, record in store.blockmap.versions(b""):
+        if interrupts.is_due():
+            yield from pause(store)
+        if record and _name(store, record) in pieces:
+            contents.add(entity[:8])
     found: set[bytes] = set()
-    if contents:
-        for entity, suffix, record in list(store.inodes.versions(b"")):
-            ino = Ino(unpack_u64(entity))
-            if record and pack_u64(unpack_inode(ino, record).content) in contents:
-                found.update(_paths(store, views[epoch_of(suffix)], [ino]))
+    for entity, suffix, record in store.inodes.versions(b"") if contents else ():
+        if interrupts.is_due():
+            yield from pause(store)
+        ino, epoch = Ino(unpack_u64(entity)), epoch_of(suffix)
+        if record and pack_u64(unpack_inode(ino, record).content) in contents:
+            found.update(_paths(store, epoch, ino))
     return sorted(found)
+
+
+def _paths(store: Store, epoch: Epoch, ino: Ino) -> Iterator[bytes]:
+    """The paths of an inode in the view of an epoch, if both are still there."""
+    view = store.excluded if epoch == EXCLUDED_EPOCH else None
+    with suppress(KeyError):  # the epoch was removed meanwhile
+        view = store.view(epoch).bare if view is None else view
+        record = store.inodes.get(view, pack_u64(ino))
+        inode = unpack_inode(ino, record) if record else None
+        links = store.links.walk(view, pack_u64(ino))
+        places = [link_place(entity) for entity, _ in links]
+        if inode is not None:
+            places.append((inode.parent, inode.name))
+        for place in places:
+            if place[1]:
+                yield path_of(store, view, place)

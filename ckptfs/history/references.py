@@ -23,6 +23,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from itertools import islice
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown, TagInvalid, TagTaken
@@ -32,6 +33,7 @@ from ckptfs.history.checkpoints import (
     describe,
     lineage,
     numbered,
+    way_back,
     without_moments,
 )
 from ckptfs.model import Epoch
@@ -75,14 +77,13 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
         return Reference(text, None)
     if back is not None:
         return Reference(text, _steps_back(store, name, back))
-    known = checkpoints(store)
     if word == LATEST:
         return Reference(text, _latest(without_moments(store)))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
     if at_ns is not None:
-        return Reference(text, _not_after(known, name, at_ns))
+        return Reference(text, _not_after(checkpoints(store), name, at_ns))
     return Reference(text, _tagged(without_moments(store), name))
 
 
@@ -137,9 +138,10 @@ def _is_number(name: str) -> bool:
 
 
 def _steps_back(store: Store, name: str, steps: int) -> Checkpoint:
+    found = next(islice(way_back(store), steps - 1, None), None)
+    if found is not None:
+        return found
     way = lineage(store)
-    if steps <= len(way):
-        return way[steps - 1]
     count = "no checkpoint" if not way else f"only {len(way)} checkpoint{'s'[: len(way) > 1]}"
     near = [f"@-{len(way)}"] if way else []
     raise CheckpointUnknown(name, near, f"There is no {name}: {count} before now")

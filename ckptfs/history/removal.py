@@ -18,7 +18,7 @@ file get no tombstones; docs/FORMAT.md, "Content"). This relies on:
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ckptfs import interrupts
 from ckptfs.errors import Interrupted
@@ -26,6 +26,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import hand_over
 from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.restore import leave_limbo
+from ckptfs.interrupts import Steps
 from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
@@ -40,23 +41,30 @@ from ckptfs.store.format import (
 from ckptfs.store.tables import Versioned
 
 #: Large removals are committed in parts of about this many bytes of records.
-_COMMIT_BYTES = 32 << 20
-#: The clock is looked at after this many records.
-_STRIDE = 64
+_COMMIT_BYTES = 4 << 20
+#: The clock is looked at after this many records: some take 50 microseconds.
+_STRIDE = 4
 
 
 def delete(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
     """Delete checkpoints and all that only they held. The caller commits."""
     hide(fs, doomed)
-    reap_if_waited_for(fs)
+    spare_none(fs)
+    interrupts.finish(freeing(fs))
 
 
-def reap_if_waited_for(fs: Filesystem) -> bool:
+def freeing(fs: Filesystem, on_records: Callable[[int], None] = lambda done: None) -> Steps[bool]:
     """Free hidden epochs while the client waits, and leave the rest to the next clean-up; True if
-    all is free. The checkpoints are gone either way."""
+    all is free. The checkpoints are gone either way. ``on_records`` hears how far it is. It
+    begins with a yield: whatever hid them is done before its turn to free comes."""
+    reaper = Reaper(fs)
     try:
-        with interrupts.stoppable_between(""):
-            reap(fs)
+        yield
+        while not reaper.step():
+            if needs_commit(fs.store):
+                fs.commit()
+            on_records(reaper.done)
+            yield
     except Interrupted:
         return False
     return True
@@ -68,11 +76,27 @@ def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
         fs.store.describe_epoch(checkpoint.epoch, {})
 
 
+def spare_none(fs: Filesystem) -> None:
+    """Room is asked for: do not keep a hidden epoch for a write-back, which then has to look at
+    everything."""
+    agreed = fs.store.metadata.agreed()
+    if agreed is not None and agreed.epoch in fs.store.epoch_tree.hidden:
+        fs.store.metadata.put_agreed(None)
+
+
 def reap(fs: Filesystem) -> None:
-    """Free everything that only hidden epochs hold."""
+    """Free everything that only hidden epochs hold, unless another process has to."""
+    if fs.store.read_only:
+        return
+    spare_none(fs)
     reaper = Reaper(fs)
     while not reaper.step():
         fs.commit()
+
+
+def needs_commit(store: Store) -> bool:
+    """Whether work that changes much should commit what it did so far."""
+    return store.dirty_bytes > _COMMIT_BYTES or store.pressed
 
 
 class Reaper:
@@ -84,10 +108,13 @@ class Reaper:
         self._subject: tuple[Epoch, Epoch | None] | None = None
         #: Epochs whose records are damaged: they stay, so that nothing they alone have is lost.
         self._stuck: dict[Epoch, CorruptRecord] = {}
+        #: How many records it went through.
+        self.done = 0
 
     def step(self, budget_s: float | None = None) -> bool:
-        """Work for about that long, or until a commit is due; True if nothing is left to do.
-        Damaged epochs are left alone, and their error is raised when everything else is done."""
+        """Work for about that long, or until a commit is due or the slice used up; True if nothing
+        is left to do. Damaged epochs are left alone, and their error is raised when everything else
+        is done."""
         self._fs.flush()
         leave_limbo(self._fs)
         deadline = None if budget_s is None else time.monotonic() + budget_s
@@ -97,9 +124,10 @@ class Reaper:
                 self._subject = subject
                 self._work = _removal(store, *subject)
             try:
-                for done, _ in enumerate(self._work, 1):
+                for _ in self._work:
+                    self.done += 1
                     interrupts.between()
-                    if done % _STRIDE == 0 and _is_due(store, deadline):
+                    if self.done % _STRIDE == 0 and _is_due(store, deadline):
                         return False
             except CorruptRecord as error:
                 self._stuck[subject[0]] = error
@@ -110,7 +138,7 @@ class Reaper:
 
 
 def _is_due(store: Store, deadline: float | None) -> bool:
-    if store.dirty_bytes > _COMMIT_BYTES or store.pressed:
+    if needs_commit(store) or interrupts.is_due():
         return True
     return deadline is not None and time.monotonic() >= deadline
 
@@ -122,6 +150,9 @@ def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch 
     """
     tree = store.epoch_tree
     ready = [e for e in tree.hidden if len(tree.children(e)) < 2 and e not in stuck]
+    agreed = store.metadata.agreed() if ready else None
+    if agreed is not None and agreed.epoch in ready:
+        ready.remove(agreed.epoch)  # what changed since tells a write-back where to look
     if not ready:
         return None
     epoch = max(ready)
@@ -219,9 +250,7 @@ class _Heir:
         self._store = store
         self._child = child.bare
         #: The child as it will be: its own records on top of what lies above the epoch that goes.
-        self._after = View(
-            child.epoch, store.view(gone).inherited, writable=False, inodes=child.inodes
-        )
+        self._after = child.without(store.view(gone))
 
     def has(self, ino: Ino) -> bool:
         return self._store.inodes.get(self._child, pack_u64(ino)) is not None

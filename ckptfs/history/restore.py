@@ -14,14 +14,18 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import xxhash
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
+from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
-from ckptfs.history.diff.changed import Changed, changed_between, inode_in, names_differ
+from ckptfs.history.diff.changed import Changed, inode_in, names_differ
 from ckptfs.history.diff.tree import Change, compare_views
+from ckptfs.history.difference import Difference, OnRecords, is_visible, take
 from ckptfs.history.excluded import (
     hidden_by_excluded,
     keep_excluded,
@@ -29,6 +33,7 @@ from ckptfs.history.excluded import (
     seen_under,
 )
 from ckptfs.history.path_restore import PathRestorer
+from ckptfs.interrupts import Steps
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import has_links, pack_u64, unpack_inode
@@ -85,7 +90,7 @@ def restore(
     cause: Cause | None = None,
 ) -> Restored:
     """Make the workspace what it was at the checkpoint. The caller commits and tells the kernel,
-    which has dropped what `cached_files` names. An undo or redo says which entry of the log it
+    which has dropped what `preparing` names. An undo or redo says which entry of the log it
     takes back.
     """
     fs.flush()
@@ -93,18 +98,19 @@ def restore(
     store = fs.store
     cause = cause or Cause()
     old, goal = store.head.bare, store.view(target.epoch)
-    differing = changed_between(store, old, goal)
+    found = take(fs, target)
+    differing = Changed(found.inodes, found.entries)
     seen = seen_under(fs, differing.entries)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
     store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     for ino in differing.inodes:
         fs.changing(ino)
-    differing.entries.update(_move_to_limbo(fs, old, differing.inodes))
+    differing.entries.update(_move_to_limbo(fs, old, found))
     keep_excluded(fs, old, differing)
     # For a program that has a file in limbo open nothing changed.
     differing.inodes.difference_update(fs.limbo)
-    differing.entries.update(_bump_generations(fs, old, nameless, differing.inodes))
+    differing.entries.update(_bump_generations(fs, nameless, found))
     # An entry that something excluded covers looks as it did before.
     still = seen_under(fs, seen)
     differing.entries.difference_update(place for place in seen if seen[place] == still[place])
@@ -174,6 +180,8 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
     if paths:
         found = plan(fs, target, paths)
         return bool(found.added or found.modified or found.deleted)
+    if fs.head.excluded is None and is_visible(fs, target):
+        return True
     goal = fs.store.view(target.epoch)
     # Names are usually enough: comparing everything that differs takes as long as restoring it.
     if fs.head.excluded is None and names_differ(fs.store, fs.head, goal):
@@ -259,33 +267,44 @@ def log_restore(
     fs.store.metadata.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
-def _used(fs: Filesystem, old: View, differing: set[Ino]) -> list[Inode]:
+def _used(fs: Filesystem, old: View, differing: Iterable[Ino]) -> list[Inode]:
     """The files of the old head that differ and that a program may have open."""
     known = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
     found = [inode_in(fs.store, old, ino) for ino in known]
     return [inode for inode in found if inode is not None and inode.is_file]
 
 
-def cached_files(fs: Filesystem, target: Checkpoint) -> dict[tuple[Ino, bytes], Ino]:
-    """The files that a `restore` would change and that the kernel caches, by their names. The
-    caller has it drop them first: a file that it still knows after that is open, and stays what it
-    is for the program that has it open. Empty where the cache is not counted."""
-    if not fs.can_ask:
-        return {}
-    fs.flush()
-    old = fs.store.head.bare
-    differing = changed_between(fs.store, old, fs.store.view(target.epoch))
-    named = [inode for inode in _used(fs, old, differing.inodes) if inode.nlink]
-    return {place: inode.ino for inode in named for place in fs.places_of(old, inode)}
+def preparing(
+    fs: Filesystem, target: Checkpoint, on_records: OnRecords = lambda done: None
+) -> Steps[dict[tuple[Ino, bytes], Ino]]:
+    """Find out what a `restore` would change, which then takes a moment, and return the files among
+    that which the kernel caches, by their names. The caller has it drop them first: a file that it
+    still knows after that is open, and stays what it is for the program that has it open. None
+    where the cache is not counted."""
+    yield from difference.preparing(fs, target, on_records)
+    found: dict[tuple[Ino, bytes], Ino] = {}
+    differing = difference.prepared(fs, target)
+    if not fs.can_ask or differing is None:
+        return found
+    for ino in [ino for ino in differing.inodes if fs.is_used(ino)]:
+        if interrupts.is_due():
+            yield
+            fs.flush()
+        old = fs.store.head.bare
+        for inode in _used(fs, old, [ino]):
+            if inode.nlink:
+                found.update(dict.fromkeys(fs.places_of(old, inode), ino))
+    return found
 
 
-def _move_to_limbo(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple[Ino, bytes]]:
+def _move_to_limbo(fs: Filesystem, old: View, found: Difference) -> list[tuple[Ino, bytes]]:
     """Move files that are in use to limbo, and give the files that took their place in the new head
     new inode numbers; return the names of those."""
     store = fs.store
     # An unlinked file that the target has too does not differ, but no head keeps it.
-    held = [inode.ino for inode in _used(fs, old, differing | fs.unlinked)]
-    _forget_nameless(fs, differing | fs.unlinked)
+    more = fs.unlinked - found.inodes
+    held = [inode.ino for inode in _used(fs, old, chain(found.inodes, more))]
+    _forget_nameless(fs, found.nameless | fs.unlinked)
     if held:
         limbo = store.open_epoch(old.epoch, inodes=old.inodes)
         fs.limbo.update(dict.fromkeys(held, limbo))
@@ -299,23 +318,25 @@ def _move_to_limbo(fs: Filesystem, old: View, differing: set[Ino]) -> list[tuple
 
 
 def _bump_generations(
-    fs: Filesystem, old: View, nameless: set[Ino], differing: set[Ino]
+    fs: Filesystem, nameless: set[Ino], found: Difference
 ) -> list[tuple[Ino, bytes]]:
     """Give the files that differ a new generation; return all their names.
 
     The kernel knows no inode that the old head did not have, unless it is ``nameless``. Where
     lookup counts are known, a file that the kernel does not know needs no new generation either.
     """
-    named: list[tuple[Ino, bytes]] = []
-    counts_lookups = fs.is_used != fs.is_held
-    for ino in differing:
-        if ino not in nameless and fs.store.inodes.get(old, pack_u64(ino)) is None:
-            continue
+    names = dict(found.names)
+    for ino in nameless & found.inodes - names.keys():
         inode = inode_in(fs.store, fs.head, ino)
         if inode is not None and inode.is_file and inode.nlink:
+            names[ino] = list(fs.places_of(fs.head.bare, inode))
+    named: list[tuple[Ino, bytes]] = []
+    counts_lookups = fs.is_used != fs.is_held
+    for ino, places in names.items():
+        if ino not in fs.limbo:
             if not counts_lookups or fs.is_used(ino):
                 fs.generations[ino] = fs.generations.get(ino, 0) + 1
-            named += fs.places_of(fs.head.bare, inode)
+            named += places
     return named
 
 

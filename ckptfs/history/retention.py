@@ -12,10 +12,10 @@ nothing younger than ``keep_all`` goes, and nothing at all if that would not be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, islice, takewhile
 from math import inf
 from operator import attrgetter, le
 from typing import NamedTuple
@@ -114,13 +114,15 @@ def judge(
     *,
     undo: Collection[int] = (),
     insight: Insight = Insight(),  # noqa: B008 (immutable)
+    among: Sequence[Checkpoint] | None = None,
 ) -> Verdicts:
     """What happens to each checkpoint. ``undo`` are those that `undo` and `redo` would restore.
+    ``among`` are all that lists show, oldest first, where not all are to be judged (`candidates`).
 
     Where a limit of bytes is exceeded, carry out the verdicts and judge again: what each deletion
     frees is an estimate, and may not have been enough.
     """
-    verdicts = Verdicts(checkpoints, policy, now_ns)
+    verdicts = Verdicts(checkpoints, policy, now_ns, among)
     verdicts.thin_moments(insight.weigh, insight.holds_more)
     verdicts.protect(undo)
     verdicts.thin()
@@ -129,13 +131,33 @@ def judge(
     return verdicts
 
 
+def is_short(figures: Figures, policy: RetentionPolicy) -> bool:
+    """Whether a limit of bytes is exceeded."""
+    wanted = policy.min_free.of(figures.disk_bytes)
+    is_large = 0 < policy.max_bytes < figures.store_bytes
+    return is_large or (figures.free_bytes is not None and figures.free_bytes < wanted)
+
+
+def candidates(expirable: Sequence[Checkpoint], among: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those to judge if only what expires is asked for: what may, and the first and the newest that
+    lists show."""
+    ends = {item.id: item for item in (*among[:1], *among[-1:])}
+    judged = {**ends, **{item.id: item for item in expirable}}
+    return sorted(judged.values(), key=attrgetter("id"))
+
+
+def has_credible_times(oldest_first: Sequence[Checkpoint], now_ns: int) -> bool:
+    times = list(map(attrgetter("time_ns"), oldest_first))
+    return not times or (times[-1] <= now_ns and all(map(le, times, times[1:])))
+
+
 def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
     """The checkpoints with times that never decrease and are not in the future: a clock that was
     wrong for a while must make checkpoints neither old at once nor young for ever. Those from the
     future keep their distances from each other."""
-    times = [item.time_ns for item in oldest_first]
-    if not times or (times[-1] <= now_ns and all(map(le, times, times[1:]))):
+    if has_credible_times(oldest_first, now_ns):
         return oldest_first
+    times = [item.time_ns for item in oldest_first]
     following, ahead = now_ns, 0
     for index in reversed(range(len(times))):
         ahead = max(ahead, times[index] - following) if times[index] > now_ns else 0
@@ -149,13 +171,19 @@ class Verdicts:
     not yet, newest first."""
 
     def __init__(
-        self, checkpoints: Sequence[Checkpoint], policy: RetentionPolicy, now_ns: int
+        self,
+        checkpoints: Sequence[Checkpoint],
+        policy: RetentionPolicy,
+        now_ns: int,
+        among: Sequence[Checkpoint] | None = None,
     ) -> None:
         ordered = sorted(checkpoints, key=attrgetter("id"))
         #: The times as recorded: they say which hour and day a checkpoint belongs to.
         self._recorded_ns = {item.id: item.time_ns for item in ordered}
         newest_first = _credible(ordered, now_ns)[::-1]
         self._all = [item for item in newest_first if not item.is_moment]
+        #: Those between which a checkpoint stands, newest first.
+        self._among = self._all if among is None else among[::-1]
         #: The moments that have not expired yet, newest first.
         self._moments = [item for item in newest_first if item.is_moment]
         self._policy = policy
@@ -224,7 +252,7 @@ class Verdicts:
 
     def protect(self, undo: Collection[int]) -> None:
         for checkpoint in self._all:
-            reason = _protection(checkpoint)
+            reason = checkpoint.protection
             self._protected += bool(reason)
             if not reason and checkpoint.id in undo:
                 reason = "undo goes there"
@@ -283,32 +311,45 @@ class Verdicts:
         kept -= self._protected + len(self.demoted)
         excess = min(kept - self._policy.max_checkpoints, len(self.open))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
-        young = sum(map(self.is_young, self.open))
-        precious = {item.id for item in self.open[:young] if excess > 0 and is_precious(item)}
-        for _ in range(excess):
-            crowded = young > max(self._policy.max_checkpoints // 2, 1)
-            index = self._closest(young, precious) if crowded else len(self.open) - 1
-            gone = self.open.pop(index)
-            self._let_go(gone, reason)
-            young -= self.is_young(gone)
+        if excess <= 0:
+            return
+        young = list(takewhile(self.is_young, self.open))
+        crowded = len(young) - max(self._policy.max_checkpoints // 2, 1)
+        closest = self._closest(young, is_precious) if crowded > 0 else iter(())
+        thinned = {item.id: item for item in islice(closest, max(0, min(excess, crowded)))}
+        for item in thinned.values():
+            self._let_go(item, reason)
+        self.open = [item for item in self.open if item.id not in thinned]
+        for _ in range(excess - len(thinned)):
+            self._let_go(self.open.pop(), reason)
 
-    def _closest(self, young: int, precious: Collection[int]) -> int:
-        """The young one that is missed least: that whose neighbours are closest together for its
-        age. So checkpoints are further apart the older they are, and the very first stays."""
+    def _closest(
+        self, young: list[Checkpoint], is_precious: Callable[[Checkpoint], bool]
+    ) -> Iterator[Checkpoint]:
+        """The young ones, that first which is missed least: whose neighbours are closest together
+        for its age. So checkpoints are further apart the older they are, and the very first
+        stays."""
         gone = set(self.demoted)
-        kept = [one for one in self._all if self.found[one.id][0] and one.id not in gone]
-        gaps = {
-            checkpoint.id: newer.time_ns - older.time_ns
-            for newer, checkpoint, older in zip(kept, kept[1:], kept[2:], strict=False)
-        }
+        gone.update(number for number, (keep, _) in self.found.items() if not keep)
+        row = _Row(one for one in self._among if one.id not in gone)
+        by_id = {item.id: item for item in young}
+        precious = {item.id for item in young if is_precious(item)}
 
-        def apart(index: int) -> float:
-            checkpoint = self.open[index]
-            age_ns = max(self._now_ns - checkpoint.time_ns, 1)
-            worth = _PRECIOUS if checkpoint.id in precious else 1
-            return worth * gaps.get(checkpoint.id, inf) / age_ns
+        def apart(number: int) -> float:
+            age_ns = max(self._now_ns - by_id[number].time_ns, 1)
+            worth = _PRECIOUS if number in precious else 1
+            return worth * row.gap_ns(number) / age_ns
 
-        return min(reversed(range(young)), key=apart)
+        heap = [(apart(number), number) for number in by_id]
+        heapify(heap)
+        while heap:
+            worth, number = heappop(heap)
+            if number not in by_id or worth != apart(number):
+                continue  # it went, or a neighbour did, and it is in the heap again
+            neighbours = row.remove(number)
+            yield by_id.pop(number)
+            for other in by_id.keys() & neighbours:
+                heappush(heap, (apart(other), other))
 
     def is_young(self, checkpoint: Checkpoint) -> bool:
         """Whether it is of the age at which all stay."""
@@ -363,6 +404,33 @@ class Verdicts:
             self.found[checkpoint.id] = (False, reason)
 
 
+class _Row:
+    """Checkpoints, newest first, that go one by one, and how far apart the neighbours of each
+    are."""
+
+    def __init__(self, newest_first: Iterable[Checkpoint]) -> None:
+        items = list(newest_first)
+        numbers = [item.id for item in items]
+        self._times = {item.id: item.time_ns for item in items}
+        self._newer: dict[int, int | None] = dict(zip(numbers, [None, *numbers], strict=False))
+        self._older: dict[int, int | None] = dict(zip(numbers, [*numbers[1:], None], strict=True))
+
+    def gap_ns(self, number: int) -> float:
+        newer, older = self._newer[number], self._older[number]
+        if newer is None or older is None:
+            return inf
+        return self._times[newer] - self._times[older]
+
+    def remove(self, number: int) -> set[int]:
+        """Take one out; returns those that were its neighbours."""
+        newer, older = self._newer[number], self._older[number]
+        if newer is not None:
+            self._older[newer] = older
+        if older is not None:
+            self._newer[older] = newer
+        return {each for each in (newer, older) if each is not None}
+
+
 def _lost(moment: Checkpoint) -> str | int:
     """The path that a moment was taken for; its own number for one that was a checkpoint."""
     return moment.metadata.get(LOST) or moment.id
@@ -383,18 +451,6 @@ def _chosen(
             chosen[item.id] = given
             total += given
     return chosen
-
-
-def _protection(checkpoint: Checkpoint) -> str:
-    if checkpoint.pinned:
-        return "pinned"
-    if checkpoint.tag:
-        return "tagged"
-    if checkpoint.kind == "manual":
-        return "saved by hand"
-    if checkpoint.kind == "task":
-        return "a task begins or ends there"
-    return ""
 
 
 def _is_unmarked(checkpoint: Checkpoint) -> bool:

@@ -38,6 +38,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _percent(text: str) -> int:
+    found = int(text.rstrip(" %")) if _COUNT.fullmatch(text.rstrip(" %")) else 0
+    if not 1 <= found <= 100:
+        raise ValueError("per cent are wanted, from 1 to 100")
+    return found
+
+
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if not found:
@@ -141,10 +148,11 @@ SETTINGS: Mapping[str, Setting] = {
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "serve.keep_cpus_awake": Setting(_switch, "on", "root only: no deep sleep between requests"),
-    "store.compress": Setting(_switch, "on", "compress checkpoints older than ten minutes"),
+    "store.compress": Setting(_switch, "on", "compress history while nothing else happens"),
+    "upkeep.cpu": Setting(_percent, "50", "per cent of one processor, at most, for that"),
 }
 
-#: What is run as a program. It counts only from files that nobody but the caller, or root, writes.
+#: What is run as a program. It counts only from files that the caller or root alone can write.
 COMMANDS = frozenset({"hooks.on_restore"})
 
 

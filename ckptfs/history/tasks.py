@@ -288,11 +288,12 @@ class RevertPlan:
 
 @dataclass(frozen=True)
 class Reverted:
-    """A revert that is done. ``before`` is the checkpoint that undoes it."""
+    """A revert that is done. ``before`` is the checkpoint that undoes it. Of a task that changed
+    nothing there is none, nor ``after``: nothing was done, and the task stays as it was."""
 
     plan: RevertPlan
-    before: Checkpoint
-    after: Checkpoint
+    before: Checkpoint | None = None
+    after: Checkpoint | None = None
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -409,13 +410,15 @@ def revert(
         plan = plan_revert(fs, name)
     if plan.conflicts and not force:
         raise TaskConflict(name, list(_conflict_lines(plan.conflicts)))
+    if not plan.goals:
+        return Reverted(plan)
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
     with or_roll_back(fs, before, changed, cause or Cause()):
         put_back(fs, plan.goals, changed)
     after = seal(
         fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause
     )
-    target = min(plan.goals.values(), key=lambda goal: goal.id, default=before)
+    target = min(plan.goals.values(), key=lambda goal: goal.id)
     log_restore(
         fs,
         "restore",

@@ -1,8 +1,10 @@
 """The arguments of a verb: which kinds there are, and their way from JSON to the verb's function.
+State documents on their way into a checkpoint: their names, their bytes, and the files in the
+store's own directory that carry them there.
 
 A request is decoded as a whole before its verb runs, so an argument that is missing or malformed
 changes nothing. Names that no parameter has are ignored: a newer client may send more. The standard
-library only, since clients look at the declarations, too.
+library only, since clients import it, too.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ckptfs.errors import ControlError, PathUnknown, UsageError, no_paths
+from ckptfs.errors import PathUnknown, StateInvalid, UsageError, no_paths
 
 #: What a JSON object is to Python.
 JsonObject = dict[str, Any]
@@ -43,29 +47,28 @@ class Parameter(NamedTuple):
 
 
 def decode(op: str, parameters: Sequence[Parameter], args: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all parameters. Raises ControlError for the first that is missing or
-    malformed."""
+    """The value of each parameter. Raises UsageError for the first missing or malformed one."""
     found = {}
     for name, kind, default in parameters:
         given = args.get(name)
         if given is None and default is not REQUIRED:
             found[name] = default
-        elif name not in args:
-            raise ControlError(
-                f"Cannot {op}: the argument {name!r} is missing. Nothing was changed."
-            )
-        else:
-            found[name] = _decode(op, name, kind, given)
+            continue
+        if name not in args:
+            raise malformed(op, f"the argument {name!r} is missing", parameters)
+        try:
+            found[name] = kind.decode(given)
+        except (TypeError, ValueError) as error:
+            reason = f"the argument {name!r} has to be {kind.wanted}"
+            raise malformed(op, reason, parameters) from error
     return found
 
 
-def _decode(op: str, name: str, kind: Kind, given: object) -> Any:
-    try:
-        return kind.decode(given)
-    except (TypeError, ValueError) as error:
-        raise ControlError(
-            f"Cannot {op}: the argument {name!r} has to be {kind.wanted}. Nothing was changed."
-        ) from error
+def malformed(op: str, reason: str, parameters: Sequence[Parameter] = ()) -> UsageError:
+    """The error for a request that no program means; nothing has happened yet."""
+    takes = ", ".join(parameter.name for parameter in parameters)
+    hint = f"It takes: {takes}." if takes else ""
+    return UsageError(f"Cannot {op}: {reason}. Nothing was changed.", hint=hint)
 
 
 # -- kinds -----------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ def objects(wanted: str, *parameters: Parameter) -> Kind:
         found = _exactly(value, dict)
         try:
             return decode("", parameters, found)
-        except ControlError as error:
+        except UsageError as error:
             raise ValueError(error.message) from error
 
     return _list_of(Kind("", decode_object), wanted)
@@ -182,3 +185,55 @@ def nothing_in_the_way() -> Iterator[None]:
     except (FileExistsError, NotADirectoryError) as error:
         reason = str(error.strerror)
         raise PathUnknown(error.filename or b"", reason, verb="restore") from error
+
+
+# -- state documents -------------------------------------------------------------------------------
+
+#: How the name of a file with a document begins and ends.
+PREFIX, SUFFIX = "state-", ".tmp"
+#: A document larger than this is refused.
+SIZE_MAX = 256 << 20
+NAME_MAX = 200
+
+#: A file that its writer did not take away is removed after so many seconds.
+_STALE = 86_400
+
+
+class Json(bytes):
+    """A document that is JSON already and shall come back to the byte."""
+
+
+def encode(name: str, value: Any) -> tuple[bytes, bool]:
+    """The bytes of a document, and whether they are JSON."""
+    if isinstance(value, Json):
+        return value, True
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value), False
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode(), True
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateInvalid(name, f"it is neither bytes nor JSON ({error})") from error
+
+
+def require_name(name: object) -> str:
+    """A document's name as it may be: one line of text that could be a file's name."""
+    if not isinstance(name, str) or not name:
+        raise StateInvalid(str(name), "its name is empty or no text")
+    if len(name.encode(errors="surrogatepass")) > NAME_MAX:
+        raise StateInvalid(name[:40] + "...", f"its name is longer than {NAME_MAX} bytes")
+    if name in (".", "..") or "/" in name or not name.isprintable():
+        raise StateInvalid(name, "its name has characters that no file name should have")
+    return name
+
+
+def new_name() -> str:
+    """A name for a file with a document."""
+    return f"{PREFIX}{os.getpid()}-{os.urandom(8).hex()}{SUFFIX}"
+
+
+def sweep(store: Path) -> None:
+    """Remove what processes that were killed have left."""
+    with suppress(OSError):
+        for path in store.glob(f"{PREFIX}*{SUFFIX}"):
+            if time.time() - path.stat().st_mtime > _STALE:
+                path.unlink(missing_ok=True)

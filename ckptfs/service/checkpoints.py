@@ -1,4 +1,9 @@
-"""Taking checkpoints, and the state documents that they carry."""
+"""Checkpoints: they are taken, named, kept and deleted, carry state documents, and belong to tasks.
+
+An agent's hook tells more than its checkpoints: how a tool ended, which subagents are at work,
+which tasks it set itself. To tell of what is not known changes nothing and is no error: hooks come
+late, twice, or without the others.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,30 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckptfs import history
-from ckptfs.errors import ControlError
-from ckptfs.history import Cause, Checkpoint, references, state
+from ckptfs import commands, history, interrupts
+from ckptfs.errors import CheckpointPinned, NotConfirmed
+from ckptfs.history import (
+    Cause,
+    Changed,
+    Checkpoint,
+    hook_checkpoints,
+    references,
+    removal,
+    state,
+    tasks,
+)
+from ckptfs.interrupts import Steps
 from ckptfs.service import wire
-from ckptfs.service.arguments import JsonObject
-from ckptfs.service.documents import PREFIX, SIZE_MAX, SUFFIX, new_name, require_name, sweep
-from ckptfs.service.retention import reference
+from ckptfs.service.arguments import (
+    PREFIX,
+    SIZE_MAX,
+    SUFFIX,
+    JsonObject,
+    malformed,
+    new_name,
+    require_name,
+    sweep,
+)
 from ckptfs.service.storage import may_compress
 
 if TYPE_CHECKING:
@@ -89,6 +111,73 @@ def has_unsaved(service: Service) -> bool:
     return any(True for _ in store.changes.walk(store.head.epoch))
 
 
+# -- which stay, and what they are called ----------------------------------------------------------
+
+
+def delete(service: Service, doomed: Sequence[Checkpoint]) -> None:
+    """Delete checkpoints and free what only they held; where a daemon frees it, they are only
+    hidden."""
+    service.unannounced.deleted.update(item.id for item in doomed)
+    if service.free_later is None:
+        removal.delete(service.fs, doomed)
+    else:
+        removal.hide(service.fs, doomed)
+        service.free_later()
+    service.fs.sync()
+
+
+def delete_named(
+    service: Service, names: Sequence[str], *, tagged: bool = True
+) -> list[Checkpoint]:
+    """Delete the checkpoints that are named; all of them, or none if one is pinned or, unless
+    ``tagged`` ones may go, has a tag."""
+    doomed = list({found.id: found for found in map(service.find, names)}.values())
+    for checkpoint in doomed:
+        if checkpoint.pinned:
+            raise CheckpointPinned(checkpoint.id)
+    kept = [item for item in doomed if item.tag and not tagged]
+    if kept:
+        reason = ", ".join(f"checkpoint {item.id} is tagged {item.tag!r}" for item in kept)
+        raise NotConfirmed(reason, "deleted", dry_run=False)
+    service.delete(doomed)
+    return doomed
+
+
+def keep_newest(service: Service, most: int) -> list[int]:
+    """Delete the oldest checkpoints beyond so many, other than tagged and pinned ones and those
+    that `undo` and `redo` go to. Returns the numbers of what went."""
+    store = service.fs.store
+    entries = (history.undoable(store), history.redoable(store))
+    needed = {entry.before for entry in entries if entry is not None}
+    found = history.without_moments(store)
+    excess = max(0, len(found) - max(most, 1))
+    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
+    doomed = free[:excess]
+    if doomed:
+        service.delete(doomed)
+    return [item.id for item in doomed]
+
+
+def tag(service: Service, checkpoint: str, tag: str, *, move: bool = False) -> Checkpoint:
+    """Give a checkpoint a tag; with an empty one, take its tag away."""
+    store, found = service.fs.store, service.find(checkpoint)
+    changed = (
+        references.set_tag(store, found, tag, move=move)
+        if tag
+        else references.remove_tag(store, found)
+    )
+    service.fs.commit()
+    return changed
+
+
+def pin(service: Service, names: Sequence[str], *, pinned: bool = True) -> list[Checkpoint]:
+    """Keep checkpoints from expiring and from being deleted, or no longer."""
+    found = [service.find(name) for name in names]
+    changed = [references.set_pinned(service.fs.store, item, pinned=pinned) for item in found]
+    service.fs.commit()
+    return changed
+
+
 # -- verbs -----------------------------------------------------------------------------------------
 
 
@@ -104,9 +193,7 @@ def do_save(
 ) -> JsonObject:
     service = call.service
     if max_checkpoints is not None and max_checkpoints < 1:
-        raise ControlError(
-            f"Cannot save: {max_checkpoints} checkpoints cannot be kept. Nothing was changed."
-        )
+        raise malformed("save", f"{max_checkpoints} checkpoints cannot be kept")
     wanted = allow_empty or tag or pin or metadata or state
     if not wanted and (same := service.unchanged_since()) is not None:
         return {**wire.checkpoint(same), "changed": False}
@@ -142,7 +229,7 @@ def _opened(service: Service, staged: list[JsonObject]) -> Iterator[list[state.D
 
 def _staged(service: Service, name: str) -> Path:
     if not _STAGED.fullmatch(name):
-        raise ControlError(f"Cannot save: {name!r} is no staged document. Nothing was changed.")
+        raise malformed("save", f"{name!r} is no staged document")
     return service.fs.store.path / name
 
 
@@ -157,10 +244,10 @@ def do_state_stage(call: Call, data: str, file: str) -> JsonObject:
     try:
         piece = b64decode(data, validate=True)
     except ValueError as error:
-        raise ControlError(f"Cannot save: a document is no base64 ({error}).") from error
+        raise malformed("save", f"a document is no base64 ({error})") from error
     with open(os.open(path, flags, 0o600), "ab", buffering=0) as staged:
         if os.fstat(staged.fileno()).st_size + len(piece) > SIZE_MAX:
-            raise ControlError("Cannot save: a document is too large. Nothing was changed.")
+            raise malformed("save", f"a document is larger than {SIZE_MAX >> 20} MiB")
         staged.write(piece)
     return {"file": path.name}
 
@@ -180,3 +267,173 @@ def do_state_read(call: Call, checkpoint: str, name: str, offset: int, length: i
     wanted = min(max(0, length), _PIECE_MAX)
     data = call.service.read_document(checkpoint, name, max(0, offset), wanted)
     return {"base64": b64encode(data).decode()}
+
+
+def do_tag(call: Call, checkpoint: str, tag: str, move: bool) -> JsonObject:
+    service = call.service
+    was = service.find(checkpoint)
+    changed = service.tag(str(was.id), tag, move=move)
+    more = {"was": was.tag, "reference": reference(changed)}
+    return {"checkpoints": [wire.checkpoint(changed) | more]}
+
+
+def reference(checkpoint: Checkpoint) -> str:
+    """What names a checkpoint by its tag: the tag, unless that reads like something else."""
+    tag = checkpoint.tag
+    return references.safe_tag(tag) if tag and references.is_reserved(tag) else tag
+
+
+def do_pin(call: Call, checkpoints: list[str]) -> JsonObject:
+    return _all(call.service.pin(checkpoints))
+
+
+def do_unpin(call: Call, checkpoints: list[str]) -> JsonObject:
+    return _all(call.service.pin(checkpoints, pinned=False))
+
+
+def do_delete(call: Call, checkpoints: list[str], tagged: bool) -> Steps[JsonObject]:
+    service = call.service
+    deleted = service.delete_named(checkpoints, tagged=tagged)
+    on_progress = call.on_progress
+
+    def watch(done: int) -> None:
+        if on_progress is not None:
+            on_progress({"phase": "free", "files": done})
+
+    yield from removal.freeing(service.fs, watch)
+    service.fs.sync()
+    return _all(deleted)
+
+
+def _all(checkpoints: list[Checkpoint]) -> JsonObject:
+    return {"checkpoints": [wire.checkpoint(item) for item in checkpoints]}
+
+
+# -- verbs of agents that work in steps ------------------------------------------------------------
+
+
+def do_mark(
+    call: Call,
+    kind: str,
+    message: str,
+    ran: str,
+    metadata: dict[str, str],
+    weak: bool,
+    with_subagents: bool,
+) -> JsonObject:
+    """A checkpoint of now. ``changed`` tells whether a new one was taken.
+
+    ``ran`` is the command that it is about, which follows the message as far as it may go into
+    history.
+    """
+    service = call.service
+    if kind not in hook_checkpoints.KINDS:
+        raise malformed("mark", f"{kind!r} is no kind of mark")
+    message, metadata = _recorded(message, ran, metadata, service.record_command())
+    if with_subagents:
+        at_work = hook_checkpoints.subagents_of(service.fs.store)
+        if names := at_work.names(metadata.get("session", "")):
+            metadata[hook_checkpoints.SUBAGENT] = names
+    same = service.unchanged_since()
+    found = hook_checkpoints.mark(
+        service.fs, kind, message, same, metadata=metadata, cause=call.cause, weak=weak
+    )
+    service.fs.commit()
+    return {**wire.checkpoint(found), "changed": same is None or found.id != same.id}
+
+
+def _recorded(
+    message: str, ran: str, metadata: dict[str, str], record: str
+) -> tuple[str, dict[str, str]]:
+    """The message and the metadata, without what is not to be recorded."""
+    message, found = commands.noted(message, record), dict(metadata)
+    if shown := commands.shown(ran, record):
+        message = commands.cut(f"{message}: {shown}")
+    for key, reduced in (("command", commands.shown), ("prompt", commands.noted)):
+        if key in found:
+            found[key] = reduced(found[key], record)
+    return message, found
+
+
+def do_result(call: Call, results: list[dict[str, str]]) -> JsonObject:
+    """How tools ended, for the checkpoints before them; ``checkpoints`` are those with it."""
+    fs = call.service.fs
+    found = [hook_checkpoints.record_result(fs.store, **item) for item in results]
+    fs.commit()
+    return {"checkpoints": [item.id for item in found if item is not None]}
+
+
+def do_subagent(call: Call, session: str, running: bool, id: str, name: str) -> JsonObject:
+    """One is at work, or no longer; not running without id and name: none of the session is."""
+    found = hook_checkpoints.subagents_of(call.service.fs.store)
+    if running:
+        found.started(session, id or name, name or id)
+    elif id or name:
+        found.stopped(session, id, name)
+    else:
+        found.forget(session)
+    return {"running": found.names(session)}
+
+
+def do_task_announce(call: Call, name: str, message: str) -> JsonObject:
+    """``checkpoint`` is where it begins; null if it waits in line, or is open already."""
+    fs = call.service.fs
+    begins = tasks.announce(fs, name, message, call.cause)
+    fs.commit()
+    number = begins.id if begins else None
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+
+
+def do_task_finish(call: Call, name: str) -> JsonObject:
+    """``checkpoint`` is where it ends; null if it was not the current one, or not open."""
+    fs = call.service.fs
+    ends = tasks.finish(fs, name, call.cause)
+    fs.commit()
+    number = ends.id if ends else None
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+
+
+def do_task_start(call: Call, name: str) -> JsonObject:
+    fs = call.service.fs
+    earlier = tasks.tasks(fs.store).get(name)
+    begins = tasks.start(fs, name, call.cause)
+    fs.commit()
+    was = earlier.state if earlier else ""
+    if begins is None:
+        return {"name": name, "changed": False, "checkpoint": None, "was": was}
+    record = {"name": name, "changed": True, "checkpoint": begins.id, "was": was}
+    return record | wire.checkpoint(begins)
+
+
+def do_task_done(call: Call, message: str) -> JsonObject:
+    fs = call.service.fs
+    name, ends = tasks.done(fs, message, call.cause)
+    fs.commit()
+    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs.store)}
+    return record | wire.checkpoint(ends)
+
+
+def do_task_list(call: Call) -> JsonObject:
+    fs = call.service.fs
+    known = {checkpoint.id: checkpoint for checkpoint in call.service.checkpoints()}
+    found = tasks.tasks(fs.store).values()
+    return {"tasks": [wire.task(task, tasks.paths_changed_by(fs, known, task)) for task in found]}
+
+
+def do_task_revert(call: Call, name: str, force: bool, dry_run: bool) -> JsonObject:
+    service, fs = call.service, call.service.fs
+    if dry_run:
+        fs.flush()
+        with interrupts.stoppable():
+            return {"dry_run": True, **wire.revert_plan(tasks.plan_revert(fs, name))}
+    changed = Changed(set(), set())
+    # First: also if it fails, the kernel has to hear of it.
+    service.unannounced.changed.append(changed)
+    done = tasks.revert(fs, name, force=force, changed=changed, cause=call.cause)
+    fs.commit()
+    ends = {
+        "before": None if done.before is None else done.before.id,
+        "after": None if done.after is None else done.after.id,
+    }
+    changed_any = done.before is not None
+    return {"dry_run": False, **wire.revert_plan(done.plan), **ends, "changed": changed_any}

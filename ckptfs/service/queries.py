@@ -174,5 +174,6 @@ def do_restores(call: Call) -> JsonObject:
 
 def _restore_entry(entry: LogEntry) -> JsonObject:
     """``checkpoint`` is where the restore went, ``before`` the one that it took first."""
-    record = asdict(entry)
-    return {"checkpoint": record.pop("target"), **record}
+    record = {"checkpoint": entry.target, **asdict(entry), "paths": list(entry.paths)}
+    del record["target"]
+    return record | {"whole": None if entry.whole is None else list(entry.whole)}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ckptfs import history, interrupts
 from ckptfs.errors import (
     CheckpointUnknown,
-    ControlError,
     NotConfirmed,
     NothingToUndo,
     PathUnknown,
@@ -17,12 +16,12 @@ from ckptfs.errors import (
     UsageError,
 )
 from ckptfs.history import Cause, Changed, Checkpoint, LogEntry, Plan, Restored, authors, excluded
-from ckptfs.history.authors import Skipped
+from ckptfs.history.authors import LeftAlone
 from ckptfs.history.paths import seek
 from ckptfs.history.undo import has_moved_on, head_after, take_back, token_back
 from ckptfs.history.undo import plan_back as plan_of
 from ckptfs.service import wire
-from ckptfs.service.arguments import JsonObject, given, nothing_in_the_way, paths_known
+from ckptfs.service.arguments import JsonObject, given, malformed, nothing_in_the_way, paths_known
 from ckptfs.store import View
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def restore(
 
 def plan_selective(
     service: Service, checkpoint: str, patterns: Sequence[bytes] | None, wanted: str
-) -> tuple[Plan, list[Skipped]]:
+) -> tuple[Plan, list[LeftAlone]]:
     """What a restore of one author's changes would do, and what it would leave alone."""
     target = service.find(checkpoint)
     paths = _select(service, target, patterns)
@@ -93,7 +92,7 @@ def restore_selective(
     token: str = "",
     backup: bool = True,
     cause: Cause | None = None,
-) -> tuple[Restored | None, list[Skipped]]:
+) -> tuple[Restored | None, list[LeftAlone]]:
     """Make what one author changed what it was at a checkpoint, and leave the rest alone."""
     target = service.find(checkpoint)
     service.fs.flush()
@@ -266,11 +265,11 @@ def do_plan(
     would."""
     service = call.service
     if not (checkpoint or back or steps is not None):
-        raise ControlError("Cannot plan: the argument 'checkpoint' is missing.")
+        raise malformed("plan", "the argument 'checkpoint' is missing")
     if not files:
         target = service.find(checkpoint)
         return _planned(target, Plan(target.id, (), (), (), ""), [])
-    skipped: list[Skipped] = []
+    skipped: list[LeftAlone] = []
     if only:
         found, skipped = service.plan_selective(checkpoint, paths, only)
     elif back:
@@ -282,13 +281,13 @@ def do_plan(
     return _planned(service.find(str(found.target)), found, skipped)
 
 
-def _planned(target: Checkpoint, found: Plan, skipped: list[Skipped]) -> JsonObject:
+def _planned(target: Checkpoint, found: Plan, skipped: list[LeftAlone]) -> JsonObject:
     return {
         "checkpoint": found.target,
         "token": found.token,
-        "added_files": wire.names(found.added),
-        "modified_files": wire.names(found.modified),
-        "deleted_files": wire.names(found.deleted),
+        "added_paths": wire.names(found.added),
+        "modified_paths": wire.names(found.modified),
+        "deleted_paths": wire.names(found.deleted),
         "skipped": wire.skipped(skipped),
         "state_names": list(target.state),
     }

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.commands import shown
-from ckptfs.errors import ControlError
+from ckptfs.errors import NotMounted
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, Changed, Checkpoint
+from ckptfs.interrupts import Steps
 from ckptfs.service import checkpoints as checkpoint_verbs
-from ckptfs.service import queries, retention, storage, trees, verbs
+from ckptfs.service import queries, storage, trees, verbs
 from ckptfs.service import restore as restore_verbs
 from ckptfs.service import settings as settings_verbs
 from ckptfs.service.arguments import JsonObject, OnProgress, decode
@@ -29,7 +30,7 @@ from ckptfs.service.verbs import CALLER, Verb
 
 
 class Call(NamedTuple):
-    """One call of a verb: what it is about, who asks, and who looks at progress."""
+    """One call of a verb: the service, the caller, and what to call with progress."""
 
     service: Service
     cause: Cause
@@ -48,6 +49,9 @@ class Unannounced:
     #: Names came into an empty workspace, of which the kernel knows that they are missing.
     new_names: bool = False
 
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.purged or self.deleted or self.new_names)
+
 
 class Service:
     """The verbs of one workspace, on the file system that holds it."""
@@ -55,6 +59,8 @@ class Service:
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
         self.unannounced = Unannounced()
+        #: Called when a verb has hidden something, where a daemon frees it in slices.
+        self.free_later: Callable[[], None] | None = None
 
     def take_unannounced(self) -> Unannounced:
         taken, self.unannounced = self.unannounced, Unannounced()
@@ -89,18 +95,18 @@ class Service:
     plan_back = restore_verbs.plan_back
     restores = restore_verbs.restores
 
-    delete = retention.delete
-    delete_named = retention.delete_named
-    keep_newest = retention.keep_newest
-    tag = retention.tag
-    pin = retention.pin
-    prune = retention.prune
-    expire = retention.expire
+    delete = checkpoint_verbs.delete
+    delete_named = checkpoint_verbs.delete_named
+    keep_newest = checkpoint_verbs.keep_newest
+    tag = checkpoint_verbs.tag
+    pin = checkpoint_verbs.pin
+    prune = settings_verbs.prune
+    expire = settings_verbs.expire
     settings = settings_verbs.settings
     settings_stamp = settings_verbs.settings_stamp
-    room_makers = retention.room_makers
-    shortage = retention.shortage
-    heaviest = retention.heaviest
+    room_makers = settings_verbs.room_makers
+    shortage = settings_verbs.shortage
+    heaviest = settings_verbs.heaviest
     record_command = settings_verbs.record_command
     exclude = settings_verbs.exclude
     add_excluded = settings_verbs.add_excluded
@@ -108,8 +114,11 @@ class Service:
     space = storage.space
     compact = storage.compact
     compresses = storage.compresses
+    upkeep_cpu = storage.upkeep_cpu
     plan_purge = storage.plan_purge
     purge = storage.purge
+    owes_purge = storage.owes_purge
+    finishing_purge = storage.finishing_purge
     check = storage.check
     affected = storage.affected
     backup = storage.backup
@@ -135,7 +144,7 @@ class Service:
 def perform(
     service: Service, op: str, args: Mapping[str, Any], on_progress: OnProgress | None = None
 ) -> JsonObject:
-    """Do what a request asks for, and answer it. Raises ControlError before anything happens if
+    """Do what a request asks for, and answer it. Raises UsageError before anything happens if
     there is no such verb, or it does not take these arguments."""
     verb = verbs.find(op)
     if verb.in_thread:
@@ -144,7 +153,7 @@ def perform(
 
 
 def caller_of(service: Service, args: Mapping[str, Any]) -> Cause:
-    """Who asks, as the client says of itself, with as much of its command line as may go into
+    """The caller, as the client describes it, with as much of its command line as may go into
     history."""
     found = decode("read the request", CALLER, args)
     if found["command"]:
@@ -161,22 +170,40 @@ def run(
 ) -> JsonObject:
     """Carry out a verb with decoded arguments. ``on_progress`` hears how far it is. One that runs
     in a thread beside requests works on what the caller committed before."""
-    carry_out, call = function_of(verb), Call(service, cause, on_progress)
+    if verb.module == verbs.DAEMON:
+        raise NotMounted(service.fs.store.path)
+    call = Call(service, cause, on_progress)
     if verb.in_thread:
-        return carry_out(call, **values)
+        return _carry_out(verb, call, values)
     with service.acting(cause):
-        if not verb.only_reads:
-            return carry_out(call, **values)
+        if not verb.reads(values):
+            return _carry_out(verb, call, values)
         service.fs.flush()
         with interrupts.stoppable():
-            return carry_out(call, **values)
+            return _carry_out(verb, call, values)
 
 
-def function_of(verb: Verb) -> Callable[..., JsonObject]:
-    """The function that carries out a verb."""
-    if verb.module == verbs.DAEMON:
-        raise ControlError(f"Cannot {verb.name}: the workspace is not mounted.")
-    found: Callable[..., JsonObject] = getattr(_module(verb), f"do_{verb.name}")
+def _carry_out(verb: Verb, call: Call, values: Mapping[str, Any]) -> JsonObject:
+    done = function_of(verb)(call, **values)
+    found: JsonObject = interrupts.finish(done) if verb.in_slices else done
+    return found
+
+
+def steps(
+    service: Service,
+    verb: Verb,
+    values: Mapping[str, Any],
+    cause: Cause,
+    on_progress: OnProgress | None = None,
+) -> Steps[JsonObject]:
+    """A verb that runs in slices, for a caller that drives it."""
+    found: Steps[JsonObject] = function_of(verb)(Call(service, cause, on_progress), **values)
+    return found
+
+
+def function_of(verb: Verb) -> Callable[..., Any]:
+    """The function that carries out a verb: it returns a JSON object, or steps to one."""
+    found: Callable[..., Any] = getattr(_module(verb), f"do_{verb.name}")
     return found
 
 

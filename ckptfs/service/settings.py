@@ -1,4 +1,5 @@
-"""Settings: what holds for a workspace, how it is changed, and what follows at once.
+"""Settings: what holds for a workspace, how it is changed, and what follows: what is excluded, and
+which checkpoints expire.
 
 Settings stand in files, the user's and the store's own, so they can be read and changed whether the
 store is open here, in a daemon, or nowhere.
@@ -6,15 +7,18 @@ store is open here, in a daemon, or nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs import commands, config
+from ckptfs import commands, config, interrupts
 from ckptfs.errors import SettingInvalid
-from ckptfs.history import excluded
+from ckptfs.history import Checkpoint, excluded, expiry
 from ckptfs.history import settings as settings_file
+from ckptfs.history.expiry import Outcome
+from ckptfs.history.retention import Decision, RetentionPolicy
 from ckptfs.history.settings import Settings
+from ckptfs.interrupts import Steps
 from ckptfs.service.arguments import JsonObject
 
 if TYPE_CHECKING:
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 
 #: What holds only after `exclude`; the daemon reads the others when it needs them.
 PATTERNS = "exclude.patterns"
+#: Of a full disk so many checkpoints are named that hold most.
+_NAMED = 3
+#: The setting that lets checkpoints expire by themselves.
+_AUTOMATIC = "retention.automatic"
 
 
 def files_of(store: Path | None) -> list[Path]:
@@ -111,9 +119,94 @@ def add_excluded(service: Service, patterns: Sequence[str]) -> None:
         settings_file.store(own_file(service.fs.store.path), PATTERNS, text)
 
 
+# -- which checkpoints expire ----------------------------------------------------------------------
+
+
+def prune(service: Service, *, dry_run: bool = False) -> list[Decision]:
+    """Let checkpoints expire; say for each one whether it stays and why."""
+    return interrupts.finish(pruning(service, dry_run=dry_run))
+
+
+def pruning(service: Service, *, dry_run: bool = False) -> Steps[list[Decision]]:
+    """`prune` in steps."""
+    policy = service.settings().retention
+    if dry_run:
+        return expiry.decide(service.fs, policy)
+    decisions = yield from expiry.pruning(service.fs, policy)
+    service.unannounced.deleted.update(item.id for item in decisions if not item.keep)
+    return decisions
+
+
+def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
+    """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
+    is the time by a clock that is never set; ``given_bytes`` went for room in the last hour."""
+    chosen = service.settings()
+    if not chosen.value(_AUTOMATIC):
+        return Outcome([], None)
+    return expiry.expire(service.fs, chosen.retention, now_ns, given_bytes)
+
+
+def room_makers(
+    service: Service, wanted: int, spares: Callable[[Checkpoint], bool]
+) -> list[Checkpoint]:
+    """What goes where a write would meet a full disk; nothing if nothing is to expire by itself,
+    and nothing younger than `keep_all` if a setting says how old that is. Settings that make no
+    sense are housekeeping's to complain of."""
+    try:
+        chosen = service.settings()
+    except SettingInvalid:
+        return expiry.room_makers(service.fs, RetentionPolicy(), wanted, spares)
+    if not chosen.value(_AUTOMATIC):
+        return []
+    was_chosen = chosen.origins["retention.keep_all"] is not None
+    return expiry.room_makers(service.fs, chosen.retention, wanted, spares, keep_young=was_chosen)
+
+
+class Room(NamedTuple):
+    """The disk is short of room: ``free_bytes`` for a write, where ``wanted_bytes`` are to stay
+    free. ``expirable_bytes`` are held by what may expire for that, which it does if ``expires``;
+    ``full`` tells that writes are refused, and ``heaviest`` then what holds most."""
+
+    free_bytes: int
+    wanted_bytes: int
+    expirable_bytes: int
+    expires: bool
+    full: bool
+    heaviest: list[dict[str, int]]
+
+
+def heaviest(service: Service) -> list[dict[str, int]]:
+    """The checkpoints whose removal would give most."""
+    found = expiry.heaviest(service.fs, _NAMED)
+    return [{"id": number, "bytes": size} for number, size in found]
+
+
+def shortage(service: Service, given_bytes: int = 0) -> Room | None:
+    """Whether the disk has less free than the settings want, and what comes of it, where so much
+    of history went for room in the last hour."""
+    store = service.fs.store
+    try:
+        chosen = service.settings()
+    except SettingInvalid:
+        return None
+    found = expiry.shortage(service.fs, chosen.retention, given_bytes)
+    if found is None and not store.is_full:
+        return None
+    wanted = chosen.retention.min_free.of(store.disk_bytes())
+    free, expirable = max(store.spare_bytes(), 0), found.expirable_bytes if found else 0
+    expires = found is not None and found.expiring > 0 and bool(chosen.value(_AUTOMATIC))
+    named = service.heaviest() if store.is_full else []
+    return Room(free, wanted, expirable, expires, store.is_full, named)
+
+
 # -- verbs -----------------------------------------------------------------------------------------
 
 
 def do_exclude(call: Call, patterns: list[str]) -> JsonObject:
     call.service.add_excluded(patterns)
     return {"patterns": list(call.service.exclude())}
+
+
+def do_prune(call: Call, dry_run: bool) -> Steps[JsonObject]:
+    decisions = yield from pruning(call.service, dry_run=dry_run)
+    return {"dry_run": dry_run, "checkpoints": [decision._asdict() for decision in decisions]}

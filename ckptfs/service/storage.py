@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import interrupts
-from ckptfs.errors import SettingInvalid
-from ckptfs.history import compression, damage, removal, settings
+from ckptfs.errors import (
+    CompactFailed,
+    Interrupted,
+    PurgeUnfinished,
+    SettingInvalid,
+    StoreBusy,
+    StoreFull,
+)
+from ckptfs.history import compression, damage, packing, removal, settings, upkeep
 from ckptfs.history import purge as purging
+from ckptfs.history.account import Space, measure
 from ckptfs.history.checkpoints import uncounted
 from ckptfs.history.damage import Affected
-from ckptfs.history.diff import compare
-from ckptfs.history.purge import Doomed, Purged
-from ckptfs.history.space import Space, measure
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.purge import OnFiles, Purged
+from ckptfs.history.purge_plan import Doomed, finding, meant
+from ckptfs.history.retention import RetentionPolicy
+from ckptfs.interrupts import Steps
 from ckptfs.service import wire
-from ckptfs.service.arguments import JsonObject, paths_known
-from ckptfs.store import Problem
+from ckptfs.service.arguments import JsonObject, OnProgress, paths_known
+from ckptfs.store import Problem, compaction
 from ckptfs.store import check as problems_of
 from ckptfs.store import repair as repairs
 from ckptfs.store.blocks import LOST
-from ckptfs.store.check import OnProgress
+from ckptfs.store.check import OnProgress as OnChecked
 
 if TYPE_CHECKING:
+    from ckptfs.fs import Filesystem
     from ckptfs.service.service import Call, Service
+
+
+#: How long one step of packing may take, and how often to look whether something is computed.
+_STEP_S = 0.005
+_LOOK_S = 0.002
+_SMALLER = "What is smaller by now stays so; no file was changed."
 
 
 class Backup(NamedTuple):
@@ -35,30 +53,81 @@ class Backup(NamedTuple):
 
 
 def space(service: Service) -> Space:
-    """Whose bytes the store has. Reads the whole block map."""
-    return measure(service.fs)
+    """Where the bytes of the store's files are. Reads the whole block map."""
+    with interrupts.unstoppable():
+        service.fs.commit()
+    return measure(service.fs, _expiring(service))
+
+
+def _expiring(service: Service) -> RetentionPolicy | None:
+    """The rules by which checkpoints expire by themselves, if they do."""
+    try:
+        chosen = service.settings()
+    except SettingInvalid:
+        return None
+    return chosen.retention if chosen.value("retention.automatic") else None
 
 
 def compact(service: Service) -> tuple[int, int]:
     """Compress what is not yet, and give free room back to the disk; the size of the store's
-    file before and after."""
-    before = service.fs.store.size_bytes()
-    with uncounted(service.fs):
-        removal.reap(service.fs)
-        if service.compresses():
-            compression.unpack_records(service.fs)
-            compression.compress(service.fs)
-            compression.compress_inline(service.fs)
-            compression.repack(service.fs)
-            compression.pack_records(service.fs)
+    files before and after."""
+    return interrupts.finish(compacting(service))
+
+
+def compacting(service: Service, on_progress: OnProgress | None = None) -> Steps[tuple[int, int]]:
+    """The same in steps. It may be left at each of them."""
+    store = service.fs.store
+    before = store.size_bytes()
+    if not (yield from removal.freeing(service.fs)):
+        raise Interrupted
+    if service.compresses():
+        yield from _packing(service.fs)
+    service.fs.commit()
+    if not store.is_fresh:
+        yield from compaction.steps(store, on_progress=_watching(on_progress, "copying"))
+    yield from store.reclaim()
+    if purging.owed(store) == []:
+        purging.settle(store)
         service.fs.commit()
-        service.fs.store.compact()
-    return before, service.fs.store.size_bytes()
+    return before, store.size_bytes()
+
+
+def _packing(fs: Filesystem) -> Steps[None]:
+    """Compress and pack all of history; what takes long is computed in a thread."""
+    with ThreadPoolExecutor(1) as pool:
+        for work in (
+            compression.compression_steps(fs),
+            compression.repacking_steps(fs, everything=True),
+            packing.packing_steps(fs),
+        ):
+            worker, done = upkeep.Worker(fs, work), False
+            while not done:
+                with uncounted(fs):
+                    done = worker.step(_STEP_S)
+                yield
+                if worker.job is not None:
+                    result = pool.submit(worker.job)
+                    while not result.done():
+                        yield _LOOK_S
+                    worker.resume(result.result())
+
+
+def _watching(on_progress: OnProgress | None, phase: str) -> Callable[[int, int], None]:
+    def watch(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress({"phase": phase, "files": done, "total_files": total})
+
+    return watch
 
 
 def compresses(service: Service) -> bool:
     """Whether blocks of sealed epochs are to be compressed."""
     return bool(service.settings().value("store.compress"))
+
+
+def upkeep_cpu(service: Service) -> int:
+    """How much of a processor the upkeep of history may take, in per cent."""
+    return int(service.settings().value("upkeep.cpu"))
 
 
 def may_compress(service: Service) -> bool:
@@ -71,28 +140,65 @@ def may_compress(service: Service) -> bool:
 
 def plan_purge(service: Service, patterns: Sequence[bytes]) -> Doomed:
     """What `purge` would take away."""
-    return purging.find(service.fs, _to_purge(service, patterns))
+    return interrupts.finish(_planning_purge(service, patterns))
+
+
+def _planning_purge(service: Service, patterns: Sequence[bytes]) -> Steps[Doomed]:
+    paths = yield from _to_purge(service, patterns)
+    return (yield from finding(service.fs, paths))
 
 
 def purge(service: Service, patterns: Sequence[bytes]) -> Purged:
     """Remove files from the workspace and every checkpoint, and their bytes from the store."""
-    purged = purging.purge(service.fs, _to_purge(service, patterns))
-    if purged.doomed.inodes:
-        compare.forget_counts(service.fs.store)
-        service.compact()
-        service.unannounced.purged.append(purged.changed)
+    return interrupts.finish(_purging(service, patterns))
+
+
+def _purging(
+    service: Service, patterns: Sequence[bytes], on_files: OnFiles = lambda done, total: None
+) -> Steps[Purged]:
+    paths = yield from _to_purge(service, patterns)
+    noted = purging.owed(service.fs.store) or []
+    return (yield from _purging_paths(service, [*noted, *paths], on_files))
+
+
+def owes_purge(service: Service) -> bool:
+    """Whether the end of a process cut a purge short."""
+    return purging.owed(service.fs.store) is not None
+
+
+def finishing_purge(service: Service) -> Steps[None]:
+    """Go on with a purge that was cut short."""
+    yield
+    yield from _purging_paths(service, purging.owed(service.fs.store) or [])
+
+
+def _purging_paths(
+    service: Service, paths: Sequence[bytes], on_files: OnFiles = lambda done, total: None
+) -> Steps[Purged]:
+    store = service.fs.store
+
+    def announce(changed: Changed) -> None:
+        service.unannounced.changed.append(changed)
+        service.unannounced.purged.append(changed)
+
+    purged = yield from purging.purging(service.fs, paths, announce, on_files)
+    if purging.owed(store) is not None:
+        try:
+            yield from interrupts.unstopped(compacting(service))
+        except (CompactFailed, StoreBusy, StoreFull) as error:
+            raise PurgeUnfinished(store.path, error.reason) from error
     return purged
 
 
-def _to_purge(service: Service, patterns: Sequence[bytes]) -> list[bytes]:
+def _to_purge(service: Service, patterns: Sequence[bytes]) -> Steps[list[bytes]]:
+    yield
     reason = "neither the workspace nor any checkpoint has it"
-    service.fs.flush()
-    with interrupts.stoppable(), paths_known("purge", reason, named=b", ".join(patterns)):
-        return purging.meant(service.fs, patterns)
+    with paths_known("purge", reason, named=b", ".join(patterns)):
+        return (yield from meant(service.fs, patterns))
 
 
 def check(
-    service: Service, *, deep: bool = True, progress: OnProgress | None = None
+    service: Service, *, deep: bool = True, progress: OnChecked | None = None
 ) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is. Only ``deep`` reads the
     bytes of all blocks."""
@@ -140,21 +246,29 @@ def backup(service: Service, dest: Path) -> Backup:
 
 
 def do_space(call: Call) -> JsonObject:
-    return call.service.space()._asdict()
+    found = call.service.space()
+    return {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
 
 
-def do_compact(call: Call) -> JsonObject:
-    with interrupts.stoppable_between("What is smaller by now stays so; no file was changed."):
-        before, after = call.service.compact()
+def do_compact(call: Call) -> Steps[JsonObject]:
+    try:
+        before, after = yield from compacting(call.service, call.on_progress)
+    except Interrupted:
+        raise Interrupted(_SMALLER) from None
     return {"before_bytes": before, "after_bytes": after}
 
 
-def do_purge(call: Call, paths: list[bytes], dry_run: bool) -> JsonObject:
+def do_purge(call: Call, paths: list[bytes], dry_run: bool) -> Steps[JsonObject]:
     if dry_run:
-        with interrupts.stoppable():
-            doomed = call.service.plan_purge(paths)
+        doomed = yield from _planning_purge(call.service, paths)
         return {**wire.doomed(doomed), "dry_run": True, "elsewhere": []}
-    purged = call.service.purge(paths)
+    on_progress = call.on_progress
+
+    def watch(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress({"phase": "purge", "files": done, "total_files": total})
+
+    purged = yield from _purging(call.service, paths, watch)
     elsewhere = wire.names(purged.elsewhere[: wire.NAMED_MAX])
     return {**wire.doomed(purged.doomed), "dry_run": False, "elsewhere": elsewhere}
 

@@ -114,11 +114,13 @@ def bring_in(
     if not first and service.has_unsaved():
         left = "unmounted" if service.lower_is_current() else "left"
         service.save(f"as it was {left}", "mount")
+    agreed = service.fs.store.metadata.agreed()
     result = service.scan(dir_fd, progress)
     if first:
         service.save("first mount", "mount")
     elif result.changed and service.has_unsaved():
         service.save("changed while unmounted", "offline")
+    sync.settle(service.fs, agreed)
     return result
 
 

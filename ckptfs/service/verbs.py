@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ckptfs.errors import ControlError
+from ckptfs.errors import UsageError
 from ckptfs.service.arguments import (
     FLAG,
     INTEGER,
@@ -71,13 +71,25 @@ class Verb(NamedTuple):
     takes_long: bool = False
     #: It works on what was committed, in a thread beside the requests.
     in_thread: bool = False
+    #: Its function is a generator, which a daemon runs in slices between requests.
+    in_slices: bool = False
+    #: It reads so much that a process of its own does it from the start, beside the requests. Any
+    #: other that only reads is moved there once it has taken too long.
+    in_process: bool = False
     #: Its client stays connected, for as long as it likes.
     stays: bool = False
     event: str = ""
+    #: The method of `agents.mcp_server.Tools` that offers it to models.
+    tool: str = ""
 
     @property
     def only_reads(self) -> bool:
         return self.changes == NOTHING
+
+    def reads(self, values: Mapping[str, Any]) -> bool:
+        """Whether it changes nothing with these values: then it may run on what was committed, in
+        another process."""
+        return self.only_reads or values.get("dry_run") is True
 
     def changes_files(self, values: Mapping[str, Any]) -> bool:
         """Whether it changes files; not where only a checkpoint's state documents are wanted."""
@@ -90,11 +102,11 @@ class Verb(NamedTuple):
         return (self.needs_sync or self.changes == FILES) and values.get("files") is not False
 
     def decode(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of its parameters. Raises ControlError before anything happens."""
+        """The values of its parameters. Raises UsageError before anything happens."""
         return decode(self.name, self.parameters, args)
 
 
-#: Every request may say who asks. ``session`` is that of a coding agent.
+#: Every request may name its caller. ``session`` is that of a coding agent.
 CALLER = (
     Parameter("pid", INTEGER, 0),
     Parameter("command", TEXT, ""),
@@ -132,11 +144,11 @@ _RESULTS = objects(
 
 _SAVED = "id kind message time_ns tag pinned metadata cause bytes state_names"
 _DIFFERENCE = "from to changes files added modified deleted renamed"
-_NAMED = "added_files modified_files deleted_files skipped state_names"
+_NAMED = "added_paths modified_paths deleted_paths skipped state_names"
 _RESTORED = f"checkpoint changed before entries inodes {_NAMED}"
 _PASS = "added modified deleted unchanged bytes conflicts skipped conflict_count skipped_count"
 
-_SPACE = "live_bytes shared_bytes history_bytes store_bytes reclaimable_bytes"
+_SPACE = "live_bytes shared_bytes history_bytes store_bytes reclaimable_bytes parts"
 
 _DECLARED = (
     # -- looking
@@ -159,6 +171,7 @@ _DECLARED = (
         ),
         result="checkpoints more moments",
         changes=NOTHING,
+        tool="checkpoint_list",
     ),
     Verb("get", "queries", SANDBOX, (_CHECKPOINT,), result=_SAVED, changes=NOTHING),
     Verb(
@@ -176,6 +189,7 @@ _DECLARED = (
         changes=NOTHING,
         needs_sync=True,
         about_now=lambda values: values["newer"] in ("", "@", "now"),
+        tool="checkpoint_diff",
     ),
     Verb(
         "show",
@@ -184,6 +198,7 @@ _DECLARED = (
         (_CHECKPOINT, _PATHS, _TIMES, _WITH_FILES),
         result=_DIFFERENCE,
         changes=NOTHING,
+        tool="checkpoint_show",
     ),
     Verb(
         "contents",
@@ -202,6 +217,7 @@ _DECLARED = (
         changes=NOTHING,
         needs_sync=True,
         of_the_store=True,
+        tool="file_history",
     ),
     Verb("restores", "queries", SANDBOX, result="restores", changes=NOTHING),
     # -- checkpoints and the documents that they carry
@@ -221,6 +237,7 @@ _DECLARED = (
         result=f"{_SAVED} changed reference pruned",
         needs_sync=True,
         event=CREATED,
+        tool="checkpoint_create",
     ),
     Verb(
         "state",
@@ -273,6 +290,7 @@ _DECLARED = (
         moves_head=True,
         needs_sync=True,
         event=RESTORED,
+        tool="checkpoint_restore",
     ),
     Verb(
         "rewind",
@@ -302,26 +320,52 @@ _DECLARED = (
     # -- what is kept
     Verb(
         "tag",
-        "retention",
+        "checkpoints",
         SANDBOX,
         (_CHECKPOINT, Parameter("tag", TEXT), Parameter("move", FLAG, False)),
         result="checkpoints",
     ),
-    Verb("pin", "retention", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
-    Verb("unpin", "retention", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
+    Verb("pin", "checkpoints", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
+    Verb("unpin", "checkpoints", SANDBOX, (_CHECKPOINTS,), result="checkpoints"),
     Verb(
         "delete",
-        "retention",
+        "checkpoints",
         SANDBOX,
         (_CHECKPOINTS, Parameter("tagged", FLAG, True)),
         result="checkpoints",
+        takes_long=True,
+        in_slices=True,
         event=PRUNED,
     ),
-    Verb("prune", "retention", SANDBOX, (_DRY_RUN,), result="dry_run checkpoints", event=PRUNED),
+    Verb(
+        "prune",
+        "settings",
+        SANDBOX,
+        (_DRY_RUN,),
+        result="dry_run checkpoints",
+        takes_long=True,
+        in_slices=True,
+        event=PRUNED,
+    ),
     Verb("exclude", "settings", SANDBOX, (Parameter("patterns", TEXTS, []),), result="patterns"),
     # -- the store
-    Verb("space", "storage", SANDBOX, result=_SPACE, changes=NOTHING),
-    Verb("compact", "storage", SANDBOX, result="before_bytes after_bytes", takes_long=True),
+    Verb(
+        "space",
+        "storage",
+        SANDBOX,
+        result=_SPACE,
+        changes=NOTHING,
+        takes_long=True,
+        in_process=True,
+    ),
+    Verb(
+        "compact",
+        "storage",
+        SANDBOX,
+        result="before_bytes after_bytes",
+        takes_long=True,
+        in_slices=True,
+    ),
     Verb(
         "purge",
         "storage",
@@ -330,6 +374,8 @@ _DECLARED = (
         result="file_count path_count live_paths past_paths dry_run elsewhere",
         changes=FILES,
         needs_sync=True,
+        takes_long=True,
+        in_slices=True,
     ),
     Verb(
         "check",
@@ -339,6 +385,7 @@ _DECLARED = (
         result="problems affected lost",
         changes=NOTHING,
         takes_long=True,
+        in_process=True,
     ),
     Verb(
         "backup",
@@ -373,7 +420,7 @@ _DECLARED = (
     # -- for agents that work in steps
     Verb(
         "mark",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (
             Parameter("kind", TEXT),
@@ -387,10 +434,10 @@ _DECLARED = (
         needs_sync=True,
         event=CREATED,
     ),
-    Verb("result", "tasks", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
+    Verb("result", "checkpoints", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
     Verb(
         "subagent",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (
             Parameter("session", TEXT),
@@ -402,18 +449,23 @@ _DECLARED = (
     ),
     Verb(
         "task_announce",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (_NAME, _MESSAGE),
         result="name checkpoint current",
         needs_sync=True,
     ),
     Verb(
-        "task_finish", "tasks", SANDBOX, (_NAME,), result="name checkpoint current", needs_sync=True
+        "task_finish",
+        "checkpoints",
+        SANDBOX,
+        (_NAME,),
+        result="name checkpoint current",
+        needs_sync=True,
     ),
     Verb(
         "task_start",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (_NAME,),
         result=f"name changed checkpoint was {_SAVED}",
@@ -422,26 +474,26 @@ _DECLARED = (
     ),
     Verb(
         "task_done",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (_MESSAGE,),
         result=f"name checkpoint current {_SAVED}",
         needs_sync=True,
         event=CREATED,
     ),
-    Verb("task_list", "tasks", SANDBOX, result="tasks", changes=NOTHING, needs_sync=True),
+    Verb("task_list", "checkpoints", SANDBOX, result="tasks", changes=NOTHING, needs_sync=True),
     Verb(
         "task_revert",
-        "tasks",
+        "checkpoints",
         SANDBOX,
         (_NAME, Parameter("force", FLAG, False), _DRY_RUN),
-        result="dry_run name paths count conflicts before after",
+        result="dry_run name paths count conflicts before after changed",
         changes=FILES,
         needs_sync=True,
         event=RESTORED,
     ),
     # -- the mount
-    Verb("status", DAEMON, SANDBOX, changes=NOTHING),
+    Verb("status", DAEMON, SANDBOX, changes=NOTHING, tool="workspace_status"),
     Verb("sync", DAEMON, SANDBOX),
     Verb("watch", DAEMON, SANDBOX, result="watching", changes=NOTHING, stays=True),
     Verb("harness", DAEMON, SANDBOX, (Parameter("pid", INTEGER),), result="pid", changes=NOTHING),
@@ -465,10 +517,12 @@ VERBS = {verb.name: verb for verb in _DECLARED}
 
 
 def find(name: str) -> Verb:
-    """The verb of that name. Raises ControlError."""
+    """The verb of that name. Raises UsageError."""
     found = VERBS.get(name)
     if found is None:
-        raise ControlError(f"There is no operation {name!r}. Nothing was changed.")
+        raise UsageError(
+            f"There is no verb {name!r}. Nothing was changed.", hint=f"Verbs: {', '.join(VERBS)}."
+        )
     return found
 
 
@@ -506,5 +560,5 @@ def _pruned(numbers: list[int]) -> Iterator[Event]:
 
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     """A restore without thousands of names."""
-    kinds = ("added_files", "modified_files", "deleted_files")
+    kinds = ("added_paths", "modified_paths", "deleted_paths")
     return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}

@@ -1,7 +1,7 @@
 """The wire form of what verbs answer: values of `history` and `sync` as JSON objects.
 
 Each value has one form, whichever verb, event or tool tells of it, and one name has one type in all
-of them: ``added`` is a number, ``added_files`` a list. Fields may be added; none changes its
+of them: ``added`` is a number, ``added_paths`` a list. Fields may be added; none changes its
 meaning. Names of files are strings with surrogate escapes.
 """
 
@@ -19,13 +19,13 @@ from ckptfs.service.arguments import JsonObject, OnProgress
 
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint, Restored
-    from ckptfs.history.authors import Skipped
+    from ckptfs.history.authors import LeftAlone
     from ckptfs.history.damage import Affected
     from ckptfs.history.diff.compare import Difference, End
     from ckptfs.history.diff.patch import Found, Pair
     from ckptfs.history.diff.tree import Change
     from ckptfs.history.log import Version
-    from ckptfs.history.purge import Doomed
+    from ckptfs.history.purge_plan import Doomed
     from ckptfs.history.tasks import RevertPlan, Task
     from ckptfs.model import Inode
     from ckptfs.sync import Progress, SyncResult
@@ -67,9 +67,10 @@ def names(paths: Iterable[bytes]) -> list[str]:
 
 def checkpoint(found: Checkpoint) -> JsonObject:
     """A checkpoint; of its documents, their names."""
-    record = asdict(found)
+    # By hand: `asdict` copies every value, and a list may have ten thousand of them.
+    record = {**vars(found), "cause": dict(vars(found.cause)), "state_names": list(found.state)}
     del record["epoch"], record["state"]
-    return {**record, "state_names": list(found.state)}
+    return record
 
 
 # -- differences -----------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def version(found: Version) -> JsonObject:
     saved = found.checkpoint
     return {
         "saved": None if saved is None else checkpoint(saved),
-        "writer": None if found.writer is None else asdict(found.writer),
+        "writer": None if found.writer is None else dict(vars(found.writer)),
         **change(found.change),
     }
 
@@ -162,13 +163,13 @@ def not_restored(target: int) -> JsonObject:
     return {"checkpoint": target, "changed": False, "before": None, "entries": 0, "inodes": 0}
 
 
-def skipped(found: Iterable[Skipped]) -> list[JsonObject]:
+def skipped(found: Iterable[LeftAlone]) -> list[JsonObject]:
     """What a restore of one author's changes leaves alone."""
     return [
         {
             "path": os.fsdecode(item.path),
             "reason": item.reason,
-            "by": [asdict(author) for author in item.by],
+            "by": [dict(vars(author)) for author in item.by],
         }
         for item in found
     ]
@@ -184,7 +185,7 @@ def paths_by_change(changes: Sequence[Change]) -> JsonObject:
             deleted.append(item.old_path or item.path)
         if item.old is not None and item.new is not None and item.old_path is None:
             modified.append(item.path)
-    lists = {"added_files": added, "modified_files": modified, "deleted_files": deleted}
+    lists = {"added_paths": added, "modified_paths": modified, "deleted_paths": deleted}
     return {kind: names(paths[:_RESTORED_MAX]) for kind, paths in lists.items()}
 
 
@@ -223,7 +224,7 @@ def doomed(found: Doomed) -> JsonObject:
     """What a purge takes away."""
     return {
         "file_count": len(found.inodes),
-        "path_count": len({*found.live_paths, *found.past_paths}),
+        "path_count": found.path_count,
         "live_paths": names(found.live_paths[:NAMED_MAX]),
         "past_paths": names(found.past_paths[:NAMED_MAX]),
     }

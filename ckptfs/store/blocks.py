@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from errno import EIO
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,6 +79,42 @@ class Edit(NamedTuple):
     key: bytes
     start: int
     stop: int
+
+
+class Member(NamedTuple):
+    """A block that is to go into a pack: its key, its record, its bytes."""
+
+    key: bytes
+    record: bytes
+    data: bytes
+
+
+class PackUsage:
+    """How much of the packs is in use."""
+
+    def __init__(self) -> None:
+        #: By the key of a pack, the bytes of its blocks.
+        self.used: Counter[bytes] = Counter()
+        #: By the key of a frame, how many bytes it has and how many it takes.
+        self.packs: dict[bytes, tuple[int, int]] = {}
+
+    def filled(self, length: int) -> set[bytes]:
+        """Packs of which at least so many bytes, and half, are in use."""
+        packs = self.packs
+        return {p for p, n in self.used.items() if n >= length and n * 2 >= packs.get(p, (0, 0))[0]}
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(self.packs[pack][1] for pack in self.used if pack in self.packs)
+
+    @property
+    def wasted_bytes(self) -> int:
+        """What packs take for blocks that are gone."""
+        return sum(
+            stored - stored * self.used[pack] // max(length, 1)
+            for pack, (length, stored) in self.packs.items()
+            if pack in self.used
+        )
 
 
 class Blocks:
@@ -222,7 +258,7 @@ class Blocks:
         return 0
 
     def _encode_difference(self, key: bytes, data: bytes, seed: int, base: bytes) -> bool:
-        chain = self._chain(base)
+        chain = self.chain(base)
         if not chain or key in chain:
             return False  # damaged, or a ring
         # From the version before: from the first one, a file that goes on changing differs ever
@@ -237,13 +273,31 @@ class Blocks:
         self._rewrite(key, b"".join((block_header(CODEC_DELTA, seed), base, delta)))
         return True
 
+    def relate(self, key: bytes, base: bytes) -> bool:
+        """Keep a whole block as what differs from another whole one, if that takes half the
+        space."""
+        record, other = self._blocks.get(key), self._blocks.get(base)
+        if record is None or other is None or key == base:
+            return False
+        if record[:1] in _BASED or other[:1] in _BASED:
+            return False
+        if not (self.is_whole(key) and self.is_whole(base)):
+            return False
+        delta = codec.compress_against(bytes(self.read(key)), bytes(self.read(base)))
+        stored = BLOCK_SIZE if record[:1] == _HEAP else len(record)
+        if (len(delta) + BLOCK_KEY) * 2 > stored:
+            return False
+        self.share(base)
+        self._rewrite(key, b"".join((block_header(CODEC_DELTA, record[1]), base, delta)))
+        return True
+
     def _compress(self, key: bytes, data: bytes, seed: int, level: int) -> bool:
         frame = codec.compress(data, level)
         if frame is not None:
             self._rewrite(key, block_header(CODEC_ZSTD, seed) + frame)
         return frame is not None
 
-    def _chain(self, key: bytes) -> list[bytes]:
+    def chain(self, key: bytes) -> list[bytes]:
         """The block, its base, the base of that, to the last; nothing if one is missing."""
         chain: list[bytes] = []
         while (record := self._blocks.get(key)) is not None and key not in chain:
@@ -253,26 +307,43 @@ class Blocks:
             key = record[_BASE]
         return []
 
-    def pack(self, keys: Iterable[bytes], *, for_good: bool = False) -> None:
+    def pack(self, keys: Iterable[bytes]) -> None:
         """Put blocks, together no longer than a pack, into one that is compressed as a whole: what
-        they have in common is kept once, and the borders of pages cost nothing: ``for_good`` that
-        is reason enough. However they were kept before, they need no other block then."""
-        members = [
-            (key, bytes(self.read(key))) for key in dict.fromkeys(keys) if self.is_whole(key)
-        ]
+        they have in common is kept once, and the borders of pages cost nothing. However they were
+        kept before, they need no other block then."""
+        members = [member for key in dict.fromkeys(keys) if (member := self.member(key))]
         if len(members) < 2:
-            for key, data in members:
-                self._compress_alone(key, data)
+            for member in members:
+                self._compress_alone(member.key, member.data)
             return
-        whole = b"".join(data for _, data in members)
-        frame = codec.compress_pack(whole) if for_good else codec.compress(whole, codec.LEVEL_SMALL)
-        pack = None if frame is None else self._add_pack(whole, frame, len(members))
-        if pack is None:
-            return
+        whole = b"".join(member.data for member in members)
+        frame = codec.compress(whole, codec.LEVEL_SMALL)
+        if frame is not None:
+            self.put_pack(members, whole, frame)
+
+    def member(self, key: bytes) -> Member | None:
+        """A block as it is now, to be put into a pack; None if there is none, or a damaged one."""
+        if not self.has(key) or not self.is_whole(key):
+            return None
+        return Member(key, self._record(key), bytes(self.read(key)))
+
+    def put_pack(self, members: Iterable[Member], whole: bytes, frame: bytes) -> None:
+        """Keep blocks as parts of a pack, given their bytes one after the other, and those as a
+        zstd frame. A block that has changed since it was looked at stays as it is; if one is gone,
+        all do: it may have been purged, and the pack has its bytes."""
+        placed: list[tuple[bytes, int, int]] = []
         offset = 0
-        for key, data in members:
-            self._put_in_place(key, CODEC_SLICE, pack + pack_slice(offset, len(data)))
+        for key, record, data in members:
+            found = self._blocks.get(key)
+            if found is None:
+                return
+            if found == record:
+                placed.append((key, offset, len(data)))
             offset += len(data)
+        pack = self._add_pack(whole, frame, len(placed)) if placed else None
+        if pack is not None:
+            for key, start, length in placed:
+                self._put_in_place(key, CODEC_SLICE, pack + pack_slice(start, length))
 
     def _compress_alone(self, key: bytes, data: bytes) -> None:
         record = self._record(key)
@@ -301,21 +372,25 @@ class Blocks:
         if record[:1] in _BASED:
             self.release(record[_BASE])
 
-    def detach(self, bases: Collection[bytes]) -> None:
-        """Store every block that has one of these as its base without it, so that they can go."""
-        found = [key for key, base in self.bases() if base in bases]
-        for key in filter(self.is_whole, found):
+    def detach(self, key: bytes) -> None:
+        """Store a block that has a base without it, so that the base can go."""
+        if self.is_whole(key):
             self.unpack(key)
             record = self._record(key)
             self._compress(key, record[BLOCK_HEADER:], record[1], codec.LEVEL_SMALL)
 
-    def full_packs(self, length: int) -> set[bytes]:
-        """Packs of which so many bytes are in use."""
-        filled: Counter[bytes] = Counter()
-        for _, record in self._blocks.walk():
+    def survey(self, usage: PackUsage) -> Iterator[None]:
+        """Find out how much of every pack is in use, block by block."""
+        for key, record in self._blocks.walk():
             if record[:1] == _BASED[1]:
-                filled[record[_BASE]] += unpack_slice(record[_BASE.stop :])[1]
-        return {pack for pack, used in filled.items() if used >= length}
+                usage.used[record[_BASE]] += unpack_slice(record[_BASE.stop :])[1]
+            elif record[0] == CODEC_ZSTD:
+                usage.packs[key] = (codec.length(record[BLOCK_HEADER:]), len(record))
+            yield
+
+    def is_difference(self, key: bytes) -> bool:
+        record = self._blocks.get(key)
+        return record is not None and record[:1] == _BASED[0]
 
     def is_compressed(self, key: bytes) -> bool:
         """Whether a block takes less space than its bytes."""
@@ -338,6 +413,11 @@ class Blocks:
         for key, record in self._blocks.walk():
             if record[:1] in _BASED:
                 yield key, record[_BASE]
+
+    def base_of(self, key: bytes) -> bytes | None:
+        """The block that this one is encoded against or packed in."""
+        record = self._blocks.get(key)
+        return record[_BASE] if record and record[:1] in _BASED else None
 
     def pack_of(self, key: bytes) -> bytes | None:
         """The block that this one stands in with others."""

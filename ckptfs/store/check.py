@@ -12,12 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
+from xxhash import xxh3_128_intdigest
+
 from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.epochs import View
 from ckptfs.store.metadata import NEXT_CHECKPOINT
+from ckptfs.store.sweep import Sweep
 
 if TYPE_CHECKING:
     from ckptfs.store.environment import Store
@@ -54,26 +57,64 @@ def show(table: Versioned, entity: bytes) -> str:
     return f"record {table.kind.decode()}:{entity.hex()}"
 
 
-def check(store: Store, *, deep: bool = True, progress: OnProgress | None = None) -> list[Problem]:
+def check(
+    store: Store,
+    *,
+    deep: bool = True,
+    every_view: bool = False,
+    progress: OnProgress | None = None,
+) -> list[Problem]:
     """Everything that is wrong with the store; empty when nothing is.
 
-    Without ``deep`` the bytes of blocks are not read, which are most of what there is to read.
+    Without ``deep`` the bytes of blocks are not read, which are most of what there is to read. What
+    is wrong in many views is told of the first; with ``every_view`` of each of them.
     """
     store.pending.flush()
     problems: list[Problem] = []
-    looks = (_epochs, _counters, _versions, _changes, _contents, _orphans, _authors, _block_uses)
-    for look in (_chunks, _anchor, _fragments, _heap, *looks):
+    for look in (_chunks, _anchor, _fragments, _heap, _epochs, _orphans, _authors):
         problems += _problems(look, store)
+    sweep = Sweep(store, _counting(store, progress))
+    nonsense = _problems(_swept, sweep)
+    if not nonsense:
+        for following in (_counters, _changes, _contents, _block_uses):
+            problems += _problems(following, store, sweep)
+    problems += nonsense
     if deep:
         problems += _problems(_blocks, store, progress)
-    # A hidden epoch may be half removed.
-    shown = [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
-    for number, epoch in enumerate(shown):
+    # Of a packed record that is in the way, some views know nothing.
+    unsure = nonsense or any(item.invariant == "packed" for item in problems)
+    suspects = sweep.suspects
+    for epoch in _shown(store) if unsure or (suspects and every_view) else sorted(suspects):
         problems += [item._replace(epoch=epoch) for item in _problems(_view, store, epoch)]
-        if progress is not None:
-            progress("checkpoints", number + 1, len(shown))
     problems += _problems(_excluded, store)
     return problems
+
+
+def _shown(store: Store) -> list[Epoch]:
+    """Every epoch that has a view. A hidden epoch may be half removed."""
+    return [epoch for epoch, record in store.epochs.items() if record.info or not record.sealed]
+
+
+def _swept(sweep: Sweep) -> Iterator[Problem]:
+    sweep.run()
+    yield from ()
+
+
+def _counting(store: Store, progress: OnProgress | None) -> Callable[[int], None]:
+    """Tells how many records were looked at; of packed ones it is not known how many there are."""
+    if progress is None:
+        return lambda done: None
+    total = sum(table.count() for table in versioned(store))
+
+    told = 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if done >= told + _STRIDE:
+            told = done
+            progress("records", done, max(done, total))
+
+    return tell
 
 
 def _problems(
@@ -126,10 +167,9 @@ def _epochs(store: Store) -> Iterator[Problem]:
         yield Problem("epochs", f"the head {store.head.epoch} is not an open epoch")
 
 
-def _counters(store: Store) -> Iterator[Problem]:
+def _counters(store: Store, sweep: Sweep) -> Iterator[Problem]:
     """A number that is to be given out next was never given out."""
-    contents = map(fmt.unpack_u64, _content_inodes(store))
-    last = (_last_inode(store), max(contents, default=0), max(store.epochs, default=0))
+    last = (sweep.last_ino, sweep.last_content, max(store.epochs, default=0))
     names = ("inode", "content", "epoch")
     for what, used, following in zip(names, last, store.ids.next_ids(), strict=True):
         if used >= following:
@@ -140,27 +180,10 @@ def _counters(store: Store) -> Iterator[Problem]:
         yield Problem("counters", f"checkpoint {max(ids)} is there, and {number} comes next")
 
 
-def _last_inode(store: Store) -> int:
-    return max((fmt.unpack_u64(entity) for entity, _, _ in store.inodes.versions(b"")), default=0)
-
-
-def _contents(store: Store) -> Iterator[Problem]:
+def _contents(store: Store, sweep: Sweep) -> Iterator[Problem]:
     """A content belongs to one inode for ever."""
-    for content, inodes in _content_inodes(store).items():
-        if len(inodes) > 1:
-            number = fmt.unpack_u64(content)
-            yield Problem("contents", f"content {number} is of the inodes {sorted(inodes)}")
-
-
-def _content_inodes(store: Store) -> dict[bytes, set[int]]:
-    """Whose each content is, by its packed id."""
-    found: dict[bytes, set[int]] = {}
-    for entity, _, record in store.inodes.versions(b""):
-        if record:
-            inode = fmt.unpack_inode(Ino(fmt.unpack_u64(entity)), record)
-            if inode.content != NO_CONTENT:
-                found.setdefault(fmt.pack_u64(inode.content), set()).add(inode.ino)
-    return found
+    for content, inodes in sweep.shared.items():
+        yield Problem("contents", f"content {content} is of the inodes {sorted(inodes)}")
 
 
 def _orphans(store: Store) -> Iterator[Problem]:
@@ -192,26 +215,47 @@ def _authors(store: Store) -> Iterator[Problem]:
             yield Problem("authors", f"{key.hex()} is of an unknown author, or makes no sense")
 
 
-def _views(store: Store) -> dict[Epoch, View]:
-    """The view of every epoch, that of what is kept out of history among them."""
-    found = {epoch: store.view(epoch).bare for epoch in store.epochs}
-    return found if store.excluded is None else {**found, store.excluded.epoch: store.excluded}
+def _changes(store: Store, sweep: Sweep) -> Iterator[Problem]:
+    """Every record belongs to an epoch that exists, and is listed in `changes` if it must be; every
+    listed change has its record, and its epoch exists."""
+    for table, entity, epoch in sweep.lost:
+        yield Problem("versions", f"{show(table, entity)} is of the lost epoch {epoch}")
+    kinds = {table.kind for table in versioned(store)}
+    listed = dict.fromkeys(sweep.written, 0)
+    lost: set[Epoch] = set()
+    for epoch, key in store.changes.all():
+        suffix = fmt.suffix_of(epoch)
+        if suffix not in listed:
+            lost.add(epoch)
+        elif key[:1] not in kinds:
+            yield Problem("changes", f"epoch {epoch} lists the unknown kind {key[:1]!r}")
+        else:
+            listed[suffix] += xxh3_128_intdigest(key)
+    for epoch in sorted(lost):
+        yield Problem("changes", f"the lost epoch {epoch} is listed")
+    if differing := {suffix for suffix in listed if listed[suffix] != sweep.written[suffix]}:
+        yield from _changes_of(store, differing)
 
 
-def _versions(store: Store) -> Iterator[Problem]:
-    """Every record belongs to an epoch that exists, and is listed in `changes` if it must be."""
-    known = _views(store)
-    listed = {(epoch, key[:1], key[1:]) for epoch in known for key in store.changes.walk(epoch)}
+def _changes_of(store: Store, suffixes: set[bytes]) -> Iterator[Problem]:
+    """The same for some epochs, change by change."""
+    listed = {
+        (suffix, key) for suffix in suffixes for key in store.changes.walk(fmt.epoch_of(suffix))
+    }
     born = _content_epochs(store)
     for table in versioned(store):
         for entity, suffix, _ in table.versions(b""):
+            if suffix not in suffixes or (suffix, table.kind + entity) in listed:
+                listed.discard((suffix, table.kind + entity))
+                continue
             epoch = fmt.epoch_of(suffix)
-            if epoch not in known:
-                yield Problem("versions", f"{show(table, entity)} is of the lost epoch {epoch}")
-            elif (epoch, table.kind, entity) not in listed and not (
-                table is store.blockmap and born.get(entity[:8]) == epoch
-            ):
+            if table is not store.blockmap or born.get(entity[:8]) != epoch:
                 yield Problem("changes", f"epoch {epoch} does not list {show(table, entity)}")
+    tables = {table.kind: table for table in versioned(store)}
+    for suffix, key in sorted(listed):
+        if key[:1] in tables:
+            what = show(tables[key[:1]], key[1:])
+            yield Problem("changes", f"epoch {fmt.epoch_of(suffix)} lists {what}, which it lacks")
 
 
 def _content_epochs(store: Store) -> dict[bytes, Epoch]:
@@ -224,27 +268,20 @@ def _content_epochs(store: Store) -> dict[bytes, Epoch]:
     return found
 
 
-def _changes(store: Store) -> Iterator[Problem]:
-    """Every listed change has its record, and its epoch exists."""
-    tables = {table.kind: table for table in versioned(store)}
-    views = _views(store)
-    for epoch, view in views.items():
-        for key in store.changes.walk(epoch):
-            table = tables.get(key[:1])
-            if table is None:
-                yield Problem("changes", f"epoch {epoch} lists the unknown kind {key[:1]!r}")
-            elif table.own(view, key[1:]) is None:
-                yield Problem(
-                    "changes", f"epoch {epoch} lists {show(table, key[1:])}, which it lacks"
-                )
-    known = {fmt.pack_u32(epoch) for epoch in views}
-    for prefix in store.changes.epochs():
-        if prefix not in known:
-            yield Problem("changes", f"the lost epoch {fmt.unpack_u32(prefix)} is listed")
+def _block_uses(store: Store, sweep: Sweep) -> Iterator[Problem]:
+    """Every block is counted as often as block-map records and other blocks name it: then the keys
+    of blocks, which are digests, make the same sum as often as they are named and counted."""
+    blocks = store.blocks
+    named = sweep.named + sum(int.from_bytes(base) for _, base in blocks.bases())
+    if named != sum(int.from_bytes(key) * blocks.uses(key) for key in blocks.keys()):
+        yield from _uses_of_each(store)
+    for key in blocks.counted():
+        if blocks.uses(key) < 2 or not blocks.has(key):
+            yield Problem("block uses", f"block {key.hex()} has a needless count")
 
 
-def _block_uses(store: Store) -> Iterator[Problem]:
-    """Every block is counted as often as block-map records and other blocks name it."""
+def _uses_of_each(store: Store) -> Iterator[Problem]:
+    """The same, block by block."""
     used: Counter[bytes] = Counter()
     for _, _, record in store.blockmap.versions(b""):
         if record and (key := fmt.unpack_mapping(record).key):
@@ -257,9 +294,6 @@ def _block_uses(store: Store) -> Iterator[Problem]:
             yield Problem("block uses", f"block {key.hex()} is counted {counted} times, wrongly")
     for key in used:
         yield Problem("block uses", f"block {key.hex()} is named and missing", key.hex())
-    for key in store.blocks.counted():
-        if store.blocks.uses(key) < 2 or not store.blocks.has(key):
-            yield Problem("block uses", f"block {key.hex()} has a needless count")
 
 
 def _blocks(store: Store, progress: OnProgress | None) -> Iterator[Problem]:
@@ -397,25 +431,28 @@ def _named(inodes: Inodes, names: Names) -> Iterator[Problem]:
 def _directories(inodes: Inodes, names: Names) -> Iterator[Problem]:
     """A directory has one name, leads up to the root, and counts its subdirectories."""
     subdirs: Counter[Ino] = Counter()
+    good = {ROOT_INO}
     for ino, inode in interrupts.checked(inodes.items()):
         if inode.is_dir and ino != ROOT_INO and inode.nlink:
             subdirs[inode.parent] += 1
             if len(names.get(ino, [])) != 1:
                 yield Problem("directories", f"directory {ino} has {len(names.get(ino, []))} names")
-            if not _reaches_root(inodes, ino):
+            if not _reaches_root(inodes, ino, good):
                 yield Problem("directories", f"directory {ino} does not lead up to the root")
     for ino, inode in inodes.items():
         if inode.is_dir and inode.nlink and inode.nlink != 2 + subdirs[ino]:
             yield Problem("nlink", f"directory {ino} counts {inode.nlink - 2} subdirectories")
 
 
-def _reaches_root(inodes: Inodes, ino: Ino) -> bool:
+def _reaches_root(inodes: Inodes, ino: Ino, good: set[Ino]) -> bool:
+    """``good`` are those from which the way up is known to lead there."""
     seen: set[Ino] = set()
-    while ino != ROOT_INO:
+    while ino not in good:
         if ino in seen or ino not in inodes:
             return False
         seen.add(ino)
         ino = inodes[ino].parent
+    good |= seen
     return True
 
 

@@ -54,10 +54,12 @@ def compress(data: bytes, level: int = LEVEL_QUICK) -> bytes | None:
 
 
 def compress_pack(data: bytes) -> bytes:
-    """Many blocks together as a zstd frame, which is written once and for long."""
-    frame = _compressor(_LEVEL_PACK).compress(data)
+    """Many blocks together as a zstd frame, which is written once and for long. For any thread."""
+    import zstandard
+
+    frame = zstandard.ZstdCompressor(level=_LEVEL_PACK).compress(data)
     if len(frame) * _VERSIONS < len(data):
-        return _compressor(_LEVEL_VERSIONS).compress(data)
+        return zstandard.ZstdCompressor(level=_LEVEL_VERSIONS).compress(data)
     return frame
 
 
@@ -69,8 +71,28 @@ def compress_chunk(data: bytes, *, quick: bool = False) -> bytes:
     return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
 
 
+def compress_chunk_again(frame: bytes) -> bytes:
+    """The frame of a chunk that was made quickly, as small as can be. For any thread."""
+    import zstandard
+
+    try:
+        return compress_chunk(zstandard.ZstdDecompressor().decompress(frame))
+    except zstandard.ZstdError as error:
+        raise FrameError(str(error)) from error
+
+
 def decompress(frame: bytes, length_max: int = PACK_MAX) -> bytes:
     return _unpacked(_decompressor(), frame, length_max)
+
+
+def length(frame: bytes) -> int:
+    """How many bytes a frame says that it has."""
+    import zstandard
+
+    try:
+        return zstandard.frame_content_size(frame)
+    except zstandard.ZstdError:
+        return 0
 
 
 def compress_against(data: bytes, base: bytes) -> bytes:

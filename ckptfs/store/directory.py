@@ -12,9 +12,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +47,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ROOT = 0
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+#: Addresses only, as many as the writer's own map has.
+_SNAPSHOT_MAP = 1 << 40
+#: The name of a directory that is needed while LMDB opens its files, and after how many seconds one
+#: that is not locked was left by a process that is gone.
+_TEMPORARY = re.compile(r"ckptfs-[0-9a-f]{32}")
+_LEFT_S = 60
 
 
 class StoreDirectory:
@@ -163,9 +172,13 @@ class StoreDirectory:
         self._lock_fd = fd
 
     def sign(self) -> None:
-        """Note in the lock file who holds it."""
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        """Note in the lock file who holds it, if the disk has room for that."""
+        try:
+            os.ftruncate(self._lock_fd, 0)
+            os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
 
 
 def _kind(mode: int) -> str:
@@ -204,10 +217,96 @@ def store_exists(path: Path) -> bool:
         return True  # opening it says what is wrong
 
 
-def open_environment(path: Path, map_size: int, tables: int) -> lmdb.Environment:
+def open_environment(files: Path, map_size: int, tables: int) -> lmdb.Environment:
+    with _lock_file_in_memory(files) as path:
+        return lmdb.open(
+            os.fspath(path), map_size=map_size, max_dbs=tables, mode=0o600, max_spare_txns=0
+        )
+
+
+def open_snapshot(files: Path, tables: int) -> lmdb.Environment:
+    """The data file that another process has open, to read only and without a lock file: that
+    process holds the snapshot. The map has room for what that process adds before it is read."""
     return lmdb.open(
-        os.fspath(path), map_size=map_size, max_dbs=tables, mode=0o600, max_spare_txns=0
+        os.fspath(files),
+        map_size=_SNAPSHOT_MAP,
+        readonly=True,
+        lock=False,
+        max_dbs=tables,
+        max_spare_txns=0,
     )
+
+
+@contextlib.contextmanager
+def _lock_file_in_memory(files: Path) -> Iterator[Path]:
+    """A directory that leads to the data file, and to memory in place of LMDB's lock file.
+
+    LMDB writes to its lock file through a mapping. On a file system that needs room for a page that
+    is overwritten (btrfs), a full disk or quota ends the process there: SIGBUS. The memory is this
+    process's own; the store's lock keeps other writers out, `Store.hold_snapshot` serves readers.
+    """
+    with contextlib.ExitStack() as undo:
+        try:
+            memory = os.memfd_create(f"ckptfs-{LMDB_LOCK_FILE}")
+            undo.callback(os.close, memory)
+            lock_file = f"/proc/self/fd/{memory}"
+            os.stat(lock_file)
+            path = undo.enter_context(_temporary_directory())
+            (path / LMDB_LOCK_FILE).symlink_to(lock_file)
+            (path / DATA_FILE).symlink_to(files.absolute() / DATA_FILE)
+        except OSError:  # nowhere is room for a name: LMDB's own file it is
+            path = files
+        yield path
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """For a moment; rather in memory than on a disk that may be full. Locked as long as it is
+    used, so that the next one to come here can tell what a process left that was killed."""
+    name = f"ckptfs-{os.urandom(16).hex()}"
+    places = ("/dev/shm", os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp")
+    for place in filter(None, places):
+        path = Path(place, name)
+        with contextlib.suppress(OSError):
+            _remove_left(place)
+            path.mkdir(mode=0o700)
+            break
+    else:
+        raise FileNotFoundError(errno.ENOENT, "no directory for a moment")
+    with _locked(path) as fd:
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):
+                _remove_temporary(path, fd)
+
+
+def _remove_left(place: str) -> None:
+    """Remove what killed processes of this user left. One that is young may not be locked yet."""
+    for name in filter(_TEMPORARY.fullmatch, os.listdir(place)):
+        path = Path(place, name)
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _LEFT_S:
+                with _locked(path) as fd:
+                    _remove_temporary(path, fd)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    fd = os.open(path, _DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _remove_temporary(path: Path, fd: int) -> None:
+    for name in (LMDB_LOCK_FILE, DATA_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
+    path.rmdir()
 
 
 def read_version(directory: StoreDirectory) -> int:
@@ -368,7 +467,7 @@ def open_error(path: Path, error: OSError) -> errors.StoreError:
         return errors.StoreMissing(path)  # it went away under us
     if error.errno == errno.EROFS:
         return errors.StoreReadOnly(path)
-    if error.errno == errno.ENOSPC:
+    if error.errno in _NO_ROOM:
         return errors.StoreFull(path)
     if error.errno == errno.ENOTDIR:
         return errors.NotAStore(path, "it is not a directory")
@@ -395,13 +494,13 @@ def lmdb_error(path: Path, error: lmdb.Error) -> errors.StoreError:
         return errors.NotAStore(path, "its data file is not an LMDB file")
     if isinstance(error, lmdb.CorruptedError):
         return errors.StoreCorrupt(path, str(error))
-    return errors.StoreUnreadable(path, str(error))
+    return errors.StoreUnreadable(path, str(error).rpartition(": ")[2])  # not LMDB's path to it
 
 
 def data_file_identity(path: Path) -> tuple[int, int] | None:
     """Which file is a store's data file; None if there is none."""
     try:
-        found = os.stat(path / DATA_FILE)
+        found = os.stat(f"{path}/{DATA_FILE}")  # asked at every sync
     except OSError:
         return None
     return found.st_dev, found.st_ino

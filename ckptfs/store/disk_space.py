@@ -15,7 +15,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,18 @@ def _kind_of(path: Path) -> int:
     return int(answer[0]) if _libc.statfs(os.fsencode(path), answer) == 0 else 0
 
 
+def allocated_bytes(directory: Path) -> dict[str, int]:
+    """How much disk each file in a directory and below it takes, by its path."""
+    found: dict[str, int] = {}
+    # Through the slash also where the directory is named by a descriptor's link.
+    for place, _, names in os.walk(f"{directory}/"):
+        for name in names:
+            path = os.path.join(place, name)
+            with suppress(FileNotFoundError):
+                found[os.path.relpath(path, directory)] = os.lstat(path).st_blocks * 512
+    return found
+
+
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
     """As fallocate(2)."""
     while _libc.fallocate(fd, mode, offset, length):
@@ -156,6 +168,8 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 #: What a commit may need beyond the bytes of the writes in it: copied tree pages and the free list.
 RESERVE = 16 << 20
+#: What a copy of the data file leaves for the writes of others.
+BESIDE_COPY = 2 * RESERVE
 #: A record's share of the tree pages that its commit copies, as counted against the free space.
 _RECORD_COST = 512
 #: The same at worst: in trees that are large, records that are far apart.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors, interrupts
+from ckptfs.interrupts import Steps
 from ckptfs.model import Epoch
 from ckptfs.store import compaction, journal_format, memory_map, pending
 from ckptfs.store import format as fmt
@@ -34,12 +37,13 @@ from ckptfs.store.directory import (
     open_directory,
     open_environment,
     open_error,
+    open_snapshot,
     read_version,
     remove_store_files,
     require_whole_pages,
 )
-from ckptfs.store.disk_space import StoreSpace
-from ckptfs.store.epochs import Lineage, View, view_of
+from ckptfs.store.disk_space import BESIDE_COPY, StoreSpace
+from ckptfs.store.epochs import Lineage, View, alone, view_of
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
@@ -54,29 +58,38 @@ from ckptfs.store.tables import (
     Changes,
     Plain,
     Versioned,
+    record,
     require_whole,
     use,
+    verified,
 )
-from ckptfs.store.transaction import Failed
+from ckptfs.store.transaction import Failed, Noting
 
 if TYPE_CHECKING:
-    from ckptfs.store.transaction import Transaction
+    from ckptfs.store.transaction import Records, Transaction
 
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
 
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
+#: How long one step of work that can wait may take.
+_STEP_S = 0.005
 
 
 class Store:
     """An open store. ``head`` is the view that may be written."""
 
-    def __init__(self, directory: StoreDirectory, env: lmdb.Environment) -> None:
+    def __init__(
+        self, directory: StoreDirectory, env: lmdb.Environment, *, read_only: bool = False
+    ) -> None:
+        #: It is another process's, and shows what that committed last.
+        self.read_only = read_only
         #: The store by its name, for messages and for other processes.
         self.path = path = directory.path
         #: The same directory for everything that is opened in it: the one that was checked.
         self.files = files = directory.files
+        self._data_file = os.fsencode(files / DATA_FILE)
         self._directory = directory
         self._env = env
         self._space = space = StoreSpace(path, files / DATA_FILE)
@@ -137,12 +150,20 @@ class Store:
         self._identity = data_file_identity(path)
         self._abandoned = False
         self._journal = Journal(files)
+        #: The copy of the data file that is being made.
+        self._copy: compaction.Copy | None = None
+        #: The number of the last commit when the data file was new.
+        self._fresh_commits = -1
+        #: Held while the environment is another one: a backup comes in a thread of its own.
+        self._exchanging = threading.Lock()
         self._lineage = lineage = Lineage(self._epochs, self.ids, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
         self.remove_epoch, self.view = lineage.remove, lineage.view
         self._counters = Counters(self._meta, path)
+        #: What `_flush_counters` put last.
+        self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
         #: How many inodes the record of what is kept out of history counts.
         self._counted_excluded = -1
         self._begin()
@@ -194,6 +215,27 @@ class Store:
         return store
 
     @classmethod
+    def open_snapshot(cls, path: Path, directory_fd: int) -> Store:
+        """What the process that has the store open committed last, to read only: nothing is locked
+        or written. That process holds the snapshot (`hold_snapshot`) and handed over its descriptor
+        of the directory, so these are the files that it has."""
+        directory = StoreDirectory(path, directory_fd)
+        try:
+            env = open_snapshot(directory.files, len(fmt.TABLES))
+            store = cls(directory, env, read_only=True)
+            store._load()
+        except (lmdb.Error, OSError) as error:
+            raise attach_error(path, error) from error
+        except (struct.error, LookupError, ValueError) as error:
+            raise errors.StoreCorrupt(path, "its numbers and epochs make no sense") from error
+        return store
+
+    @property
+    def directory_fd(self) -> int:
+        """A descriptor of the store's directory, for `open_snapshot` in another process."""
+        return self._directory.fd
+
+    @classmethod
     def _attach(cls, directory: StoreDirectory, map_size: int) -> Store:
         files = directory.files
         with contextlib.ExitStack() as undo:
@@ -219,7 +261,7 @@ class Store:
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
             if epoch == fmt.EXCLUDED_EPOCH:
-                self.excluded = view_of({epoch: record}, epoch)
+                self.excluded = alone(epoch, writable=True, inodes=record.inodes)
             else:
                 self.epoch_tree.put(epoch, record)
         self.head = view_of(self.epochs, Epoch(kept.get(fmt.HEAD)))
@@ -227,8 +269,9 @@ class Store:
         self.packed.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
         self.metadata.require_counters(self.path)
-        self.heap.look()
-        replay_fragments(self)
+        self.heap.look(read_only=self.read_only)
+        if not self.read_only:
+            replay_fragments(self)
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
@@ -250,6 +293,7 @@ class Store:
 
     @head.setter
     def head(self, view: View) -> None:
+        view.lead()
         if self.excluded is not None:
             view.see_excluded(self.excluded)
         self._lineage.head = view
@@ -262,8 +306,7 @@ class Store:
         if self.excluded is None:
             self._reader.invalidate()
             self._put_excluded(0)
-            record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=0, info={})
-            self.excluded = view_of({fmt.EXCLUDED_EPOCH: record}, fmt.EXCLUDED_EPOCH)
+            self.excluded = alone(fmt.EXCLUDED_EPOCH, writable=True)
             self.head.see_excluded(self.excluded)
         return self.excluded
 
@@ -286,12 +329,22 @@ class Store:
     # -- transactions -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        if self.read_only:
+            self._txn = cast("Transaction", self._env.begin())
+            for table in self._tables:
+                table.bind(self._txn)
+            self._space.begin(self._env, self._txn, self._dbs.values())
+            return
         self._txn = cast("Transaction", self._env.begin(write=True))
         # After a commit that failed the journal has what was synced and is nowhere else.
         wanted = self._journal.wanted and not self._budget.failure
         if wanted and not self._space.has_plenty(JOURNAL_MAX):
             self._journal.try_to_discard()
-        writing = self._journal.begin(self._txn, tuple(self._dbs.values()), self._env)
+        tables = tuple(self._dbs.values())
+        writing: Records = self._txn
+        if self._copy is not None:
+            writing = Noting(writing, tables, self._copy.changed)
+        writing = self._journal.begin(writing, tables, self._env)
         for table in self._tables:
             table.bind(writing)
         self._space.begin(self._env, self._txn, self._dbs.values())
@@ -303,6 +356,8 @@ class Store:
         The store on disk is what the last good one made it; the next opening goes on from there.
         What a commit frees is usable after the next one, which therefore comes at once.
         """
+        if self.read_only:
+            return
         with self._failing():
             if self._space.wants_another_commit():
                 self._budget.mark()
@@ -343,7 +398,7 @@ class Store:
 
     def _follow(self) -> None:
         """Have it known what the pages of the last commit are."""
-        if not self._reader.committed(os.fsencode(self.files / DATA_FILE)):
+        if not self._reader.committed(self._data_file):
             raise lmdb.CorruptedError("a page was damaged before it was copied")
 
     def _refuse_changes(self) -> None:
@@ -358,9 +413,9 @@ class Store:
         if self.excluded is not None or (self.packed.used and self.packed.concerns(self.head)):
             self._reader.invalidate()
         else:
-            path = os.fsencode(self.files / DATA_FILE)
+            path = self._data_file
             self._snapshot_suffix = self.head.suffix
-            self._reader.refresh(path, self.head.seen, self._snapshot_suffix)
+            self._reader.refresh(path, self.head.line.suffixes, self._snapshot_suffix)
 
     def sync(self) -> bool:
         """The same as `commit` to the caller, and quicker if called again and again: what changed
@@ -460,8 +515,11 @@ class Store:
         if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
-        for name, number in self._numbered():
-            self._counters.put(name, number)
+        numbers = self._numbered()
+        if numbers != self._kept_numbers:
+            for name, number in numbers:
+                self._counters.put(name, number)
+            self._kept_numbers = numbers
 
     def _numbered(self) -> tuple[tuple[bytes, int], ...]:
         return (
@@ -480,6 +538,7 @@ class Store:
                 self.commit()
                 committed = True
         finally:
+            self.end_copy(self._copy)
             self._reader.detach()
             self._txn.abort()
             self._env.close()
@@ -496,19 +555,38 @@ class Store:
         """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
         thing that another thread may do while the store is in use. ``also`` are small files of the
         store to copy with it, as far as they are there."""
-        self._space.copies += 1
         self._map.expect_blocks()
         try:
             dest.mkdir(mode=0o700, exist_ok=True)
-            self._require_pages()
-            with contextlib.closing(StoreDirectory.open(dest)) as copy, self.heap.held():
+            with self.hold_snapshot(), contextlib.closing(StoreDirectory.open(dest)) as copy:
+                for table in self._tables:
+                    require_whole(table)
                 copy.close_to_others()
                 compaction.snapshot(self._env, copy.files, lambda part: self._complete(part, also))
             compaction.sync(dest.parent)
         except (lmdb.Error, OSError) as error:
             raise errors.BackupFailed(dest, str(error)) from error
-        finally:
-            self._space.copies -= 1
+
+    @contextlib.contextmanager
+    def hold_snapshot(self) -> Iterator[None]:
+        """Meanwhile nothing that the last commit, or one after it, is made of is used again: other
+        threads read it, and other processes, which LMDB's lock file does not know. Such a process
+        opens the data file without a lock file, and begins one read transaction."""
+        with contextlib.ExitStack() as held:
+            with self._exchanging:
+                held.enter_context(self.heap.held())
+                held.enter_context(self._env.begin())
+                held.callback(self._release)
+                self._space.copies += 1
+            yield
+
+    def _release(self) -> None:
+        self._space.copies -= 1
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the data file must stay the same one: a snapshot of it is held."""
+        return self._space.copies > 0
 
     def _complete(self, part: Path, also: Sequence[str]) -> None:
         """Put what else belongs to a store into the directory of its copy."""
@@ -517,35 +595,117 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 compaction.copy_file(self.files / name, part / name)
 
+    # -- another data file (ckptfs.store.compaction) -----------------------------------------------
+
     def compact(self) -> None:
-        """Give the free pages back to the disk. On a failure everything is as it was."""
-        if self._space.copies:
-            raise errors.StoreBusy(self.path)
+        """Give free pages back to the disk, and slots of the heap that no block names. On a failure
+        everything is as it was."""
+        interrupts.finish(compaction.steps(self))
+        interrupts.finish(self.reclaim())
+
+    def outlook(self) -> compaction.Outlook:
+        """What a compaction would make of the data file, about."""
+        size = (self.files / DATA_FILE).stat().st_size
+        with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
+            return compaction.Outlook(size, pages.copied_bytes())
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy of the data file is being made."""
+        return self._copy is not None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the data file has nothing but what is there: it was copied, and nothing was
+        committed since the copying began."""
+        return self.commits == self._fresh_commits
+
+    def begin_copy(self, niceness: int) -> compaction.Copy:
+        """Commit, and have that copied; what changes from here on is noted. Ends another copy."""
+        self.end_copy(self._copy)
         self.commit()
         if self._space.live_bytes() > self._space.disk.disk():
             raise errors.StoreFull(self.path, "the disk has no space for the compact copy")
-        self._require_pages()
-        self._txn.abort()
-        self._map.expect_blocks()
-        try:
-            compaction.write_copy(self._env, self._dbs, self.files / DATA_FILE)
-            # The numbers of commits begin anew in the copy; and what is purged must not stay there.
-            self._journal.discard()
-            compaction.sync(self.files)
-        except (lmdb.Error, OSError) as error:
-            compaction.remove_leftover(self.files / DATA_FILE)
-            self._begin()
-            raise errors.StoreFull(self.path, str(error)) from error
-        except BaseException:  # the caller has gone, or pressed Ctrl-C
-            compaction.remove_leftover(self.files / DATA_FILE)
-            self._begin()
-            raise
         map_size = int(self._env.info()["map_size"])
-        self._reader.detach()
-        self._env.close()
         try:
-            compaction.adopt_copy(self.files / DATA_FILE)
+            copy = compaction.Copy(self.files, self._directory.fd, map_size, niceness)
+        except OSError as error:
+            compaction.remove_leftover(self.files / DATA_FILE)
+            raise errors.CompactFailed(self.path, str(error)) from error
+        copy.hold.enter_context(self.hold_snapshot())
+        self._copy = copy
+        self._txn.abort()  # nothing is in it
+        self._begin()
+        return copy
+
+    def end_copy(self, copy: compaction.Copy | None) -> None:
+        """The copy is adopted, or given up."""
+        if copy is not None:
+            copy.close()
+        if self._copy is copy:
+            self._copy = None
+            self._reader.prepare(None, 0)
+
+    def require_space_beside_copy(self) -> None:
+        """Refuse to let a copy take what the writes of others need."""
+        if self._space.disk.disk() < BESIDE_COPY:
+            raise errors.StoreFull(self.path, "the disk has no space left beside the compact copy")
+
+    def verified(self) -> Iterator[None]:
+        """Refuse what is damaged, a few pages at a time: in a copy nothing would notice it."""
+        for table in self._tables:
+            yield from verified(table)
+
+    def record(self, table: int, key: bytes) -> bytes | None:
+        """What a table has, by its place, under a whole key."""
+        return record(self._tables[table], key)
+
+    def prepare_copy(self, copy: compaction.Copy, budget_s: float) -> bool:
+        """Have the pages of the copy known before it is adopted; True when all are."""
+        return self._reader.prepare(os.fsencode(copy.path), round(budget_s * 1e9))
+
+    def exchange(self, copy: compaction.Copy) -> bool:
+        """Put the copy in the data file's place, with what changed since it was made; False if the
+        data file must stay what it is for now."""
+        with self._exchanging:
+            if self.is_read:
+                return False
+            self._exchange(copy)
+            self._fresh_commits = -1 if copy.is_changed else self.commits
+        return True
+
+    def _exchange(self, copy: compaction.Copy) -> None:
+        """Until the rename the data file has all that there is, without the journal."""
+        self.commit()
+        for _ in compaction.bring_over(self, copy):
+            pass
+        for records in copy.endings():
+            copy.put(records)
+            self.prepare_copy(copy, 0.0)
+        copy.finish()
+        # What is purged must not stay there. The copy has no key for it, so it does not matter
+        # which of both lasts first, this or the rename.
+        self._journal.discard()
+        self._copy = None
+        self._txn.abort()
+        map_size = int(self._env.info()["map_size"])
+        self._env.close()
+        is_renamed = False
+        try:
+            os.replace(copy.path, self.files / DATA_FILE)
+            is_renamed = True
+            self._reader.exchange(os.fsencode(self.files / DATA_FILE))
+            compaction.sync(self.files)
+        except OSError as error:
+            if is_renamed:  # and after a power cut perhaps not: what comes next could be lost
+                self._budget.fail(errors.StoreUnwritten(self.path, str(error)))
+            raise
         finally:
+            self._reopen(map_size)
+
+    def _reopen(self, map_size: int) -> None:
+        """Go on in whichever file is the data file now."""
+        try:
             self._env = open_environment(self.files, map_size, len(fmt.TABLES))
             self._identity = data_file_identity(self.path)
             self._map.moved()
@@ -554,23 +714,30 @@ class Store:
                 use(table, db)
             self._begin()
             self._follow()
-            self._refresh_reader()
-        self._reclaim()
+        except (lmdb.Error, OSError) as error:
+            failure = commit_error(self.path, error)
+            self._budget.fail(failure)
+            for table in self._tables:
+                table.bind(Failed(failure))
+            raise failure from error
+        self._refresh_reader()
 
-    def _require_pages(self) -> None:
-        """Refuse to copy what is damaged: in the copy nothing would notice."""
-        for table in self._tables:
-            require_whole(table)
-
-    def _reclaim(self) -> None:
-        """Give back the slots of the heap that no block names, also those that are not in `freed`.
-        If a block's slot is damaged, give back none: it could be any of them."""
+    def reclaim(self) -> Steps[None]:
+        """Give back the slots of the heap that no block names, also those that are not in `freed`,
+        in steps as `compaction.steps` has them. If a block's slot is damaged, give back none: it
+        could be any of them. Slots are given out once, so one that is free stays so."""
         used = bytearray(self.ids.slot)
-        for _, slot in self.blocks.slots():
-            if slot is None or slot >= len(used):
+        until = time.monotonic() + _STEP_S
+        for _, slot in self.blocks.slots() if used else ():
+            if slot is None or slot >= self.ids.slot:
                 return
-            used[slot] = 1
-        self.heap.reclaim(used)
+            if slot < len(used):
+                used[slot] = 1
+            if time.monotonic() > until:
+                yield 0.0
+                until = time.monotonic() + _STEP_S
+        for _ in self.heap.reclaim(used):
+            yield 0.0
 
     # -- space ------------------------------------------------------------------------------------
 

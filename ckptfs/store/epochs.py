@@ -8,18 +8,71 @@ sees it, and no restore changes it. Does not know what the records of tables mea
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Set
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from ckptfs.model import Epoch, Ino, Inode
-from ckptfs.store.format import NO_EPOCH, EpochRecord, pack_epoch, pack_u32, suffix_of
+from ckptfs.store.format import (
+    NO_EPOCH,
+    SUFFIX_SIZE,
+    EpochRecord,
+    pack_epoch,
+    pack_u32,
+    suffix_of,
+)
 
 if TYPE_CHECKING:
     from ckptfs.store.metadata import IdAllocator
     from ckptfs.store.tables import Plain
 
-#: How many views of checkpoints are kept at hand: each names all epochs before it.
+#: How many views of checkpoints are kept at hand, and how many lines aside of the head's.
 _VIEWS_MAX = 16
+_LINES_MAX = 8
+
+#: Behind every suffix: a line that goes on nowhere else.
+_NOWHERE = b"\xff" * (SUFFIX_SIZE + 1)
+
+
+class Line:
+    """A way through the tree of epochs, from its newest one, the *tip*, towards the root.
+
+    All views of epochs on it share its suffixes, so that a view costs the same however many epochs
+    there are: numbers count up along the way, so the ancestors of an epoch are the older part. From
+    the suffix ``branch`` on the way goes on in ``rest``, which is that of another line."""
+
+    __slots__ = ("branch", "rest", "suffixes", "tip")
+
+    def __init__(
+        self,
+        suffixes: set[bytes],
+        tip: bytes,
+        branch: bytes = _NOWHERE,
+        rest: Set[bytes] | Seen = frozenset(),
+    ) -> None:
+        self.suffixes = suffixes
+        self.tip = tip
+        self.branch = branch
+        self.rest = rest
+
+
+class Seen:
+    """The suffixes of a line from ``first`` on: what a view sees that is not the head's."""
+
+    __slots__ = ("_branch", "_first", "_rest", "_suffixes")
+
+    def __init__(self, line: Line, first: bytes) -> None:
+        self._first = first
+        self._suffixes, self._branch, self._rest = line.suffixes, line.branch, line.rest
+
+    def __contains__(self, suffix: Any) -> bool:
+        return suffix >= self._first and (
+            suffix in self._suffixes or (suffix >= self._branch and suffix in self._rest)
+        )
+
+    def __iter__(self) -> Iterator[bytes]:
+        later = max(self._first, self._branch)
+        return chain(filter(self._first.__le__, self._suffixes), filter(later.__le__, self._rest))
 
 
 class View:
@@ -32,23 +85,26 @@ class View:
         "epoch",
         "excluded",
         "first",
-        "inherited",
+        "is_first",
+        "line",
         "seen",
         "suffix",
         "writable",
     )
 
-    def __init__(self, epoch: Epoch, inherited: set[bytes], *, writable: bool, inodes: int) -> None:
+    def __init__(
+        self, epoch: Epoch, line: Line, *, writable: bool, inodes: int, is_first: bool = False
+    ) -> None:
         self.epoch = epoch
         self.suffix = suffix_of(epoch)
-        #: Suffixes of the ancestors: what the view sees without having written it. Often it is the
-        #: parent's ``seen`` itself: what either forgets is gone for both.
-        self.inherited = inherited
+        self.line = line
         #: Suffixes of every epoch whose records the view sees.
-        self.seen = {*inherited, self.suffix}
+        self.seen: Set[bytes] | Seen = Seen(line, self.suffix)
         #: The suffix of the newest record that the view may see.
         self.first = self.suffix
         self.writable = writable
+        #: Whether it is known to have no ancestors.
+        self.is_first = is_first
         #: In a list, so that `bare` counts the same inodes.
         self._count = [inodes]
         #: Inodes written through this view that are not in the transaction yet (ckptfs.fs.inodes).
@@ -67,63 +123,81 @@ class View:
         self._count[0] = count
 
     @property
+    def inherited(self) -> Seen:
+        """Suffixes of the ancestors: what the view sees without having written it."""
+        return Seen(self.line, _behind(self.suffix))
+
+    @property
     def bare(self) -> View:
         """The same view without what is excluded: what a checkpoint of it would show."""
         return self._bare or self
 
+    def lead(self) -> None:
+        """Be the head. Every request asks what it sees, so that is a plain set from now on."""
+        if self.line.branch != _NOWHERE or self.line.tip != self.suffix:
+            self.line = Line({*self.seen}, self.suffix)
+        self.seen = self.line.suffixes
+
     def see_excluded(self, excluded: View) -> None:
-        """See the excluded epoch in front of everything else, from now on."""
-        bare = View(self.epoch, set(), writable=self.writable, inodes=0)
-        bare.inherited, bare.seen = self.inherited, self.seen
+        """Let the head see the excluded epoch in front of everything else, from now on. Its suffix
+        is before all others, so that the line's other views see nothing of it."""
+        bare = View(self.epoch, self.line, writable=self.writable, inodes=0, is_first=self.is_first)
         bare._count, bare.dirty_inodes = self._count, self.dirty_inodes
         self._bare, self.excluded = bare, excluded
-        self.seen = bare.seen | {excluded.suffix}
+        self.line.suffixes.add(excluded.suffix)
         self.first = excluded.suffix
 
     def seal(self) -> None:
         """A checkpoint is not written any more, and sees nothing excluded."""
+        self.seen, self.first = Seen(self.line, self.suffix), self.suffix
         if self._bare is not None:
-            self.seen, self.first = self._bare.seen, self.suffix
             self._bare.writable = False
             self._bare = self.excluded = None
         self.writable = False
 
-    def forget(self, ancestor: Epoch) -> None:
-        """Look no more for what an ancestor wrote: it was removed."""
-        suffix = suffix_of(ancestor)
-        for suffixes in (self.inherited, self.seen, self.bare.seen):
-            suffixes.discard(suffix)
+    def without(self, parent: View) -> View:
+        """The view as it will be once its parent is removed. To be read."""
+        line = Line({self.suffix}, self.suffix, _behind(parent.suffix), parent.bare.seen)
+        return View(self.epoch, line, writable=False, inodes=self.inodes)
 
     def require_writable(self) -> None:
         if not self.writable:
             raise OSError(errno.EROFS, "a checkpoint cannot be changed")
 
 
-def child_of(parent: View, epoch: Epoch, inodes: int) -> View:
-    """The view of a new epoch below another's: without a walk over all ancestors."""
-    return View(epoch, parent.bare.seen, writable=True, inodes=inodes)
+def _behind(suffix: bytes) -> bytes:
+    """Before every suffix but those up to this one."""
+    return suffix + b"\0"
 
 
-def view_of(
-    epochs: Mapping[Epoch, EpochRecord], epoch: Epoch, relative: View | None = None
-) -> View:
-    """The view of any epoch. With a relative at hand only the way up to an ancestor that both have
-    is walked: what is above it is the older part of what the relative sees."""
+def alone(epoch: Epoch, *, writable: bool, inodes: int = 0) -> View:
+    """The view of an epoch without ancestors."""
+    suffix = suffix_of(epoch)
+    return View(epoch, Line({suffix}, suffix), writable=writable, inodes=inodes, is_first=True)
+
+
+def view_of(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> View:
+    """The view of an epoch of which no relative is at hand: its whole lineage is walked."""
     record = epochs[epoch]
-    inherited: set[bytes] = set()
-    related = frozenset() if relative is None else relative.bare.seen
-    parent = record.parent
-    while parent != NO_EPOCH:
-        suffix = suffix_of(parent)
-        if suffix in inherited:
+    way = set(_way_up(epochs, epoch))
+    line = Line(way, suffix_of(epoch))
+    return View(
+        epoch,
+        line,
+        writable=not record.sealed,
+        inodes=record.inodes,
+        is_first=record.parent == NO_EPOCH,
+    )
+
+
+def _way_up(epochs: Mapping[Epoch, EpochRecord], epoch: Epoch) -> Iterator[bytes]:
+    """The suffixes of an epoch and its ancestors, newest first."""
+    while epoch != NO_EPOCH:
+        yield suffix_of(epoch)
+        parent = epochs[epoch].parent
+        if parent >= epoch:
             raise ValueError("epochs descend from themselves")
-        if suffix in related:
-            # Older ones have smaller numbers, and so larger suffixes.
-            inherited.update(known for known in related if known >= suffix)
-            break
-        inherited.add(suffix)
-        parent = epochs[parent].parent
-    return View(epoch, inherited, writable=not record.sealed, inodes=record.inodes)
+        epoch = parent
 
 
 class EpochTree:
@@ -144,6 +218,21 @@ class EpochTree:
 
     def children(self, epoch: Epoch) -> Set[Epoch]:
         return self._children.get(epoch, frozenset())
+
+    def between(self, a: Epoch, b: Epoch) -> list[Epoch]:
+        """The epochs on the two ways from ``a`` and ``b`` up to, not with, their common
+        ancestor."""
+        way_a: list[Epoch] = []
+        way_b: list[Epoch] = []
+        while a != b:
+            # The younger of two is no ancestor of the other: numbers count up.
+            if a > b:
+                way_a.append(a)
+                a = self.records[a].parent
+            else:
+                way_b.append(b)
+                b = self.records[b].parent
+        return way_a + way_b
 
     def put(self, epoch: Epoch, record: EpochRecord) -> None:
         """Add an epoch, or replace what is known of it."""
@@ -195,14 +284,23 @@ class Lineage:
         self.head: View
         #: Views of checkpoints, of those that were asked for.
         self._views: dict[Epoch, View] = {}
+        #: The lines of others, the newest last.
+        self._lines: list[Line] = []
 
     def open(self, parent: Epoch, *, inodes: int) -> View:
         """A new epoch below ``parent`` that may be written."""
         epoch = self._ids.new_epoch()
         self.put(epoch, EpochRecord(parent, sealed=False, inodes=inodes, info={}))
         if parent == NO_EPOCH:
-            return view_of(self.records, epoch)
-        return child_of(self.view(parent), epoch, inodes)
+            return alone(epoch, writable=True, inodes=inodes)
+        above, suffix = self.view(parent).bare, suffix_of(epoch)
+        line = above.line
+        if line.tip == above.suffix:
+            line.suffixes.add(suffix)
+            line.tip = suffix
+        else:
+            line = Line({suffix}, suffix, above.suffix, above.seen)
+        return View(epoch, line, writable=True, inodes=inodes)
 
     def seal(self, view: View, info: dict[str, object]) -> None:
         """Make the view's epoch a checkpoint: from here on it can only be read. Refused if there is
@@ -228,8 +326,9 @@ class Lineage:
         # A view that still looks for the records of a removed epoch finds none and is right; those
         # that live long, or that new ones come from, are kept short.
         self._views.pop(epoch, None)
-        for view in (self.head, *self._views.values()):
-            view.forget(epoch)
+        lines = (self.head.line, *self._lines, *(view.line for view in self._views.values()))
+        for line in lines:
+            line.suffixes.discard(suffix_of(epoch))
 
     def recount(self, epoch: Epoch, inodes: int) -> None:
         """Note how many inodes the epoch's view has, after some were purged from it."""
@@ -248,10 +347,37 @@ class Lineage:
             return self.head
         found = self._views.get(epoch)
         if found is None:
-            found = view_of(self.records, epoch, self.head)
-            if not found.writable:
+            record, line = self.records[epoch], self._line_of(epoch)
+            is_first = record.parent == NO_EPOCH
+            writable = not record.sealed
+            found = View(epoch, line, writable=writable, inodes=record.inodes, is_first=is_first)
+            if not writable:
                 self._remember(found)
         return found
+
+    def _line_of(self, epoch: Epoch) -> Line:
+        """A line that an epoch is on: the head's, one at hand, or a new one from a leaf below it
+        up to the head's."""
+        suffix = suffix_of(epoch)
+        if suffix in self.head.line.suffixes:
+            return self.head.line
+        for line in reversed(self._lines):
+            if suffix in line.suffixes:
+                return line
+        line = self._line_aside(epoch)
+        self._lines = [*self._lines[1 - _LINES_MAX :], line]
+        return line
+
+    def _line_aside(self, epoch: Epoch) -> Line:
+        while children := self.tree.children(epoch):
+            epoch = max(children)
+        heads = self.head.line.suffixes
+        aside: set[bytes] = set()
+        for suffix in _way_up(self.records, epoch):
+            if suffix in heads:
+                return Line(aside, suffix_of(epoch), suffix, heads)
+            aside.add(suffix)
+        return Line(aside, suffix_of(epoch))
 
     def _remember(self, view: View) -> None:
         if len(self._views) >= _VIEWS_MAX:

@@ -48,6 +48,8 @@ _CHUNK_MAX = 64 << 20
 _PATIENCE_S = 1.0
 #: What is copied at once.
 _COPY = 8 << 20
+#: Slots that `reclaim` looks at in one step.
+_RECLAIMED = 4096
 
 _HOLE = PUNCH_HOLE | KEEP_SIZE
 
@@ -95,8 +97,13 @@ class Heap:
 
     # -- opening and closing ----------------------------------------------------------------------
 
-    def look(self) -> None:
-        """After opening a store: see what there is, and undo what was not committed."""
+    def look(self, *, read_only: bool = False) -> None:
+        """After opening a store: see what there is, and undo what was not committed, unless it is
+        another process's."""
+        if read_only:
+            if self._path.exists():
+                self._open(os.O_RDONLY)
+            return
         if not self._ids.slot:
             self._path.unlink(missing_ok=True)
             return
@@ -280,16 +287,22 @@ class Heap:
         finally:
             self._holders -= 1
 
-    def reclaim(self, used: bytearray) -> None:
-        """Make a hole of every slot that is not used, whatever the table says. ``used`` has a byte
-        for each. Everything must be committed."""
+    def reclaim(self, used: bytearray) -> Iterator[None]:
+        """Make a hole of every slot that is not used, whatever the table says, but for those that
+        become one anyway, in steps. ``used`` has a byte for each."""
         if self._fd < 0:
             return
         try:
             for start, end in _data_ranges(self._fd, len(used) * BLOCK_SIZE):
-                slots = range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE))
-                for first, count in _runs(slot for slot in slots if not used[slot]):
-                    self._make_hole(first, count)
+                for first in range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE), _RECLAIMED):
+                    if self._holders:
+                        return
+                    last = min(first + _RECLAIMED, -(-end // BLOCK_SIZE))
+                    later = {*self._freed, *self._waiting}
+                    slots = (slot for slot in range(first, last) if not used[slot])
+                    for run in _runs(slot for slot in slots if slot not in later):
+                        self._make_hole(*run)
+                    yield
         except OSError as error:
             log.warning("%s: not all of its free space is the disk's: %s", FILE, error)
 

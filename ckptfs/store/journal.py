@@ -25,6 +25,7 @@ import lmdb
 from ckptfs.store.aio import open_direct
 from ckptfs.store.compaction import sync
 from ckptfs.store.journal_format import FILE, RECORD, STEP, Delta, JournalEntry, new_key, pack
+from ckptfs.store.transaction import put_all
 
 if TYPE_CHECKING:
     from ckptfs.store.transaction import Cursor, Database, Records
@@ -72,7 +73,7 @@ class Recorder:
 
     def put_all(self, db: Database, cursor: Cursor, records: Iterable[tuple[bytes, bytes]]) -> None:
         found = list(records)
-        cursor.putmulti(found)
+        put_all(self._txn, db, cursor, found)
         for key, value in found:
             self.note(db, key, value)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import errors
 from ckptfs.model import INO_MAX, ContentId, Epoch, Ino
@@ -118,7 +118,20 @@ class Counters:
 NEXT_CHECKPOINT = b"next_checkpoint"
 NEXT_AUTHOR = b"next_author"
 COMPRESSED = b"compressed"
-COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED)
+REPACKED = b"repacked"
+COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED, REPACKED)
+
+
+AGREED = b"sync/agreed"
+
+
+class Agreed(NamedTuple):
+    """The epoch that agreed with the lower directory (ckptfs.sync.agreed), whole or only up to some
+    moment in it (``within``); and the next inode number at that time."""
+
+    epoch: Epoch
+    within: bool
+    next_ino: Ino
 
 
 class Metadata:
@@ -146,6 +159,25 @@ class Metadata:
 
     def put_number(self, name: bytes, number: int) -> None:
         self.put(name, fmt.pack_number(number))
+
+    def agreed(self) -> Agreed | None:
+        """None also if the record is damaged: then nothing is known."""
+        value = self._table.get(AGREED)
+        if value is None:
+            return None
+        half = len(value) // 2
+        try:
+            epoch, next_ino = fmt.unpack_number(value[:half]), fmt.unpack_number(value[half:])
+        except fmt.CorruptRecord:
+            return None
+        return Agreed(Epoch(epoch >> 1), bool(epoch & 1), Ino(next_ino))
+
+    def put_agreed(self, agreed: Agreed | None) -> None:
+        if agreed is None:
+            self.delete(AGREED)
+        else:
+            epoch = agreed.epoch << 1 | agreed.within
+            self.put(AGREED, fmt.pack_number(epoch) + fmt.pack_number(agreed.next_ino))
 
     def require_counters(self, store: Path) -> None:
         for name in COUNTERS:

@@ -11,7 +11,7 @@ changed. Two rules make that sound and keep it from costing the head anything:
   anything is written about that entity to a sealed epoch. So a tombstone never stays behind while
   what it hides comes back, and what is taken out of an epoch uncovers nothing that is packed.
 
-`ckptfs.history.compression` decides which records are packed. What they mean is not known here.
+`ckptfs.history.packing` decides which records are packed. What they mean is not known here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckptfs.store import codec
 from ckptfs.store.epochs import View
-from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE
+from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE, VERSIONED
 from ckptfs.store.tables import Plain
 
 if TYPE_CHECKING:
@@ -79,6 +80,15 @@ def _shared(last: bytes, key: bytes) -> int:
     return length - (difference.bit_length() + 7) // 8
 
 
+def smaller(chunk: bytes) -> bytes:
+    """A chunk with the same records, compressed as well as can be: that takes some 40 ms, without
+    the interpreter's lock."""
+    try:
+        return _LAYOUT + codec.compress_chunk_again(chunk[1:])
+    except codec.FrameError:
+        return chunk  # what is damaged stays as it is
+
+
 def unpack_chunk(data: bytes) -> Chunk:
     if data[:1] != _LAYOUT:
         raise ChunkError(f"the unknown layout {data[:1].hex()}")
@@ -104,6 +114,38 @@ def _unpacked(data: bytes) -> Chunk:
     if at != len(data):
         raise ChunkError("its rows do not fit its length")
     return Chunk(keys, values)
+
+
+class Limits(NamedTuple):
+    """A chunk that is longer is written as several."""
+
+    bytes: int
+    records: int
+
+
+def _parted(kind: bytes, chunk: Chunk, limits: Limits) -> Iterator[Chunk]:
+    """The records in parts of about the same length, none above the limits by much; an entity is
+    never parted."""
+    keys, values = chunk
+    count = len(keys)
+    parts = max(-(-_size(values) // limits.bytes), -(-count // limits.records))
+    start = 0
+    for part in range(1, parts):
+        stop = max(count * part // parts, start + 1)
+        while stop < count and _entity(kind, keys[stop - 1]) == _entity(kind, keys[stop]):
+            stop += 1
+        if start < stop < count:
+            yield Chunk(keys[start:stop], values[start:stop])
+            start = stop
+    yield Chunk(keys[start:], values[start:])
+
+
+def _entity(kind: bytes, key: bytes) -> bytes:
+    return key[:-SUFFIX_SIZE] if kind in VERSIONED else key
+
+
+def _size(values: list[bytes]) -> int:
+    return sum(map(len, values))
 
 
 # -- the table of chunks ---------------------------------------------------------------------------
@@ -135,6 +177,8 @@ class PackedRecords:
         self._decoded: dict[bytes, Chunk] = {}
         #: Chunks as they are in this transaction, where that is not yet in their table.
         self._unwritten: dict[bytes, Chunk] = {}
+        #: Chunks that could be written in fewer bytes.
+        self._quick: dict[bytes, None] = {}
         self.used = False
         self.anchor = b""
 
@@ -216,14 +260,77 @@ class PackedRecords:
 
     # -- moving -----------------------------------------------------------------------------------
 
-    def pack(self, kind: bytes, records: Sequence[Record]) -> None:
-        """Move records from their table into a chunk: all that are packed between two keys."""
+    def pack(self, kind: bytes, records: Sequence[Record], limits: Limits) -> None:
+        """Move records, in the order of their keys, from their table into the chunks that have what
+        lies beside them. Of an entity either all that is to be packed comes, or nothing."""
         table = self._tables[kind]
         for key, _ in records:
             self._note()
             table.erase(key)
-        self._table.put(kind + records[0][0], pack_chunk(records))
+        homes = groupby(records, key=lambda record: self._home(kind, record[0]))
+        for home, group in [(home, list(group)) for home, group in homes]:
+            self._merge(kind, home, group, limits)
         self.used = True
+
+    def _home(self, kind: bytes, key: bytes) -> bytes | None:
+        """The name of the chunk that has, or gets, the other versions of the entity."""
+        return self._name_of(kind, key[:-SUFFIX_SIZE] + _LAST if kind in VERSIONED else key)
+
+    def _merge(
+        self, kind: bytes, home: bytes | None, records: list[Record], limits: Limits
+    ) -> None:
+        old = Chunk([], []) if home is None else self._chunk(home)
+        # What comes behind a chunk and does not fit into it begins the next one.
+        size = _size(old.values) + sum(len(value) for _, value in records)
+        full = len(old.keys) + len(records) > limits.records or size > limits.bytes
+        if full and old.keys and _entity(kind, old.keys[-1]) < _entity(kind, records[0][0]):
+            home = None
+        keys, values = [*old.keys], [*old.values]
+        if home is None:
+            keys, values = [], []
+        is_behind = not keys or keys[-1] < records[0][0]
+        keys += (key for key, _ in records)
+        values += (value for _, value in records)
+        if not is_behind:
+            both = sorted(zip(keys, values, strict=True))
+            keys, values = [key for key, _ in both], [value for _, value in both]
+        if home is not None and home != kind + keys[0]:
+            self._drop(home)
+        for part in _parted(kind, Chunk(keys, values), limits):
+            self._put(kind + part.keys[0], part)
+
+    def _drop(self, name: bytes) -> None:
+        self._decoded.pop(name, None)
+        self._unwritten.pop(name, None)
+        self._table.delete(name)
+
+    def _put(self, name: bytes, chunk: Chunk) -> None:
+        """Have a chunk written when others have their turn, or before the commit: mostly,
+        neighbours come and go one by one. Its name is found at once."""
+        if not self._table.has_row(name):
+            self._table.put(name, _LAYOUT)
+        self._decoded.pop(name, None)
+        self._unwritten.pop(name, None)
+        self._unwritten[name] = chunk
+        if len(self._unwritten) > _UNWRITTEN_MAX:
+            self._write(next(iter(self._unwritten)))
+
+    def pop_quick(self) -> tuple[bytes, bytes] | None:
+        """The name and the bytes of a chunk that was written quickly, and not as small as it might
+        be."""
+        while self._quick:
+            name = self._quick.popitem()[0]
+            chunk = None if name in self._unwritten else self._table.get(name)
+            if chunk is not None:
+                return name, chunk
+        return None
+
+    def rewrite(self, name: bytes, before: bytes, after: bytes) -> None:
+        """Write a chunk with the same records in fewer bytes, if it is still what it was."""
+        is_same = name not in self._unwritten and self._table.get(name) == before
+        if is_same and len(after) < len(before):
+            self._note()
+            self._table.put(name, after)
 
     def unpack(self, kind: bytes, entity: bytes) -> None:
         """Move all versions of an entity back to their table."""
@@ -242,16 +349,8 @@ class PackedRecords:
         self._take_out(name, slice(start, start + 1))
         return True
 
-    def unpack_some(self) -> bool:
-        """Move the first chunk back; say whether there is none left."""
-        name = self._table.ceiling(b"")
-        if name is not None:
-            self._take_out(name, slice(None))
-        return not self.used
-
     def _take_out(self, name: bytes, part: slice) -> None:
-        """Move some records of a chunk back to their table. What is left of it is written when
-        others have their turn, or before the commit: mostly, neighbours are unpacked one by one."""
+        """Move some records of a chunk back to their table."""
         keys, values = self._chunk(name)
         table = self._tables[name[:1]]
         for key, value in zip(keys[part], values[part], strict=True):
@@ -259,28 +358,51 @@ class PackedRecords:
             table.rewrite(key, value)
         left = Chunk(list(keys), list(values))
         del left.keys[part], left.values[part]
-        self._decoded.pop(name, None)
-        self._unwritten.pop(name, None)
         if left.keys:
-            self._unwritten[name] = left
-            if len(self._unwritten) > _UNWRITTEN_MAX:
-                self._write(next(iter(self._unwritten)))
+            self._put(name, left)
         else:
-            self._table.delete(name)
+            self._drop(name)
             self.look()
 
     def _write(self, name: bytes) -> None:
         keys, values = self._unwritten.pop(name)
         self._note()
         self._table.put(name, pack_chunk(list(zip(keys, values, strict=True)), quick=True))
+        self._quick[name] = None
 
     def holds(self, read: Read) -> bool:
         return read.table == "rest" and read.exact and read.prefix in self._unwritten
 
     def flush(self) -> None:
         """Write what is left of chunks that something was taken out of: before every commit."""
-        while self._unwritten:
+        while self.write_one():
+            pass
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the next chunk that changes has another one written."""
+        return len(self._unwritten) >= _UNWRITTEN_MAX
+
+    def write_one(self) -> bool:
+        """Write one of them; False if there is none."""
+        if self._unwritten:
             self._write(next(iter(self._unwritten)))
+        return bool(self._unwritten)
+
+    # -- all of them -------------------------------------------------------------------------------
+
+    def names(self, kind: bytes) -> Iterator[bytes]:
+        """The name of every chunk of a kind; the caller may write between two of them."""
+        name = self._table.ceiling(kind)
+        while name is not None and name[:1] == kind:
+            yield name
+            name = self._table.ceiling(name + b"\0")
+
+    def entities(self, name: bytes) -> list[bytes]:
+        """What a chunk of a versioned table has records of; nothing if there is no such chunk."""
+        if name not in self._unwritten and not self._table.has_row(name):
+            return []
+        return list(dict.fromkeys(key[:-SUFFIX_SIZE] for key in self._chunk(name).keys))
 
     # -- for `check` ------------------------------------------------------------------------------
 

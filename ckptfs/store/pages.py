@@ -9,10 +9,12 @@ give out. Knows LMDB 0.9 on a 64-bit machine; what the records mean is others' b
 from __future__ import annotations
 
 import mmap
+import random
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +39,16 @@ _PLAIN_KINDS = (0, _BIG)
 #: was made by a compaction, that it was made without a directory of its own.
 _FREE_FLAGS = (0x8, 0x4008)
 _NO_PAGE = 2**64 - 1
+#: Of a tree: so many leaves are looked at, of which a copy fills about this much; and what comes on
+#: top of all trees.
+_SAMPLE = 64
+_FULL = 0.96
+_FEW_PAGES = 8
 #: LMDB's cursors go no deeper.
 _DEPTH_MAX = 32
+
+#: So many pages are looked at before they are let go of.
+_MAPPED_MAX = (64 << 20) // mmap.PAGESIZE
 
 #: Is given each table and its keys, and goes through all of them.
 Look = Callable[[bytes, Iterator[bytes]], None]
@@ -62,6 +72,10 @@ class Tree(NamedTuple):
     root: int
 
     @property
+    def pages(self) -> int:
+        return self.branches + self.leaves + self.overflow
+
+    @property
     def measure(self) -> Measure:
         return (self.depth, self.branches, self.leaves, self.overflow, self.entries)
 
@@ -81,6 +95,21 @@ class Meta(NamedTuple):
     transaction: int
 
 
+class Usage(NamedTuple):
+    """How many pages of a data file are in use: by each table, and for the rest: the two that say
+    what is current, the list of tables, the list of free pages."""
+
+    page_size: int
+    tables: dict[bytes, int]
+    others: int
+
+    def table_bytes(self, name: bytes) -> int:
+        return self.tables.get(name, 0) * self.page_size
+
+    def used_bytes(self) -> int:
+        return (sum(self.tables.values()) + self.others) * self.page_size
+
+
 class _Way(NamedTuple):
     """A page on the way to records, how deep it lies, and the keys between which it leads: from
     ``low`` on, and before ``high``. None where there is no such border."""
@@ -97,6 +126,10 @@ class _Way(NamedTuple):
 
 class BrokenPage(ValueError):
     """A page that cannot be what the page above says it is."""
+
+
+#: `_sound_keys`, compiled, where that was lent.
+sound_keys: Callable[[bytes, bool], list[bytes] | None] | None = None
 
 
 class Pages:
@@ -157,6 +190,43 @@ class Pages:
             if len(value) >= 8 and struct.unpack("=Q", key)[0] < meta.transaction
         )
 
+    def copied_bytes(self) -> int:
+        """About how long a copy of the current state would be whose pages are full."""
+        meta, total = self.metas[0], 0
+        self._seen = {0, 1}
+        for _, value in list(self._records(meta, meta.main, [], kinds=(_SUBTREE,))):
+            tree = Tree(*_TREE.unpack(value))
+            total += tree.overflow
+            if tree.root != _NO_PAGE:
+                total += round((tree.branches + tree.leaves) * min(1, self._fill(meta, tree)))
+        return (total + _FEW_PAGES) * meta.page_size
+
+    def _fill(self, meta: Meta, tree: Tree) -> float:
+        """How much of the leaves of a tree is in use, by some of them; as a share of what a page
+        holds at best."""
+        leaves = [self._some_leaf(meta, tree.root) for _ in range(min(_SAMPLE, tree.leaves))]
+        return sum(leaves) / len(leaves) / (_FULL * meta.page_size)
+
+    def _some_leaf(self, meta: Meta, number: int) -> int:
+        """The bytes in use of a leaf below a page."""
+        for _ in range(_DEPTH_MAX):
+            self._seen = {0, 1}
+            kind, page, nodes = self._nodes(meta, number)
+            if kind == _LEAF:
+                return _HEADER.size + 2 * len(nodes) + meta.page_size - min(nodes)
+            low, high, flags, _ = _NODE.unpack_from(page, random.choice(nodes))
+            number = low | high << 16 | flags << 32
+        raise BrokenPage(f"page {number} lies too deep")
+
+    def usage(self) -> Usage:
+        """What the pages of the current state are used for. Only the list of tables is read."""
+        self._seen = {0, 1}
+        meta = self.metas[0]
+        listed = self._records(meta, meta.main, self.broken, kinds=(_SUBTREE,))
+        trees = {name: Tree(*_TREE.unpack(value)) for name, value in listed}
+        tables = {name: tree.pages for name, tree in trees.items()}
+        return Usage(meta.page_size, tables, 2 + meta.main.pages + meta.free.pages)
+
     # -- the whole structure ----------------------------------------------------------------------
 
     def faults(self, look: Look = _pass_by) -> list[str]:
@@ -167,7 +237,7 @@ class Pages:
         self.broken += self._meta_faults()
         for table, records in self.tables(meta):
             self._blank = True
-            look(table, (key for key, _ in records))
+            look(table, map(itemgetter(0), records))
             self._blank = False
         free = list(self._records(meta, meta.free, self.broken))
         used = set(self._seen)
@@ -212,6 +282,12 @@ class Pages:
         self, meta: Meta, tree: Tree, broken: list[str], kinds: tuple[int, ...] = _PLAIN_KINDS
     ) -> Iterator[tuple[bytes, bytes]]:
         """The records of a tree in order; what cannot be read is left out and noted in `broken`."""
+        return chain.from_iterable(self._leaves(meta, tree, broken, kinds))
+
+    def _leaves(
+        self, meta: Meta, tree: Tree, broken: list[str], kinds: tuple[int, ...]
+    ) -> Iterator[Iterable[tuple[bytes, bytes]]]:
+        """The same leaf by leaf."""
         # Numbers of transactions, the keys of the free pages, are not in the order of their bytes.
         first = _Way(tree.root, 1, None if tree is meta.free else b"", None)
         pending = [] if tree.root == _NO_PAGE else [first]
@@ -232,16 +308,15 @@ class Pages:
                 continue
             deepest = way.depth
             leaves += 1
-            keys = _sound_keys(way, page, nodes) if self._blank and kinds is _PLAIN_KINDS else None
+            keys = _keys_within(way, page, nodes) if self._blank and kinds is _PLAIN_KINDS else None
             if keys is not None:
                 entries += len(keys)
-                for key in keys:
-                    yield key, b""
+                yield zip(keys, repeat(b""), strict=False)
                 continue
-            for key, value, more in self._leaf(meta, way, page, nodes, kinds, broken):
-                entries += 1
-                overflow += more
-                yield key, value
+            found = list(self._leaf(meta, way, page, nodes, kinds, broken))
+            entries += len(found)
+            overflow += sum(more for _, _, more in found)
+            yield [(key, value) for key, value, _ in found]
         if not broken and tree.measure != (deepest, branches, leaves, overflow, entries):
             broken.append("a tree is not of the size that the record which names it says")
 
@@ -332,6 +407,9 @@ class Pages:
         if number in self._seen:
             raise BrokenPage(f"page {number} is used twice")
         self._seen.add(number)
+        if not len(self._seen) % _MAPPED_MAX:
+            # What was looked at would count as this process's memory to the end.
+            self._data.madvise(mmap.MADV_DONTNEED)
         return at, flags, lower, upper
 
     def _record(
@@ -372,9 +450,21 @@ class Pages:
         return self._data[at + _HEADER.size : at + _HEADER.size + size], count
 
 
-def _sound_keys(way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[bytes] | None:
+def _keys_within(way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[bytes] | None:
+    """The keys of a sound leaf that belong there. None for others, which are worth a closer
+    look."""
+    is_ordered = way.low is not None
+    keys = (
+        _sound_keys(page, nodes, is_ordered) if sound_keys is None else sound_keys(page, is_ordered)
+    )
+    if keys is None or way.leads_past(keys[0]) or way.leads_past(keys[-1]):
+        return None
+    return keys
+
+
+def _sound_keys(page: bytes, nodes: tuple[int, ...], is_ordered: bool) -> list[bytes] | None:
     """The keys of a leaf that has nothing wrong and no large records, which most are: in half the
-    time. None for others, which are worth a closer look."""
+    time."""
     size, filled = len(page), min(nodes)
     keys: list[bytes] = []
     for at in nodes:
@@ -385,10 +475,8 @@ def _sound_keys(way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[bytes] |
             return None
         keys.append(page[start:stop])
         filled += stop + length - at + (key_length + length) % 2
-    in_order = way.low is None or (sorted(keys) == keys and len(set(keys)) == len(keys))
-    if filled != size or not in_order or way.leads_past(keys[0]) or way.leads_past(keys[-1]):
-        return None
-    return keys
+    in_order = not is_ordered or (sorted(keys) == keys and len(set(keys)) == len(keys))
+    return keys if filled == size and in_order else None
 
 
 def _require_filled(number: int, page: bytes, nodes: tuple[int, ...], filled: int) -> None:

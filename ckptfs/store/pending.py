@@ -163,6 +163,9 @@ def _check_versioned(pending: Pending, name: str, table: Versioned) -> None:
     def get(view: View, entity: bytes) -> list[Read]:
         return [Read(name, entity, True, view.seen)]
 
+    def version(view: View, entity: bytes) -> list[Read]:
+        return get(view, entity)
+
     def own(view: View, entity: bytes) -> list[Read]:
         return [Read(name, entity, True, {view.suffix})]
 
@@ -178,7 +181,7 @@ def _check_versioned(pending: Pending, name: str, table: Versioned) -> None:
     def versions(prefix: bytes, start: bytes = b"") -> list[Read]:
         return [Read(name, prefix, start=start)]
 
-    for read in (get, own, inherited, drops, walk, versions):
+    for read in (get, version, own, inherited, drops, walk, versions):
         _check(pending, table, read.__name__, read)
 
 

@@ -46,6 +46,14 @@ class SnapshotReader(Protocol):
     def free_is_whole(self) -> bool:
         """Whether the lists of free pages are what was committed: LMDB writes to those pages."""
 
+    def prepare(self, path: bytes | None, budget_ns: int) -> bool:
+        """Look at the pages of the file that is to take the data file's place, for so long. True if
+        all are known; then again after each commit into it. Without a path: it is not to any
+        more."""
+
+    def exchange(self, path: bytes) -> object:
+        """The file that was prepared is the data file from here on, at this path."""
+
     def touch(self, entity: bytes) -> object:
         """A record is written since; the first eight bytes say of which inode, or directory."""
 
@@ -98,6 +106,12 @@ class _NoReader:
 
     def free_is_whole(self) -> bool:
         return True
+
+    def prepare(self, path: bytes | None, budget_ns: int) -> bool:
+        return True
+
+    def exchange(self, path: bytes) -> None:
+        pass
 
     def refresh(self, path: bytes, seen: set[bytes], first: bytes) -> None:
         pass

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import interrupts
-from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of
+from ckptfs.model import Epoch
+from ckptfs.store.format import GONE, SUFFIX_SIZE, pack_u32, suffix_of, unpack_u32
 from ckptfs.store.journal import Recorder
 from ckptfs.store.journal_format import Delta
 from ckptfs.store.snapshot import NO_READER, SnapshotReader, untouched
+from ckptfs.store.transaction import put_all
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Container
 
-    from ckptfs.model import Epoch
     from ckptfs.store.epochs import View
     from ckptfs.store.packed import PackedRecords
     from ckptfs.store.transaction import Cursor, Database, Records
@@ -124,13 +125,24 @@ def use(table: Plain | Versioned, db: Database) -> None:
     table._db = db
 
 
-def require_whole(table: Plain | Versioned) -> None:
-    """Refuse a table of which any page is damaged. A few pages at a time: a backup asks in a thread
-    of its own, and requests go on meanwhile."""
+def record(table: Plain | Versioned, key: bytes) -> bytes | None:
+    """What the table itself has under a whole key."""
+    table._require(table._place, key, key, False)
+    return table._txn.get(key, db=table._db)
+
+
+def verified(table: Plain | Versioned) -> Iterator[None]:
+    """Refuse a table of which any page is damaged, a few pages at a time."""
     key: bytes | None = b""
     while key is not None:
-        interrupts.between()
         key = table._require_some(table._place, key, b"")
+        yield
+
+
+def require_whole(table: Plain | Versioned) -> None:
+    """The same at once. A backup asks in a thread of its own, and requests go on meanwhile."""
+    for _ in verified(table):
+        interrupts.between()
 
 
 def _put_all(txn: Records, db: Database, records: Iterable[tuple[bytes, bytes]]) -> None:
@@ -138,7 +150,7 @@ def _put_all(txn: Records, db: Database, records: Iterable[tuple[bytes, bytes]])
         if isinstance(txn, Recorder):
             txn.put_all(db, cursor, records)
         else:
-            cursor.putmulti(records)
+            put_all(txn, db, cursor, records)
 
 
 def _walk(
@@ -219,6 +231,14 @@ class ByEpoch:
         """Records whose key begins with ``prefix``, in order, from the first behind ``after``."""
         return _walk(self._table, prefix, after, self._packed_kind)
 
+    def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The same of those that are not packed."""
+        return self._table.walk(prefix)
+
+    def count(self) -> int:
+        """How many records are not packed."""
+        return self._table.count()
+
     # -- by their whole keys, without a look at packed records ------------------------------------
 
     def rewrite(self, key: bytes, value: bytes) -> None:
@@ -258,15 +278,10 @@ class Changes:
         for key, _ in self._table.walk(pack_u32(epoch) + kind + prefix):
             yield key[cut:]
 
-    def epochs(self) -> Iterator[bytes]:
-        """The packed number of every epoch that lists a change."""
-        prefix = b""
-        while True:
-            key, _ = next(self._table.walk(after=prefix), (b"", b""))
-            if not key:
-                return
-            yield key[:SUFFIX_SIZE]
-            prefix = key[:SUFFIX_SIZE] + b"\xff"
+    def all(self) -> Iterator[tuple[Epoch, bytes]]:
+        """(epoch, kind and entity) of every change."""
+        for key, _ in self._table.walk():
+            yield Epoch(unpack_u32(key[:SUFFIX_SIZE])), key[SUFFIX_SIZE:]
 
 
 class Versioned:
@@ -297,6 +312,24 @@ class Versioned:
     def bind(self, txn: Records) -> None:
         self._txn = txn
         self._cursor = txn.cursor(self._db)
+
+    def follow(self, note: Callable[[bytes], object]) -> Callable[[], bool]:
+        """Have every entity that changes noted, too. What is returned ends that, and says whether
+        none was missed; the last that began to follow ends first."""
+        before = self.touch
+
+        def touch(entity: bytes) -> None:
+            note(entity)
+            before(entity)
+
+        def end() -> bool:
+            followed = self.touch is touch
+            if followed:
+                self.touch = before
+            return followed
+
+        self.touch = touch
+        return end
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""
@@ -334,13 +367,31 @@ class Versioned:
             return self._packed.get(self.kind, entity + view.suffix)
         return own
 
-    def _newest(self, entity: bytes, seen: Set[bytes]) -> bytes | None:
-        """The newest of those versions, wherever it is."""
-        found = [*self._unpacked(entity), *self._packed.versions(self.kind, entity)]
-        _, record = min((version for version in found if version[0] in seen), default=(b"", GONE))
-        return record or None
+    def version(self, view: View, entity: bytes) -> tuple[bytes, bytes]:
+        """The suffix and the record of the version that the view sees; GONE if the entity is."""
+        seen = view.seen
+        if self._packed.used and self._packed.concerns(view):
+            return self._newest_version(entity, seen)
+        self._require(self._place, entity + view.first, entity, False)
+        more = self._cursor.set_range(entity + view.first)
+        while more:
+            key, value = self._cursor.item()
+            if key[:-SUFFIX_SIZE] != entity:
+                break
+            if key[-SUFFIX_SIZE:] in seen:
+                return key[-SUFFIX_SIZE:], value
+            more = self._cursor.next()
+        return b"", GONE
 
-    def _unpacked(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _newest(self, entity: bytes, seen: Container[bytes]) -> bytes | None:
+        """The newest of those versions, wherever it is."""
+        return self._newest_version(entity, seen)[1] or None
+
+    def _newest_version(self, entity: bytes, seen: Container[bytes]) -> tuple[bytes, bytes]:
+        found = [*self.standing(entity), *self._packed.versions(self.kind, entity)]
+        return min((version for version in found if version[0] in seen), default=(b"", GONE))
+
+    def standing(self, entity: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(suffix, record) of each version of an entity that is not packed."""
         self._require(self._place, entity, entity, False)
         more = self._cursor.set_range(entity)
@@ -351,23 +402,32 @@ class Versioned:
             yield key[-SUFFIX_SIZE:], value
             more = self._cursor.next()
 
+    def misses(self, view: View, entity: bytes) -> bool:
+        """Whether the view would see something else of the entity without packed records."""
+        seen = view.seen
+        packed = [v for v in self._packed.versions(self.kind, entity) if v[0] in seen]
+        standing = [v for v in self.standing(entity) if v[0] in seen]
+        newest = min((*packed, *standing), default=(b"", GONE))
+        return newest in packed and (newest[1] != GONE or bool(standing))
+
     def inherited(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view would see had its own epoch not written one."""
-        inherited = view.inherited
-        if not inherited:
+        if view.is_first:
             return None
         if self._packed.used and self._packed.concerns(view):
-            return self._newest(entity, inherited)
+            return self._newest(entity, view.inherited)
         cursor = self._cursor
         key = entity + view.suffix
         self._require(self._place, key, entity, False)
         if not cursor.set_range(key):
             return None
+        seen, own = view.seen, view.suffix
         while True:
             key, value = cursor.item()
             if key[:-SUFFIX_SIZE] != entity:
                 return None
-            if key[-SUFFIX_SIZE:] in inherited:
+            suffix = key[-SUFFIX_SIZE:]
+            if suffix != own and suffix in seen:
                 return value or None
             if not cursor.next():
                 return None
@@ -508,6 +568,15 @@ class Versioned:
         key."""
         self._require(self._place, key, key, False)
         return self._txn.get(key, db=self._db) is not None
+
+    def rows(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """(entity, suffix, record) of every version that is not packed."""
+        for key, value in _walk(self, b""):
+            yield key[:-SUFFIX_SIZE], key[-SUFFIX_SIZE:], value
+
+    def count(self) -> int:
+        """How many records are in the table, without those that are packed."""
+        return self._txn.stat(self._db)["entries"]
 
     def versions(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
         """(entity, suffix, record) of every version under ``prefix``, seen by a view or not, packed

@@ -7,7 +7,8 @@ LMDB memory ever leaves the store.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
 else:
     Database = object
 
-__all__ = ["Cursor", "Database", "Failed", "Records", "Transaction"]
+__all__ = [
+    "ChangedKeys",
+    "Cursor",
+    "Database",
+    "Failed",
+    "Noting",
+    "Records",
+    "Transaction",
+    "put_all",
+]
 
 
 class Cursor(Protocol):
@@ -64,3 +74,121 @@ class Failed:
         return self
 
     def close(self) -> None: ...
+
+
+# -- which keys change -----------------------------------------------------------------------------
+
+#: Of a key in a bundle: its table, and how long it is.
+_KEY = struct.Struct("<BH")
+#: So many keys are noted each once; then they become a bundle, which takes a quarter of the memory.
+_BUNDLE = 4096
+
+
+class ChangedKeys:
+    """The keys that were written since this was last asked for them, in all tables."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._recent: set[tuple[int, bytes]] = set()
+        self._bundles: list[bytes] = []
+        self._size = 0
+        #: How many are in bundles; a key that is written again and again may count twice.
+        self._count = 0
+        self.is_wanted = True
+
+    def note(self, table: int, key: bytes) -> None:
+        if not self.is_wanted:
+            return
+        self._recent.add((table, key))
+        if len(self._recent) >= _BUNDLE:
+            self._bundle()
+
+    def _bundle(self) -> None:
+        parts = (_KEY.pack(table, len(key)) + key for table, key in self._recent)
+        bundle = b"".join(parts)
+        self._count += len(self._recent)
+        self._recent.clear()
+        self._size += len(bundle)
+        if not self.are_too_many:
+            self._bundles.append(bundle)
+        else:
+            self._bundles.clear()
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether more changed than could be noted: they are not all known."""
+        return self._size > self._most_bytes
+
+    def __len__(self) -> int:
+        return self._count + len(self._recent)
+
+    def stop(self) -> None:
+        """Note nothing any more."""
+        self.is_wanted = False
+        self._recent.clear()
+        self._bundles.clear()
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Some of them, in order; none if there are no more."""
+        if not self._bundles:
+            taken = sorted(self._recent)
+            self._recent.clear()
+            return taken
+        bundle = self._bundles.pop()
+        self._size -= len(bundle)
+        taken = sorted(_unbundled(bundle))
+        self._count -= len(taken)
+        return taken
+
+
+def _unbundled(bundle: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(bundle):
+        table, length = _KEY.unpack_from(bundle, at)
+        at += _KEY.size + length
+        yield table, bundle[at - length : at]
+
+
+class Noting:
+    """A transaction in which every key that is written is noted."""
+
+    def __init__(self, txn: Records, tables: Sequence[Database], changed: ChangedKeys) -> None:
+        self._txn = txn
+        self._places = {db: place for place, db in enumerate(tables)}
+        self._changed = changed
+        self.get = txn.get
+        self.stat = txn.stat
+        #: For reading, or by `put_all`.
+        self.cursor = txn.cursor
+
+    def put(self, key: bytes, value: bytes, *, overwrite: bool = True, db: Database) -> bool:
+        self._changed.note(self._places[db], key)
+        return self._txn.put(key, value, overwrite=overwrite, db=db)
+
+    def put_all(self, db: Database, cursor: Cursor, records: Iterable[tuple[bytes, bytes]]) -> None:
+        found = list(records)
+        for key, _ in found:
+            self._changed.note(self._places[db], key)
+        cursor.putmulti(found)
+
+    def replace(self, key: bytes, value: bytes, *, db: Database) -> bytes | None:
+        self._changed.note(self._places[db], key)
+        return self._txn.replace(key, value, db=db)
+
+    def pop(self, key: bytes, *, db: Database) -> bytes | None:
+        self._changed.note(self._places[db], key)
+        return self._txn.pop(key, db=db)
+
+    def delete(self, key: bytes, *, db: Database) -> bool:
+        self._changed.note(self._places[db], key)
+        return self._txn.delete(key, db=db)
+
+
+def put_all(
+    txn: Records, db: Database, cursor: Cursor, records: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """Put records through a cursor of the transaction."""
+    if isinstance(txn, Noting):
+        txn.put_all(db, cursor, records)
+    else:
+        cursor.putmulti(records)

@@ -1,5 +1,6 @@
 """Scan and materialise: a directory and the store, each brought up to date from the other."""
 
+from ckptfs.sync.agreed import settle
 from ckptfs.sync.materialise import export_tree
 from ckptfs.sync.results import (
     Conflict,
@@ -27,5 +28,6 @@ __all__ = [
     "import_tree",
     "push",
     "scan",
+    "settle",
     "write_back",
 ]

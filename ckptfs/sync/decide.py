@@ -11,9 +11,11 @@ import stat
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from ckptfs.model import Attributes, Ino, Inode
-from ckptfs.sync.content import Entry
+from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
+from ckptfs.sync import lower
+from ckptfs.sync.content import Entry, digest_of_one
 from ckptfs.sync.ingest import agrees, attributes_of, merged
 from ckptfs.sync.ledger import (
     NEVER,
@@ -25,8 +27,15 @@ from ckptfs.sync.ledger import (
     partial_record,
     seen_again,
 )
-from ckptfs.sync.lower import SET_ID
+from ckptfs.sync.lower import SET_ID, Seen
 from ckptfs.sync.scan_stack import Frame, ScanState
+
+if TYPE_CHECKING:
+    import os
+
+#: So many small files, and bytes of them, are brought in together.
+_SMALL_MAX = 256
+_SMALL_BYTES = 1 << 20
 
 # -- the table -------------------------------------------------------------------------------------
 
@@ -99,6 +108,41 @@ def bring_in_new(state: ScanState, frame: Frame, entry: Entry) -> None:
     if not state.importing and not entry.is_small:
         state.ingest.on_partial = partial(_note_partial, state, frame, entry)
     _add(state, frame, entry)
+
+
+def bring_in_small(state: ScanState, frame: Frame, name: bytes) -> bool:
+    """The same for a small file, if a compiled loop can read it; False if not. It waits for others
+    of its directory, which `place_small` takes together."""
+    read = lower.read_small
+    found = None if read is None else read(state.down.fd, name, BLOCK_SIZE)
+    if found is None:
+        return False
+    waiting = state.small
+    waiting.append((name, *found))
+    state.small_bytes += len(found[1])
+    if len(waiting) >= _SMALL_MAX or state.small_bytes >= _SMALL_BYTES:
+        place_small(state, frame)
+    return True
+
+
+def place_small(state: ScanState, frame: Frame) -> None:
+    """Bring in the small files that wait; all are of this directory."""
+    waiting, state.small, state.small_bytes = state.small, [], 0
+    if not waiting:
+        return
+    files = [
+        (name, cast("os.stat_result", tuple.__new__(Seen, attributes)), data)
+        for name, attributes, data, _ in waiting
+    ]
+    inodes = state.ingest.place_all(state.place(frame), files)
+    state.tally.added += len(files)
+    if not state.importing:
+        for (name, seen, data), inode, (_, _, _, now_ns) in zip(
+            files, inodes, waiting, strict=True
+        ):
+            value = agreement(seen, inode, digest=digest_of_one(data), now_ns=now_ns)
+            state.ledger.put(frame.key, name, value)
+    state.ingest.commit_if_large()
 
 
 def _lower_side(entry: Entry, record: Record | None) -> Side:

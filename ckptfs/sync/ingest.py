@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -142,12 +142,18 @@ class Ingest:
         data = entry.read_small()
         if entry.closed_since():
             raise lower.exchanged()
-        inode = self.fs.insert(self.view, parent, name, entry.seen, data)
-        self.tally.bytes += len(data)
+        (inode,) = self.place_all(parent, [(name, entry.seen, data)])
         if entry.xattrs:
             self.set_xattrs(inode, entry.xattrs)
             return self.fs.getattr(self.view, inode.ino)
         return inode
+
+    def place_all(
+        self, parent: Ino, files: Sequence[tuple[bytes, os.stat_result, bytes]]
+    ) -> list[Inode]:
+        """Files that fit one block each under free names of a new directory."""
+        self.tally.bytes += sum(len(data) for _, _, data in files)
+        return self.fs.insert_files(self.view, parent, files)
 
     def create(self, entry: Entry, parent: Ino, name: bytes) -> Inode:
         """A new inode, whatever other names the lower file has."""

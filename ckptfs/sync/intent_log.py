@@ -74,25 +74,68 @@ def end(fs: Filesystem) -> None:
 # -- the places of directories ---------------------------------------------------------------------
 
 
-def places_of(ledger: Ledger) -> dict[Ino, Place]:
+class Places:
+    """The place in the ledger of each of its directories. Those that the store may have moved are
+    known from the beginning; any other stands where the store has it, if the ledger says so too."""
+
+    def __init__(self, fs: Filesystem, ledger: Ledger, known: dict[Ino, Place]) -> None:
+        self._fs = fs
+        self._ledger = ledger
+        self._known = known
+
+    def get(self, ino: Ino) -> Place | None:
+        place = self._known.get(ino)
+        if place is not None:
+            return place
+        with contextlib.suppress(OSError):
+            inode = self._fs.getattr(self._fs.head, ino)
+            record = self._ledger.get(inode.parent, inode.name)
+            if record is not None and record.is_dir and record.ino == ino:
+                return inode.parent, inode.name
+        return None
+
+    def put(self, ino: Ino, place: Place) -> None:
+        self._known[ino] = place
+
+    def forget(self, ino: Ino) -> None:
+        self._known.pop(ino, None)
+
+    def require(self, ino: Ino) -> Place:
+        place = self.get(ino)
+        if place is None:
+            raise AssertionError("a moved directory has a place in the ledger")
+        return place
+
+    def path_to(self, directory: Ino) -> Names | None:
+        """The names from the root to a directory, or None if the ledger does not reach it."""
+        names: list[bytes] = []
+        while directory != ROOT_INO:
+            place = self.get(directory)
+            if place is None:
+                return None
+            directory, name = place
+            names.append(name)
+        return tuple(reversed(names))
+
+    def moved(self) -> set[Ino]:
+        """Those that the store has elsewhere."""
+        return {ino for ino, place in self._known.items() if self._is_elsewhere(ino, place)}
+
+    def _is_elsewhere(self, ino: Ino, place: Place) -> bool:
+        try:
+            inode = self._fs.getattr(self._fs.head, ino)
+        except OSError:
+            return False
+        return bool(inode.nlink) and (inode.parent, inode.name) != place
+
+
+def all_places(ledger: Ledger) -> dict[Ino, Place]:
     """The place of each of the ledger's directories."""
     return {
         ino_of(value): (directory, name)
         for directory, name, value in ledger.walk(ROOT_INO)
         if is_directory(value)
     }
-
-
-def path_to(places: dict[Ino, Place], directory: Ino) -> Names | None:
-    """The names from the root to a directory, or None if the ledger does not reach it."""
-    names: list[bytes] = []
-    while directory != ROOT_INO:
-        place = places.get(directory)
-        if place is None:
-            return None
-        directory, name = place
-        names.append(name)
-    return tuple(reversed(names))
 
 
 class Move(NamedTuple):

@@ -30,7 +30,7 @@ _BODY = struct.Struct("<BIIIQQqqQqQ")
 SIGNATURE_SIZE = _SIGNATURE.size
 DIGEST_SIZE = 16
 
-_VERSION = 1
+VERSION = 1
 #: Set in the version byte of a record that was made so soon after the file's last change that a
 #: later change could have the same times: its signature does not prove that the file is unchanged.
 _DOUBT = 0x80
@@ -109,7 +109,7 @@ class Record(NamedTuple):
         )
 
 
-def signature(seen: os.stat_result, version: int = _VERSION) -> bytes:
+def signature(seen: os.stat_result, version: int = VERSION) -> bytes:
     """The beginning of a record of this very entry."""
     return _SIGNATURE.pack(
         version,
@@ -126,7 +126,7 @@ def signature(seen: os.stat_result, version: int = _VERSION) -> bytes:
 def _signature_at(seen: os.stat_result, now_ns: int | None) -> bytes:
     """`signature`, with doubt if the entry changed just before ``now_ns``."""
     doubtful = now_ns is not None and seen.st_ctime_ns > now_ns - RACY_NS
-    return signature(seen, _VERSION | _DOUBT if doubtful else _VERSION)
+    return signature(seen, VERSION | _DOUBT if doubtful else VERSION)
 
 
 def stored(inode: Inode) -> bytes:
@@ -136,6 +136,8 @@ def stored(inode: Inode) -> bytes:
 
 STORED_SLICE = slice(SIGNATURE_SIZE, SIGNATURE_SIZE + _STORED.size)
 _INO_SLICE = slice(SIGNATURE_SIZE, SIGNATURE_SIZE + 8)
+_STORED_CTIME_SLICE = slice(SIGNATURE_SIZE + 8, SIGNATURE_SIZE + 16)
+_NEVER = struct.pack("<q", NEVER)
 
 
 def agreement(
@@ -169,7 +171,7 @@ def doubted_if_recent(value: bytes, now_ns: int) -> bytes:
     """The record as made now: doubtful if the file changed just before."""
     if is_directory(value) or _SIGNATURE.unpack_from(value)[7] <= now_ns - RACY_NS:
         return value
-    return bytes((_VERSION | _DOUBT,)) + value[1:]
+    return bytes((VERSION | _DOUBT,)) + value[1:]
 
 
 def seen_again(
@@ -188,7 +190,7 @@ def seen_again(
 def decode(value: bytes) -> Record | None:
     """The record, or None if its version is unknown or it is cut short. No agreement is the safe
     reading: then nothing is deleted, and nothing overwritten without comparing."""
-    if len(value) < _BODY.size or value[0] & ~_DOUBT != _VERSION:
+    if len(value) < _BODY.size or value[0] & ~_DOUBT != VERSION:
         return None
     _, mode, uid, gid, lower_ino, size, mtime, ctime, ino, stored_ctime, content = (
         _BODY.unpack_from(value)
@@ -215,7 +217,7 @@ def decode(value: bytes) -> Record | None:
 def encode(record: Record) -> bytes:
     return (
         _BODY.pack(
-            _VERSION | _DOUBT if record.doubtful else _VERSION,
+            VERSION | _DOUBT if record.doubtful else VERSION,
             *record[:10],
         )
         + record.digest
@@ -239,24 +241,43 @@ class Ledger:
         self._table = store.ledger
         #: Whether anything was put or forgotten.
         self.changed = False
+        self._is_as_agreed = True
+        #: Whether a record was put that is not in agreement: the store has something to write back.
+        self.owes = False
 
     def get(self, directory: Ino, name: bytes) -> Record | None:
         value = self._table.get(directory, name)
         return None if value is None else decode(value)
 
-    def children(self, directory: Ino) -> dict[bytes, bytes]:
-        """Name to undecoded record: most are only compared."""
-        return dict(self._table.children(directory))
+    def children(self, directory: Ino, names: set[bytes] | None = None) -> dict[bytes, bytes]:
+        """Name to undecoded record, of all names or of some: most are only compared."""
+        if names is None:
+            return dict(self._table.children(directory))
+        found = ((name, self._table.get(directory, name)) for name in names)
+        return {name: value for name, value in found if value is not None}
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:
-        self._store.note()
         self.changed = True
+        if self._is_as_agreed:
+            old = self._table.get(directory, name)
+            if old is None or old[STORED_SLICE] != value[STORED_SLICE]:
+                self._drop_note()
+        self.owes = self.owes or value[_STORED_CTIME_SLICE] == _NEVER
         self._table.put(directory, name, value)
 
     def forget(self, directory: Ino, name: bytes) -> None:
         self._store.note()
         self.changed = True
+        self._drop_note()
         self._table.delete(directory, name)
+
+    def _drop_note(self) -> None:
+        """The ledger has the store's side of an entry otherwise than the epoch with which it
+        agreed: that ends in the same transaction. Once all is changed, `agreed` may note another.
+        """
+        if self._is_as_agreed:
+            self._is_as_agreed = False
+            self._store.metadata.put_agreed(None)
 
     def forget_tree(self, directory: Ino, name: bytes) -> None:
         """Forget an entry, and everything in it if it is a directory."""
@@ -298,12 +319,12 @@ class Ledger:
 class EmptyLedger:
     """The ledger of a directory that is only read once, as an import does: nothing is recorded."""
 
-    changed = False
+    changed = owes = False
 
     def get(self, directory: Ino, name: bytes) -> Record | None:
         return None
 
-    def children(self, directory: Ino) -> dict[bytes, bytes]:
+    def children(self, directory: Ino, names: set[bytes] | None = None) -> dict[bytes, bytes]:
         return {}
 
     def put(self, directory: Ino, name: bytes, value: bytes) -> None:

@@ -20,7 +20,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ckptfs import config
 from ckptfs.model import TIME_MAX_NS, TIME_MIN_NS, storable_ns
@@ -199,6 +199,34 @@ def entries_in(fd: int) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
             if name not in listed:
                 listed.add(name)
                 yield name, entry
+
+
+#: Takes the entries of an open directory out of the records that it is given, by name, if these
+#: begin with the entry's signature, of that version; returns how many these are, and the names of
+#: the others. None where that was not compiled.
+pass_unchanged: Callable[[int, dict[bytes, bytes], int], tuple[int, list[bytes]]] | None = None
+
+
+class Seen(NamedTuple):
+    """Of the attributes of an entry those that are asked for, named as in `os.stat_result`."""
+
+    st_mode: int
+    st_dev: int
+    st_ino: int
+    st_nlink: int
+    st_uid: int
+    st_gid: int
+    st_size: int
+    st_rdev: int
+    st_atime_ns: int
+    st_mtime_ns: int
+    st_ctime_ns: int
+
+
+#: What `content.Entry` finds out of a regular file up to that long that has no holes, other names
+#: or extended attributes: its attributes, its content, and when it was opened; None of others, also
+#: if its owner or mode changed meanwhile. None where that was not compiled.
+read_small: Callable[[int, bytes, int], tuple[tuple[int, ...], bytes, int] | None] | None = None
 
 
 def user_xattrs(fd: int | str) -> dict[bytes, bytes]:

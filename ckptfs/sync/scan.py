@@ -10,19 +10,21 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Inode
-from ckptfs.sync import decide, intent_log, lower
+from ckptfs.sync import agreed, decide, intent_log, lower
 from ckptfs.sync.content import Entry, digest_of_xattrs
 from ckptfs.sync.ingest import Ingest, agrees, merged
 from ckptfs.sync.ledger import (
     NEVER,
     ROOT_PLACE,
     SIGNATURE_SIZE,
+    VERSION,
     EmptyLedger,
     Ledger,
     Record,
@@ -45,18 +47,37 @@ RESERVED = b".checkpoints"
 def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> ScanResult:
     """Bring what changed in the lower directory since the last agreement into the head; commit."""
     with lower.descend(dir_fd) as down:
-        tally = Tally(progress, lower.count_entries(dir_fd) if progress is not None else None)
         ledger = Ledger(fs.store)
+        tally = Tally(progress, _expected(fs, ledger, dir_fd) if progress is not None else None)
         intent_log.recover(fs, ledger, down.root_fd)
         state = ScanState(Ingest(fs, tally), ledger, down, tally)
         state.interrupted = intent_log.was_interrupted(fs)
+        first = _is_nothing_known(state)
         _walk(state)
         _note_links(state)
+        _note_agreed(state, first=first)
         intent_log.end(fs)
         fs.commit()
         if ledger.changed:
             wait_for_tick(fs)
         return tally.result()
+
+
+def _expected(fs: Filesystem, ledger: Ledger, dir_fd: int) -> int:
+    """How many entries there may be: about as many as the store has, if it has seen them."""
+    if ledger.get(*ROOT_PLACE) is None:
+        return lower.count_entries(dir_fd)
+    excluded = fs.head.excluded
+    return fs.head.inodes + (0 if excluded is None else excluded.inodes)
+
+
+def _note_agreed(state: ScanState, *, first: bool) -> None:
+    """After an interrupted write-back the next one has to look at everything. A first scan that
+    left nothing out leaves both sides in agreement; after others `agreed.settle` finds out."""
+    if state.interrupted:
+        agreed.forget(state.ingest.fs)
+    elif first and not (state.ledger.owes or state.tally.skipped or state.tally.conflicts):
+        agreed.note(state.ingest.fs)
 
 
 def import_tree(fs: Filesystem, source: Path, *, progress: Watcher | None = None) -> ImportResult:
@@ -116,20 +137,20 @@ def _list(state: ScanState, frame: Frame) -> None:
     no_record = frame.is_new or state.importing
     tally = state.tally
     try:
-        for name, entry in lower.entries_in(state.down.fd):
+        for name, entry in _entries(state, frame, known):
             value = known.pop(name, None)
             try:
-                if no_record and entry.is_file(follow_symlinks=False):
-                    seen = None
+                if entry is None:
+                    seen = lower.lstat(state.down.fd, name)
+                elif no_record and entry.is_file(follow_symlinks=False):
+                    _bring_in_file(state, frame, name)
+                    continue
                 else:
                     seen = lower.clamp_times(entry.stat(follow_symlinks=False))
             except OSError as error:
                 _without_stat(state, name, error)
                 if value is not None:
                     known[name] = value
-                continue
-            if seen is None:
-                _bring_in_file(state, frame, name)
                 continue
             if stat.S_ISDIR(seen.st_mode):
                 frame.waiting.append((name, seen, value))
@@ -140,6 +161,7 @@ def _list(state: ScanState, frame: Frame) -> None:
             else:
                 _bring_in(state, frame, name, seen, value)
             tally.step()
+        decide.place_small(state, frame)
     except OSError as error:
         if is_fatal(error):
             raise
@@ -148,6 +170,24 @@ def _list(state: ScanState, frame: Frame) -> None:
         return
     for name, value in known.items():
         decide.delete_in_store(state, frame, name, value)
+
+
+def _entries(
+    state: ScanState, frame: Frame, known: dict[bytes, bytes]
+) -> Iterator[tuple[bytes, os.DirEntry[str] | None]]:
+    """(name, entry) of a directory. Without the entry, and without those that are as recorded,
+    where a compiled loop passes over them."""
+    if not known or lower.pass_unchanged is None:
+        yield from lower.entries_in(state.down.fd)
+        return
+    unchanged, names = lower.pass_unchanged(state.down.fd, known, VERSION)
+    state.tally.unchanged += unchanged
+    state.tally.step(unchanged)
+    for name in dict.fromkeys(names):
+        if name not in known:
+            # Listed twice, and passed over once: it must not look new.
+            known.update(state.ledger.children(frame.key, {name}))
+        yield name, None
 
 
 def _without_stat(state: ScanState, name: bytes, error: OSError) -> None:
@@ -177,6 +217,8 @@ def _bring_in_file(state: ScanState, frame: Frame, name: bytes) -> None:
     if _pass_over(state, frame, name):
         return
     try:
+        if frame.is_new and decide.bring_in_small(state, frame, name):
+            return
         with Entry(state.down.fd, name) as entry:
             if frame.is_new:
                 decide.bring_in_new(state, frame, entry)
@@ -327,6 +369,7 @@ def _make(
 
 def _finish(state: ScanState, frame: Frame) -> None:
     """All entries are in: take over the directory's own attributes, and record it."""
+    state.trim_now_and_then()
     if state.importing and not frame.is_new:
         return
     old = frame.old

@@ -14,6 +14,9 @@ from ckptfs.sync.ledger import UNFINISHED, EmptyLedger, Ledger, Record, ino_of, 
 from ckptfs.sync.lower import Descent
 from ckptfs.sync.results import Tally
 
+#: The store's map is looked at after so many directories.
+_TRIM_AFTER = 64
+
 
 class Frame:
     """A directory that the scan is in."""
@@ -108,7 +111,12 @@ class ScanState:
         self.linked: list[tuple[Ino, Ino, bytes]] = []
         #: A write-back before this scan did not end.
         self.interrupted = False
+        #: Small files of the current directory that were read and are not in the store yet: name,
+        #: attributes (`lower.Seen`), content, and when each was opened.
+        self.small: list[tuple[bytes, tuple[int, ...], bytes, int]] = []
+        self.small_bytes = 0
         self._known_directories: set[Ino] | None = None
+        self._finished = 0
 
     def stored(self, frame: Frame, name: bytes) -> Inode | None:
         """What the store has under a name of the directory."""
@@ -143,6 +151,12 @@ class ScanState:
             frame.parent.kept = True
         self.tally.added += 1
         return frame.place
+
+    def trim_now_and_then(self) -> None:
+        """Let go of the store's pages: a scan comes by all of its records, and by each once."""
+        self._finished += 1
+        if not self._finished % _TRIM_AFTER:
+            self.ingest.fs.store.trim()
 
     def has_lower_place(self, ino: Ino) -> bool:
         """Whether the ledger has the store's directory somewhere in the lower directory."""

@@ -1,20 +1,22 @@
 """Write-back: bring what changed in the store into the lower directory.
 
-Walks the head beside the ledger and touches the lower directory only where the two differ. Before
-it changes an entry it checks that the entry is what the ledger says; if it is not, a scan decides
-first. Files are written under a temporary name and renamed, so a user's name never has half a file.
+Walks the head beside the ledger, where the head may have changed since both sides agreed
+(`agreed`), and touches the lower directory only where the two differ. Before it changes an entry it
+checks that the entry is what the ledger says; if it is not, a scan decides first. Files are written
+under a temporary name and renamed, so a user's name never has half a file.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 from functools import partial
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Inode
-from ckptfs.sync import intent_log, lower, materialise
+from ckptfs.sync import agreed, intent_log, lower, materialise
 from ckptfs.sync.content import digest_of_xattrs, xattrs_stored
 from ckptfs.sync.ledger import (
     NEVER,
@@ -25,6 +27,7 @@ from ckptfs.sync.ledger import (
     agreement,
     decode,
     encode,
+    ino_of,
     stored,
     wait_for_tick,
 )
@@ -40,6 +43,8 @@ from ckptfs.sync.results import (
 from ckptfs.sync.scan import scan
 from ckptfs.sync.write_back_entries import clear_directory, put_entry, remove
 from ckptfs.sync.write_back_state import Stale, WriteBackState
+
+log = logging.getLogger(__name__)
 
 _STALE = "it changed in the lower directory while it was being written back"
 
@@ -79,17 +84,35 @@ def _joined(
 
 
 def _push(fs: Filesystem, dir_fd: int, progress: Watcher | None) -> tuple[SyncResult, list[bytes]]:
-    tally = Tally(progress, fs.head.inodes)
     ledger = Ledger(fs.store)
     fs.flush()
     wait_for_tick(fs)
     with descend(dir_fd) as down:
         intent_log.recover(fs, ledger, down.root_fd)
-        state = WriteBackState(fs, ledger, down, tally)
+        dirty = _dirty(fs, ledger)
+        tally = Tally(progress, fs.head.inodes if dirty is None else dirty.size)
+        state = WriteBackState(fs, ledger, down, tally, dirty)
         _walk(state)
         state.finish()
+    if state.stale or tally.skipped:
+        agreed.forget(fs)
+    else:
+        # The ledger is that of this head now. On the way from an older note to a head that a
+        # restore branches off, what was written back here would not be met.
+        agreed.note(fs)
     fs.commit()
     return tally.result(), state.stale
+
+
+def _dirty(fs: Filesystem, ledger: Ledger) -> agreed.Dirty | None:
+    """What the store may have changed since both sides agreed; None if that is not known."""
+    try:
+        if intent_log.was_interrupted(fs):
+            raise agreed.Unknown("a write-back was interrupted")
+        return agreed.find(fs, ledger, fs.store.metadata.agreed())
+    except agreed.Unknown as reason:
+        log.info("comparing the whole workspace with the lower directory: %s", reason)
+        return None
 
 
 # -- the walk --------------------------------------------------------------------------------------
@@ -108,6 +131,7 @@ class Frame:
         "ready",
         "trusted",
         "waiting",
+        "whole",
     )
 
     def __init__(
@@ -118,13 +142,16 @@ class Frame:
         old: Record | None,
         *,
         new: bool = False,
+        whole: bool = False,
     ) -> None:
+        """``whole``: every entry has to be looked at."""
         self.parent = parent
         self.name = name
         self.inode = inode
         self.old = old
         #: This write-back made it in the lower directory.
         self.is_new = new
+        self.whole = new or whole
         #: Directories in it that are still to be entered: name, inode, record.
         self.waiting: list[tuple[bytes, Inode, bytes | None]] = []
         #: Names that the ledger has and the store no longer has.
@@ -149,18 +176,38 @@ def _walk(state: WriteBackState) -> None:
 
 def _list(state: WriteBackState, frame: Frame) -> None:
     """Write back the files of a directory; the directories in it wait."""
-    known = state.ledger.children(frame.inode.ino)
+    directory, names = frame.inode.ino, _names(state, frame)
+    known = state.ledger.children(directory, names)
     tally = state.tally
-    for name, inode in state.fs.entries(state.view, frame.inode.ino):
+    for name, inode in agreed.entries(state.fs, directory, names):
         value = known.pop(name, None)
         if stat.S_ISDIR(inode.mode):
-            frame.waiting.append((name, inode, value))
+            if _is_dirty(state, frame, inode, value):
+                frame.waiting.append((name, inode, value))
         elif value is not None and value[STORED_SLICE] == stored(inode) and inode.nlink == 1:
             tally.unchanged += 1
         else:
             _put(state, frame, name, inode, value)
         tally.step()
     frame.deleted = list(known)
+
+
+def _names(state: WriteBackState, frame: Frame) -> set[bytes] | None:
+    """The names of a directory to look at; None for all."""
+    if state.dirty is None or frame.whole:
+        return None
+    return state.dirty.names.get(frame.inode.ino)
+
+
+def _is_dirty(state: WriteBackState, frame: Frame, inode: Inode, value: bytes | None) -> bool:
+    """Whether there is anything to do in a directory, or with it."""
+    return (
+        state.dirty is None
+        or frame.is_new
+        or inode.ino in state.dirty.names
+        or value is None
+        or value[STORED_SLICE] != stored(inode)
+    )
 
 
 def _put(
@@ -222,7 +269,9 @@ def _enter(
         else:
             _skip(state, name, error)
         return None
-    inner = Frame(frame, name, inode, record, new=record is None)
+    # What the ledger has of another directory was that one's: its entries have to be compared.
+    other = value is None or ino_of(value) != inode.ino
+    inner = Frame(frame, name, inode, record, new=record is None, whole=other)
     _check_attributes(state, inner)
     return inner
 
@@ -231,7 +280,7 @@ def _enter_made(state: WriteBackState, frame: Frame, name: bytes, inode: Inode) 
     made, key = state.down.enter_new(name), frame.inode.ino
     # Before anything in it: every record of the ledger must be reachable from its root.
     state.defer(key, name, agreement(made, inode, clean=False))
-    state.places[inode.ino] = (key, name)
+    state.places.put(inode.ino, (key, name))
     state.tally.added += 1
 
 
@@ -270,8 +319,8 @@ def _adopt(
     state.ledger.adopt(record.ino, inode.ino)
     adopted = record._replace(ino=inode.ino, stored_ctime_ns=NEVER)
     state.ledger.put(frame.inode.ino, name, encode(adopted))
-    state.places.pop(record.ino, None)
-    state.places[inode.ino] = (frame.inode.ino, name)
+    state.places.forget(record.ino)
+    state.places.put(inode.ino, (frame.inode.ino, name))
     return adopted
 
 

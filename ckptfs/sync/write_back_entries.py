@@ -135,7 +135,14 @@ def _change(
 ) -> None:
     """A lower file that the store has changed since, or that has several names."""
     same_type = stat.S_IFMT(inode.mode) == stat.S_IFMT(seen.st_mode)
-    may_stay = same_type and _may_keep(state, inode, seen) and not _needs_new(inode, record, seen)
+    # Names that this pass does not come to may be those of another file in the store.
+    others = state.dirty is not None and seen.st_nlink > inode.nlink
+    may_stay = (
+        same_type
+        and not others
+        and _may_keep(state, inode, seen)
+        and not _needs_new(inode, record, seen)
+    )
     if may_stay and state.digest(inode) == record.digest:
         # The digest took time: `_apply_attributes` checks the lower file again.
         changed = _apply_attributes(state, name, inode, record)
@@ -274,13 +281,13 @@ def clear_directory(
     Directories in it that the store has moved elsewhere are parked. The caller forgets the record
     of the directory itself.
     """
-    if record.ino in state.moved:
-        state.park(record.ino)
-        return
-    if not stat.S_ISDIR(seen.st_mode):
+    if record.ino not in state.moved and not stat.S_ISDIR(seen.st_mode):
         raise Stale
     depth = len(down.names)
     try:
+        if record.ino in state.moved:
+            state.park(record.ino)
+            return
         complete = _clear(state, down, name, record)
     except OSError as error:
         if error.errno == errno.ESTALE:

@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import ROOT_INO, Ino, Inode, Place
+from ckptfs.model import ROOT_INO, Ino, Inode
 from ckptfs.sync import content, intent_log, lower
+from ckptfs.sync.agreed import Dirty
 from ckptfs.sync.intent_log import Move, Names
 from ckptfs.sync.ledger import Ledger, Record, agreement, decode, doubted_if_recent, ino_of
 from ckptfs.sync.lower import Descent, descend, directory_at
@@ -58,8 +59,12 @@ class Stale(Exception):
 
 
 class WriteBackState:
-    def __init__(self, fs: Filesystem, ledger: Ledger, down: Descent, tally: Tally) -> None:
+    def __init__(
+        self, fs: Filesystem, ledger: Ledger, down: Descent, tally: Tally, dirty: Dirty | None
+    ) -> None:
+        """``dirty``: the names to look at; None for all."""
         self.fs = fs
+        self.dirty = dirty
         self.view = fs.head
         self.ledger = ledger
         self.down = down
@@ -79,16 +84,10 @@ class WriteBackState:
         self._moves = 0
         self._temp_prefix = intent_log.make_temp_prefix(fs)
         self._temp_count = 0
-        #: The places of the ledger's directories, and those that the store has elsewhere.
-        self.places = intent_log.places_of(ledger)
-        self.moved = {ino for ino, place in self.places.items() if self._is_elsewhere(ino, place)}
-
-    def _is_elsewhere(self, ino: Ino, place: Place) -> bool:
-        try:
-            inode = self.fs.getattr(self.view, ino)
-        except OSError:
-            return False
-        return bool(inode.nlink) and (inode.parent, inode.name) != place
+        known = intent_log.all_places(ledger) if dirty is None else dirty.places
+        self.places = intent_log.Places(fs, ledger, known)
+        #: Directories of the ledger that the store has elsewhere.
+        self.moved = self.places.moved()
 
     # -- what the store has -----------------------------------------------------------------------
 
@@ -215,30 +214,32 @@ class WriteBackState:
     def park(self, ino: Ino) -> None:
         """Move a directory that the store has elsewhere out of the way until its place exists."""
         name = self._temp_prefix + b"dir-%d" % ino
-        if self.places[ino] != (ROOT_INO, name):
+        if self.places.get(ino) != (ROOT_INO, name):
+            before = os.fstat(self.down.root_fd)
             self._move(ino, ROOT_INO, (name,), self.down.root_fd)
+            _put_times_back(self.down.root_fd, before)
 
     def is_in_lower(self, ino: Ino) -> bool:
         """Whether the ledger still has a directory that the store moved. If the directory above
         was found to be gone, all that was in it has left the ledger."""
-        directory, name = self.places[ino]
+        directory, name = self.places.require(ino)
         value = self.fs.store.ledger.get(directory, name)
         return (
             value is not None
             and ino_of(value) == ino
-            and intent_log.path_to(self.places, directory) is not None
+            and self.places.path_to(directory) is not None
         )
 
     def forget_moved(self, ino: Ino) -> None:
         """A directory that the store moved has to be made anew."""
         self.moved.discard(ino)
-        self.places.pop(ino)
+        self.places.forget(ino)
 
     def remove_moved(self, ino: Ino, clear: Callable[..., None]) -> None:
         """Remove a directory that could not be moved from its old place, ledger included."""
-        directory, name = self.places[ino]
+        directory, name = self.places.require(ino)
         self.forget_moved(ino)
-        above = intent_log.path_to(self.places, directory)
+        above = self.places.path_to(directory)
         record = self.ledger.get(directory, name)
         if above is None or record is None:
             raise AssertionError("a moved directory has a place in the ledger")
@@ -253,11 +254,11 @@ class WriteBackState:
         self.flush()
 
     def _move(self, ino: Ino, key: Ino, path: Names, fd: int) -> None:
-        directory, name = self.places[ino]
-        above = intent_log.path_to(self.places, directory)
+        directory, name = self.places.require(ino)
+        above = self.places.path_to(directory)
         value = self.fs.store.ledger.get(directory, name)
         if above is None or value is None or ino_of(value) != ino:
-            raise AssertionError("a moved directory has a place in the ledger")
+            raise lower.exchanged()  # both sides moved it, or a directory above it
         with directory_at(self.down.root_fd, above) as source:
             record = decode(value)
             seen = lower.lstat(source, name)
@@ -268,8 +269,12 @@ class WriteBackState:
             before = os.fstat(source)
             lower.move_directory(source, name, seen.st_ino, fd, path[-1])
             # The walk may already have given the directory its times.
-            with suppress(PermissionError):
-                os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+            _put_times_back(source, before)
         self._moves += 1
-        self.places[ino] = (key, path[-1])
+        self.places.put(ino, (key, path[-1]))
         self.ledger.move(*move.places, value)
+
+
+def _put_times_back(fd: int, before: os.stat_result) -> None:
+    with suppress(PermissionError):
+        os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -37,7 +37,7 @@ _NAME = "journal.json"
 
 
 @dataclass(frozen=True)
-class Step:
+class MemberRestore:
     """One workspace that is to be restored."""
 
     workspace: str
@@ -55,7 +55,7 @@ class Journal:
     before: str
     command: str
     phase: str
-    steps: list[Step]
+    steps: list[MemberRestore]
 
 
 def _write_journal(private: int, journal: Journal) -> None:
@@ -66,7 +66,7 @@ def _write_journal(private: int, journal: Journal) -> None:
 def read_journal(private: int) -> Journal | None:
     try:
         record = json.loads(trust.read(private, _NAME, f"the journal {_NAME}"))
-        return Journal(**{**record, "steps": [Step(**step) for step in record["steps"]]})
+        return Journal(**{**record, "steps": [MemberRestore(**step) for step in record["steps"]]})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -97,7 +97,7 @@ class Restore:
         for part, place in zip(self._snapshot.meta.parts, self.places, strict=True):
             planned = _call(place.workspace, "plan", {"checkpoint": str(part.checkpoint)})
             kinds = {
-                kind: planned[kind] for kind in ("added_files", "modified_files", "deleted_files")
+                kind: planned[kind] for kind in ("added_paths", "modified_paths", "deleted_paths")
             }
             parts.append(
                 {
@@ -114,9 +114,9 @@ class Restore:
             "snapshot": self._snapshot.meta.id,
             "members": parts,
             "team_files": {
-                "added_files": state.added,
-                "modified_files": state.modified,
-                "deleted_files": state.deleted,
+                "added_paths": state.added,
+                "modified_paths": state.modified,
+                "deleted_paths": state.deleted,
                 "held": state.held,
             },
         }
@@ -153,7 +153,7 @@ class Restore:
         snapshot, meta = self._snapshot.meta, before.meta
         earlier = {part.workspace: part.checkpoint for part in meta.parts}
         steps = [
-            Step(
+            MemberRestore(
                 part.workspace,
                 part.store,
                 part.checkpoint,
@@ -165,7 +165,7 @@ class Restore:
         command = f"ckptfs team restore {snapshot.team} {snapshot.id}"
         return Journal(snapshot.id, meta.id, command, MEMBERS, steps)
 
-    def _restore_one(self, step: Step, command: str) -> None:
+    def _restore_one(self, step: MemberRestore, command: str) -> None:
         asked = {"checkpoint": str(step.checkpoint), "command": command}
         try:
             _call(members.resolve(step.workspace, step.store), "restore", asked)
@@ -209,7 +209,7 @@ def _take_back(note: Journal) -> None:
             _call(workspace, "restore", asked)
 
 
-def _is_reached(log: Sequence[JsonObject], step: Step, command: str) -> bool:
+def _is_reached(log: Sequence[JsonObject], step: MemberRestore, command: str) -> bool:
     return any(
         entry["checkpoint"] == step.checkpoint and entry["command"] == command for entry in log
     ) and not any(entry["command"] == f"{command}: taken back" for entry in log)

@@ -14,6 +14,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
+from ckptfs.agents.mcp_server import Tools
+from ckptfs.service.verbs import VERBS
 from tests.agents.conftest import Desk
 from tests.support.mounting import workspace
 from tests.support.sandbox import BARE, BARE_PATH, bwrap
@@ -66,7 +68,7 @@ def served(desk: Desk, talk: Callable[[Asked], Awaitable[None]], *options: str) 
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
-def test_a_session_in_a_sandbox(desk: Desk) -> None:
+def test_a_session_works_in_a_sandbox(desk: Desk) -> None:
     """With nothing but the workspace."""
 
     async def main() -> None:
@@ -81,6 +83,12 @@ def test_a_session_in_a_sandbox(desk: Desk) -> None:
                 assert (await ask("workspace_status"))["workspace"] == str(BARE_PATH)
 
     anyio.run(main)
+
+
+def test_every_tool_is_declared_by_one_verb() -> None:
+    declared = [verb.tool for verb in VERBS.values() if verb.tool]
+    written = [name for name in vars(Tools) if not name.startswith("_")]
+    assert sorted(declared) == sorted(written) and len(set(declared)) == len(declared)
 
 
 def test_a_model_saves_compares_and_restores_in_one_session(desk: Desk) -> None:
@@ -174,7 +182,7 @@ def test_errors_are_told_and_the_server_goes_on(desk: Desk) -> None:
     served(desk, talk)
 
 
-def test_an_argument_that_nobody_knows_is_refused_before_anything_is_done(desk: Desk) -> None:
+def test_an_unknown_argument_is_refused_before_anything_is_done(desk: Desk) -> None:
     async def talk(ask: Asked) -> None:
         (desk.path / "f").write_text("one")
         (desk.path / "g").write_text("one")

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_for_exit, wait_until
 COMMAND = [sys.executable, "-m", "ckptfs", "run"]
 
 
-def test_before_after_and_what_changed(desk: Desk) -> None:
+def test_a_command_stands_between_two_checkpoints_and_its_changes_are_named(desk: Desk) -> None:
     (desk.path / "a").write_text("1")
     done = desk.run("run", "--", "sh", "-c", "echo out; echo 2 > a; echo 3 > b; exit 7")
     assert done.returncode == 7 and done.stdout == "out\n"
@@ -125,7 +125,7 @@ def test_a_command_that_cannot_be_started(desk: Desk, word: str, code: int) -> N
 
 
 @pytest.mark.parametrize("words", [(), ("--",), ("true",), ("--on-failure", "cry", "--", "true")])
-def test_words_that_make_no_sense(desk: Desk, words: tuple[str, ...]) -> None:
+def test_words_that_make_no_sense_are_refused(desk: Desk, words: tuple[str, ...]) -> None:
     assert desk.run("run", *words).returncode == 2
 
 

@@ -14,7 +14,7 @@ def fresh() -> object:
         yield Desk(made)
 
 
-def test_a_session_with_two_tasks(fresh: Desk) -> None:
+def test_of_two_tasks_one_is_reverted_and_the_other_stays(fresh: Desk) -> None:
     write = lambda name, text: (fresh.path / name).write_text(text)  # noqa: E731
     write("shared", "0")
     assert "Started task parser" in fresh.ok("task", "start", "parser")
@@ -69,7 +69,7 @@ def test_checkpoints_tell_their_task_and_those_of_tasks_do_not_expire(fresh: Des
     assert kept[found["task start: a"]["id"]]["reason"] == "a task begins or ends there"
 
 
-def test_tasks_of_an_unmounted_workspace() -> None:
+def test_an_unmounted_workspace_has_tasks_too() -> None:
     with workspace() as made:
         desk = Desk(made)
         desk.ok("task", "start", "a")
@@ -102,3 +102,13 @@ def test_a_task_command_that_makes_no_sense_is_refused(
 
 def test_an_empty_list_of_tasks_says_so(desk: Desk) -> None:
     assert desk.ok("task", "list") == "There are no tasks.\n"
+
+
+def test_a_revert_of_a_task_that_changed_nothing_says_so(fresh: Desk) -> None:
+    fresh.ok("task", "start", "idle")
+    fresh.ok("task", "done")
+    before = fresh.json("list")
+    assert "changed nothing; no checkpoint was taken" in fresh.ok("task", "revert", "idle")
+    done = fresh.json("task", "revert", "idle")
+    assert (done["changed"], done["before"], done["after"]) == (False, None, None)
+    assert fresh.json("list") == before

@@ -83,7 +83,7 @@ def test_values_and_errors_come_through(work: Path) -> None:
     asyncio.run(main())
 
 
-def test_watching_under_asyncio(mounted: CheckpointService, work: Path) -> None:
+def test_events_are_watched_under_asyncio(mounted: CheckpointService, work: Path) -> None:
     async def main() -> None:
         service = AsyncCheckpointService(work)
         events = service.watch()
@@ -107,7 +107,7 @@ async def _drained(events, service):  # type: ignore[no-untyped-def]
             yield event
 
 
-def test_watching_under_trio(mounted: CheckpointService, work: Path) -> None:
+def test_events_are_watched_under_trio(mounted: CheckpointService, work: Path) -> None:
     async def main() -> None:
         service = AsyncCheckpointService(work)
         seen = []

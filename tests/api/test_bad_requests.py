@@ -54,7 +54,7 @@ def test_each_gets_its_error_and_the_daemon_goes_on(mounted: CheckpointService) 
     assert mounted.list() == before
 
 
-def test_another_version_of_the_protocol(mounted: CheckpointService) -> None:
+def test_a_request_of_another_version_is_refused(mounted: CheckpointService) -> None:
     for line in (b'{"v": 2, "op": "save", "args": {"message": "x"}}\n', b'{"op": "save"}\n'):
         with socket.socket(socket.AF_UNIX) as other:
             other.settimeout(20)
@@ -65,7 +65,7 @@ def test_another_version_of_the_protocol(mounted: CheckpointService) -> None:
     assert mounted.mounted
 
 
-def test_one_who_hangs_up_midway(mounted: CheckpointService) -> None:
+def test_a_client_that_hangs_up_midway_stops_nothing(mounted: CheckpointService) -> None:
     for line in (b'{"v": 1, "op": "sa', protocol.encode_request("save", {"message": "gone"})):
         with socket.socket(socket.AF_UNIX) as leaving:
             leaving.connect(str(mounted.workspace.socket))
@@ -73,7 +73,7 @@ def test_one_who_hangs_up_midway(mounted: CheckpointService) -> None:
     assert mounted.save("goes on", allow_empty=True).created
 
 
-def test_fifty_megabytes(mounted: CheckpointService) -> None:
+def test_a_request_of_fifty_megabytes_is_refused(mounted: CheckpointService) -> None:
     with Client(mounted.workspace) as client, pytest.raises(ControlError, match="too long"):
         client.call("save", {"message": "x" * (50 << 20)})
     assert mounted.save("goes on", allow_empty=True).created

@@ -14,7 +14,7 @@ from ckptfs.errors import DaemonGone, StoreInUse
 from tests.support.mounting import ckptfs, succeed
 
 
-def test_threads_of_one_process(plain: CheckpointService) -> None:
+def test_threads_of_one_process_take_turns(plain: CheckpointService) -> None:
     with ThreadPoolExecutor(8) as threads:
         made = list(
             threads.map(lambda n: plain.save(str(n), allow_empty=True).id, range(16), timeout=60)
@@ -66,7 +66,7 @@ def mount_again(work: Path) -> subprocess.CompletedProcess[str]:
     return tried
 
 
-def test_a_hundred_callers_of_a_daemon(mounted: CheckpointService) -> None:
+def test_a_daemon_serves_a_hundred_callers_at_once(mounted: CheckpointService) -> None:
     with ThreadPoolExecutor(100) as threads:
         made = list(threads.map(lambda n: mounted.save(str(n), allow_empty=True).id, range(100)))
     assert len(set(made)) == 100

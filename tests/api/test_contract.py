@@ -78,7 +78,7 @@ def test_nothing_changed_is_told_and_not_saved_again(way: Way) -> None:
     assert way.save("again", allow_empty=True)["id"] != first["id"]
 
 
-def test_differences(way: Way) -> None:
+def test_a_difference_names_what_was_added_modified_deleted_and_renamed(way: Way) -> None:
     for name in ("kept", "changed", "gone", "moved"):
         (way.work / name).write_text(f"{name} as it was\n" * 20)
     older = way.save("older")
@@ -101,7 +101,7 @@ def test_differences(way: Way) -> None:
     assert way.diff()["modified"] == []
 
 
-def test_restore_undo_redo(way: Way) -> None:
+def test_undo_takes_a_restore_back_and_redo_the_undo(way: Way) -> None:
     file = way.work / "a"
     file.write_text("one\n")
     file.chmod(0o640)
@@ -118,7 +118,7 @@ def test_restore_undo_redo(way: Way) -> None:
     assert (text_of(file), text_of(way.work / "b")) == ("one\n", None)
 
 
-def test_restore_of_some_paths(way: Way) -> None:
+def test_a_restore_of_some_paths_leaves_the_others(way: Way) -> None:
     for name in ("a", "b"):
         (way.work / name).write_text("one\n")
     one = way.save("one")
@@ -147,7 +147,7 @@ def test_a_dry_run_names_everything_and_changes_nothing(way: Way) -> None:
     assert sorted(os.listdir(way.work)) == ["a"]
 
 
-def test_rewind(way: Way) -> None:
+def test_rewind_goes_back_one_checkpoint(way: Way) -> None:
     (way.work / "a").write_text("one\n")
     one = way.save("one")
     (way.work / "a").write_text("two\n")
@@ -191,7 +191,7 @@ def test_state_is_no_file(way: Way) -> None:
     assert not way.save("nothing new")["created"]
 
 
-def test_tags_and_pins(way: Way) -> None:
+def test_a_tag_names_one_checkpoint_and_a_pin_keeps_it(way: Way) -> None:
     one = way.save("one", tag="Release 1", allow_empty=True)
     assert way.get("Release 1")["id"] == one["id"]
     two = way.save("two", allow_empty=True)
@@ -208,7 +208,7 @@ def test_tags_and_pins(way: Way) -> None:
     assert not {one["id"], two["id"]} & {item["id"] for item in way.list()}
 
 
-def test_the_history_of_a_path(way: Way) -> None:
+def test_a_log_lists_the_checkpoints_that_changed_a_path(way: Way) -> None:
     (way.work / "story").write_text("one\n")
     one = way.save("one")
     (way.work / "story").write_text("two\n")
@@ -218,7 +218,7 @@ def test_the_history_of_a_path(way: Way) -> None:
     assert found == [(None, ["deleted"]), (two["id"], ["modified"]), (one["id"], ["added"])]
 
 
-def test_names_of_any_bytes(way: Way) -> None:
+def test_names_of_any_bytes_come_through(way: Way) -> None:
     name = os.fsdecode(b"caf\xe9")
     (way.work / name).write_text("one\n")
     one = way.save("one")
@@ -245,7 +245,7 @@ def test_what_cannot_be_is_the_same_error(
         getattr(way, verb)(what)
 
 
-def test_nothing_to_redo(way: Way) -> None:
+def test_redo_without_an_undo_is_refused(way: Way) -> None:
     (way.work / "a").write_text("one\n")
     one = way.save("one")
     (way.work / "a").write_text("two\n")

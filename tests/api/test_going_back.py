@@ -16,7 +16,7 @@ from ckptfs.errors import NotConfirmed, PathUnknown, TreeMoved, UsageError, Writ
 from tests.support.mounting import scratch
 
 
-def test_a_command_after_a_restore(base: Path, work: Path) -> None:
+def test_a_restore_runs_the_command_of_the_settings(base: Path, work: Path) -> None:
     out = base / "told.json"
     command = ["sh", "-c", f"cat > {out}"]
     config = CheckpointConfig(mount=False, on_restore=command)
@@ -26,12 +26,12 @@ def test_a_command_after_a_restore(base: Path, work: Path) -> None:
         (work / "a").write_text("two\n")
         assert service.restore(one.id).hook == "done"
     told = json.loads(out.read_bytes())
-    assert (told["checkpoint"], told["modified_files"]) == (int(one.id), ["a"])
+    assert (told["checkpoint"], told["modified_paths"]) == (int(one.id), ["a"])
     assert told["state"] == {"turn": 1, "image": {"base64": "AA=="}}
     assert told["workspace"] == str(work)
 
 
-def test_no_command_after_a_restore_of_nothing(base: Path, work: Path) -> None:
+def test_a_restore_of_nothing_runs_no_command(base: Path, work: Path) -> None:
     config = CheckpointConfig(mount=False, on_restore=["touch", str(base / "ran")])
     with CheckpointService(work, config=config) as service:
         one = service.save("one", allow_empty=True)
@@ -64,9 +64,9 @@ def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> Non
     one = plain.save("one")
     for path in (work / "sub/a", "sub/a", "sub/../sub/a"):
         (work / "sub/a").write_text("two\n")
-        assert plain.restore(one.id, [path]).modified_files == ["sub/a"]
+        assert plain.restore(one.id, [path]).modified_paths == ["sub/a"]
         (work / "sub/a").write_text("two\n")
-        assert plain.restore(one.id, path).modified_files == ["sub/a"]  # alone, too
+        assert plain.restore(one.id, path).modified_paths == ["sub/a"]  # alone, too
     (work / "sub/a").write_text("two\n")
     assert plain.diff(one.id, paths="sub").modified_files == ["sub/a"]
     for path in ("../outside", "/etc/passwd"):
@@ -74,7 +74,7 @@ def test_paths_are_of_the_workspace(plain: CheckpointService, work: Path) -> Non
             plain.restore(one.id, [path])
 
 
-def test_what_is_no_path(plain: CheckpointService, work: Path) -> None:
+def test_what_is_no_path_is_refused(plain: CheckpointService, work: Path) -> None:
     (work / "a").write_text("one\n")
     one = plain.save("one")
     (work / "a").write_text("two\n")
@@ -82,7 +82,7 @@ def test_what_is_no_path(plain: CheckpointService, work: Path) -> None:
         with pytest.raises(UsageError, match="as a path"):
             plain.restore(one.id, wrong)  # type: ignore[arg-type]
     assert (work / "a").read_text() == "two\n"
-    assert plain.restore(one.id, b"a").modified_files == ["a"]  # type: ignore[arg-type]
+    assert plain.restore(one.id, b"a").modified_paths == ["a"]  # type: ignore[arg-type]
 
 
 def test_undo_can_be_tried_and_can_mind_later_work(plain: CheckpointService, work: Path) -> None:
@@ -91,7 +91,7 @@ def test_undo_can_be_tried_and_can_mind_later_work(plain: CheckpointService, wor
     (work / "a").write_text("two\n")
     plain.restore(one.id)
     tried = plain.undo(dry_run=True)
-    assert (tried.modified_files, tried.dry_run) == (["a"], True)
+    assert (tried.modified_paths, tried.dry_run) == (["a"], True)
     (work / "a").write_text("later\n")
     with pytest.raises(NotConfirmed):
         plain.undo(if_unchanged=True)
@@ -150,7 +150,9 @@ def covered(path: Path) -> Iterator[None]:
                 subprocess.run(["umount", path], check=True)
 
 
-def test_restore_of_the_state_or_of_the_files(plain: CheckpointService, work: Path) -> None:
+def test_a_restore_is_of_the_state_or_of_the_files_if_asked(
+    plain: CheckpointService, work: Path
+) -> None:
     one = plain.save("one", state={"turn": 1})
     (work / "a").write_text("a")
     assert plain.restore(one.id, files=False).state == {"turn": 1}

@@ -47,7 +47,7 @@ def test_without_fuse_the_directory_stays_plain(base: Path, work: Path) -> None:
     assert (done.stdout.split(), done.stderr) == (["False", "1"], "")
 
 
-def test_a_storage_directory(base: Path, work: Path) -> None:
+def test_a_storage_directory_holds_the_store_and_is_remembered(base: Path, work: Path) -> None:
     with CheckpointService(work, base / "elsewhere", PLAIN) as service:
         assert service.status().store == str(base / "elsewhere")
     assert (base / "elsewhere/data.mdb").exists()
@@ -67,7 +67,7 @@ def test_what_cannot_be_a_workspace(base: Path, work: Path, mount: bool) -> None
     assert os.listdir(work) == []
 
 
-def test_the_same_store_with_and_without_a_mount(plain: CheckpointService, work: Path) -> None:
+def test_a_store_is_the_same_with_and_without_a_mount(plain: CheckpointService, work: Path) -> None:
     (work / "a").write_text("plain\n")
     one = plain.save("plain", state={"turn": 1})
     with CheckpointService(work, config=CheckpointConfig(unmount_on_close=True)) as mounted:
@@ -78,7 +78,7 @@ def test_the_same_store_with_and_without_a_mount(plain: CheckpointService, work:
     assert not plain.mounted
     plain.restore(one.id)
     assert (work / "a").read_text() == "plain\n"
-    assert plain.restore(two.id).modified_files == ["a"]
+    assert plain.restore(two.id).modified_paths == ["a"]
     assert (work / "a").read_text() == "mounted\n"
     listed = json.loads(succeed(ckptfs("list", "-w", work, "--no-mount", "--json")).stdout)
     assert [str(item["id"]) for item in listed["checkpoints"]] == [x.id for x in plain.list()]
@@ -96,7 +96,7 @@ def test_what_both_sides_changed_is_logged_by_the_call_that_meets_it(
     assert "'both' changed on both sides; the version from outside is kept as" in caplog.text
 
 
-def test_the_command_line_on_a_plain_directory(base: Path, work: Path) -> None:
+def test_the_command_line_works_on_a_plain_directory(base: Path, work: Path) -> None:
     def run(*words: str | Path) -> dict[str, object]:
         done = succeed(ckptfs(*words, "-w", work, "--no-mount", "--json"))
         found: dict[str, object] = json.loads(done.stdout)
@@ -107,7 +107,7 @@ def test_the_command_line_on_a_plain_directory(base: Path, work: Path) -> None:
     assert ckptfs("list", "-w", work, "--no-mount").returncode == WorkspaceUnknown.exit_code
     assert run("save", "first")["id"] == 0
     (work / "a").write_text("two\n")
-    assert run("restore", "0", "--force")["modified_files"] == ["a"]
+    assert run("restore", "0", "--force")["modified_paths"] == ["a"]
     assert (work / "a").read_text() == "one\n"
     run("undo")
     assert (work / "a").read_text() == "two\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 
 import ckptfs
 from ckptfs import CheckpointConfig, CheckpointService
+from ckptfs.api import values
 from ckptfs.errors import UsageError
 
 NAMES = {
@@ -30,7 +34,7 @@ NAMES = {
 }
 
 
-def test_the_exported_names() -> None:
+def test_exactly_these_names_are_exported() -> None:
     assert set(ckptfs.__all__) == NAMES
     for name in NAMES:
         assert getattr(ckptfs, name) is not None
@@ -57,7 +61,7 @@ def test_the_api_of_a_mounted_workspace_needs_no_store() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_signatures() -> None:
+def test_signatures_have_their_documented_parameters() -> None:
     def parameters(function: object) -> list[str]:
         return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
 
@@ -87,7 +91,7 @@ def test_every_verb_can_be_awaited(work: Path) -> None:
             assert hasattr(service, name), f"AsyncCheckpointService has no {name}"
 
 
-def test_a_checkpoint_as_a_value(plain: CheckpointService, work: Path) -> None:
+def test_a_checkpoint_is_a_value_that_can_be_copied(plain: CheckpointService, work: Path) -> None:
     (work / "a").write_text("a")
     (work / "dir").mkdir()
     saved = plain.save("one", metadata={"k": "v"}, state={"s": [1]})
@@ -118,12 +122,12 @@ def test_metadata_is_text(way: str, request: pytest.FixtureRequest) -> None:
     assert service.list()[0] == saved
 
 
-def test_a_compaction_as_a_value(plain: CheckpointService) -> None:
+def test_a_compaction_tells_the_size_before_and_after(plain: CheckpointService) -> None:
     before, after = found = plain.compact()
     assert (found.before_bytes, found.after_bytes) == (before, after) and after > 0
 
 
-def test_a_difference_as_a_value(plain: CheckpointService, work: Path) -> None:
+def test_a_difference_is_a_value_that_can_be_copied(plain: CheckpointService, work: Path) -> None:
     (work / "a").write_text("one\n")
     found = plain.diff()
     assert found and found.added_files == ["a"]
@@ -131,3 +135,58 @@ def test_a_difference_as_a_value(plain: CheckpointService, work: Path) -> None:
     assert twin == found and "+one\n" in twin.diff_content
     plain.save("one")
     assert not plain.diff()
+
+
+# -- the reference ---------------------------------------------------------------------------------
+
+REFERENCE = (Path(__file__).parents[2] / "docs/API.md").read_text()
+VALUES = [
+    values.Checkpoint,
+    values.CheckpointDiff,
+    values.CheckpointEvent,
+    values.Compacted,
+    values.FileChange,
+    values.FileVersion,
+    values.PruneDecision,
+    values.RestoreResult,
+    values.WorkspaceStatus,
+]
+
+
+def _rows(heading: str) -> list[list[str]]:
+    """The cells of a section's table."""
+    section = REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ", 1) for line in section.splitlines() if line[:3] == "| `"]
+    assert rows, heading
+    return rows
+
+
+def _attributes(value: type) -> set[str]:
+    found = set(getattr(value, "_fields", ())) or set(value.__annotations__)
+    found |= {name for name in vars(value) if isinstance(vars(value)[name], property)}
+    found |= {name for name in vars(value) if isinstance(vars(value)[name], cached_property)}
+    return {name for name in found if not name.startswith("_") and not name.isupper()}
+
+
+def test_the_reference_has_every_call_once() -> None:
+    named = [name for row in _rows("Calls") for name in re.findall(r"`(\w+)", row[0])]
+    public = [name for name in dir(CheckpointService) if not name.startswith("_")]
+    assert sorted(named) == sorted([*public, "with"])
+
+
+def test_the_reference_has_every_value_once_with_its_attributes() -> None:
+    rows = _rows("Values")
+    assert sorted(row[0].strip("`") for row in rows) == sorted(kind.__name__ for kind in VALUES)
+    described = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows}
+    for kind in VALUES:
+        assert _attributes(kind) <= described[kind.__name__], kind.__name__
+
+
+def test_the_reference_has_every_exported_name() -> None:
+    for name in set(ckptfs.__all__) - {"__version__"}:
+        assert re.search(rf"\b{name}\b", REFERENCE), name
+
+
+def test_the_reference_has_every_field_of_the_configuration_once() -> None:
+    named = [row[0].strip("`") for row in _rows("CheckpointConfig")]
+    assert sorted(named) == sorted(field.name for field in dataclasses.fields(CheckpointConfig))

@@ -85,7 +85,9 @@ def _die_at(last: int, *, done: bool) -> None:
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_killed_at_any_step(work: Path, done: bool, stride: int) -> None:
+def test_a_restore_killed_at_any_step_is_finished_by_the_next_call(
+    work: Path, done: bool, stride: int
+) -> None:
     config = CheckpointConfig(mount=False, max_checkpoints=None)
     with CheckpointService(work, config=config) as service:
         plant(work, OLD)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_what_cannot_be_state(
     assert not list(plain.workspace.store.glob("state-*"))
 
 
-def test_state_of_many_kinds_and_sizes(mounted: CheckpointService) -> None:
+def test_state_of_many_kinds_and_sizes_comes_back(mounted: CheckpointService) -> None:
     state = {
         "empty": b"",
         "null": None,

@@ -12,11 +12,13 @@ import pytest
 from ckptfs import CheckpointEvent, CheckpointService
 from ckptfs.errors import (
     CkptfsError,
+    NotMounted,
     OverlappingTrees,
     SettingInvalid,
     SourceMissing,
     StateInvalid,
     TagInvalid,
+    UsageError,
 )
 from tests.api.conftest import PLAIN
 
@@ -43,7 +45,9 @@ def test_trees_that_overlap_are_refused(mounted: CheckpointService, work: Path, 
             mounted.import_from(overlapping)
 
 
-def test_trees_in_and_out(plain: CheckpointService, work: Path, base: Path) -> None:
+def test_trees_are_imported_exported_and_backed_up(
+    plain: CheckpointService, work: Path, base: Path
+) -> None:
     (base / "source").mkdir()
     (base / "source/a").write_text("a")
     plain.import_from(base / "source")
@@ -55,7 +59,7 @@ def test_trees_in_and_out(plain: CheckpointService, work: Path, base: Path) -> N
         assert [item.id for item in other.list()][-2:] == [x.id for x in plain.list()][-2:]
 
 
-def test_settings(plain: CheckpointService, work: Path) -> None:
+def test_settings_are_read_changed_and_taken_back(plain: CheckpointService, work: Path) -> None:
     assert plain.settings()["retention.keep_all"] == "1h"
     plain.configure("retention.keep_all", "2h")
     assert plain.settings()["retention.keep_all"] == "2h"
@@ -65,7 +69,9 @@ def test_settings(plain: CheckpointService, work: Path) -> None:
         plain.configure("retention.keep_all", "for ever")
 
 
-def test_tasks(plain: CheckpointService, work: Path) -> None:
+def test_a_task_is_reverted_without_what_came_after_it(
+    plain: CheckpointService, work: Path
+) -> None:
     plain.start_task("one")
     (work / "a").write_text("a")
     plain.finish_task("did it")
@@ -75,7 +81,7 @@ def test_tasks(plain: CheckpointService, work: Path) -> None:
     assert os.listdir(work) == ["b"]
 
 
-def test_some_checkpoints(plain: CheckpointService, work: Path) -> None:
+def test_a_list_is_limited_by_number_path_and_time(plain: CheckpointService, work: Path) -> None:
     for name in ("a", "b"):
         (work / name).write_text(name)
         plain.save(name)
@@ -94,3 +100,45 @@ def test_the_reference_says_which_arguments_are_given_by_name() -> None:
             if word in declared:
                 by_name = declared[word].kind is inspect.Parameter.KEYWORD_ONLY
                 assert by_name == (at > star), f"{name}: {word}"
+
+
+@pytest.mark.parametrize("way", ["plain", "mounted"])
+def test_a_call_that_makes_no_sense_is_a_mistake_of_usage(
+    way: str, request: pytest.FixtureRequest
+) -> None:
+    service: CheckpointService = request.getfixturevalue(way)
+    wrong = [
+        ("no_such_verb", {}, "no verb 'no_such_verb'"),
+        ("save", {}, "'message' is missing"),
+        ("save", {"message": 7}, "has to be text"),
+        ("save", {"message": "x", "colour": "red"}, "no argument 'colour'"),
+        ("save", {"message": "x", "max_checkpoints": 0}, "cannot be kept"),
+        ("plan", {}, "'checkpoint' is missing"),
+    ]
+    for verb, arguments, reason in wrong:
+        with pytest.raises(UsageError, match=reason) as caught:
+            service.call(verb, **arguments)
+        assert caught.value.exit_code == 2 and "Nothing was changed" in caught.value.message
+
+
+def test_a_verb_of_the_daemon_says_that_there_is_none(plain: CheckpointService, work: Path) -> None:
+    for verb in ("status", "sync", "umount"):
+        with pytest.raises(NotMounted, match=str(work)):
+            plain.call(verb)
+
+
+def test_the_log_of_restores_is_the_same_from_a_daemon_and_from_the_store(
+    mounted: CheckpointService, work: Path
+) -> None:
+    (work / "a").write_text("1")
+    (work / "dir").mkdir()
+    saved = mounted.save("one")
+    (work / "a").write_text("2")
+    (work / "dir").rmdir()
+    assert mounted.restore(saved.id, ["a", "dir"]).added_paths == ["dir"]
+    (work / "more").mkdir()
+    assert mounted.restore(saved.id).deleted_paths == ["more"]
+    from_daemon = mounted.restores()
+    mounted.close()
+    assert CheckpointService(work, config=PLAIN).restores() == from_daemon
+    assert [item["paths"] for item in from_daemon] == [["a", "dir"], []]

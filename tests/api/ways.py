@@ -111,9 +111,9 @@ def _restored(found: RestoreResult) -> Values:
     return {
         "checkpoint": found.checkpoint_id,
         "before": found.before_id,
-        "added": found.added_files,
-        "modified": found.modified_files,
-        "deleted": found.deleted_files,
+        "added": found.added_paths,
+        "modified": found.modified_paths,
+        "deleted": found.deleted_paths,
         "token": found.token,
     }
 
@@ -253,8 +253,8 @@ def _cli_restored(record: Values) -> Values:
     return {
         "checkpoint": str(record["checkpoint"]),
         "before": None if before is None else str(before),
-        "added": record["added_files"],
-        "modified": record["modified_files"],
-        "deleted": record["deleted_files"],
+        "added": record["added_paths"],
+        "modified": record["modified_paths"],
+        "deleted": record["deleted_paths"],
         "token": record.get("token", ""),
     }

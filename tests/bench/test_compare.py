@@ -8,12 +8,12 @@ from rich.console import Console
 from bench import compare
 from bench.kit import Kit, NotToBeHad
 from bench.outcome import Comparison, Outcome, Sample
-from bench.registry import Place, Workload
+from bench.registry import WorkDirectory, Workload
 from bench.scale import QUICK
 from bench.stats import Spread
 
 
-def _steps(_place: Place) -> Iterator[None]:
+def _steps(_place: WorkDirectory) -> Iterator[None]:
     yield
 
 

@@ -10,14 +10,14 @@ import pytest
 from bench import document
 from bench.outcome import Comparison, Figure, Outcome, Sample
 from bench.plots import Bar, ratio_bars, value_bars
-from bench.registry import MICRO, REAL, Place, Workload
+from bench.registry import MICRO, REAL, WorkDirectory, Workload
 from bench.report import as_json
 from bench.scale import QUICK
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _steps(_place: Place) -> Iterator[None]:
+def _steps(_place: WorkDirectory) -> Iterator[None]:
     yield
 
 

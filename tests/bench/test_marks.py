@@ -4,10 +4,10 @@ import pytest
 
 from bench.marks import Mark, marks
 from bench.outcome import Figure, Outcome, Sample
-from bench.registry import MICRO, REAL, Place, Workload
+from bench.registry import MICRO, REAL, WorkDirectory, Workload
 
 
-def _steps(_place: Place) -> Iterator[None]:
+def _steps(_place: WorkDirectory) -> Iterator[None]:
     yield
 
 

@@ -8,8 +8,8 @@ from bench.material import MAKERS
 from bench.registry import (
     REAL,
     REAL_MARK,
-    Place,
     UnknownWorkload,
+    WorkDirectory,
     Workload,
     all_workloads,
     by_scene,
@@ -22,7 +22,7 @@ from bench.scale import FULL, NORMAL, QUICK, SMALL, Scale
 from bench.workloads import HEAVY_SCENES
 
 
-def _steps(_place: Place) -> Iterator[None]:
+def _steps(_place: WorkDirectory) -> Iterator[None]:
     yield
 
 

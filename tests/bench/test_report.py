@@ -6,12 +6,12 @@ import pytest
 from rich.console import Console
 
 from bench.outcome import Comparison, Figure, Outcome, Sample
-from bench.registry import Place, Workload
+from bench.registry import WorkDirectory, Workload
 from bench.report import as_json, number_text, print_report, seconds_text
 from bench.scale import QUICK
 
 
-def _steps(_place: Place) -> Iterator[None]:
+def _steps(_place: WorkDirectory) -> Iterator[None]:
     yield
 
 
@@ -43,12 +43,12 @@ def _printed(outcome: Outcome) -> str:
         (61.0, "61.00 s"),
     ],
 )
-def test_seconds_text(seconds: float, text: str) -> None:
+def test_seconds_are_written_in_a_fitting_unit(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.123_4, "0.123"), (15_234.6, "15,235"), (0, "0")])
-def test_number_text(value: float, text: str) -> None:
+def test_numbers_are_written_for_people(value: float, text: str) -> None:
     assert number_text(value) == text
 
 

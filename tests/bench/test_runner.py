@@ -10,25 +10,25 @@ from bench import quiet, session
 from bench.contestants import PlainDirectory
 from bench.kit import NotToBeHad
 from bench.outcome import Outcome
-from bench.registry import Place, Workload
+from bench.registry import WorkDirectory, Workload
 from bench.runner import Run, run_workloads
 from bench.scale import QUICK
 
 SCALE = replace(QUICK, repeats=2)
 
 
-def _write(place: Place) -> Iterator[None]:
+def _write(place: WorkDirectory) -> Iterator[None]:
     assert not (place / "file").exists(), "every repetition has a fresh directory"
     yield
     (place / "file").write_text("written")
 
 
-def _read(place: Place) -> Iterator[None]:
+def _read(place: WorkDirectory) -> Iterator[None]:
     yield
     (place / "file").read_text()
 
 
-def _fail_on_b(place: Place) -> Iterator[None]:
+def _fail_on_b(place: WorkDirectory) -> Iterator[None]:
     yield
     if place.root.is_relative_to(place.root.parents[1] / "b"):
         raise OSError("no luck")
@@ -88,7 +88,7 @@ class _Fragile(PlainDirectory):
         return not (self.root / "scene-0" / "file").exists()
 
 
-def _write_and_fail_on_c(place: Place) -> Iterator[None]:
+def _write_and_fail_on_c(place: WorkDirectory) -> Iterator[None]:
     yield
     (place / "file").write_text("written")
     if place.root.parent.name == "c":

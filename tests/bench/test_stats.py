@@ -25,14 +25,18 @@ def test_ratio_refuses_nothing() -> None:
 @pytest.mark.parametrize(
     ("value", "mark", "word"), [(1.5, 1.5, "OK"), (1.51, 1.5, "above"), (9.0, None, "")]
 )
-def test_verdict_at_most(value: float, mark: float | None, word: str) -> None:
+def test_a_verdict_of_at_most_follows_the_bounds(
+    value: float, mark: float | None, word: str
+) -> None:
     assert verdict_at_most(value, mark) == word
 
 
 @pytest.mark.parametrize(
     ("value", "mark", "word"), [(250.0, 250.0, "OK"), (249.0, 250.0, "below"), (0.0, None, "")]
 )
-def test_verdict_at_least(value: float, mark: float | None, word: str) -> None:
+def test_a_verdict_of_at_least_follows_the_bounds(
+    value: float, mark: float | None, word: str
+) -> None:
     assert verdict_at_least(value, mark) == word
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.mounting import Workspace, ckptfs, scratch
 
 
-class Place:
+class ScratchHome:
     """A scratch directory with a data directory in it that no other test sees."""
 
     def __init__(self, base: Path) -> None:
@@ -34,9 +34,9 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[ScratchHome]:
     with scratch() as base:
-        yield Place(base)
+        yield ScratchHome(base)
 
 
 @pytest.fixture

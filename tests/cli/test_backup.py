@@ -36,7 +36,7 @@ def _write_on(top: Path, over: threading.Event) -> None:
         (top / f"then {number}").write_bytes(b"x" * 3_000)
 
 
-def test_while_the_workspace_is_in_use(workspace: Workspace) -> None:
+def test_a_backup_is_whole_while_programs_write(workspace: Workspace) -> None:
     plant(workspace.path, {"kept": "before", "dir": {"large": os.urandom(3_000_000)}})
     succeed(workspace.cli("save", "x", "--tag", "good", "-w", workspace.path))
     (workspace.path / "dir/large").unlink()
@@ -100,7 +100,7 @@ def test_a_backup_overwrites_nothing_and_stays_out_of_the_workspace(workspace: W
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a small disk")
-def test_on_a_disk_without_room(workspace: Workspace) -> None:
+def test_a_backup_to_a_full_disk_leaves_nothing_behind(workspace: Workspace) -> None:
     import subprocess
 
     plant(workspace.path, {"large": os.urandom(8_000_000)})

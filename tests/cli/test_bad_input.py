@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from ckptfs import errors
 from ckptfs.config import Workspace
 from ckptfs.daemon import preflight
 from ckptfs.store import Store
-from tests.cli.conftest import Place
+from tests.cli.conftest import ScratchHome
 from tests.support.mounting import is_mounted
 from tests.support.peer import NOBODY, peer
 
@@ -34,7 +33,7 @@ def tree(base: Path) -> list[tuple[str, int, int, int]]:
 
 
 def refuse(
-    place: Place, error: type[errors.CkptfsError], *words: str | Path, **env: str
+    place: ScratchHome, error: type[errors.CkptfsError], *words: str | Path, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that must fail with this error and leave everything as it is."""
     before = tree(place.base)
@@ -52,14 +51,14 @@ def refuse(
 
 
 @pytest.fixture
-def mountpoint(place: Place) -> Path:
+def mountpoint(place: ScratchHome) -> Path:
     path = place / "w"
     path.mkdir()
     return path
 
 
 @pytest.fixture
-def store(place: Place) -> Path:
+def store(place: ScratchHome) -> Path:
     path = place / "store"
     Store.create(path).close()
     return path
@@ -68,37 +67,41 @@ def store(place: Place) -> Path:
 # Mountpoints
 
 
-def test_a_missing_mountpoint_is_refused_with_how_to_make_it(place: Place) -> None:
+def test_a_missing_mountpoint_is_refused_with_how_to_make_it(place: ScratchHome) -> None:
     done = refuse(place, errors.MountpointMissing, "mount", place / "none")
     assert f"mkdir -p {place / 'none'}" in done.stderr
 
 
-def test_a_mountpoint_behind_a_broken_link(place: Place) -> None:
+def test_a_mountpoint_behind_a_broken_link_is_refused(place: ScratchHome) -> None:
     (place / "link").symlink_to("nowhere")
     refuse(place, errors.MountpointMissing, "mount", place / "link")
 
 
-def test_a_mountpoint_that_is_a_file(place: Place) -> None:
+def test_a_mountpoint_that_is_a_file_is_refused(place: ScratchHome) -> None:
     (place / "file").touch()
     refuse(place, errors.MountpointNotDirectory, "mount", place / "file")
 
 
-def test_from_into_a_directory_with_content(place: Place, mountpoint: Path) -> None:
+def test_a_source_for_a_directory_with_content_is_refused(
+    place: ScratchHome, mountpoint: Path
+) -> None:
     (mountpoint / "x").touch()
     (place / "source").mkdir()
     refuse(place, errors.MountpointNotEmpty, "mount", mountpoint, "--from", place / "source")
 
 
-def test_a_source_that_does_not_exist_is_refused(place: Place, mountpoint: Path) -> None:
+def test_a_source_that_does_not_exist_is_refused(place: ScratchHome, mountpoint: Path) -> None:
     refuse(place, errors.SourceMissing, "mount", mountpoint, "--from", place / "none")
 
 
-def test_a_source_around_the_mountpoint_is_refused(place: Place, mountpoint: Path) -> None:
+def test_a_source_around_the_mountpoint_is_refused(place: ScratchHome, mountpoint: Path) -> None:
     refuse(place, errors.OverlappingTrees, "mount", mountpoint, "--from", place.base)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs")
-def test_something_else_is_mounted_there(place: Place, mountpoint: Path) -> None:
+def test_a_mountpoint_of_another_file_system_is_refused(
+    place: ScratchHome, mountpoint: Path
+) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", mountpoint], check=True)
     try:
         done = refuse(place, errors.AlreadyMounted, "mount", mountpoint)
@@ -107,23 +110,23 @@ def test_something_else_is_mounted_there(place: Place, mountpoint: Path) -> None
         subprocess.run(["umount", mountpoint], check=True)
 
 
-def test_a_mountpoint_inside_the_store(place: Place, store: Path) -> None:
+def test_a_mountpoint_inside_the_store_is_refused(place: ScratchHome, store: Path) -> None:
     (store / "inside").mkdir()
     refuse(place, errors.MountpointInStore, "mount", store / "inside", "--store", store)
     refuse(place, errors.MountpointInStore, "mount", store, "--store", store)
 
 
-def test_a_mountpoint_around_the_store(place: Place, mountpoint: Path) -> None:
+def test_a_mountpoint_around_the_store_is_refused(place: ScratchHome, mountpoint: Path) -> None:
     refuse(place, errors.StoreInMountpoint, "mount", mountpoint, "--store", mountpoint / "s")
     refuse(place, errors.StoreInMountpoint, "mount", mountpoint, XDG_DATA_HOME=str(mountpoint))
 
 
 @pytest.mark.parametrize("root", ["/", "/etc", "/usr", "/var", "/tmp", "/root", "/home"])
-def test_dangerous_roots_are_refused(place: Place, root: str) -> None:
+def test_dangerous_roots_are_refused(place: ScratchHome, root: str) -> None:
     refuse(place, errors.DangerousRoot, "mount", root)
 
 
-def test_the_home_directory_is_refused_under_any_name(place: Place) -> None:
+def test_the_home_directory_is_refused_under_any_name(place: ScratchHome) -> None:
     (place / "link").symlink_to("home")
     for name in (place / "home", place / "link", place / "home" / ".." / "home"):
         done = refuse(place, errors.DangerousRoot, "mount", name)
@@ -133,12 +136,12 @@ def test_the_home_directory_is_refused_under_any_name(place: Place) -> None:
 # Stores
 
 
-def test_a_store_that_is_a_file(place: Place, mountpoint: Path) -> None:
+def test_a_store_that_is_a_file_is_refused(place: ScratchHome, mountpoint: Path) -> None:
     (place / "file").touch()
     refuse(place, errors.NotAStore, "mount", mountpoint, "--store", place / "file")
 
 
-def test_a_store_that_is_some_directory(place: Place, mountpoint: Path) -> None:
+def test_a_store_that_is_some_directory_is_refused(place: ScratchHome, mountpoint: Path) -> None:
     (place / "photos").mkdir()
     (place / "photos" / "cat.jpg").write_bytes(b"cat")
     refuse(place, errors.NotAStore, "mount", mountpoint, "--store", place / "photos")
@@ -146,7 +149,7 @@ def test_a_store_that_is_some_directory(place: Place, mountpoint: Path) -> None:
     refuse(place, errors.NotAStore, "export", place / "out", "--store", place / "photos")
 
 
-def test_a_store_of_garbage_is_refused_and_unchanged(place: Place, mountpoint: Path) -> None:
+def test_a_store_of_garbage_is_refused_and_unchanged(place: ScratchHome, mountpoint: Path) -> None:
     (place / "s").mkdir()
     (place / "s" / "data.mdb").write_bytes(b"garbage" * 5000)
     done = place.run("mount", mountpoint, "--store", place / "s")
@@ -154,7 +157,9 @@ def test_a_store_of_garbage_is_refused_and_unchanged(place: Place, mountpoint: P
     assert (place / "s" / "data.mdb").read_bytes() == b"garbage" * 5000
 
 
-def test_a_store_of_a_later_version(place: Place, mountpoint: Path, store: Path) -> None:
+def test_a_store_of_a_later_version_is_refused(
+    place: ScratchHome, mountpoint: Path, store: Path
+) -> None:
     opened = Store.open(store)
     opened.charge()
     opened._meta.put(b"format", (99).to_bytes(4, "big"))
@@ -167,13 +172,13 @@ def test_a_store_of_a_later_version(place: Place, mountpoint: Path, store: Path)
     assert (store / "data.mdb").read_bytes() == before
 
 
-def test_a_store_that_does_not_exist(place: Place) -> None:
+def test_a_store_that_does_not_exist_is_refused(place: ScratchHome) -> None:
     refuse(place, errors.StoreMissing, "check", "--store", place / "none")
     refuse(place, errors.StoreMissing, "export", place / "out", "--store", place / "none")
 
 
 def test_a_store_in_use_is_refused_with_its_process(
-    place: Place, mountpoint: Path, store: Path
+    place: ScratchHome, mountpoint: Path, store: Path
 ) -> None:
     with open(store / "lock", "r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -230,7 +235,7 @@ def test_a_store_without_permission_is_refused(store: Path) -> None:
 # The machine
 
 
-def test_a_directory_of_somebody_else(mountpoint: Path) -> None:
+def test_a_directory_of_another_user_is_refused_unless_it_can_be_written(mountpoint: Path) -> None:
     workspace = Workspace(mountpoint, Path("/s"))
     plan = preflight.Plan(workspace, None, None, False, True, False)
     mountpoint.chmod(0o555)
@@ -248,57 +253,33 @@ def test_a_user_without_fusermount_is_refused(
     assert said == "no-fusermount"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="hides /dev/fuse in a mount namespace")
-def test_a_machine_without_dev_fuse_is_refused(place: Place, mountpoint: Path) -> None:
-    hide = 'mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$@"'
-    unshare = shutil.which("unshare")
-    assert unshare is not None
+_HIDE = 'mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$@"'
+
+#: What takes something from a process that mounts, its error, and what that says.
+HANDICAPS = {
+    "no /dev/fuse": (["unshare", "-m", "sh", "-c", _HIDE, "sh"], errors.NoFuse, "modprobe fuse"),
+    "no right to mount": (
+        ["setpriv", "--bounding-set", "-sys_admin"],
+        errors.NoPermission,
+        "SYS_ADMIN",
+    ),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes something from root")
+@pytest.mark.parametrize("handicap", HANDICAPS)
+def test_a_mount_that_the_machine_forbids_is_refused_with_the_reason(
+    place: ScratchHome, mountpoint: Path, handicap: str
+) -> None:
+    prefix, error, reason = HANDICAPS[handicap]
     done = subprocess.run(
-        [
-            unshare,
-            "-m",
-            "sh",
-            "-c",
-            hide,
-            "sh",
-            sys.executable,
-            "-m",
-            "ckptfs",
-            "mount",
-            mountpoint,
-        ],
+        [*prefix, sys.executable, "-m", "ckptfs", "mount", mountpoint],
         env={**os.environ, **place.env},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == errors.NoFuse.exit_code, done.stderr
-    assert "modprobe fuse" in done.stderr
-    assert not (place / "data").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="drops the capability to mount")
-def test_root_that_may_not_mount(place: Place, mountpoint: Path) -> None:
-    setpriv = shutil.which("setpriv")
-    assert setpriv is not None
-    done = subprocess.run(
-        [
-            setpriv,
-            "--bounding-set",
-            "-sys_admin",
-            sys.executable,
-            "-m",
-            "ckptfs",
-            "mount",
-            mountpoint,
-        ],
-        env={**os.environ, **place.env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == errors.NoPermission.exit_code, done.stderr
-    assert "SYS_ADMIN" in done.stderr
+    assert done.returncode == error.exit_code and reason in done.stderr, done.stderr
     assert not (place / "data").exists()
 
 
@@ -306,17 +287,19 @@ def test_root_that_may_not_mount(place: Place, mountpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "save", "list", "check"])
-def test_a_verb_outside_of_a_workspace_is_refused(place: Place, verb: str) -> None:
+def test_a_verb_outside_of_a_workspace_is_refused(place: ScratchHome, verb: str) -> None:
     refuse(place, errors.WorkspaceUnknown, verb)
     refuse(place, errors.WorkspaceUnknown, verb, "-w", place / "none")
 
 
-def test_a_directory_that_is_no_workspace_is_not_unmounted(place: Place, mountpoint: Path) -> None:
+def test_a_directory_that_is_no_workspace_is_not_unmounted(
+    place: ScratchHome, mountpoint: Path
+) -> None:
     refuse(place, errors.WorkspaceUnknown, "umount", mountpoint)
     refuse(place, errors.WorkspaceUnknown, "umount", "-w", mountpoint)
 
 
-def test_an_import_needs_a_source_apart_from_its_store(place: Place, store: Path) -> None:
+def test_an_import_needs_a_source_apart_from_its_store(place: ScratchHome, store: Path) -> None:
     (place / "file").touch()
     for source in ("none", "file"):
         refuse(place, errors.SourceMissing, "import", place / source, "--store", store)
@@ -324,7 +307,7 @@ def test_an_import_needs_a_source_apart_from_its_store(place: Place, store: Path
     refuse(place, errors.UsageError, "import", place / "home")
 
 
-def test_an_export_overwrites_nothing(place: Place, store: Path) -> None:
+def test_an_export_overwrites_nothing(place: ScratchHome, store: Path) -> None:
     (place / "full").mkdir()
     (place / "full" / "x").touch()
     for dest in ("full", "full/x", "none/deep"):
@@ -332,7 +315,7 @@ def test_an_export_overwrites_nothing(place: Place, store: Path) -> None:
     refuse(place, errors.OverlappingTrees, "export", store / "in", "--store", store)
 
 
-def test_an_unknown_checkpoint_is_not_exported(place: Place, store: Path) -> None:
+def test_an_unknown_checkpoint_is_not_exported(place: ScratchHome, store: Path) -> None:
     for name in ("7", "x", "-1", ""):
         done = place.run("export", place / "out", "--store", store, f"--checkpoint={name}")
         assert done.returncode == errors.CheckpointUnknown.exit_code, done.stderr
@@ -345,11 +328,15 @@ def test_an_unknown_checkpoint_is_not_exported(place: Place, store: Path) -> Non
 @pytest.mark.parametrize(
     "words", [[], ["frobnicate"], ["mount"], ["mount", "a", "-w", "b"], ["status", "--bogus"]]
 )
-def test_a_command_line_that_makes_no_sense_is_refused(place: Place, words: list[str]) -> None:
+def test_a_command_line_that_makes_no_sense_is_refused(
+    place: ScratchHome, words: list[str]
+) -> None:
     refuse(place, errors.UsageError, *words)
 
 
-def test_a_path_that_is_too_long(place: Place, mountpoint: Path) -> None:
+def test_a_path_that_is_too_long_is_refused_without_a_traceback(
+    place: ScratchHome, mountpoint: Path
+) -> None:
     long = "/".join([str(place.base), "x" * 300])
     for words in (["mount", long], ["mount", mountpoint, "--store", long], ["status", "-w", long]):
         done = place.run(*words)
@@ -358,14 +345,14 @@ def test_a_path_that_is_too_long(place: Place, mountpoint: Path) -> None:
         assert "itself failed" not in done.stderr
 
 
-def test_an_error_is_json_if_asked(place: Place) -> None:
+def test_an_error_is_json_if_asked(place: ScratchHome) -> None:
     done = place.run("--json", "mount", place / "none")
     error = json.loads(done.stdout)["error"]
     assert error["kind"] == "mountpoint-missing"
     assert error["exit_code"] == done.returncode == errors.MountpointMissing.exit_code
 
 
-def test_a_current_directory_that_is_gone(place: Place) -> None:
+def test_a_current_directory_that_is_gone_is_named_as_the_reason(place: ScratchHome) -> None:
     gone = place / "gone"
     gone.mkdir()
     program = f"cd {gone} && rmdir {gone} && exec {sys.executable} -P -m ckptfs status"
@@ -381,13 +368,13 @@ def test_a_current_directory_that_is_gone(place: Place) -> None:
     assert "does not exist any more" in done.stderr
 
 
-def test_names_cannot_act_on_the_terminal(place: Place) -> None:
+def test_names_cannot_act_on_the_terminal(place: ScratchHome) -> None:
     done = place.run("mount", place / "\x1b]0;title\x07\x1b[31m")
     assert "\x1b" not in done.stderr
     assert "\\x1b" in done.stderr
 
 
-def test_a_reader_that_goes_away(place: Place) -> None:
+def test_a_reader_that_goes_away_causes_no_message(place: ScratchHome) -> None:
     program = f"{sys.executable} -m ckptfs --help | true; exit 0"
     done = subprocess.run(
         ["sh", "-c", program],
@@ -399,7 +386,7 @@ def test_a_reader_that_goes_away(place: Place) -> None:
     assert done.stderr == ""
 
 
-def test_version_and_help_are_printed(place: Place) -> None:
+def test_version_and_help_are_printed(place: ScratchHome) -> None:
     assert place.run("--version").stdout.startswith("ckptfs ")
     for words in (["--help"], ["mount", "--help"], ["umount", "-h"]):
         done = place.run(*words)

@@ -31,7 +31,7 @@ def damage(store: Path, found: bytes) -> None:
     (store / "data.mdb").write_bytes(data)
 
 
-def test_a_flipped_bit_from_the_disk_to_the_screen() -> None:
+def test_a_flipped_bit_on_the_disk_is_named_on_the_screen() -> None:
     with scratch() as base:
         workspace = Workspace(base, "--no-write-back")
         workspace.mount()

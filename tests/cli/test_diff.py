@@ -158,7 +158,7 @@ def test_names_that_are_not_utf8(planted: Workspace) -> None:
     assert 'b"' not in run(planted, "diff") and '+++ "b/n\\377\\n"' in run(planted, "diff")
 
 
-def test_what_git_has_no_words_for(planted: Workspace) -> None:
+def test_what_git_has_no_words_for_is_said_in_remarks(planted: Workspace) -> None:
     (planted.path / "notes").chmod(0o600)
     (planted.path / "empty").mkdir()
     os.mkfifo(planted.path / "fifo")
@@ -171,7 +171,7 @@ def test_what_git_has_no_words_for(planted: Workspace) -> None:
     assert "diff --git" not in text
 
 
-def test_times_only_if_asked_for(planted: Workspace) -> None:
+def test_changed_times_are_listed_only_if_asked_for(planted: Workspace) -> None:
     os.utime(planted.path / "notes", (1, 1))
     assert run(planted, "diff", "--name-status") == run(planted, "diff") == ""
     assert run(planted, "diff", "--name-status", "--times") == "t\tnotes\n"
@@ -310,3 +310,19 @@ def test_log_lists_the_restores(planted: Workspace) -> None:
     assert told.startswith("    #") and "restore of checkpoint 0" in told
     [entry] = as_json(planted, "log", "--restores")["restores"]
     assert entry["checkpoint"] == 0
+
+
+def test_the_text_and_the_json_name_files_in_the_same_order(planted: Workspace) -> None:
+    edit(planted.path)
+    (planted.path / "a new one").write_text("first by its name\n")
+    listed = [item["path"] for item in as_json(planted, "diff")["changes"]]
+    text = run(planted, "diff").splitlines()
+    shown = [line.rpartition("b/")[2].rstrip('"') for line in text if line.startswith("diff --git")]
+    assert shown == listed == sorted(listed) and "goes" in shown[1:-1]
+
+
+def test_show_names_the_state_documents_that_a_checkpoint_carries(planted: Workspace) -> None:
+    document = planted.path.parent / "talk.json"
+    document.write_text("[1]")
+    run(planted, "save", "with state", "--state", f"talk={document}")
+    assert "state      talk" in run(planted, "show", "latest").splitlines()

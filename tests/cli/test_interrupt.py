@@ -159,7 +159,7 @@ def _wait_for_lock(lock: Path, pid: int) -> None:
     wait_until(lambda: lock.read_text().strip() == str(pid), "it has the store")
 
 
-def test_an_interrupt_in_a_store_that_nobody_serves_leaves_it_whole() -> None:
+def test_an_interrupt_in_a_store_without_a_daemon_leaves_it_whole() -> None:
     """Also in the middle of what changes it: what was committed is what is there."""
     with scratch() as base:
         made = Workspace(base)

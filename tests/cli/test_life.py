@@ -129,7 +129,7 @@ def test_a_mounted_workspace_is_not_mounted_twice(workspace: Workspace) -> None:
     assert str(pid_of(workspace)) in done.stderr
 
 
-def test_a_store_in_use_by_another_workspace(workspace: Workspace) -> None:
+def test_a_store_in_use_by_another_workspace_is_refused(workspace: Workspace) -> None:
     workspace.mount()
     other = workspace.path.parent / "other"
     other.mkdir()
@@ -138,7 +138,7 @@ def test_a_store_in_use_by_another_workspace(workspace: Workspace) -> None:
     assert not is_mounted(other)
 
 
-def test_unmounting_what_is_not_mounted(workspace: Workspace) -> None:
+def test_umount_of_what_is_not_mounted_is_refused(workspace: Workspace) -> None:
     workspace.mount()
     workspace.umount()
     fails(workspace, errors.NotMounted, "umount", workspace.path)
@@ -202,7 +202,7 @@ def test_any_end_writes_back(workspace: Workspace, how: str) -> None:
     assert workspace.status()["mounted"] is False
 
 
-def test_umount_right_after_a_hand_unmount(workspace: Workspace) -> None:
+def test_umount_right_after_an_unmount_by_hand_loses_nothing(workspace: Workspace) -> None:
     workspace.mount()
     (workspace.path / "new").write_bytes(b"new")
     letting_go(workspace)
@@ -225,7 +225,7 @@ def test_umount_from_inside_names_the_shell_only(workspace: Workspace) -> None:
         assert f"sh ({shell.pid}) still uses it" in err
 
 
-def test_mounting_again_right_after_a_hand_unmount(workspace: Workspace) -> None:
+def test_a_mount_right_after_an_unmount_by_hand_has_everything(workspace: Workspace) -> None:
     workspace.mount()
     (workspace.path / "new").write_bytes(b"new")
     subprocess.run(["fusermount3", "-u", workspace.path], check=True)
@@ -233,7 +233,7 @@ def test_mounting_again_right_after_a_hand_unmount(workspace: Workspace) -> None
     assert contents(workspace.path) == {"new": b"new"}
 
 
-def test_a_killed_daemon_and_the_next_mount(workspace: Workspace) -> None:
+def test_the_next_mount_has_what_a_killed_daemon_stored(workspace: Workspace) -> None:
     (workspace.path / "file").write_bytes(b"below")
     workspace.mount()
     with (workspace.path / "file").open("wb") as file:
@@ -250,7 +250,7 @@ def test_a_killed_daemon_and_the_next_mount(workspace: Workspace) -> None:
     assert contents(workspace.path) == {"file": b"newer"}
 
 
-def test_a_killed_daemon_and_umount(workspace: Workspace) -> None:
+def test_umount_after_a_killed_daemon_brings_the_directory_up_to_date(workspace: Workspace) -> None:
     workspace.mount()
     with (workspace.path / "file").open("wb") as file:
         file.write(b"kept")
@@ -264,7 +264,7 @@ def test_a_killed_daemon_and_umount(workspace: Workspace) -> None:
     fails(workspace, errors.NotMounted, "umount", workspace.path)
 
 
-def test_a_killed_daemon_whose_mount_was_cleared_by_hand(workspace: Workspace) -> None:
+def test_umount_writes_back_after_a_dead_mount_was_cleared_by_hand(workspace: Workspace) -> None:
     workspace.mount()
     with (workspace.path / "file").open("wb") as file:
         file.write(b"kept")
@@ -296,7 +296,7 @@ def test_an_untouched_remount_adds_nothing(workspace: Workspace) -> None:
     assert kinds(workspace) == ["mount"]
 
 
-def test_no_write_back_at_mount(workspace: Workspace) -> None:
+def test_a_mount_without_write_back_leaves_the_directory_alone(workspace: Workspace) -> None:
     (workspace.path / "file").write_bytes(b"below")
     workspace.mount("--no-write-back")
     (workspace.path / "file").write_bytes(b"inside")
@@ -306,7 +306,7 @@ def test_no_write_back_at_mount(workspace: Workspace) -> None:
     assert contents(workspace.path) == {"file": b"inside"}
 
 
-def test_no_write_back_at_umount(workspace: Workspace) -> None:
+def test_an_umount_without_write_back_leaves_the_directory_alone(workspace: Workspace) -> None:
     workspace.mount()
     (workspace.path / "file").write_bytes(b"inside")
     letting_go(workspace)
@@ -330,7 +330,7 @@ def test_from_fills_and_never_writes(workspace: Workspace) -> None:
     assert contents(workspace.path) == {"sub/file": b"changed"}
 
 
-def test_from_into_a_workspace_that_has_content(workspace: Workspace) -> None:
+def test_a_source_for_a_workspace_with_content_is_refused(workspace: Workspace) -> None:
     source = workspace.path.parent / "source"
     source.mkdir()
     workspace.mount("--no-write-back")
@@ -407,7 +407,7 @@ def test_imported_files_are_there_after_a_mount(workspace: Workspace) -> None:
     assert kinds(workspace) == ["manual", "manual"]
 
 
-def test_import_into_a_workspace_by_name(workspace: Workspace) -> None:
+def test_import_fills_a_workspace_that_is_named(workspace: Workspace) -> None:
     source = workspace.path.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"content")
@@ -418,7 +418,7 @@ def test_import_into_a_workspace_by_name(workspace: Workspace) -> None:
     succeed(workspace.cli("umount", workspace.path))
 
 
-def test_no_import_over_what_is_there(workspace: Workspace) -> None:
+def test_import_over_what_is_there_is_refused(workspace: Workspace) -> None:
     source = workspace.path.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"content")
@@ -434,7 +434,7 @@ def test_no_import_over_what_is_there(workspace: Workspace) -> None:
     assert kinds(workspace) == ["mount"]
 
 
-def test_import_into_an_empty_mounted_workspace(workspace: Workspace) -> None:
+def test_import_fills_an_empty_mounted_workspace(workspace: Workspace) -> None:
     source = workspace.path.parent / "source"
     source.mkdir()
     (source / "file").write_bytes(b"content")
@@ -514,7 +514,7 @@ def test_an_interrupted_start_leaves_nothing(workspace: Workspace) -> None:
     assert not workspace.store.exists()
 
 
-def test_names_of_any_bytes_in_the_workspaces_own_path(workspace: Workspace) -> None:
+def test_the_workspaces_own_path_may_have_any_bytes(workspace: Workspace) -> None:
     path = Path(os.fsdecode(os.fsencode(workspace.path.parent) + b"/caf\xe9 \n"))
     path.mkdir()
     (path / "file").write_bytes(b"x")
@@ -528,7 +528,7 @@ def test_names_of_any_bytes_in_the_workspaces_own_path(workspace: Workspace) -> 
     assert contents(path) == {"file": b"x"}
 
 
-def test_a_store_with_a_path_too_long_for_a_socket(workspace: Workspace) -> None:
+def test_a_store_may_have_a_path_too_long_for_a_socket(workspace: Workspace) -> None:
     store = workspace.store / ("d" * 120)
     workspace.store.mkdir()
     succeed(workspace.cli("mount", workspace.path, "--store", store))

@@ -9,13 +9,13 @@ import pytest
 
 from ckptfs.daemon import mounts
 from ckptfs.errors import NestedWorkspace
-from tests.cli.conftest import Place
+from tests.cli.conftest import ScratchHome
 from tests.support.mounting import HAVE_FUSE, Workspace, succeed
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
 
-def test_a_workspace_inside_another_is_refused(place: Place) -> None:
+def test_a_workspace_inside_another_is_refused(place: ScratchHome) -> None:
     inner = place / "outer" / "inner"
     inner.mkdir(parents=True)
     succeed(place.run("mount", "outer"))
@@ -33,7 +33,7 @@ def test_a_workspace_inside_another_is_refused(place: Place) -> None:
     succeed(place.run("umount", "outer"))
 
 
-def test_a_shell_in_the_directory_hears_how_to_get_in(place: Place) -> None:
+def test_a_shell_in_the_directory_hears_how_to_get_in(place: ScratchHome) -> None:
     work = place / "work"
     work.mkdir()
     done = succeed(place.run("mount", ".", cwd=work))
@@ -43,7 +43,7 @@ def test_a_shell_in_the_directory_hears_how_to_get_in(place: Place) -> None:
     succeed(place.run("umount", "work"))
 
 
-def test_a_history_that_is_gone_is_missed(place: Place) -> None:
+def test_a_history_that_is_gone_is_missed(place: ScratchHome) -> None:
     (place / "work").mkdir()
     first = succeed(place.run("mount", "work"))
     assert "history" not in first.stderr
@@ -57,7 +57,7 @@ def test_a_history_that_is_gone_is_missed(place: Place) -> None:
     succeed(place.run("umount", "work"))
 
 
-def test_what_a_source_brings_in_is_counted(place: Place) -> None:
+def test_what_a_source_brings_in_is_counted(place: ScratchHome) -> None:
     (place / "from" / "below").mkdir(parents=True)
     (place / "from" / "below" / "file").write_text("x")
     (place / "work").mkdir()

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from ckptfs import errors, locating
-from tests.cli.conftest import Place
+from tests.cli.conftest import ScratchHome
 from tests.support.mounting import HAVE_FUSE, succeed
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
 
 @pytest.fixture
-def moved(place: Place) -> Place:
+def moved(place: ScratchHome) -> ScratchHome:
     """`old` was a workspace; it is `new` now."""
     (place / "old").mkdir()
     assert locating.directory_id(str(place / "old")), "the tests need a disk with birth times"
@@ -27,12 +27,12 @@ def moved(place: Place) -> Place:
     return place
 
 
-def checkpoints(place: Place, name: str) -> int:
+def checkpoints(place: ScratchHome, name: str) -> int:
     listed = succeed(place.run("list", "-w", name, "--json")).stdout
     return len(json.loads(listed)["checkpoints"])
 
 
-def test_its_history_goes_on(moved: Place) -> None:
+def test_its_history_goes_on(moved: ScratchHome) -> None:
     told = moved.run("list", "-w", "new")
     assert told.returncode == errors.WorkspaceUnknown.exit_code
     assert f"To go on: ckptfs mount {moved / 'new'}" in told.stderr
@@ -47,7 +47,7 @@ def test_its_history_goes_on(moved: Place) -> None:
     succeed(moved.run("umount", "new"))
 
 
-def test_another_in_its_old_place_is_another(moved: Place) -> None:
+def test_another_in_its_old_place_is_another(moved: ScratchHome) -> None:
     succeed(moved.run("mount", "new"))
     (moved / "old").mkdir()
     assert moved.run("list", "-w", "old").returncode == errors.WorkspaceUnknown.exit_code
@@ -61,7 +61,7 @@ def test_another_in_its_old_place_is_another(moved: Place) -> None:
     assert len(stores) == 2
 
 
-def test_a_copy_of_a_workspace_has_its_own_history(moved: Place) -> None:
+def test_a_copy_of_a_workspace_has_its_own_history(moved: ScratchHome) -> None:
     shutil.copytree(moved / "new", moved / "copy")
     done = succeed(moved.run("mount", "copy", "--json"))
     assert json.loads(done.stdout)["moved_from"] is None

@@ -87,7 +87,7 @@ def test_sizes_have_the_unit_that_people_read(count: int, text: str) -> None:
     assert output.bytes_text(count) == text
 
 
-def test_no_bar_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_progress_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("Reading") as show:
         assert show is None
     assert capsys.readouterr().err == ""

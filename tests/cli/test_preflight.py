@@ -50,7 +50,7 @@ def test_dangerous_roots_are_refused_however_they_are_spelled(path: str) -> None
     assert refused(f"{path}/x/..")
 
 
-def test_home_and_what_holds_it(tmp_path: Path) -> None:
+def test_home_and_what_holds_it_are_refused(tmp_path: Path) -> None:
     home = tmp_path / "home" / "me"
     home.mkdir(parents=True)
     assert refused(home)
@@ -64,7 +64,7 @@ def test_a_link_to_a_dangerous_root_is_one(tmp_path: Path) -> None:
     assert refused(tmp_path / "link")
 
 
-def test_ordinary_places_below_system_directories() -> None:
+def test_ordinary_places_below_system_directories_are_allowed() -> None:
     for path in ("/tmp/x", "/srv/x", "/opt/proj", "/var/lib/x", "/root/proj", "/dev/shm/x"):
         assert not refused(path)
 
@@ -162,16 +162,16 @@ def test_from_needs_an_empty_directory(tmp_path: Path) -> None:
 
 def test_a_living_daemon_keeps_its_store(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "w", tmp_path)
-    preflight.check_nobody_has(workspace)
+    preflight.check_unused(workspace)
     mine = runtime.Daemon(
         os.getpid(), runtime.own_start_ticks(), runtime.SERVING, "/another", 0, "0", {}
     )
     runtime.publish(workspace, mine)
     with pytest.raises(StoreInUse, match=f"process {os.getpid()} "):
-        preflight.check_nobody_has(workspace)
+        preflight.check_unused(workspace)
     runtime.publish(workspace, mine._replace(state=runtime.SCANNING, workspace=str(workspace.path)))
     with pytest.raises(StoreInUse):
-        preflight.check_nobody_has(workspace)
+        preflight.check_unused(workspace)
 
 
 @pytest.mark.parametrize(
@@ -237,5 +237,7 @@ def test_unmounting_what_is_not_mounted_fails(tmp_path: Path) -> None:
     assert tmp_path.is_dir()
 
 
-def test_syncing_an_ordinary_file_system(tmp_path: Path) -> None:
+def test_a_file_system_can_be_synced_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     mounts.sync_filesystem(tmp_path)
+    with pytest.raises(FileNotFoundError, match="gone"):
+        mounts.sync_filesystem(tmp_path / "gone")

@@ -81,8 +81,8 @@ def test_a_dry_run_has_the_bytes_of_every_name(work: Workspace) -> None:
     plan = json.loads(
         succeed(work.cli("restore", "1", "--dry-run", "--json", "-w", work.path)).stdout
     )
-    assert [b64decode(each) for each in plan["deleted_files_b64"]] == [b"caf\xe9", b"plain"]
-    assert len(plan["deleted_files"]) == 2
+    assert [b64decode(each) for each in plan["deleted_paths_b64"]] == [b"caf\xe9", b"plain"]
+    assert len(plan["deleted_paths"]) == 2
     assert "added_b64" not in plan
     (work.path / "back\\slash").touch()
     lines = succeed(work.cli("restore", "1", "--dry-run", "-w", work.path)).stdout.splitlines()
@@ -154,7 +154,7 @@ def test_state_that_is_not_there_is_told_before_anything_is_restored(work: Works
     assert (work.path / "file").read_text() == "two"
 
 
-def test_no_command_after_a_restore_of_nothing(work: Workspace) -> None:
+def test_a_restore_of_nothing_runs_no_command(work: Workspace) -> None:
     ran = work.path.parent / "ran"
     succeed(work.cli("config", "hooks.on_restore", f"touch {ran}", "-w", work.path))
     succeed(work.cli("restore", "1", "--force", "-w", work.path))

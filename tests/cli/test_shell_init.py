@@ -109,7 +109,7 @@ def test_a_shell_understands_it(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_that_nobody_types_at_is_left_alone(shell: str, tmp_path: Path) -> None:
+def test_a_shell_without_a_terminal_is_left_alone(shell: str, tmp_path: Path) -> None:
     listing = {"bash": "declare -F", "zsh": "functions", "fish": "functions --all"}[shell]
     script = tmp_path / "script"
     script.write_text(f"{code_for(shell)}\n{listing}\n")
@@ -124,11 +124,11 @@ def test_the_code_is_json_if_asked() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("tcsh",), ("bash", "zsh")])
-def test_words_that_make_no_sense(words: tuple[str, ...]) -> None:
+def test_words_that_make_no_sense_are_refused(words: tuple[str, ...]) -> None:
     assert ckptfs("shell-init", *words).returncode == 2
 
 
-def test_eval_as_in_the_manual(home: Path) -> None:
+def test_the_code_is_evaluated_as_the_manual_says(home: Path) -> None:
     """As a login does it: nothing is printed."""
     words = f'eval "$({sys.executable} -m ckptfs shell-init bash)"; declare -F __ckptfs_find'
     done = subprocess.run(
@@ -198,7 +198,7 @@ def test_outside_of_a_workspace_nothing_is_told(
 @needs_fuse
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("planted", ["file", "link", "directory link", "pipe"])
-def test_a_file_that_somebody_put_there_is_not_written_to(
+def test_a_file_that_another_user_put_there_is_not_written_to(
     shell: str, planted: str, start: Start, work: Recording, home: Path
 ) -> None:
     trap, victim = home / "trap", home / "victim"

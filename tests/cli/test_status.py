@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -80,3 +81,14 @@ def test_a_store_that_goes_away_while_it_is_asked_is_missing(workspace: Workspac
 
     with pytest.raises(StoreMissing):
         ask()
+
+
+def test_a_store_that_another_process_has_open_is_in_use_by_it(workspace: Workspace) -> None:
+    workspace.mount()
+    workspace.umount()
+    with open_store(workspace.store):
+        found = workspace.status()
+        assert (found["state"], found["pid"], found["mounted"]) == ("in-use", os.getpid(), False)
+        said = succeed(workspace.cli("status", "-w", workspace.path)).stdout
+        assert f"not mounted; process {os.getpid()} is using its store" in said
+    assert (workspace.status()["state"], workspace.status()["pid"]) == ("unmounted", None)

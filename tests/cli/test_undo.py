@@ -27,7 +27,7 @@ def work(workspace: Workspace, request: pytest.FixtureRequest) -> Workspace:
     return workspace
 
 
-def test_a_restore_of_one_path(work: Workspace) -> None:
+def test_undo_of_a_restore_of_one_path_leaves_the_others(work: Workspace) -> None:
     f, later = work.path / "f", work.path / "later"
     succeed(work.cli("restore", "0", f, "-w", work.path))
     later.write_text("work")
@@ -35,7 +35,7 @@ def test_a_restore_of_one_path(work: Workspace) -> None:
     assert refused.returncode == errors.NotConfirmed.exit_code
     assert "Not undone: the workspace changed since that restore" in refused.stderr
     plan = json.loads(succeed(work.cli("undo", "--dry-run", "--json", "-w", work.path)).stdout)
-    assert (plan["added_files"], plan["modified_files"], plan["deleted_files"]) == ([], ["f"], [])
+    assert (plan["added_paths"], plan["modified_paths"], plan["deleted_paths"]) == ([], ["f"], [])
     succeed(work.cli("undo", "--force", "-w", work.path))
     assert (f.read_text(), later.read_text()) == ("two", "work")
     later.unlink()

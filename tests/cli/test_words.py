@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ckptfs.cli.team import _count
-from tests.cli.conftest import Place
+from ckptfs.cli.verbs import VERBS, make_parser
+from tests.cli.conftest import ScratchHome
 from tests.support.mounting import succeed
 
 
 @pytest.fixture
-def plain(place: Place) -> Place:
+def plain(place: ScratchHome) -> ScratchHome:
     """A place with `proj`, a workspace that is not mounted, and `full`, a directory."""
     for name in ("proj", "full"):
         (place / name).mkdir()
@@ -31,36 +36,76 @@ def test_a_count_of_one_has_a_singular_noun() -> None:
     assert told == ["1 task", "2 tasks", "1 inbox", "1 config"]
 
 
-def test_only_what_is_missing_is_required(place: Place) -> None:
+def test_only_what_is_missing_is_required(place: ScratchHome) -> None:
     assert refused(place.run("restore")).splitlines()[0].endswith("required: ID.")
 
 
-def test_a_directory_above_home_is_called_that(place: Place) -> None:
+def test_a_directory_above_home_is_called_that(place: ScratchHome) -> None:
     home = {"HOME": str(place / "home")}
     assert "above your home directory" in refused(place.run("mount", place.base, **home))
 
 
-def test_a_refused_pattern_is_quoted_as_typed(plain: Place) -> None:
+def test_a_refused_pattern_is_quoted_as_typed(plain: ScratchHome) -> None:
     assert refused(plain.run("mount", "proj", "--exclude", "[")).count("'['") == 2
 
 
-def test_a_backup_is_no_export(plain: Place) -> None:
+def test_a_backup_is_no_export(plain: ScratchHome) -> None:
     assert f"Cannot write to {plain / 'full'}" in refused(plain.run("backup", "full", "-w", "proj"))
 
 
-def test_ending_no_task_is_refused(plain: Place) -> None:
+def test_ending_no_task_is_refused(plain: ScratchHome) -> None:
     assert "Cannot end a task:" in refused(plain.run("task", "done", "-w", "proj"))
 
 
-def test_a_token_of_no_dry_run(plain: Place) -> None:
+def test_a_token_of_no_dry_run_is_refused(plain: ScratchHome) -> None:
     done = plain.run("restore", "0", "--if-unchanged", "zzz", "-w", "proj")
     assert "or the token is of none" in refused(done)
 
 
-def test_a_long_value_keeps_the_columns(plain: Place) -> None:
+def test_a_long_value_keeps_the_columns(plain: ScratchHome) -> None:
     long = "node_modules/, *.log, build/"
     succeed(plain.run("config", "-w", "proj", "exclude.patterns", long))
     lines = succeed(plain.run("config", "-w", "proj")).stdout.splitlines()
     assert f"    {long}" in lines
     starts = {line.index(line[36:].lstrip()[:12], 36) for line in lines if line[0] != " "}
     assert starts == {36}
+
+
+# -- the documents ---------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+#: What makes a line a form to fill in, or more than one command.
+FORM = re.compile(r"[\[|…<>($;]|\.\.\.")
+
+
+def _commands(document: Path) -> Iterator[str]:
+    """The commands that a document shows, without the remarks behind them."""
+    for line in document.read_text().splitlines():
+        block = re.match(r" {4}(?:\$ )?(ckptfs .*)", line)
+        for command in [block[1]] if block else re.findall(r"`(ckptfs [a-z][^`]*)`", line):
+            yield re.sub(r"(\s+#|\s{3,}).*", "", command)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_of_a_document_can_be_typed(document: Path) -> None:
+    for command in _commands(document):
+        words = [] if FORM.search(command) else shlex.split(command)[1:]
+        if len(words) > 1 and words[0] != "team":  # a verb by itself is only named
+            make_parser(words).parse_args(words)
+
+
+def test_the_reference_has_the_form_of_every_verb_and_its_options() -> None:
+    reference = (ROOT / "docs/CLI.md").read_text()
+    forms = reference.partition("\n\nEvery verb finds")[0]
+    for verb in VERBS:
+        assert re.search(rf"(ckptfs|\|) {verb}\b", forms), verb
+        (words,) = [
+            action.choices[verb]
+            for action in make_parser([verb])._actions
+            if isinstance(action.choices, dict)
+        ]
+        for action in words._actions:
+            forms_of = action.option_strings
+            known = not forms_of or any(option in reference for option in forms_of)
+            assert known or action.dest == "help", f"{verb} {forms_of}"

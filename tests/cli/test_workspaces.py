@@ -10,14 +10,14 @@ import pytest
 
 from ckptfs import errors
 from ckptfs.store import Store
-from tests.cli.conftest import Place
+from tests.cli.conftest import ScratchHome
 from tests.support.mounting import HAVE_FUSE, succeed
 
 pytestmark = pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 
 
 @pytest.fixture
-def place(place: Place) -> Place:
+def place(place: ScratchHome) -> ScratchHome:
     """With a workspace `proj` that is not mounted."""
     (place / "proj").mkdir()
     (place / "proj" / "file").write_text("x")
@@ -25,20 +25,20 @@ def place(place: Place) -> Place:
     return place
 
 
-def listed(place: Place) -> list[dict[str, Any]]:
+def listed(place: ScratchHome) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(succeed(place.run("workspaces", "--json")).stdout)[
         "workspaces"
     ]
     return found
 
 
-def fails(place: Place, error: type[errors.CkptfsError], *words: str | Path) -> str:
+def fails(place: ScratchHome, error: type[errors.CkptfsError], *words: str | Path) -> str:
     done = place.run(*words)
     assert done.returncode == error.exit_code, done.stdout + done.stderr
     return done.stderr
 
 
-def test_all_are_listed(place: Place) -> None:
+def test_all_are_listed(place: ScratchHome) -> None:
     (place / "more").mkdir()
     succeed(place.run("mount", "more", "--store", "elsewhere"))
     more, proj = listed(place)
@@ -50,7 +50,7 @@ def test_all_are_listed(place: Place) -> None:
     succeed(place.run("umount", "more"))
 
 
-def test_a_store_without_a_workspace_is_listed(place: Place) -> None:
+def test_a_store_without_a_workspace_is_listed(place: ScratchHome) -> None:
     for entry in (place / "data" / "ckptfs" / "workspaces").iterdir():
         entry.unlink()
     (stray,) = listed(place)
@@ -59,7 +59,7 @@ def test_a_store_without_a_workspace_is_listed(place: Place) -> None:
     assert listed(place) == []
 
 
-def test_a_forgotten_workspace_loses_its_store_and_keeps_its_directory(place: Place) -> None:
+def test_a_forgotten_workspace_loses_its_store_and_keeps_its_directory(place: ScratchHome) -> None:
     (store,) = [Path(item["store"]) for item in listed(place)]
     assert "1 checkpoint" in succeed(place.run("forget", "proj", "--dry-run")).stdout
     assert "--force" in fails(place, errors.NotConfirmed, "forget", "proj")
@@ -70,7 +70,7 @@ def test_a_forgotten_workspace_loses_its_store_and_keeps_its_directory(place: Pl
     fails(place, errors.WorkspaceUnknown, "forget", "proj", "--force")
 
 
-def test_a_store_from_before_the_first_release_can_be_forgotten(place: Place) -> None:
+def test_a_store_from_before_the_first_release_can_be_forgotten(place: ScratchHome) -> None:
     (store,) = [Path(item["store"]) for item in listed(place)]
     opened = Store.open(store)
     opened.charge()
@@ -83,7 +83,7 @@ def test_a_store_from_before_the_first_release_can_be_forgotten(place: Place) ->
     assert (place / "proj" / "file").read_text() == "x"
 
 
-def test_not_while_it_is_mounted(place: Place) -> None:
+def test_a_mounted_workspace_is_not_forgotten(place: ScratchHome) -> None:
     succeed(place.run("mount", "proj"))
     fails(place, errors.StoreInUse, "forget", "proj", "--force")
     (place / "proj" / "new").write_text("x")
@@ -92,7 +92,7 @@ def test_not_while_it_is_mounted(place: Place) -> None:
     assert len(listed(place)) == 1
 
 
-def test_only_a_store_is_deleted(place: Place) -> None:
+def test_only_a_store_is_deleted(place: ScratchHome) -> None:
     fails(place, errors.NotAStore, "forget", "--store", "proj", "--force")
     (place / "proj" / "data.mdb").write_text("a name is not enough")
     fails(place, errors.NotAStore, "forget", "--store", "proj", "--force")

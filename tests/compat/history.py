@@ -55,7 +55,6 @@ def replay(work: Edits) -> None:
         seal(work.fs, "manual", f"step {step}", work.fs.clock())
         if step == 5:
             compression.compress(work.fs)
-            compression.compress_inline(work.fs)
 
 
 def main(target: Path) -> None:

@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable
 
-from ckptfs.config import Workspace as Place
+from ckptfs import config
 from ckptfs.control.client import Client
 from ckptfs.errors import DaemonGone
 from ckptfs.fs import Filesystem
@@ -45,7 +45,7 @@ class Trial:
 
     def __init__(self, workspace: Workspace, seed: int) -> None:
         self.workspace = workspace
-        self.place = Place(workspace.path, workspace.store)
+        self.place = config.Workspace(workspace.path, workspace.store)
         self.random = random.Random(seed)
         self.actors = [Actor(f"actor{n}", self.random.randrange(1 << 30)) for n in range(_ACTORS)]
         self.journal = Journal()

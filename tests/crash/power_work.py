@@ -14,16 +14,19 @@ import json
 import os
 import random
 import sys
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 from xxhash import xxh3_128
 
 from ckptfs import history
+from ckptfs.errors import StoreBusy
 from ckptfs.fs import Filesystem
 from ckptfs.history import removal
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
-from ckptfs.store import Store, View
+from ckptfs.store import Store, View, compaction
 from tests.direct import NO_BYTES, Content, Ticks, find, get, put, shown
 
 #: Names of files that are long enough for the heap, and how long: from the fifth block on.
@@ -67,6 +70,8 @@ class Worker:
         self._number = 0
         self.fs = Filesystem(Store.create(store / "store"), Ticks())
         self.service = Service(self.fs)
+        #: A compaction that goes on while files are written.
+        self._beside: Generator[float, None, float] | None = None
         self.commit()
 
     def commit(self) -> None:
@@ -91,13 +96,29 @@ class Worker:
             # What commits, but changes nothing that is seen.
             if self.random.random() < 0.08:
                 self.service.compact()
+            if self._beside is None and self.random.random() < 0.4:
+                self._beside = compaction.steps(self.fs.store)
+            self.compact_beside()
             if self.random.random() < 0.1:
                 removal.reap(self.fs)
             if self.random.random() < 0.1:
                 self.reopen()
 
+    def compact_beside(self) -> None:
+        """Some steps: as many as it takes until files have changed in each of its phases."""
+        for _ in range(self.random.randint(1, 4)):
+            try:
+                pause = None if self._beside is None else next(self._beside, None)
+            except StoreBusy:  # `compact` came, or the store was closed
+                pause = None
+            if pause is None:
+                self._beside = None
+                return
+            time.sleep(pause)
+
     def reopen(self) -> None:
         """Go on in another life: after an orderly end, or with what is in the journal."""
+        self._beside = None
         self.fs.store.close(commit=self.random.random() < 0.5)
         self.fs = Filesystem(Store.open(self.fs.store.path), self.fs.clock)
         self.service = Service(self.fs)

@@ -54,6 +54,9 @@ typedef int (*open_t)(const char *, int, ...);
 typedef int (*fallocate_t)(int, int, off_t, off_t);
 typedef long (*syscall_t)(long, ...);
 
+/* LMDB writes 64 pages at once. */
+#define PARTS 512
+
 static int trace = -2;
 
 static int is_ours(const char *path) {
@@ -81,8 +84,11 @@ static int resolve(const char *path, char *name) {
     return is_ours(name);
 }
 
-static void put(const void *data, size_t size) {
-    if (REAL(write, write_t)(trace, data, size) != (ssize_t)size) abort();
+/* Several processes record: each event is one write to the end. */
+static void put(struct iovec *parts, int count) {
+    size_t size = 0;
+    for (int i = 0; i < count; i++) size += parts[i].iov_len;
+    if (REAL(writev, writev_t)(trace, parts, count) != (ssize_t)size) abort();
 }
 
 static void note(char kind, const char *path, uint64_t offset, const struct iovec *data,
@@ -95,8 +101,11 @@ static void note(char kind, const char *path, uint64_t offset, const struct iove
     uint32_t length = strlen(path);
     uint64_t size = 0;
     for (int i = 0; i < count; i++) size += data[i].iov_len;
-    put(&kind, 1); put(&length, 4); put(&offset, 8); put(&size, 8); put(path, length);
-    for (int i = 0; i < count; i++) put(data[i].iov_base, data[i].iov_len);
+    if (count > PARTS) abort();
+    struct iovec parts[PARTS + 5] = {
+        {&kind, 1}, {&length, 4}, {&offset, 8}, {&size, 8}, {(void *)path, length}};
+    for (int i = 0; i < count; i++) parts[5 + i] = data[i];
+    put(parts, 5 + count);
 }
 
 static void note_write(int fd, uint64_t offset, const struct iovec *data, int count, ssize_t done) {

@@ -40,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         history.seal(fs, "manual", "", 0)
     fs.unlink(fs.head, 1, b"file 2")
     compression.compress(fs)
+    compression.repack(fs)
     fs.commit()
     assert check(store) == []
     store.close()
@@ -127,7 +128,7 @@ def test_a_bit_of_a_name_is_noticed_and_put_right(path: Path, name: bytes) -> No
     assert after == before
 
 
-def test_the_key_of_the_journal(path: Path) -> None:
+def test_a_damaged_key_of_the_journal_is_noticed(path: Path) -> None:
     """What was synced is in the journal alone: with a key that is damaged nothing of it would be
     found."""
     store = Store.open(path)

@@ -71,7 +71,7 @@ def succeed_quietly(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_a_clock_that_is_set_back() -> None:
+def test_a_clock_that_is_set_back_loses_nothing() -> None:
     """Before a start and in the middle of a load; history keeps its order and loses nothing."""
     with scratch() as base:
         clock = Clock(base)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from ckptfs import history
+from ckptfs import history, interrupts
 from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression, removal, settings
+from ckptfs.history import removal, settings, upkeep
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
-from ckptfs.store import Store, check, heap, repair
+from ckptfs.store import Store, check, compaction, heap, repair
 from ckptfs.sync import ingest
-from tests.direct import Ticks, find, mkdir, put, shown
+from tests.direct import Ticks, find, get, mkdir, put, shown
 
 #: So long that a part of it goes to the heap.
 SECRET = b"a password that leaked " * 16_000
@@ -109,10 +110,12 @@ def _arm(last: int) -> None:
     heap.fallocate = wrap(heap.fallocate)
     # As many transactions as there can be.
     removal._COMMIT_BYTES = removal._STRIDE = 1
-    compression._COMMIT_BYTES = ingest.COMMIT_BYTES = 1
+    upkeep.COMMIT_BYTES = ingest.COMMIT_BYTES = 1
 
 
-def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[Filesystem, Shown]]:
+def _each_step(
+    made: Path, work: Callable[[Service], object], begin: Callable[[], object] = lambda: None
+) -> Iterator[tuple[Filesystem, Shown]]:
     """The file system as the next start finds it, for each step, and what was shown before."""
     store = Store.open(made / "store")
     before = see(Filesystem(store, Ticks()))
@@ -123,6 +126,7 @@ def _each_step(made: Path, work: Callable[[Service], object]) -> Iterator[tuple[
         path = made / "work"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(made / "store", path)
+        begin()
         killed = _killed_at(step, path, work)
         store = Store.open(path)
         fs = Filesystem(store, Ticks(2 * 10**18))
@@ -147,7 +151,7 @@ def _removable(fs: Filesystem) -> list[Any]:
     return [epoch for epoch in fs.store.epochs if parents.count(epoch) < 2]
 
 
-def test_delete(made: Path) -> None:
+def test_a_deletion_killed_at_any_step_can_be_gone_on_with(made: Path) -> None:
     for fs, before in _each_step(made, lambda service: service.delete_named(["1", "3"])):
         now = see(fs)
         assert now == {number: before[number] for number in now}
@@ -164,7 +168,7 @@ def _assert_no_more_room_than_needed(fs: Filesystem) -> None:
     assert slots and fs.store.heap.size_bytes() == len(slots) * BLOCK_SIZE
 
 
-def test_prune(made: Path) -> None:
+def test_a_prune_killed_at_any_step_leaves_whole_checkpoints(made: Path) -> None:
     def prune(service: Service) -> None:
         (service.fs.store.path / settings.FILE).write_text(_KEEP_TWO)
         service.prune()
@@ -176,19 +180,43 @@ def test_prune(made: Path) -> None:
         assert see(fs) == now
 
 
-def test_compact(made: Path) -> None:
+def test_a_compaction_killed_at_any_step_changes_nothing_that_is_seen(made: Path) -> None:
     for fs, before in _each_step(made, lambda service: service.compact()):
         assert see(fs) == before
         Service(fs).compact()
         assert see(fs) == before
 
 
-def test_purge(made: Path) -> None:
+def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(made: Path) -> None:
+    """What the writer had synced is there, whichever file is the data file now."""
+    synced = made / "synced"
+
+    def work(service: Service) -> None:
+        fs = service.fs
+        for number, pause in enumerate(compaction.steps(fs.store)):
+            put(fs, b"beside", b"%9d" % number)
+            fs.sync() if number % 3 else fs.commit()
+            synced.write_text(str(number))
+            time.sleep(pause)
+
+    exchanged = set()
+    for fs, before in _each_step(made, work, lambda: synced.write_text("-1")):
+        now, last = see(fs), int(synced.read_text())
+        assert {**now, -1: None} == {**before, -1: None}
+        assert last < 0 or int(get(fs, b"beside")) >= last
+        exchanged.add(fs.store.outlook().bytes)
+        assert check(fs.store) == []
+    assert len(exchanged) > 1
+
+
+def test_a_purge_killed_at_any_step_can_be_done_again(made: Path) -> None:
     for fs, before in _each_step(made, lambda service: service.purge([b"secret"])):
         assert see(fs).keys() == before.keys()
-        with suppress(PathUnknown):  # it was done, but for giving the room back
-            Service(fs).purge([b"secret"])
-        Service(fs).compact()
+        if Service(fs).owes_purge():
+            interrupts.finish(Service(fs).finishing_purge())
+        else:
+            with suppress(PathUnknown):  # it was done, or not begun
+                Service(fs).purge([b"secret"])
         for file in ("data.mdb", heap.FILE):
             assert SECRET[:200] not in (fs.store.path / file).read_bytes()
         for number, tree in see(fs).items():
@@ -196,7 +224,7 @@ def test_purge(made: Path) -> None:
             assert b"dir/file 0" in tree.nodes, number  # type: ignore[attr-defined]
 
 
-def test_import(made: Path) -> None:
+def test_an_import_killed_at_any_step_can_be_done_again(made: Path) -> None:
     source = made / "source"
     wanted = {os.fsencode(path.name): path.read_bytes() for path in source.iterdir()}
     for fs, before in _each_step(made, lambda service: service.import_tree(source, merge=True)):
@@ -210,7 +238,7 @@ def test_import(made: Path) -> None:
             assert bytes(fs.read(fs.head, find(fs, fs.head, name).ino, 0, 1 << 20)) == data
 
 
-def test_restore(made: Path) -> None:
+def test_a_restore_killed_at_any_step_happened_or_did_not(made: Path) -> None:
     """One transaction: the old state or the new one, and a log that says which."""
     for fs, before in _each_step(made, lambda service: service.restore("2")):
         now, told = see(fs), history.restore_log(fs.store)
@@ -218,7 +246,7 @@ def test_restore(made: Path) -> None:
         assert where == before[2 if told else -1].nodes  # type: ignore[attr-defined]
 
 
-def test_backup(made: Path) -> None:
+def test_a_backup_killed_at_any_step_leaves_the_store_alone(made: Path) -> None:
     def backup(service: Service) -> None:
         shutil.rmtree(made / "copy", ignore_errors=True)
         service.backup(made / "copy")
@@ -231,7 +259,7 @@ def test_backup(made: Path) -> None:
     store.close()
 
 
-def test_repair(made: Path) -> None:
+def test_a_repair_killed_at_any_step_leaves_one_whole_store(made: Path) -> None:
     """Killed in a repair, the store is the damaged one or the new one."""
     step, killed = 0, True
     while killed:

@@ -218,19 +218,19 @@ def _flip_many(made: Made, count: int, seed: int) -> None:
     assert came["same"] < count * 0.8 and came["refused"] and came["checked error"]
 
 
-def test_flipped_bits(made: Made) -> None:
+def test_a_flipped_bit_is_noticed_or_does_not_matter(made: Made) -> None:
     _flip_many(made, 150, 1)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_many_flipped_bits(made: Made, seed: int) -> None:
+def test_many_flipped_bits_are_noticed_or_do_not_matter(made: Made, seed: int) -> None:
     _flip_many(made, 1_000, seed)
 
 
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 @pytest.mark.parametrize("seed", range(4))
-def test_a_daemon_lives_with_it(made: Made, seed: int) -> None:
+def test_a_daemon_lives_with_a_flipped_bit_or_says_why_not(made: Made, seed: int) -> None:
     """Or says at once why it does not start; and its log has no traceback."""
     with scratch() as base:
         workspace = Workspace(base, "--no-write-back")

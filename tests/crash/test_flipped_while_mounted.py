@@ -189,12 +189,12 @@ def mounted() -> Iterator[Mounted]:
         found.workspace.umount()
 
 
-def test_flipped_bits_while_mounted(mounted: Mounted) -> None:
+def test_bits_flipped_while_mounted_are_noticed(mounted: Mounted) -> None:
     mounted.flip_many(30, 1)
     assert mounted.came["error"], "the damage is noticed at all"
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_many_flipped_bits_while_mounted(mounted: Mounted, seed: int) -> None:
+def test_many_bits_flipped_while_mounted_are_noticed(mounted: Mounted, seed: int) -> None:
     mounted.flip_many(200, seed)

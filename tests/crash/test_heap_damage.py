@@ -169,7 +169,9 @@ def _assert_all_else_is_there(fs: Filesystem, made: Made, hit: set[tuple[int, by
 
 @pytest.mark.parametrize("place", [0, 4, 9])
 @pytest.mark.parametrize("damage", [*IN_PLACE, *SHORTER])
-def test_damage(made: Made, path: Path, damage: Damage, place: int) -> None:
+def test_a_damaged_heap_costs_only_the_blocks_that_it_hit(
+    made: Made, path: Path, damage: Damage, place: int
+) -> None:
     lost = damage(path, sorted(made.users)[place], set(made.users))
     hit = made.hit(lost)
     with closing(Store.open(path)) as store:
@@ -241,7 +243,7 @@ def _flips(path: Path, record: bytes, *, after: int = 0, step: int = 1) -> Itera
         yield bit
 
 
-def test_flipped_bits_of_a_record(made: Made, path: Path) -> None:
+def test_a_flipped_bit_of_a_record_is_noticed(made: Made, path: Path) -> None:
     """The slot is no other one, and the bytes are not taken for something else."""
     slot = min(made.users)
     hit = made.users[slot]
@@ -259,7 +261,7 @@ def test_flipped_bits_of_a_record(made: Made, path: Path) -> None:
                 _assert_all_else_is_there(Filesystem(store, Ticks()), made, hit)
 
 
-def test_flipped_bits_of_a_slot_that_was_freed(made: Made, path: Path) -> None:
+def test_a_flipped_record_of_a_freed_slot_makes_no_hole_elsewhere(made: Made, path: Path) -> None:
     """No other slot becomes a hole for it."""
     with closing(Store.open(path)) as store:
         freed = next(store.heap.freed())
@@ -277,7 +279,7 @@ def _with(made: Made, name: bytes, data: bytes) -> Made:
     return made._replace(shown={**made.shown, HEAD: {**made.shown[HEAD], name: data}})
 
 
-def test_flipped_bits_of_the_next_slot(made: Made, path: Path) -> None:
+def test_a_flipped_counter_of_slots_cuts_nothing_off(made: Made, path: Path) -> None:
     """A number that is too low is noticed before the heap is cut behind it."""
     used = [
         (path / heap.FILE).read_bytes()[slot * BLOCK_SIZE :][:BLOCK_SIZE] for slot in made.users

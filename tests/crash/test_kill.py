@@ -67,11 +67,11 @@ def _write(path: Path, data: bytes, piece: int, *, sync: bool) -> None:
             os.fsync(file.fileno())
 
 
-def test_killed_twenty_times() -> None:
+def test_nothing_synced_is_lost_in_twenty_kills() -> None:
     _rounds(20, 1)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(2, 12))
-def test_killed_two_hundred_times(seed: int) -> None:
+def test_nothing_synced_is_lost_in_two_hundred_kills(seed: int) -> None:
     _rounds(20, seed)

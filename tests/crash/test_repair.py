@@ -20,7 +20,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
+from ckptfs.history import compression, packing
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store import Store, check
 from ckptfs.store.format import block_entity, pack_inline
@@ -51,7 +51,7 @@ def made() -> Iterator[tuple[Path, dict[int, Tree]]]:
             if number == 1:
                 compression.compress(fs)
             if number == 2:
-                compression.pack_records(fs, chunk_bytes=500)
+                packing.pack_records(fs, chunk_bytes=500)
             fs.commit()
         shown[-1] = tree(fs, fs.head)
         assert check(store) == []
@@ -212,19 +212,23 @@ class Pages_of:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]) -> None:
+def test_a_repair_saves_what_damage_did_not_hit(
+    made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]
+) -> None:
     for seed in range(3):
         _trial(made, damage, seed)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_much_damage(made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]) -> None:
+def test_a_repair_saves_what_much_damage_did_not_hit(
+    made: tuple[Path, dict[int, Tree]], damage: Callable[..., None]
+) -> None:
     for seed in range(3, 100):
         _trial(made, damage, seed)
 
 
-def test_a_block_where_no_file_can_reach(tmp_path: Path) -> None:
+def test_a_repair_drops_a_block_where_no_file_can_reach(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "store")
     fs = Filesystem(store, Ticks())
     put(fs, b"file", b"text")

@@ -95,11 +95,11 @@ def _without(names: tuple[str, ...]) -> tuple[str, ...]:
 
 #: Basics, history, restores, unmounts and remounts, kills, and what others may do.
 _EVERYWHERE = _tests("""
-    mounted/test_history.py::test_a_whole_restore_and_its_undo
+    mounted/test_history.py::test_a_whole_restore_is_undone
     mounted/test_history.py::test_a_restore_survives_a_kill
     mounted/test_history.py::test_what_a_command_destroyed_comes_back
     mounted/test_remount.py::test_a_whole_synced_tree_survives_a_kill
-    mounted/test_remount.py::test_umount_of_a_dead_mountpoint
+    mounted/test_remount.py::test_umount_clears_a_dead_mountpoint
     mounted/test_in_place.py::test_every_change_comes_back
     crash/test_after_death.py::test_the_next_mount_clears_it_away
     crash/test_kill.py::test_a_large_file_that_was_saved_is_whole
@@ -115,17 +115,17 @@ _OF_ORDINARY_USERS = _tests("""
     mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
     mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     mounted/test_remount.py::test_the_attributes_of_the_root_are_kept
-    mounted/test_in_place.py::test_directories_without_write_permission
+    mounted/test_in_place.py::test_directories_without_write_permission_are_written_back
     mounted/test_in_place.py::test_a_file_that_may_not_be_read_is_not_lost
     mounted/test_in_place.py::test_changes_of_the_lower_directory_are_seen_at_the_next_mount
     mounted/test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
-    mounted/test_ends.py::test_a_failed_commit_shows_nobody_an_old_tree[5-on]
+    mounted/test_ends.py::test_a_failed_commit_shows_no_program_an_old_tree[5-on]
     mounted/test_ends.py::test_a_signal_uncovers_a_current_directory[15-off]
     mounted/test_ends.py::test_umount_uncovers_a_current_directory[umount-on]
     mounted/test_ends.py::test_umount_of_a_dead_mountpoint_uncovers_a_current_directory
     mounted/test_ends.py::test_a_process_in_the_lower_directory_is_not_in_the_way
     mounted/test_ends.py::test_the_next_mount_covers_the_directory_while_it_is_scanned
-    mounted/test_namespaces.py::test_umount_ends_it_for_everybody_and_says_for_whom
+    mounted/test_namespaces.py::test_umount_ends_it_in_every_namespace_and_names_the_processes
     mounted/test_namespaces.py::test_a_sandbox_that_ends_by_itself_is_waited_for
     mounted/test_sandbox.py::test_every_verb_works
     mounted/test_sandbox.py::test_a_hook_takes_its_checkpoint
@@ -138,13 +138,13 @@ _OF_ORDINARY_USERS = _tests("""
 #: Each unmount takes the seconds that the other namespace is waited for.
 _OF_HELD_MOUNTS = _tests("""
     mounted/test_in_place.py::test_umount_of_a_busy_workspace_refuses_and_leaves_it_usable
-    security/test_others.py::test_without_allow_other_nobody_else_sees_anything
+    security/test_others.py::test_without_allow_other_no_other_user_sees_anything
 """)
 
 #: Verbs about a mounted workspace: a sandbox whose root is read-only has no other store to open.
 _OF_SANDBOXES = _tests("""
     mounted/test_history.py::test_latest_and_tags_are_links
-    mounted/test_history.py::test_a_whole_restore_and_its_undo
+    mounted/test_history.py::test_a_whole_restore_is_undone
     mounted/test_history.py::test_a_restore_survives_a_kill
     mounted/test_history.py::test_one_path_goes_back_and_the_rest_stays
     mounted/test_history.py::test_a_writer_that_has_the_file_open_does_no_harm

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.history import seal
-from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
+from ckptfs.history import compression, packing, seal
+from ckptfs.history.upkeep import Steps, Worker
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, Place
 from ckptfs.store import Store, View, check
-
-Place = tuple[Ino, bytes]
 
 
 class Ticks:
@@ -24,6 +23,22 @@ class Ticks:
     def __call__(self) -> int:
         self.now_ns += 1
         return self.now_ns
+
+
+def take_a_step(fs: Filesystem, work: Worker | None) -> Worker | None:
+    """Make history a little smaller, as a daemon does: the next step, or the result of what a
+    thread was asked for. None if there is nothing more to do."""
+    if work is None:
+        work = Worker(fs, _everything(fs))
+    if work.job is not None:
+        work.resume(work.job())
+    return None if work.step(0) else work
+
+
+def _everything(fs: Filesystem) -> Steps:
+    yield from compression.compression_steps(fs)
+    yield from compression.repacking_steps(fs, everything=True)
+    yield from packing.packing_steps(fs, 300)
 
 
 class Edits:

@@ -251,9 +251,7 @@ def test_a_directory_that_only_one_moved_goes_back(work: Edits, signer: Signer) 
     assert work.fs.seek(work.fs.head, Ino(1), b"moved") is None
 
 
-def test_a_change_without_an_author_is_never_taken_for_anybodys(
-    work: Edits, signer: Signer
-) -> None:
+def test_a_change_without_an_author_is_taken_for_no_authors(work: Edits, signer: Signer) -> None:
     work.put("f", b"before")
     first = save(work)
     signer.sign(100)

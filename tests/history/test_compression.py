@@ -9,18 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
+from ckptfs.history import checkpoints, compression, packing, purge, removal, restore, seal
+from ckptfs.history.upkeep import Worker, finish
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import check
-from ckptfs.store.blocks import CorruptBlock
+from ckptfs.store.blocks import CorruptBlock, Member, PackUsage
 from ckptfs.store.format import (
     CODEC_DELTA,
     CODEC_RAW,
     CODEC_SLICE,
     CODEC_ZSTD,
     PACK_MAX,
-    unpack_mapping,
 )
 from tests.direct import get, reopened, shown
 from tests.history.edits import Edits
@@ -56,16 +56,6 @@ def compress(work: Edits) -> None:
     compression.compress(fs)
     work.store.blocks.forget_decoded()
     assert [shown(fs, view) for view in views] == before
-    assert check(work.store) == []
-
-
-def compress_inline(work: Edits) -> None:
-    """The same for small files."""
-    views = [work.fs.view_of(c.epoch) for c in checkpoints(work.store)] + [work.fs.head]
-    before = [shown(work.fs, view) for view in views]
-    compression.compress_inline(work.fs)
-    work.store.blocks.forget_decoded()
-    assert [shown(work.fs, view) for view in views] == before
     assert check(work.store) == []
 
 
@@ -138,7 +128,7 @@ def test_a_file_that_goes_on_changing_takes_only_its_last_changes(work: Edits) -
     compress(work)
     assert codecs(work).count(CODEC_DELTA) > 50
     blocks = work.store.blocks
-    ways = [len(blocks._chain(key)) for key in blocks.keys()]
+    ways = [len(blocks.chain(key)) for key in blocks.keys()]
     assert 10 < max(ways) <= 17
     assert stored_bytes(work) < 60 * 1000 + 6 * 20_000
     # Without its middle a way goes on, and what nobody needs goes.
@@ -147,32 +137,11 @@ def test_a_file_that_goes_on_changing_takes_only_its_last_changes(work: Edits) -
     compress(work)
 
 
-def test_inline_files_that_only_history_has_are_compressed(work: Edits) -> None:
-    for version in range(20):
-        for number in range(10):
-            work.put(f"small-{number}", text(number, 1000) + b"%d" % version)
-        work.put("tiny", b"%d" % version)
-        save(work)
-    compress(work)
-    assert codecs(work) == []
-    compress_inline(work)
-    compress_inline(work)
-    records = [record for _, _, record in work.store.blockmap.versions(b"")]
-    inline = [unpack_mapping(record) for record in records if not unpack_mapping(record).key]
-    # What is read next is where it was, and so is what would not get smaller.
-    assert sorted(item.length for item in inline if item.length > 100) == sorted(
-        len(text(number, 1000) + b"19") for number in range(10)
-    )
-    assert len([item for item in inline if item.length < 100]) == 20
-    assert stored_bytes(work) < 20_000
-
-
 def test_purge_finds_the_same_bytes_inline_or_not(work: Edits) -> None:
     work.put("gone", text(1, 1000))
     save(work)
     work.put("gone", b"")
     save(work)
-    compression.compress_inline(work.fs)
     work.put("copy", text(1, 1000))
     assert purge.purge(work.fs, [b"gone"]).elsewhere == [b"copy"]
     work.fs.commit()
@@ -256,19 +225,50 @@ def test_all_versions_of_a_file_are_in_one_pack(work: Edits) -> None:
     assert codecs(work) == [CODEC_ZSTD] + [CODEC_SLICE] * 2
 
 
+def full_packs(work: Edits) -> set[bytes]:
+    usage = PackUsage()
+    for _ in work.store.blocks.survey(usage):
+        pass
+    return usage.filled(PACK_MAX // 2)
+
+
+def test_versions_join_those_of_the_same_name_in_a_few_rounds(work: Edits) -> None:
+    """Whatever is packed as it comes, each version is packed a few times and not with each that
+    follows, and what is left of old packs is given back."""
+    packed = 0
+    put_pack = work.store.blocks.put_pack
+
+    def counted(members: list[Member], whole: bytes, frame: bytes) -> None:
+        nonlocal packed
+        packed += len(members)
+        put_pack(members, whole, frame)
+
+    work.store.blocks.put_pack = counted  # type: ignore[method-assign]
+    for number in range(96):
+        work.put("file", text(1) + b"%d" % number)
+        save(work)
+        if number % 4 == 3:
+            compression.compress(work.fs)
+            compression.repack(work.fs)
+    assert packed < 96 * 6
+    work.store.blocks.forget_decoded()
+    assert check(work.store) == []
+    assert stored_bytes(work) < 100_000
+
+
 def test_a_pack_that_is_full_stays(work: Edits) -> None:
     for number in range(100):
         work.put("file", text(1) + b"%d" % number)
         save(work)
     compress(work)
     repack(work)
-    full = work.store.blocks.full_packs(PACK_MAX // 2)
+    full = full_packs(work)
     assert len(full) == 2
     work.put("file", text(1))
     save(work)
     compress(work)
     repack(work)
-    assert work.store.blocks.full_packs(PACK_MAX // 2) == full
+    assert full_packs(work) == full
 
 
 def test_what_does_not_compress_is_packed_once_only_history_has_it(work: Edits) -> None:
@@ -350,10 +350,10 @@ def test_the_same_small_file_is_packed_once(work: Edits) -> None:
 def test_what_is_young_waits(work: Edits) -> None:
     work.put("file", text(1))
     save(work)
-    assert compression.Compressor(work.fs, min_age_ns=10**9).step()
+    finish(work.fs, compression.compression_steps(work.fs, 10**9))
     assert codecs(work) == [CODEC_RAW]
     work.fs.clock.now_ns += 10**9
-    assert compression.Compressor(work.fs, min_age_ns=10**9).step()
+    finish(work.fs, compression.compression_steps(work.fs, 10**9))
     assert codecs(work) == [CODEC_ZSTD]
 
 
@@ -379,23 +379,22 @@ def test_compression_goes_on_after_a_restart(work: Edits) -> None:
     for number in range(30):
         work.put(f"{number}", text(number))
     save(work)
-    compressor = compression.Compressor(work.fs)
+    compressor = Worker(work.fs, compression.compression_steps(work.fs))
     assert not compressor.step(0)
     assert 0 < codecs(work).count(CODEC_ZSTD) < 30
     work.fs = reopened(work.fs)
     work.store = work.fs.store
-    compressor = compression.Compressor(work.fs)
+    compressor = Worker(work.fs, compression.compression_steps(work.fs))
     while not compressor.step(0):
         pass
     assert codecs(work) == [CODEC_ZSTD] * 30
-    assert compressor.step(0)
 
 
 def test_commits_may_come_between_any_two_steps(work: Edits) -> None:
     for number in range(600):
         work.put(f"{number}", text(number, 2_500))
     save(work)
-    compressor = compression.Compressor(work.fs)
+    compressor = Worker(work.fs, compression.compression_steps(work.fs))
     while not compressor.step(0):
         work.fs.store.dirty = True
         work.fs.commit()
@@ -408,7 +407,7 @@ def test_an_epoch_may_be_deleted_between_two_steps(work: Edits) -> None:
     save(work)
     work.put("0", text(77))
     save(work)
-    compressor = compression.Compressor(work.fs)
+    compressor = Worker(work.fs, compression.compression_steps(work.fs))
     assert not compressor.step(0)
     removal.delete(work.fs, checkpoints(work.store)[:1])
     assert compressor.step()
@@ -441,7 +440,7 @@ def test_purged_bytes_do_not_live_on_in_a_pack(work: Edits) -> None:
     assert get(work.fs, b"4") == b"secret" + text(4, 5_000)
 
 
-def test_purged_bytes_do_not_live_on_as_somebodys_base(work: Edits) -> None:
+def test_purged_bytes_do_not_live_on_as_the_base_of_others(work: Edits) -> None:
     """The name of the purged file went to another one, which is kept as the difference."""
     work.put("a", text(1))
     save(work)
@@ -487,9 +486,8 @@ def test_random_histories_read_the_same_when_they_are_compressed(
             removal.delete(work.fs, [known[number % len(known)]])
         elif what == "compress":
             compress(work)
-            compress_inline(work)
             repack(work)
-            compression.pack_records(work.fs)
+            packing.pack_records(work.fs)
     compress(work)
     repack(work)
     compress(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ from tests.history.edits import Edits, edits
 
 def counted(work: Edits) -> list[Counts]:
     return compare.counts_of(work.fs, checkpoints(work.store))
+
+
+def cached(work: Edits) -> list[str]:
+    """The epochs whose counts the store has."""
+    spans = work.store.metadata.walk(b"counts")
+    return [epoch for _, record in spans for epoch in json.loads(record)]
 
 
 def plant(work: Edits) -> None:
@@ -45,7 +52,7 @@ def test_deleting_the_checkpoint_before_invalidates_a_count(tmp_path: Path) -> N
         counted(work)
         removal.delete(work.fs, checkpoints(work.store)[:2])
         assert counted(work) == [Counts(3, 0, 0)]
-        assert len(compare._load_counts(work.store)) == 1
+        assert len(cached(work)) == 1
 
 
 def test_forgotten_counts_are_counted_again(tmp_path: Path) -> None:
@@ -53,5 +60,35 @@ def test_forgotten_counts_are_counted_again(tmp_path: Path) -> None:
         plant(work)
         counted(work)
         compare.forget_counts(work.store)
-        assert compare._load_counts(work.store) == {}
+        assert cached(work) == []
         assert len(counted(work)) == 3
+
+
+def test_a_list_of_the_newest_reads_and_writes_the_counts_of_a_few(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        for number in range(2 * compare._SPAN):
+            work.put("f", b"%d" % number)
+            work.save()
+        counted(work)
+        names = {name for name, _ in work.store.metadata.walk(b"counts")}
+        assert len(names) == 3
+        before = dict(work.store.metadata.walk(b"counts"))
+        work.put("f", b"more")
+        work.save()
+        compare.counts_of(work.fs, checkpoints(work.store)[-1:])
+        after = dict(work.store.metadata.walk(b"counts"))
+        assert len([name for name in after if after[name] != before.get(name)]) == 1
+
+
+def test_counts_of_deleted_checkpoints_go_with_time(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        for number in range(compare._SPAN):
+            work.put("f", b"%d" % number)
+            work.save()
+        counted(work)
+        removal.delete(work.fs, checkpoints(work.store))
+        for number in range(8):
+            work.put("f", b"more %d" % number)
+            work.save()
+            counted(work)
+        assert len(cached(work)) == 8

@@ -16,7 +16,7 @@ import pytest
 from ckptfs import history
 from ckptfs.fs.exclusion import excluded_entries
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import compression, excluded, purge
+from ckptfs.history import excluded, packing, purge
 from ckptfs.history.paths import path_of
 from ckptfs.history.removal import delete
 from ckptfs.model import Ino
@@ -196,7 +196,7 @@ class Life:
         """Pack what only history sees."""
         self.say("pack")
         before = self.tree()
-        compression.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
+        packing.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
         assert self.tree() == before, self.said
         self.check_checkpoints()
 

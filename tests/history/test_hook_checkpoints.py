@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.errors import ControlError
+from ckptfs.errors import UsageError
 from ckptfs.history import checkpoints, settings
 from ckptfs.service import Service
 from ckptfs.service.service import perform
@@ -56,7 +56,7 @@ def test_a_prompt_stays_with_the_tool_that_follows_it(work: Edits) -> None:
 
 @pytest.mark.parametrize("kind", ["manual", "task", ""])
 def test_other_kinds_are_refused(work: Edits, kind: str) -> None:
-    with pytest.raises(ControlError, match="no kind of mark"):
+    with pytest.raises(UsageError, match="no kind of mark"):
         mark(work, "x", kind=kind)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfs import history
+from ckptfs.fuse.history_dir import HistoryDirectory
+from ckptfs.fuse.nodes import Nodes
 from ckptfs.history import Checkpoint, checkpoints, removal
+from ckptfs.history.authors import attribution_of
 from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
-from ckptfs.history.expiry import expire
-from ckptfs.history.retention import RetentionPolicy
+from ckptfs.history.expiry import decide, expire, heaviest, insight
+from ckptfs.history.retention import Figures, RetentionPolicy, judge
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH, suffix_of
 from tests.direct import reopened
@@ -44,10 +49,14 @@ def assert_kept(store: Store) -> None:
     assert tree.hidden == {e for e, record in records.items() if record.sealed and not record.info}
     for epoch in (NO_EPOCH, *records):
         assert tree.children(epoch) == {e for e, item in records.items() if item.parent == epoch}
+    excluded = {store.excluded.suffix} if store.excluded else set()
     for epoch in records:
         view = store.view(epoch).bare
-        assert view.inherited == ancestors(store, epoch)
-        assert view.seen == view.inherited | {view.suffix}
+        above = ancestors(store, epoch)
+        assert set(view.inherited) == above
+        assert {*view.seen} - excluded == {*above, view.suffix}
+        for other in records:
+            assert (suffix_of(other) in view.seen) == (suffix_of(other) in {*above, view.suffix})
     told = {epoch: record.info for epoch, record in records.items() if record.info}
     found = checkpoints(store)
     assert [item.id for item in found] == sorted(info["id"] for info in told.values())
@@ -118,6 +127,24 @@ def test_a_view_that_was_looked_at_forgets_what_is_removed(work: Edits) -> None:
     assert work.store.view(views[3].epoch) is views[3], "it is as good as before"
 
 
+def test_all_views_of_a_lineage_share_one_set_of_suffixes(grown: Callable[[int], Edits]) -> None:
+    work = grown(FEW)
+    lines = [work.store.view(item.epoch).line for item in checkpoints(work.store)]
+    assert all(line is work.fs.head.line for line in lines)
+
+
+def test_the_views_of_a_branch_share_what_lies_aside_of_the_head(
+    grown: Callable[[int], Edits],
+) -> None:
+    work = grown(FEW)
+    aside = checkpoints(work.store)[FEW // 2 + 1 :]
+    history.restore(work.fs, checkpoints(work.store)[FEW // 2])
+    reopen(work, 0)
+    (line,) = {work.store.view(item.epoch).line for item in aside}
+    # And what the restore saved, and limbo; but not the rest of history once more.
+    assert len(line.suffixes) <= len(aside) + 2
+
+
 def of_number(work: Edits, number: int) -> Checkpoint:
     return find(work.store, number)
 
@@ -152,15 +179,17 @@ def verbs_of(work: Edits) -> dict[str, int]:
         take("diff after a delete", lambda: service.diff("latest", ""))
         oldest = str(service.checkpoints()[0].id)
         take("find", partial(service.find, oldest))
+        take("find the last", partial(service.find, "@-1"))
     return counted
 
 
 @pytest.fixture
 def grown(work: Edits) -> Callable[[int], Edits]:
     def grow(count: int) -> Edits:
-        while len(checkpoints(work.store)) < count:
-            work.put("file", b"%d" % len(checkpoints(work.store)))
-            work.save()
+        while (number := len(checkpoints(work.store))) < count:
+            work.put("file", b"%d" % number)
+            kind = "manual" if number % 2 else "auto"
+            history.seal(work.fs, kind, "", work.fs.clock())
         return work
 
     return grow
@@ -181,6 +210,94 @@ def test_letting_expire_what_cannot_takes_a_few_lines_for_each(
     work = grown(MANY)
     many = lines_of(lambda: expire(work.fs, policy))
     assert many - few < 12 * (MANY - FEW)
+
+
+def test_letting_expire_looks_at_no_checkpoint_that_was_saved_by_hand(work: Edits) -> None:
+    def grow(count: int) -> int:
+        for number in range(count):
+            work.put("file", b"%d" % number)
+            work.save()
+        checkpoints(work.store)  # what is new is decoded when it is first asked for
+        return lines_of(lambda: expire(work.fs, RetentionPolicy(max_checkpoints=5)))
+
+    for number in range(8):
+        work.put("file", b"%d" % number)
+        history.seal(work.fs, "auto", "", work.fs.clock())
+    grow(1)
+    few, many = grow(FEW), grow(MANY)
+    assert many - few < FEW
+
+
+def overviews_of(work: Edits) -> dict[str, int]:
+    """How much each verb does that looks at all checkpoints."""
+    service = Service(work.fs)
+    crowded = RetentionPolicy(max_checkpoints=4, keep_all_ns=10**15, moments_max=4)
+    short = Figures(free_bytes=0, disk_bytes=1 << 40)
+    directory = HistoryDirectory(work.fs, Nodes(work.fs), str.encode)
+
+    def listing() -> None:
+        after = b""
+        while page := list(islice(directory.entries(after), 4)):
+            after = page[-1][0]
+
+    def weigh() -> None:
+        policy = RetentionPolicy(keep_all_ns=0)
+        judge(checkpoints(work.store), policy, 1 << 61, short, insight=insight(work.fs))
+
+    return {
+        "list": lines_of(lambda: perform(service, "list", {"moments": True})),
+        "list --path": lines_of(lambda: service.listed(path=b"file")),
+        "log": lines_of(lambda: service.path_log(b"file")),
+        "log of what is gone": lines_of(lambda: service.path_log(b"gone")),
+        "ls -l .checkpoints": lines_of(listing),
+        "choosing what expires": lines_of(lambda: decide(work.fs, crowded)),
+        "weighing what to delete": lines_of(weigh),
+        "weighing all": lines_of(lambda: heaviest(work.fs, 3)),
+    }
+
+
+def test_verbs_about_all_checkpoints_take_as_long_as_there_are_many(
+    grown: Callable[[int], Edits],
+) -> None:
+    """Four times as many lines for four times as many; quadratic ones would be sixteen times."""
+    grown(1).put("gone", b"soon")
+    grown(2).remove("gone")
+    few, many = overviews_of(grown(60)), overviews_of(grown(240))
+    times = {verb: round(many[verb] / few[verb], 1) for verb in few}
+    assert all(ratio < 6 for ratio in times.values()), times
+
+
+def test_asking_whose_changes_they_are_looks_at_the_versions_of_each_file(work: Edits) -> None:
+    once = work.put("once", b"made")
+
+    def grow(count: int) -> tuple[int, int]:
+        for number in range(len(checkpoints(work.store)), count):
+            command = {"pid": number, "command": f"command {number}"}
+            work.fs.signing = work.fs.authorship.of((number, ""), command)
+            work.put("file", b"%d" % number)
+            work.save()
+        reopen(work, 0)
+        epochs = list(work.store.epochs)
+        noted = attribution_of(work.fs, epochs)
+        return (
+            lines_of(lambda: attribution_of(work.fs, epochs)),
+            lines_of(lambda: noted.has_unknown(work.fs, once)),
+        )
+
+    few, many = grow(60), grow(240)
+    assert many[0] < 4.5 * few[0]
+    assert many[1] == few[1]
+
+
+def test_the_history_of_a_file_that_did_not_change_looks_into_no_state(
+    grown: Callable[[int], Edits],
+) -> None:
+    work = grown(1)
+    work.put("other", b"never changed again")
+    work = grown(MANY)
+    service = Service(work.fs)
+    changed, same = (lines_of(partial(service.path_log, name)) for name in (b"file", b"other"))
+    assert 4 * same < changed
 
 
 # -- and what was deleted a while ago can still be had ---------------------------------------------

@@ -149,13 +149,13 @@ def test_after_a_seal_nothing_is_lost(desk: Desk) -> None:
     assert not desk.is_due(RM)
 
 
-def test_what_several_made_together_is_nobodys_own(desk: Desk) -> None:
+def test_what_several_made_together_belongs_to_none_of_them(desk: Desk) -> None:
     desk.make(MAKE)
     desk.make(RM)  # as by appending, or by chmod: nothing was destroyed
     assert desk.is_due(RM) and desk.is_due(MAKE)
 
 
-def test_data_without_a_sender_may_be_of_whoever_changed_the_file_last(desk: Desk) -> None:
+def test_data_without_a_sender_may_be_of_the_last_call_that_changed_the_file(desk: Desk) -> None:
     desk.make(MAKE)
     desk.make(UNKNOWN, pid=0)
     assert not desk.is_due(MAKE)

@@ -8,11 +8,12 @@ import random
 import pytest
 
 from ckptfs.fs import Filesystem
-from ckptfs.history import checkpoints, compression, purge, removal, restore, seal
+from ckptfs.history import checkpoints, packing, purge, removal, restore, seal
+from ckptfs.history.upkeep import Worker
 from ckptfs.store import Store, check
 from ckptfs.store.format import GONE, pack_u64
 from tests.direct import Node, crashed, get, reopened, shown
-from tests.history.edits import Edits
+from tests.history.edits import Edits, take_a_step
 from tests.history.leftovers import leftovers
 
 NAMES = ["a", "b", "c", "d/a", "d/b"]
@@ -22,7 +23,7 @@ def save(work: Edits) -> int:
     return seal(work.fs, "manual", "", work.fs.clock()).id
 
 
-def standing(work: Edits) -> int:
+def in_tables(work: Edits) -> int:
     """How many records are in the versioned tables themselves."""
     store = work.store
     return sum(
@@ -30,27 +31,30 @@ def standing(work: Edits) -> int:
     )
 
 
-def resting_records(work: Edits) -> int:
+def packed_records(work: Edits) -> int:
     return sum(len(chunk.keys) for _, _, chunk in work.store.packed.chunks())
 
 
-def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
-    for version in range(10):
-        work.put("kept", b"%d" % version)
+def live(work: Edits, name: str, versions: int) -> None:
+    """A file that changes with each checkpoint, beside one that comes and goes."""
+    for version in range(versions):
+        work.put(name, b"%d" % version)
         work.put(f"gone-{version}", b"")
         save(work)
         work.remove(f"gone-{version}")
     save(work)
+
+
+def test_only_what_the_workspace_has_stays_in_the_tables(work: Edits) -> None:
+    live(work, "kept", 10)
     before = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     head = shown(work.fs, work.fs.head)
-    compression.pack_records(work.fs)
-    assert standing(work) == 3  # the root, the file, and its name
-    assert resting_records(work) > 80
+    packing.pack_records(work.fs)
+    assert in_tables(work) == 3  # the root, the file, and its name
+    assert packed_records(work) > 80
     assert shown(work.fs, work.fs.head) == head
     after = [shown(work.fs, work.fs.view_of(c.epoch)) for c in checkpoints(work.store)]
     assert after == before
-    assert compression.unpack_records(work.fs)
-    assert not work.store.packed.used
 
 
 def test_the_workspace_goes_on_without_reading_packed_records(work: Edits) -> None:
@@ -58,7 +62,7 @@ def test_the_workspace_goes_on_without_reading_packed_records(work: Edits) -> No
     save(work)
     work.put("a", b"2")
     save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     for _, _, chunk in work.store.packed.chunks():
         chunk.keys.clear()
         chunk.values.clear()
@@ -77,7 +81,7 @@ def test_a_packed_tombstone_goes_on_hiding_a_name(work: Edits) -> None:
     save(work)
     work.remove("a")
     gone = save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     work.put("a", b"2")
     work.remove("a")
     save(work)
@@ -93,13 +97,13 @@ def test_the_newest_checkpoint_can_be_deleted(work: Edits) -> None:
     save(work)
     work.put("a", b"2")
     newest = save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     removal.delete(work.fs, [c for c in checkpoints(work.store) if c.id == newest])
     assert get(work.fs, b"a") == b"2"
     work.remove("a")
     assert work.store.dirents.own(work.fs.head, pack_u64(1) + b"a\0") == GONE
     save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     assert b"a" not in shown(work.fs, work.fs.view_of(checkpoints(work.store)[-1].epoch)).nodes
 
 
@@ -109,55 +113,90 @@ def test_a_restore_can_go_back_to_packed_records(work: Edits) -> None:
     work.put("a", b"2")
     work.put("b", b"2")
     save(work)
-    compression.pack_records(work.fs)
-    assert not compression.head_reads_packed(work.fs)
+    packing.pack_records(work.fs)
+    assert not packing.head_reads_packed(work.fs)
     restore(work.fs, next(c for c in checkpoints(work.store) if c.id == first))
-    assert compression.head_reads_packed(work.fs)
+    assert packing.head_reads_packed(work.fs)
     assert get(work.fs, b"a") == b"1"
     work.put("b", b"3")
     work.remove("a")
     save(work)
     assert {*shown(work.fs, work.fs.head).nodes} == {b"", b"b"}
-    compression.pack_records(work.fs)
-    assert not compression.head_reads_packed(work.fs)
+    packing.pack_records(work.fs)
+    assert not packing.head_reads_packed(work.fs)
     assert {*shown(work.fs, work.fs.head).nodes} == {b"", b"b"}
 
 
-def test_unpacking_goes_on_after_a_restart(work: Edits) -> None:
+def test_unpacking_after_a_restore_goes_on_after_a_restart(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
+        work.put(f"gone-{version}", b"")
         save(work)
-    compression.pack_records(work.fs, chunk_bytes=1)
+        work.remove(f"gone-{version}")
+    packing.pack_records(work.fs, chunk_bytes=1)
+    restore(work.fs, checkpoints(work.store)[1])
     work.fs.commit()
-    records = resting_records(work)
-    assert not compression.unpack_records(work.fs, 0)
+    assert not Worker(work.fs, packing.unpacking_steps(work.fs)).step(0)
     work.fs = crashed(work.fs)
     work.store = work.fs.store
-    assert work.store.anchor == work.fs.head.epoch
-    assert resting_records(work) == records
-    while not compression.unpack_records(work.fs, 0):
-        work.fs.commit()
+    assert packing.head_reads_packed(work.fs)
+    packing.unpack_needed(work.fs)
+    assert not packing.head_reads_packed(work.fs)
     work.fs = reopened(work.fs)
     work.store = work.fs.store
-    assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == [
+    assert get(work.fs, b"a") == b"1"
+    assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)][:5] == [
         b"%d" % version for version in range(5)
     ]
+
+
+def test_after_a_restore_only_what_the_workspace_needs_is_unpacked(work: Edits) -> None:
+    live(work, "a", 50)
+    packing.pack_records(work.fs)
+    before = packed_records(work)
+    restore(work.fs, checkpoints(work.store)[40])
+    packing.unpack_needed(work.fs)
+    assert not packing.head_reads_packed(work.fs)
+    # All versions of the inode and of the name, and those of the root.
+    assert before - packed_records(work) < 120
+    assert get(work.fs, b"a") == b"40"
+
+
+def test_new_records_join_those_that_are_packed(work: Edits) -> None:
+    """The chunks that nothing new belongs to stay as they are, byte for byte."""
+    for number in range(300):
+        work.put(f"{number:03}", b"")
+    for version in range(20):
+        for number in range(300):
+            work.put(f"{number:03}", b"%d" % version)
+        save(work)
+    packing.pack_records(work.fs, chunk_bytes=20_000)
+    before = dict(work.store.packed._table.walk())
+    for version in range(5):
+        work.put("150", b"again %d" % version)
+        save(work)
+    packing.pack_records(work.fs, chunk_bytes=20_000)
+    after = dict(work.store.packed._table.walk())
+    assert len(before) > 20
+    changed = [name for name in {*before, *after} if before.get(name) != after.get(name)]
+    assert 0 < len(changed) < 8
+    assert check(work.store) == []
 
 
 def test_on_a_full_disk_everything_stays_as_it_is(work: Edits) -> None:
     for version in range(5):
         work.put("a", b"%d" % version)
         save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     work.fs.commit()
-    records = resting_records(work)
+    records = packed_records(work)
     path, size = work.store.path, work.store.size_bytes()
     work.store.close()
     work.store = Store.open(path, map_size=size + (16 << 20))
     work.fs = Filesystem(work.store, work.fs.clock)
-    assert compression.unpack_records(work.fs)
-    compression.pack_records(work.fs)
-    assert resting_records(work) == records
+    packing.unpack_needed(work.fs)
+    packing.pack_records(work.fs)
+    assert packed_records(work) == records
     # To delete takes no room that is asked for.
     removal.delete(work.fs, checkpoints(work.store)[:2])
     assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)] == [
@@ -174,9 +213,9 @@ def test_purged_names_are_in_no_packed_record(work: Edits) -> None:
     work.remove("secret-name")
     work.put("other", b"2")
     save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     purge.purge(work.fs, [b"secret-name"])
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     for _, _, chunk in work.store.packed.chunks():
         assert not any(b"secret" in part for part in (*chunk.keys, *chunk.values))
     first = work.fs.view_of(checkpoints(work.store)[0].epoch)
@@ -190,7 +229,7 @@ def test_purging_a_directory_changes_the_packed_records_of_its_parent(work: Edit
     save(work)
     work.change("d", mode=0o700)
     save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     purge.purge(work.fs, [b"d/e"])
     first = work.fs.view_of(checkpoints(work.store)[0].epoch)
     assert work.at("d", first).nlink == 2
@@ -200,13 +239,13 @@ def test_the_anchor_moves_to_the_epoch_that_takes_its_place(work: Edits) -> None
     for version in range(3):
         work.put("a", b"%d" % version)
         save(work)
-    compression.pack_records(work.fs)
+    packing.pack_records(work.fs)
     save(work)
     anchor = checkpoints(work.store)[-1]
     assert anchor.epoch == work.store.anchor
     removal.delete(work.fs, [anchor])
     assert work.store.anchor == work.fs.head.epoch
-    assert not compression.head_reads_packed(work.fs)
+    assert not packing.head_reads_packed(work.fs)
 
 
 class Life:
@@ -215,6 +254,7 @@ class Life:
     def __init__(self, work: Edits, seed: int) -> None:
         self.work = work
         self.chance = random.Random(seed)
+        self.upkeep: Worker | None = None
         self.taken: dict[int, dict[bytes, Node]] = {}
         self.head: dict[bytes, Node] = {}
         work.mkdir("d")
@@ -222,7 +262,7 @@ class Life:
     def step(self) -> None:
         before = shown(self.work.fs, self.work.fs.head).nodes
         deeds = (self.put, self.put, self.remove, self.move, self.save, self.save)
-        others = (self.pack, self.pack, self.unpack, self.delete, self.hide, self.reap)
+        others = (self.pack, *[self.make_smaller_a_little] * 4, self.delete, self.hide, self.reap)
         quiet = (*others, self.save, self.reopen)
         deed = self.chance.choice((*deeds, *others, self.back, self.reopen))
         deed()
@@ -251,10 +291,11 @@ class Life:
         self.taken[number] = shown(self.work.fs, self.work.fs.head).nodes
 
     def pack(self) -> None:
-        compression.pack_records(self.work.fs, self.chance.choice([1, 300, 100_000]))
+        packing.pack_records(self.work.fs, self.chance.choice([1, 300, 100_000]))
 
-    def unpack(self) -> None:
-        compression.unpack_records(self.work.fs, 0)
+    def make_smaller_a_little(self) -> None:
+        """The steps of background work, with whatever else happens between them."""
+        self.upkeep = take_a_step(self.work.fs, self.upkeep)
 
     def _some(self) -> list[removal.Checkpoint]:
         known = checkpoints(self.work.store)
@@ -281,6 +322,7 @@ class Life:
             self.taken[number] = shown(self.work.fs, self.work.fs.view_of(epoch)).nodes
 
     def reopen(self) -> None:
+        self.upkeep = None
         self.work.fs = reopened(self.work.fs)
         self.work.store = self.work.fs.store
 

@@ -82,7 +82,9 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filesystem]:
         ("2030-01-01", 4),
     ],
 )
-def test_every_kind_of_reference(five: Filesystem, text: str, expected: int | None) -> None:
+def test_every_kind_of_reference_names_its_checkpoint(
+    five: Filesystem, text: str, expected: int | None
+) -> None:
     assert number(five, text) == expected
 
 

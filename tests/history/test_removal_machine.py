@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from ckptfs.history import checkpoints, compression, removal, restore, seal
+from ckptfs.history import checkpoints, compression, packing, removal, restore, seal
+from ckptfs.history.upkeep import Worker
 from ckptfs.model import ROOT_INO
 from ckptfs.store import check
 from tests.direct import Node, crashed, reopened, shown
-from tests.history.edits import Edits
+from tests.history.edits import Edits, take_a_step
 from tests.history.leftovers import leftovers
 
 names = st.sampled_from(["a", "b", "c", "d/a", "d/b", "d/e/a"])
@@ -42,6 +43,7 @@ class Histories(RuleBasedStateMachine):
         self.work.fs.commit()
         self.taken: dict[int, dict[bytes, Node]] = {}
         self.reaper = removal.Reaper(self.work.fs)
+        self.upkeep: Worker | None = None
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -156,13 +158,14 @@ class Histories(RuleBasedStateMachine):
         compression.repack(self.work.fs)
         self.work.store.blocks.forget_decoded()
 
-    @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
+    @rule(chunk_bytes=st.sampled_from([1, 200, packing.CHUNK_BYTES]))
     def pack_records(self, chunk_bytes: int) -> None:
-        compression.pack_records(self.work.fs, chunk_bytes)
+        packing.pack_records(self.work.fs, chunk_bytes)
 
     @rule()
-    def unpack_some_records(self) -> None:
-        compression.unpack_records(self.work.fs, 0)
+    def make_smaller_a_little(self) -> None:
+        """Background work, with whatever else happens between its steps."""
+        self.upkeep = take_a_step(self.work.fs, self.upkeep)
 
     def _forget(self, doomed: set[int]) -> list[removal.Checkpoint]:
         for number in doomed:
@@ -175,6 +178,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
+        self.upkeep = None
         self._go_on(reopened(self.work.fs))
 
     def _go_on(self, fs: removal.Filesystem) -> None:
@@ -184,6 +188,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def commit_and_crash(self) -> None:
         self.work.fs.commit()
+        self.upkeep = None
         self._go_on(crashed(self.work.fs))
 
     # -- what must hold ---------------------------------------------------------------------------

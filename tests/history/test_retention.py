@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ckptfs import history
 from ckptfs.history import Checkpoint, expiry
+from ckptfs.history.checkpoints import MOMENT
 from ckptfs.history.retention import (
     Decision,
     Figures,
@@ -22,12 +23,14 @@ from ckptfs.history.retention import (
     MinFree,
     RetentionPolicy,
     Verdicts,
+    candidates,
     judge,
 )
 from ckptfs.model import Epoch
 from tests.history.edits import edits
 
-HOUR_NS = 3_600_000_000_000
+SECOND_NS = 1_000_000_000
+HOUR_NS = 3_600 * SECOND_NS
 MIB = 1 << 20
 #: Half past an hour, at noon.
 NOW_NS = 19_700 * 24 * HOUR_NS + 12 * HOUR_NS + HOUR_NS // 2
@@ -503,3 +506,34 @@ def test_where_moments_hold_too_much_the_heaviest_goes() -> None:
     light = moments_at(10, 20, 30, bytes=100)
     heavy = replace(moments_at(5)[0], id=9, bytes=3 << 30)
     assert decide([*light, heavy], moments_max=9, moment_bytes=2 << 30) == [0, 1, 2]
+
+
+# -- the same with fewer looked at -----------------------------------------------------------------
+
+STEP_NS = st.sampled_from([1, 1, 2, 5, 60, 600]).map(lambda seconds: seconds * SECOND_NS)
+KINDS = st.sampled_from(["auto", "auto", "auto", "manual", "mark", MOMENT, "tagged"])
+
+
+@given(
+    st.lists(st.tuples(KINDS, STEP_NS, st.booleans()), max_size=60),
+    st.sampled_from([1, 2, 5, 10, 20]),
+    st.sampled_from([60, 600, 3_600, 36_000]),
+    st.sampled_from([0, 3, 1_000]),
+)
+def test_what_expires_is_the_same_if_only_what_may_is_judged(
+    steps: list[tuple[str, int, bool]], most: int, keep_all_s: int, moments: int
+) -> None:
+    now_ns, every, precious = 10**18, [], set()
+    for number, (kind, step_ns, is_precious) in enumerate(steps):
+        now_ns += step_ns
+        tag = "t" if kind == "tagged" else ""
+        every.append(Checkpoint(number, Epoch(number + 1), kind, "", now_ns, tag))
+        precious.update({number} if is_precious else ())
+    policy = RetentionPolicy(most, keep_all_s * SECOND_NS, moments_max=moments)
+    insight = Insight(is_precious=lambda item: item.id in precious)
+    shown = [item for item in every if not item.is_moment]
+    fewer = candidates([item for item in every if not item.protection], shown)
+    whole = judge(every, policy, now_ns, insight=insight)
+    quick = judge(fewer, policy, now_ns, insight=insight, among=shown)
+    assert quick.expired() == whole.expired()
+    assert quick.demoted == whole.demoted

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from ckptfs.commands import RECORDS
-from ckptfs.daemon import housekeeping
 from ckptfs.errors import SettingInvalid
 from ckptfs.history import settings
 from ckptfs.history.retention import MinFree, RetentionPolicy
@@ -19,8 +18,7 @@ def test_the_defaults_are_the_policys_own(tmp_path: Path) -> None:
 
 def test_what_a_setting_is_said_to_mean_is_what_it_does() -> None:
     meaning = {name: setting.meaning for name, setting in settings.SETTINGS.items()}
-    assert housekeeping._COMPRESS_AGE_S == 10 * 60
-    assert meaning["store.compress"] == "compress checkpoints older than ten minutes"
+    assert meaning["upkeep.cpu"] == "per cent of one processor, at most, for that"
     assert meaning["moments.max_size"] == "expire moments, while only they hold more than this"
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ckptfs import history
 from ckptfs.history import Checkpoint, compression, removal
-from ckptfs.history.space import freed_bytes
-from ckptfs.model import BLOCK_SIZE, Epoch
+from ckptfs.history.space import Freed
+from ckptfs.model import BLOCK_SIZE
 from tests.history.edits import Edits, edits
 
 
@@ -47,7 +47,7 @@ def test_a_file_that_only_the_checkpoint_has_is_freed(work: Edits) -> None:
     work.put("file", os.urandom(300_000))
     found = sealed(work)
     work.remove("file")
-    told = freed_bytes(work.store, found)
+    told = Freed(work.store)(found)
     assert told > 299_000 and nearly(told, freed_by(work, found))
 
 
@@ -56,7 +56,7 @@ def test_what_is_still_there_is_not_freed(work: Edits) -> None:
     found = sealed(work)
     work.move("file", "other")
     work.change("other", mode=0o600)
-    assert freed_bytes(work.store, found) == freed_by(work, found) == 0
+    assert Freed(work.store)(found) == freed_by(work, found) == 0
 
 
 def test_what_an_older_one_keeps_is_not_freed(work: Edits) -> None:
@@ -66,9 +66,9 @@ def test_what_an_older_one_keeps_is_not_freed(work: Edits) -> None:
     found = sealed(work)
     work.remove("file")
     work.remove("other")
-    told = freed_bytes(work.store, found)
+    told = Freed(work.store)(found)
     assert 99_000 < told < 101_000
-    assert freed_bytes(work.store, found, {older.epoch}) > 399_000
+    assert Freed(work.store)(found, {older.id}) > 399_000
     assert nearly(told, freed_by(work, found))
 
 
@@ -79,7 +79,7 @@ def test_of_a_file_changed_in_place_the_changed_blocks_are_freed(work: Edits) ->
     found = sealed(work)
     work.write("file", 2 * BLOCK_SIZE, os.urandom(2 * BLOCK_SIZE))
     work.fs.flush()
-    told = freed_bytes(work.store, found)
+    told = Freed(work.store)(found)
     assert nearly(told, BLOCK_SIZE) and nearly(told, freed_by(work, found))
 
 
@@ -89,7 +89,7 @@ def test_what_is_compressed_frees_less(work: Edits) -> None:
     work.remove("file")
     sealed(work)
     compression.compress(work.fs)
-    assert freed_bytes(work.store, found) < 100_000
+    assert Freed(work.store)(found) < 100_000
 
 
 def test_an_epoch_with_two_children_frees_nothing(work: Edits) -> None:
@@ -99,7 +99,7 @@ def test_an_epoch_with_two_children_frees_nothing(work: Edits) -> None:
     sealed(work)
     history.restore(work.fs, found)
     work.put("file", os.urandom(100))
-    assert freed_bytes(work.store, found) == 0
+    assert Freed(work.store)(found) == 0
 
 
 CHANGES = st.tuples(
@@ -119,13 +119,14 @@ def test_deleting_the_oldest_first_frees_what_was_estimated(
         for verb, name, blocks in changes:
             _apply(work, verb, name, blocks)
         sealed(work)
-        gone: set[Epoch] = set()
+        gone: set[int] = set()
+        freed_by_plan = Freed(work.store)
         every = history.checkpoints(work.store)
         told = 0
         doomed = [item for item in every if item.kind == "auto"]
         for item in doomed:
-            told += freed_bytes(work.store, item, gone)
-            gone.add(item.epoch)
+            told += freed_by_plan(item, gone)
+            gone.add(item.id)
         before = stored(work)
         removal.delete(work.fs, doomed)
         freed = before - stored(work)

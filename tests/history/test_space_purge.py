@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ckptfs.errors import PathUnknown
-from ckptfs.history import checkpoints, purge, restore, seal
+from ckptfs import interrupts
+from ckptfs.errors import PathUnknown, PurgeUnfinished
+from ckptfs.history import Changed, checkpoints, compression, purge, removal, restore, seal
+from ckptfs.history.upkeep import Worker
+from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 from ckptfs.store import check
-from tests.direct import Node, shown
-from tests.history.edits import Edits
+from tests.direct import Node, crashed, shown
+from tests.history.edits import Edits, edits
 from tests.history.leftovers import leftovers
+from tests.support.effort import lines_of
 
 SECRET = b"hunter2-hunter2-hunter2"
 
@@ -168,9 +175,9 @@ def test_the_same_bytes_in_another_file_are_named(work: Edits) -> None:
 def test_an_open_file_is_stale_afterwards(work: Edits) -> None:
     ino = work.put("secret", SECRET * 200)
     work.fs.hold(ino)
-    result = purged(work, b"secret")
-    assert result.changed.inodes == {ino}
-    assert result.changed.entries == {(1, b"secret")}
+    changed: list[Changed] = []
+    purge.purge(work.fs, [b"secret"], changed.append)
+    assert changed == [Changed({ino}, {(Ino(1), b"secret")})]
     with pytest.raises(OSError, match="Stale"):
         work.fs.write(work.fs.head, ino, 0, b"again")
     work.fs.drop(ino)
@@ -226,3 +233,151 @@ def test_a_directory_goes_with_what_came_into_it_under_another_name(work: Edits)
     save(work)
     assert purge.purge(work.fs, [b"d"]).doomed.live_paths == [b"e", b"e/a", b"e/b"]
     assert [set(tree) for tree in trees(work)] == [{b""}, {b""}, {b""}]
+
+
+# -- in steps --------------------------------------------------------------------------------------
+
+
+def _steps(work: Edits, *paths: bytes) -> Iterator[None]:
+    """A purge that gives way wherever it can."""
+    steps = purge.purging(work.fs, paths, lambda changed: None)
+    while True:
+        with interrupts.sliced(lambda: True):
+            if isinstance(interrupts.resume(steps), interrupts.Ended):
+                return
+        yield
+
+
+def _large(work: Edits) -> None:
+    work.mkdir("d")
+    for top in range(3):
+        work.mkdir(f"d/{top}")
+        for number in range(10):
+            work.put(f"d/{top}/{number}", SECRET * 100 + b"%d %d" % (top, number))
+        save(work)
+    work.move("d/1", "d/0/moved")
+    work.link("d/2/3", "link")
+    save(work)
+    work.put("d/2/4", SECRET * 200)
+
+
+def test_everything_is_whole_between_two_steps_of_a_purge(work: Edits) -> None:
+    """Programs and verbs change what is being purged, and what is not, between any two."""
+    _large(work)
+    work.put("other", b"other")
+    for number, _ in enumerate(_steps(work, b"d")):
+        if number % 7 == 0:
+            work.put("other", b"%d" % number)
+            save(work)
+        if number % 5 == 0 and work.fs.seek(work.fs.head, ROOT_INO, b"d") is not None:
+            work.put(f"d/new {number}", SECRET * 10)
+            work.mkdir(f"d/new dir {number}")
+        if number == 40:
+            removal.delete(work.fs, checkpoints(work.store)[:1])
+        work.fs.commit()
+        assert check(work.store) == []
+    assert number > 50
+    assert not any(path.startswith(b"d") for tree in trees(work) for path in tree)
+    assert not any(b"link" in tree for tree in trees(work))
+    assert leftovers(work.store) == []
+    work.store.compact()
+    assert not in_the_file(work)
+
+
+@pytest.mark.parametrize("more", [0, 1, 10, 30])
+def test_a_purge_that_was_cut_short_is_gone_on_with(work: Edits, more: int) -> None:
+    """By the end of the process, so many steps after the first that changed anything."""
+    _large(work)
+    work.fs.commit()
+    steps = _steps(work, b"d")
+    while purge.owed(work.store) is None:
+        next(steps)
+    for _ in range(more):
+        next(steps)
+        work.fs.commit()
+    assert len(shown(work.fs, work.fs.head).nodes) > 1
+    work.fs = crashed(work.fs)
+    work.store = work.fs.store
+    assert check(work.store) == []
+    assert in_the_file(work)
+    assert Service(work.fs).owes_purge()
+    interrupts.finish(Service(work.fs).finishing_purge())
+    assert [set(tree) for tree in trees(work)] == [{b""}] * 5
+    assert not in_the_file(work) and purge.owed(work.store) is None
+
+
+def test_a_purge_without_space_for_its_compact_says_what_is_left_to_do(
+    work: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.mkdir("d")
+    work.put("d/secret", SECRET * 100)
+    save(work)
+    with monkeypatch.context() as patch:
+        patch.setattr("ckptfs.store.environment.BESIDE_COPY", 1 << 62)
+        with pytest.raises(PurgeUnfinished, match="no space left beside the compact copy"):
+            Service(work.fs).purge([b"d"])
+    assert [set(tree) for tree in trees(work)] == [{b""}] * 2
+    assert in_the_file(work) and Service(work.fs).owes_purge()
+    Service(work.fs).compact()
+    assert not in_the_file(work) and not Service(work.fs).owes_purge()
+
+
+def _effort(path: Path, shape: Callable[[Edits, int], None], size: int) -> int:
+    """How much Python a purge of a tree of that size goes through."""
+    with edits(path) as work:
+        shape(work, size)
+        work.fs.commit()
+        return lines_of(lambda: purge.purge(work.fs, [b"top"]))
+
+
+def _deep(work: Edits, size: int) -> None:
+    for depth in range(1, size + 1):
+        work.mkdir("top" + "/d" * (depth - 1))
+        if depth % (size // 2) == 0:
+            save(work)
+
+
+def _wide(work: Edits, size: int) -> None:
+    work.mkdir("top")
+    for number in range(size):
+        work.mkdir(f"top/{number}")
+    save(work)
+
+
+def _long_kept(work: Edits, size: int) -> None:
+    """Many checkpoints in which nothing of it changed."""
+    work.mkdir("top")
+    for number in range(20):
+        work.put(f"top/{number}", b"1")
+    for number in range(size):
+        work.put("other", b"%d" % number)
+        save(work)
+
+
+@pytest.mark.parametrize("shape, most", [(_deep, 2.6), (_wide, 2.6), (_long_kept, 2.2)])
+def test_the_cost_of_a_purge_is_what_was_written(
+    tmp_path: Path, shape: Callable[[Edits, int], None], most: float
+) -> None:
+    once = _effort(tmp_path / "once", shape, 60)
+    twice = _effort(tmp_path / "twice", shape, 120)
+    assert twice / once < most
+
+
+def test_a_pack_that_was_being_made_does_not_bring_bytes_back(work: Edits) -> None:
+    """Its bytes were read before the purge, and it is put into the store after it."""
+    text = " ".join(map(str, range(900))).encode()
+    for number in range(6):
+        work.put(f"kept {number}", text + b"%d" % number)
+    work.put("secret", text + SECRET)
+    save(work)
+    packing = Worker(work.fs, compression.repacking_steps(work.fs, everything=True))
+    while packing.job is None:
+        assert not packing.step()
+    result = packing.job()
+    purged(work, b"secret")
+    packing.resume(result)
+    while not packing.step():
+        packing.resume(packing.job() if packing.job else None)
+    blocks = work.store.blocks
+    assert not any(SECRET in bytes(blocks.read(base)) for _, base in blocks.bases())
+    assert check(work.store) == []

@@ -191,7 +191,7 @@ def test_another_tasks_files_are_left_alone(work: Edits) -> None:
     assert files(work) == {b"d/": b""}
 
 
-def test_a_revert_is_nobody_elses_change(work: Edits) -> None:
+def test_a_revert_counts_as_no_other_tasks_change(work: Edits) -> None:
     work.put("x", b"0")
     tasks.start(work.fs, "outer")
     tasks.start(work.fs, "inner")
@@ -349,6 +349,19 @@ def test_a_task_that_cannot_be_reverted_is_refused(work: Edits) -> None:
     removal.delete(work.fs, [begins])
     with pytest.raises(TaskInvalid, match=f"checkpoint {begins.id}.*was deleted"):
         undo(work, "a")
+
+
+def test_a_revert_of_nothing_takes_no_checkpoint_and_leaves_the_task_as_it_is(
+    work: Edits,
+) -> None:
+    tasks.start(work.fs, "idle")
+    tasks.done(work.fs)
+    work.put("other", b"not of the task")
+    before = [item.id for item in checkpoints(work.store)]
+    done = undo(work, "idle")
+    assert (done.before, done.after, done.plan.paths) == (None, None, [])
+    assert [item.id for item in checkpoints(work.store)] == before
+    assert state(work, "idle") == "done" and undoable(work.store) is None
 
 
 def test_a_name_can_be_used_again_after_a_revert(work: Edits) -> None:

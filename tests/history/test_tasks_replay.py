@@ -99,5 +99,6 @@ def revert_and_compare(work: Edits, without: Edits) -> None:
     done = revert(work.fs, "a", changed=Changed(set(), set()))
     assert nodes(work) == nodes(without)
     assert {path.split(b"/")[0] for path in done.plan.paths} <= {b"a"}
-    Service(work.fs).undo()
+    if done.plan.paths:
+        Service(work.fs).undo()
     assert nodes(work) == before

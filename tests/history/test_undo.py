@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs import interrupts
 from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Changed, cached_files, seal, tasks
+from ckptfs.history import Changed, preparing, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from ckptfs.service.restore import head_undo
@@ -207,7 +208,8 @@ def test_the_kernel_is_asked_for_what_it_caches_before_a_restore_and_the_restore
     known = {work.at(path).ino for path in ("f", "d/g", "e")}
     fs.can_ask, fs.is_used = True, known.__contains__
     target = service.find("0")
-    assert {name for _, name in cached_files(fs, target)} == {b"f", b"g", b"e"}
+    cached = interrupts.finish(preparing(fs, target))
+    assert {name for _, name in cached} == {b"f", b"g", b"e"}
     # Those that are still known are open: the restore goes ahead and parts them from their names.
     restored = service.restore("0")
     assert restored is not None

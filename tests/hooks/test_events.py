@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ckptfs.agents import hook_input, outcome
 from ckptfs.agents.events import EVENTS, Event, Request, Unknown, requests_for
+from ckptfs.service.verbs import VERBS
 
 
 def asked(record: dict[str, Any], hint: str = "", named: str = "") -> list[Request]:
@@ -80,10 +81,13 @@ def test_an_unknown_event_is_named_and_nothing_is_asked_for(event: str) -> None:
 
 
 def test_every_event_of_the_table_is_something_that_can_be_done() -> None:
+    ops = set()
     for key in EVENTS:
         record = {"hook_event_name": key, "session_id": "s", "tool_name": "Bash", "taskId": "t"}
         for op, args in asked(record, "cursor"):
-            assert op and json.loads(json.dumps(args)) == args
+            assert VERBS[op].decode(args) and json.loads(json.dumps(args)) == args
+            ops.add(op)
+    assert ops >= {"mark", "result", "subagent", "task_announce", "task_finish"}
 
 
 # -- whose it is -----------------------------------------------------------------------------------

@@ -186,9 +186,11 @@ def test_the_list_names_what_failed(agent: Agent) -> None:
 
 
 def test_a_result_of_what_was_never_saved_changes_nothing(agent: Agent) -> None:
-    before = agent.checkpoints()
+    # Some of the older ones may expire meanwhile.
+    before = {item["id"]: item["metadata"] for item in agent.checkpoints()}
     agent.quietly(after_tool(agent.work.path, tool_use_id="unheard-of", session_id="none"))
-    assert agent.checkpoints() == before
+    after = {item["id"]: item["metadata"] for item in agent.checkpoints()}
+    assert after and all(before.get(number) == metadata for number, metadata in after.items())
 
 
 def cursor(work: Path, event: str, **more: Any) -> dict[str, Any]:
@@ -328,7 +330,7 @@ def test_a_daemon_that_was_killed_is_as_good_as_none(own_agent: Agent) -> None:
     assert b"is not mounted" in done.stderr
 
 
-def test_a_daemon_that_hangs_holds_nobody_up_for_long(own_agent: Agent) -> None:
+def test_a_daemon_that_hangs_does_not_hold_an_agent_up_for_long(own_agent: Agent) -> None:
     pid = own_agent.work.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

@@ -67,7 +67,7 @@ def home() -> Iterator[Home]:
 
 @pytest.mark.parametrize("scope", ["--project", "--user"])
 @pytest.mark.parametrize("name", AGENTS)
-def test_installed_shown_and_gone_again(home: Home, name: str, scope: str) -> None:
+def test_a_hook_is_installed_shown_and_removed_again(home: Home, name: str, scope: str) -> None:
     before = home.files()
     tried = home.hook("install", name, scope, "--dry-run")
     assert tried.returncode == 0 and home.files() == before
@@ -158,7 +158,7 @@ def test_broken_settings_stay_as_they_are(home: Home, content: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_settings_that_are_a_directory(home: Home) -> None:
+def test_settings_that_are_a_directory_are_refused(home: Home) -> None:
     (home.project / ".claude" / "settings.json").mkdir(parents=True)
     assert home.hook("install", "claude", "--yes").returncode == 79
 
@@ -175,7 +175,7 @@ def test_settings_that_are_a_directory(home: Home) -> None:
         ("plugin",),
     ],
 )
-def test_words_that_make_no_sense(home: Home, words: tuple[str, ...]) -> None:
+def test_words_that_make_no_sense_are_refused(home: Home, words: tuple[str, ...]) -> None:
     before = home.files()
     assert home.hook(*words).returncode == 2
     assert home.files() == before

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs.config import Workspace as Place
+from ckptfs import config
 from ckptfs.control.client import Client
 from tests.support.errnos import fails
 from tests.support.mounting import HAVE_FUSE, Workspace, workspace
@@ -36,7 +36,7 @@ def _memory(made: Workspace) -> int:
     raise AssertionError("the kernel does not tell")
 
 
-def test_a_sparse_file_of_fifty_gigabytes(made: Workspace) -> None:
+def test_a_sparse_file_of_fifty_gigabytes_takes_no_room(made: Workspace) -> None:
     path = made.path / "sparse"
     with open(path, "wb") as file:
         file.truncate(50 * GIB)
@@ -47,7 +47,7 @@ def test_a_sparse_file_of_fifty_gigabytes(made: Workspace) -> None:
     assert path.stat().st_blocks * 512 < 1_000_000
     with open(path, "rb") as file:
         assert os.pread(file.fileno(), 14, 7 * GIB) == b"\0" * 5 + b"data" + b"\0" * 5
-    with Client(Place(made.path, made.store)) as client:
+    with Client(config.Workspace(made.path, made.store)) as client:
         saved = client.call("save", {"message": "x", "allow_empty": True})
         os.truncate(path, 3)
         client.call("restore", {"checkpoint": str(saved["id"])})
@@ -62,7 +62,7 @@ def test_no_file_is_longer_than_can_be_told(made: Workspace) -> None:
 
 
 @pytest.mark.deep
-def test_ten_thousand_open_files(made: Workspace) -> None:
+def test_ten_thousand_files_are_open_at_once(made: Workspace) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(10_000, hard - 500)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 400), hard))
@@ -104,16 +104,16 @@ def test_the_longest_names_as_deep_as_a_path_can_go(made: Workspace) -> None:
     os.close(here)
     deepest = "/".join([name] * 15)
     assert (made.path / deepest).is_dir()
-    with Client(Place(made.path, made.store)) as client:
+    with Client(config.Workspace(made.path, made.store)) as client:
         saved = client.call("save", {"message": "x"})
         found = client.call("diff", {"older": "", "newer": str(saved["id"])})
         assert found["changes"] is not None
 
 
 @pytest.mark.deep
-def test_a_thousand_checkpoints(made: Workspace) -> None:
+def test_a_thousand_checkpoints_are_taken_read_and_deleted(made: Workspace) -> None:
     path = made.path / "counter"
-    with Client(Place(made.path, made.store)) as client:
+    with Client(config.Workspace(made.path, made.store)) as client:
         numbers = []
         for number in range(1_000):
             path.write_bytes(b"%d" % number)
@@ -129,7 +129,7 @@ def test_a_thousand_checkpoints(made: Workspace) -> None:
 
 
 @pytest.mark.deep
-def test_a_directory_of_a_million_entries() -> None:
+def test_a_directory_has_a_million_entries() -> None:
     """A million files, all in one directory: made, counted, found, saved, removed, restored.
 
     Three to four minutes on a quiet machine with two CPUs: two for the million creations, at the
@@ -144,7 +144,7 @@ def test_a_directory_of_a_million_entries() -> None:
         fsync(top)
         assert sum(1 for _ in os.scandir(top)) == MILLION
         assert (top / "entry 765432").exists() and not (top / "entry 1000000").exists()
-        with Client(Place(made.path, made.store)) as client:
+        with Client(config.Workspace(made.path, made.store)) as client:
             saved = client.call("save", {"message": "x"})
             for number in range(0, MILLION, 10):
                 os.unlink(top / f"entry {number}")

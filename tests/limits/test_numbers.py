@@ -30,7 +30,7 @@ def fs() -> Iterator[Filesystem]:
         store.close()
 
 
-def test_inode_numbers(fs: Filesystem) -> None:
+def test_the_last_inode_number_is_used_and_no_other_is_given_out(fs: Filesystem) -> None:
     fs.store.ids.ino = INO_MAX
     put(fs, b"last", b"x")
     with pytest.raises(OSError, match="inode numbers") as caught:
@@ -41,7 +41,7 @@ def test_inode_numbers(fs: Filesystem) -> None:
     fs.unlink(fs.head, 1, b"last")
 
 
-def test_epochs(fs: Filesystem) -> None:
+def test_the_last_epoch_is_used_and_no_other_is_given_out(fs: Filesystem) -> None:
     fs.store.ids.epoch = EPOCH_MAX
     history.seal(fs, "manual", "the last", 0)
     with pytest.raises(OSError, match="epoch numbers"):
@@ -51,7 +51,7 @@ def test_epochs(fs: Filesystem) -> None:
     assert [item.message for item in history.checkpoints(fs.store)] == ["the last"]
 
 
-def test_checkpoint_numbers(fs: Filesystem) -> None:
+def test_the_last_checkpoint_number_is_used_and_no_other_is_given_out(fs: Filesystem) -> None:
     fs.store.metadata.put(NEXT_CHECKPOINT, pack_number(CHECKPOINT_MAX))
     history.seal(fs, "manual", "the last", 0)
     with pytest.raises(OSError, match="checkpoint numbers"):

@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ckptfs.config import Workspace as Place
+from ckptfs import config
 from ckptfs.control.client import Client
 from tests.load.report import Report, Sample, Told, sample
 from tests.support.mounting import HAVE_FUSE, Workspace, workspace
@@ -140,7 +140,7 @@ def _history(made: Workspace, until: float, samples: list[Sample]) -> Counter[st
     began = time.monotonic()
     next_restore = time.monotonic() + RESTORE_EVERY
     next_prune = time.monotonic() + PRUNE_EVERY
-    with Client(Place(made.path, made.store)) as client:
+    with Client(config.Workspace(made.path, made.store)) as client:
         while (now := time.monotonic()) < until:
             saved = client.call("save", {"message": "load"})
             done["save"] += 1
@@ -203,12 +203,12 @@ def _judge(report: Report) -> None:
 
 
 @pytest.mark.deep
-def test_a_mixed_load(tmp_path: Path) -> None:
+def test_a_mixed_load_loses_nothing(tmp_path: Path) -> None:
     with workspace("--no-write-back") as made:
         _load(made, float(os.environ.get("CKPTFS_LOAD_SECONDS", "120")), tmp_path)
 
 
-def test_a_mixed_load_for_a_moment(tmp_path: Path) -> None:
+def test_a_short_mixed_load_loses_nothing(tmp_path: Path) -> None:
     """So that the long one does not rot."""
     with workspace("--no-write-back") as made:
         _load(made, 6, tmp_path)

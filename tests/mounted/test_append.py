@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from tests.support.mounting import Workspace
 from tests.support.peer import peer
 
 WRITERS = 6
@@ -29,7 +33,7 @@ def test_every_write_goes_to_the_end(mount: Path) -> None:
     assert (mount / "file").read_text() == "start one two three"
 
 
-def test_append_after_a_truncation(mount: Path) -> None:
+def test_append_after_a_truncation_begins_at_the_new_end(mount: Path) -> None:
     with open(mount / "log", "ab", buffering=0) as log:
         log.write(b"x" * 100_000)
         os.truncate(mount / "log", 10)
@@ -83,7 +87,7 @@ def write_slice(path: Path, writer: int) -> None:
     os.close(fd)
 
 
-def test_parallel_writers_of_one_file(mount: Path) -> None:
+def test_parallel_writers_of_one_file_lose_nothing(mount: Path) -> None:
     """Slices that share pages and blocks, written at the same time, do not overwrite each other."""
     (mount / "file").touch()
     with ExitStack() as stack:
@@ -107,7 +111,7 @@ def churn(path: Path) -> None:
             (path / f"g{number}").unlink()
 
 
-def test_parallel_builders(mount: Path) -> None:
+def test_parallel_builders_lose_nothing(mount: Path) -> None:
     with ExitStack() as stack:
         peers = [stack.enter_context(peer()) for _ in range(8)]
         for number, builder in enumerate(peers):
@@ -137,3 +141,40 @@ def test_o_excl_has_one_winner(mount: Path) -> None:
         for racer in peers:
             racer.begin(create_exclusively, mount)
         assert sum(racer.finish(60) for racer in peers) == 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_that_are_written_to_in_turn_hold_what_was_written(
+    own_mount: Workspace, seed: int
+) -> None:
+    """As by a database: short writes that go on, here and there one that does not, a look, a sync,
+    a cut, another name; and a daemon that is killed after the last sync."""
+    rng = random.Random(seed)
+    top = own_mount.path
+    files = {number: os.open(top / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(6)}
+    wanted = {number: bytearray() for number in files}
+    for step in range(1_500):
+        number = rng.choice([0, 0, 0, 1, 1, *files])
+        fd, data = files[number], wanted[number]
+        if rng.random() < 0.02:
+            size = rng.randrange(len(data) + 1)
+            os.ftruncate(fd, size)
+            del data[size:]
+        if rng.random() < 0.01:
+            os.rename(top / f"{number}", top / "moved")
+            os.rename(top / "moved", top / f"{number}")
+        place = rng.randrange(len(data) + 1) if rng.random() < 0.1 else len(data)
+        piece = rng.randbytes(rng.choice([4, 4, 100, 4096]))
+        assert os.pwrite(fd, piece, place) == len(piece)
+        data[place : place + len(piece)] = piece
+        if rng.random() < 0.05:
+            seen = rng.choice(list(files))
+            assert os.fstat(files[seen]).st_size == len(wanted[seen])
+            assert (top / f"{seen}").read_bytes() == wanted[seen]
+        if rng.random() < 0.01 or step == 1_499:
+            os.fsync(fd)
+    for fd in files.values():
+        os.close(fd)
+    own_mount.kill()
+    own_mount.mount()
+    assert {number: (top / f"{number}").read_bytes() for number in files} == wanted

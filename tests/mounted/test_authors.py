@@ -67,9 +67,9 @@ def test_one_session_goes_back_and_the_other_stays(work: Workspace) -> None:
     two_sessions(work)
     asked = ("restore", first, "--only-changed-by", "alice.sh")
     plan = json.loads(ok(work, *asked, "--dry-run", "--json"))
-    assert plan["added_files"] == ["lost"]
-    assert plan["modified_files"] == ["in-place", "mine"]
-    assert plan["deleted_files"] == ["dir/own"]
+    assert plan["added_paths"] == ["lost"]
+    assert plan["modified_paths"] == ["in-place", "mine"]
+    assert plan["deleted_paths"] == ["dir/own"]
     reasons = {item["path"]: item["reason"] for item in plan["skipped"]}
     assert reasons == {
         "dir": "content",
@@ -92,7 +92,7 @@ def test_one_session_goes_back_and_the_other_stays(work: Workspace) -> None:
     assert (work.path / "dir" / "own").read_text() == "x\n"
 
 
-def test_by_process_and_by_session(work: Workspace) -> None:
+def test_a_restore_takes_back_what_one_process_or_session_changed(work: Workspace) -> None:
     first = save(work)
     _, bob = two_sessions(work)
     done = json.loads(
@@ -109,7 +109,7 @@ def test_by_process_and_by_session(work: Workspace) -> None:
     assert (work.path / "mine").read_text() == "before\n"
 
 
-def test_nobody_of_that_name(work: Workspace) -> None:
+def test_an_author_who_changed_nothing_is_refused(work: Workspace) -> None:
     first = save(work)
     two_sessions(work)
     done = work.cli("restore", first, "--only-changed-by", "carol", "--force", "-w", work.path)
@@ -117,7 +117,7 @@ def test_nobody_of_that_name(work: Workspace) -> None:
     assert "alice.sh" in done.stderr
 
 
-def test_a_token_that_holds_no_more(work: Workspace) -> None:
+def test_a_token_that_holds_no_more_is_refused(work: Workspace) -> None:
     first = save(work)
     two_sessions(work)
     asked = ("restore", first, "--only-changed-by", "alice.sh")
@@ -139,7 +139,7 @@ def test_an_author_is_known_after_a_remount_and_the_lower_directorys_changes_hav
     plan = json.loads(
         ok(work, "restore", first, "--only-changed-by", "alice.sh", "--dry-run", "--json")
     )
-    assert plan["modified_files"] == ["in-place"]
+    assert plan["modified_paths"] == ["in-place"]
     assert {"path": "mine", "reason": "both", "by": []} in plan["skipped"]
 
 

@@ -18,7 +18,7 @@ EDGES = [0, 1, 511, 2047, 2048, 4095, 4096, 4097, 65535, 65536, 65537, 131071, 1
 
 
 @pytest.mark.parametrize("size", EDGES)
-def test_a_file_of_any_size(mount: Path, size: int) -> None:
+def test_a_file_of_any_size_reads_back(mount: Path, size: int) -> None:
     data = random.Random(size).randbytes(size)
     (mount / "file").write_bytes(data)
     assert (mount / "file").stat().st_size == size
@@ -44,7 +44,7 @@ def test_a_cut_tail_never_comes_back(mount: Path) -> None:
         assert os.pread(file.fileno(), 200_000, 0) == b"sec" + bytes(99_997) + b"end"
 
 
-def test_reads_around_the_end(mount: Path) -> None:
+def test_reads_around_the_end_are_cut_there(mount: Path) -> None:
     plant(mount, {"file": "0123456789"})
     fd = os.open(mount / "file", os.O_RDONLY)
     try:
@@ -56,7 +56,7 @@ def test_reads_around_the_end(mount: Path) -> None:
         os.close(fd)
 
 
-def test_o_trunc_o_excl_and_o_creat(mount: Path) -> None:
+def test_open_creates_truncates_and_refuses_as_its_flags_say(mount: Path) -> None:
     plant(mount, {"file": "content" * 30_000, "dir": {}})
     with fails(errno.EEXIST):
         os.open(mount / "file", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -69,7 +69,7 @@ def test_o_trunc_o_excl_and_o_creat(mount: Path) -> None:
     assert (mount / "file").stat().st_blocks == 0
 
 
-def test_o_trunc_while_another_descriptor_reads(mount: Path) -> None:
+def test_a_reader_sees_what_another_descriptor_truncated_and_wrote(mount: Path) -> None:
     plant(mount, {"file": "x" * 100_000})
     with open(mount / "file", "rb", buffering=0) as reader:
         assert len(reader.read(10)) == 10
@@ -123,7 +123,7 @@ def test_many_small_writes(mount: Path) -> None:
         assert b"".join(iter(lambda: file.read(997), b"")) == data
 
 
-def test_readv_and_writev(mount: Path) -> None:
+def test_readv_and_writev_move_all_their_buffers(mount: Path) -> None:
     pieces = [b"one", b"", b"two" * 30_000, b"three"]
     with open(mount / "file", "w+b", buffering=0) as file:
         assert os.writev(file.fileno(), pieces) == sum(map(len, pieces))
@@ -158,7 +158,7 @@ def test_a_file_extended_by_truncate_is_one_hole(mount: Path) -> None:
         assert file.read() == bytes(10)
 
 
-def test_writing_into_a_hole(mount: Path) -> None:
+def test_a_write_into_a_hole_leaves_zeros_around_it(mount: Path) -> None:
     expected = bytearray(1_000_000)
     with open(mount / "file", "w+b", buffering=0) as file:
         file.truncate(len(expected))
@@ -179,7 +179,7 @@ def test_truncating_frees_room(mount: Path) -> None:
     assert (mount / "file").stat().st_blocks == 0
 
 
-def test_seek_data_and_seek_hole(mount: Path) -> None:
+def test_seek_data_and_seek_hole_find_the_ends_of_holes(mount: Path) -> None:
     """A file system may say that all is data, but not that data is a hole."""
     with open(mount / "file", "w+b", buffering=0) as file:
         fd = file.fileno()
@@ -200,7 +200,7 @@ FAR = [2**31 - 2, 2**31, 2**32 - 2, 2**32 + 3, 2**40 + 5, 2**43]
 
 
 @pytest.mark.parametrize("offset", FAR)
-def test_offsets_beyond_31_and_32_bits(mount: Path, offset: int) -> None:
+def test_offsets_beyond_31_and_32_bits_are_exact(mount: Path, offset: int) -> None:
     with open(mount / "file", "w+b", buffering=0) as file:
         os.pwrite(file.fileno(), b"start", 0)
         os.pwrite(file.fileno(), b"far away", offset)
@@ -213,7 +213,7 @@ def test_offsets_beyond_31_and_32_bits(mount: Path, offset: int) -> None:
         assert os.pread(file.fileno(), 100, offset) == b"far"
 
 
-def test_too_large_an_offset(mount: Path) -> None:
+def test_an_offset_that_is_too_large_is_refused(mount: Path) -> None:
     with open(mount / "file", "w+b", buffering=0) as file:
         with fails(errno.EFBIG, errno.EINVAL):
             os.pwrite(file.fileno(), b"x", 2**63 - 1)

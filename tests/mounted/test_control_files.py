@@ -187,14 +187,14 @@ def test_each_write_is_a_mark(work: Marked, flags: int) -> None:
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_APPEND])
 @pytest.mark.parametrize("length", [37, 128, 2_000])
-def test_many_messages_through_one_descriptor(work: Marked, flags: int, length: int) -> None:
+def test_many_messages_go_through_one_descriptor(work: Marked, flags: int, length: int) -> None:
     """Where one crosses the end of a page, the kernel hands it over in two pieces."""
     texts = [f"{number:03} {'é' * length}"[:length] for number in range(8_500 // length + 1)]
     written(work.mark, *(f"{text}\n".encode() for text in texts), flags=flags)
     assert work.marks() == texts
 
 
-def test_the_longest_message_at_any_place(work: Marked) -> None:
+def test_the_longest_message_is_whole_at_any_offset(work: Marked) -> None:
     texts = [f"{number}".ljust(4096, "x") for number in range(3)]
     fd = os.open(work.mark, os.O_WRONLY)
     try:
@@ -214,7 +214,7 @@ def test_a_message_that_begins_with_blanks_at_the_end_of_a_page(work: Marked) ->
     assert work.marks() == ["indented"]
 
 
-def test_appending_and_a_shell_that_overwrites_nothing(work: Marked) -> None:
+def test_a_shell_appends_to_the_control_file_and_overwrites_it(work: Marked) -> None:
     sh(work, "echo a >> .checkpoints/.mark; echo b >> .checkpoints/.mark")
     sh(work, "set -C; echo c >| .checkpoints/.mark")
     assert work.marks() == ["a", "b", "c"]
@@ -245,14 +245,14 @@ def test_what_is_not_text_is_shown_as_escapes(work: Marked) -> None:
     assert work.marks() == ["bytes \\xff\\xfe, \\x1b[31m, \\x00, \\u202e and é"]
 
 
-def test_copies_into_it_and_out_of_it(work: Marked) -> None:
+def test_cp_saves_by_a_copy_into_it_and_reads_it(work: Marked) -> None:
     (work.path / "note").write_text("from a file\n")
     sh(work, "cp note .checkpoints/.mark; cat note > .checkpoints/.mark; cp .checkpoints/.mark n")
     assert work.marks() == ["from a file", "from a file"]
     assert (work.path / "n").read_text() == f"{work.newest + 2}\n"
 
 
-def test_whoever_watches_hears_of_it(work: Marked) -> None:
+def test_a_watcher_hears_of_it(work: Marked) -> None:
     with Client(config.Workspace(work.path, work.workspace.store)) as client:
         events = client.watch()
         work.mark.write_text("heard")
@@ -270,7 +270,7 @@ def test_what_is_marked_is_saved(server: str, make_workspace: Callable[..., Work
 
 
 @pytest.mark.needs_root
-def test_from_a_container(work: Marked, elsewhere: Path) -> None:
+def test_a_container_saves_through_the_control_file(work: Marked, elsewhere: Path) -> None:
     """By a bind mount, from namespaces of its own, in which no process of ours can be seen."""
     inside = elsewhere / "inside"
     inside.mkdir()

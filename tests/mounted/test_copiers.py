@@ -56,7 +56,7 @@ def whole_seconds(known: dict[str, Facts]) -> dict[str, Facts]:
     return {name: fact._replace(mtime_ns=fact.mtime_ns // 10**9) for name, fact in known.items()}
 
 
-def test_cp_a_in_through_and_out(mount: Path, elsewhere: Path) -> None:
+def test_cp_a_copies_a_tree_in_through_and_out(mount: Path, elsewhere: Path) -> None:
     expected = facts(sample(elsewhere / "sample"))
     run("cp", "-a", elsewhere / "sample", mount / "in", cwd=mount)
     assert facts(mount / "in") == expected
@@ -83,7 +83,7 @@ def test_a_sample_survives_a_remount(own_mount: Workspace) -> None:
 
 
 @pytest.mark.parametrize("form", ["posix", "gnu"])
-def test_tar_both_ways(mount: Path, elsewhere: Path, form: str) -> None:
+def test_tar_packs_and_unpacks_a_tree(mount: Path, elsewhere: Path, form: str) -> None:
     """posix archives keep nanoseconds, the older gnu form does not."""
     keep = (lambda known: known) if form == "posix" else whole_seconds
     expected = keep(facts(sample(elsewhere / "sample")))
@@ -116,29 +116,20 @@ def change(at: Path) -> None:
     plant(at, {"empty": {"now": "a directory"}, "new": File("n", mtime_ns=77)})
 
 
-def test_rsync_in(mount: Path, elsewhere: Path) -> None:
-    source = sample(elsewhere / "sample")
-    rsync(source, mount / "copy")
-    assert facts(mount / "copy") == facts(source)
-    assert rsync(source, mount / "copy", "-n", "-i") == ""
+@pytest.mark.parametrize("way", ["in", "out"])
+def test_rsync_copies_a_tree_in_and_out(mount: Path, elsewhere: Path, way: str) -> None:
+    here, there = (elsewhere, mount) if way == "in" else (mount, elsewhere)
+    source, copy = sample(here / "sample"), there / "copy"
+    rsync(source, copy)
+    assert facts(copy) == facts(source)
+    assert rsync(source, copy, "-n", "-i") == ""
     change(source)
-    rsync(source, mount / "copy")
-    assert facts(mount / "copy") == facts(source)
-    assert rsync(source, mount / "copy", "-n", "-i", "--checksum") == ""
+    rsync(source, copy)
+    assert facts(copy) == facts(source)
+    assert rsync(source, copy, "-n", "-i", "--checksum") == ""
 
 
-def test_rsync_out(mount: Path, elsewhere: Path) -> None:
-    source = sample(mount / "sample")
-    rsync(source, elsewhere / "copy")
-    assert facts(elsewhere / "copy") == facts(source)
-    assert rsync(source, elsewhere / "copy", "-n", "-i") == ""
-    change(source)
-    rsync(source, elsewhere / "copy")
-    assert facts(elsewhere / "copy") == facts(source)
-    assert rsync(source, elsewhere / "copy", "-n", "-i", "--checksum") == ""
-
-
-def test_rsync_in_place(mount: Path, elsewhere: Path) -> None:
+def test_rsync_updates_a_file_in_place(mount: Path, elsewhere: Path) -> None:
     """--inplace and --append write into files that are there, block by block."""
     (elsewhere / "a").mkdir()
     (mount / "b").mkdir()
@@ -163,7 +154,7 @@ def forest(mount: Path) -> Path:
     return mount
 
 
-def test_find(forest: Path) -> None:
+def test_find_sees_every_entry(forest: Path) -> None:
     assert len(run("find", ".", "-type", "f", cwd=forest).split()) == 300
     assert len(run("find", ".", "-type", "d", cwd=forest).split()) == 31
     assert run("find", ".", "-name", "f17", cwd=forest) == "./d17/f17\n"
@@ -174,25 +165,25 @@ def test_find(forest: Path) -> None:
     assert run("find", ".", "-type", "f", cwd=forest) == ""
 
 
-def test_grep(forest: Path) -> None:
+def test_grep_finds_every_match(forest: Path) -> None:
     found = run("grep", "-rl", "needle", ".", cwd=forest).split()
     assert sorted(found) == sorted(f"./d{n % 30}/f{n}" for n in range(0, 300, 10))
 
 
-def test_du_and_ls(forest: Path) -> None:
+def test_du_and_ls_count_every_file(forest: Path) -> None:
     apparent = int(run("du", "-sb", "--apparent-size", "d29", cwd=forest).split()[0])
     files = sum(path.stat().st_size for path in (forest / "d29").iterdir())
     assert apparent >= files
     assert len(run("ls", "-lR", cwd=forest).splitlines()) >= 300
 
 
-def test_rm_rf(forest: Path) -> None:
+def test_rm_rf_leaves_nothing(forest: Path) -> None:
     run("rm", "-rf", *(path.name for path in forest.iterdir()), cwd=forest)
     assert os.listdir(forest) == []
     assert forest.stat().st_nlink == 2
 
 
-def test_mv_across_the_border(mount: Path, elsewhere: Path) -> None:
+def test_mv_moves_a_tree_in_and_out(mount: Path, elsewhere: Path) -> None:
     expected = facts(sample(elsewhere / "sample"))
     run("mv", elsewhere / "sample", mount / "sample", cwd=mount)
     assert facts(mount / "sample") == expected
@@ -238,7 +229,7 @@ def test_vim_saves(mount: Path, backupcopy: str) -> None:
     assert not list(mount.glob(".*.sw*"))
 
 
-def test_sed_in_place_and_shell_redirection(mount: Path) -> None:
+def test_sed_in_place_and_shell_redirections_write_what_they_should(mount: Path) -> None:
     script = (
         "for i in 1 2 3 4 5; do echo line $i >> log; done; sed -i s/line/LINE/ log;"
         "sort -r log -o log; head -1 log > top; cat log top | tee both | wc -l"

@@ -181,7 +181,9 @@ def test_the_same_calls_give_the_same_answers(mount: Path, elsewhere: Path, seed
     play(seed, mount, elsewhere)
 
 
-def test_the_same_again_with_remounts_in_between(own_mount: Workspace, elsewhere: Path) -> None:
+def test_programs_see_the_same_with_remounts_in_between(
+    own_mount: Workspace, elsewhere: Path
+) -> None:
     (elsewhere / "oracle").mkdir()
     (own_mount.path / "here").mkdir()
     for seed in (100, 101):

@@ -34,7 +34,7 @@ def test_a_directory_has_a_link_more_for_each_subdirectory(mount: Path) -> None:
     assert (mount / "dir").stat().st_nlink == 2 + 1
 
 
-def test_mkdir_over_anything_that_exists(mount: Path) -> None:
+def test_mkdir_over_anything_that_exists_is_refused(mount: Path) -> None:
     before: Tree = {
         "dir": {"x": "kept"},
         "file": "kept",
@@ -48,7 +48,7 @@ def test_mkdir_over_anything_that_exists(mount: Path) -> None:
     assert tree(mount) == dict(sorted(before.items()))
 
 
-def test_rmdir_of_a_directory_with_content(mount: Path) -> None:
+def test_rmdir_of_a_directory_with_content_is_refused(mount: Path) -> None:
     plant(mount, {"file": {"x": ""}, "dir": {"x": {}}, "dangling": {"x": Link("nowhere")}})
     for name in os.listdir(mount):
         with fails(errno.ENOTEMPTY, errno.EEXIST):
@@ -56,7 +56,7 @@ def test_rmdir_of_a_directory_with_content(mount: Path) -> None:
     assert tree(mount) == {"dangling": {"x": Link("nowhere")}, "dir": {"x": {}}, "file": {"x": ""}}
 
 
-def test_rmdir_after_the_content_has_gone(mount: Path) -> None:
+def test_rmdir_works_after_the_content_has_gone(mount: Path) -> None:
     plant(mount, {"dir": {"file": "", "sub": {}}})
     (mount / "dir/file").unlink()
     (mount / "dir/sub").rename(mount / "sub")
@@ -117,7 +117,9 @@ def _read(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("call, number", MISUSE.values(), ids=MISUSE.keys())
-def test_misuse(mount: Path, call: Callable[[Path], object], number: int) -> None:
+def test_a_misused_call_is_refused_and_changes_nothing(
+    mount: Path, call: Callable[[Path], object], number: int
+) -> None:
     before: Tree = {"dir": {"inside": "kept"}, "file": "kept", "link": Link("dir")}
     plant(mount, before)
     with fails(number):
@@ -125,7 +127,7 @@ def test_misuse(mount: Path, call: Callable[[Path], object], number: int) -> Non
     assert tree(mount) == before
 
 
-def test_rmdir_of_the_current_directory(mount: Path) -> None:
+def test_a_removed_current_directory_is_empty_and_takes_no_entries(mount: Path) -> None:
     (mount / "dir").mkdir()
     home = os.open(".", os.O_RDONLY)
     os.chdir(mount / "dir")

@@ -147,7 +147,7 @@ def reader(place: Failing) -> Iterator[dict[str, int]]:
 @pytest.mark.parametrize(
     "number, server", [(errno.EIO, "on"), (errno.EIO, "off"), (errno.ENOSPC, "on")]
 )
-def test_a_failed_commit_shows_nobody_an_old_tree(
+def test_a_failed_commit_shows_no_program_an_old_tree(
     place: Failing, faults: Faults, server: str, number: int
 ) -> None:
     begin(place, CKPTFS_SERVER=server)
@@ -171,7 +171,9 @@ def test_a_failed_commit_shows_nobody_an_old_tree(
 
 
 @SERVER
-def test_whoever_syncs_hears_that_it_failed(place: Failing, faults: Faults, server: str) -> None:
+def test_a_program_that_syncs_hears_that_it_failed(
+    place: Failing, faults: Faults, server: str
+) -> None:
     begin(place, CKPTFS_SERVER=server)
     faults.begin(errno.EIO)
     fd = os.open(place.path / "more", os.O_WRONLY | os.O_CREAT)
@@ -232,7 +234,7 @@ def test_a_hook_says_what_happened(place: Failing, faults: Faults) -> None:
     assert "its daemon failed" in done.stderr and "Input/output error" in done.stderr
 
 
-def test_an_error_in_the_daemon_itself(place: Failing) -> None:
+def test_an_error_in_the_daemon_itself_is_reported_with_its_reason(place: Failing) -> None:
     """Also one that comes from a task that has nothing to do with files."""
     trigger = place.path.parent / "now"
     sabotage(
@@ -552,7 +554,7 @@ def test_umount_after_one_without_write_back_says_how_it_ended(place: Failing) -
     assert place.state.read_text() == "new"
 
 
-def test_umount_of_a_path_that_does_not_exist(place: Failing) -> None:
+def test_umount_of_a_path_that_does_not_exist_is_refused(place: Failing) -> None:
     done = place.cli("umount", place.path / "nope")
     assert done.returncode == WorkspaceUnknown.exit_code
     assert "does not exist" in done.stderr and "ckptfs mount" not in done.stderr

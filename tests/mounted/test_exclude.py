@@ -169,7 +169,7 @@ def test_other_patterns_hold_at_once(work: Workspace) -> None:
     assert "A\tsrc/a.c" in ok(work, "diff", "--name-status")
 
 
-def test_patterns_that_make_no_sense(work: Workspace) -> None:
+def test_patterns_that_make_no_sense_are_refused(work: Workspace) -> None:
     done = work.cli("config", "exclude.patterns", "[z-a]", "-w", work.path)
     assert done.returncode == 71
     assert "Nothing was changed" in done.stderr

@@ -93,7 +93,7 @@ def _is_made(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("cramped", ["240m"], indirect=True)
-def test_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
+def test_a_disk_is_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
     """Large transactions: what was deleted is room for them only when LMDB may use it."""
     plant(cramped.path, {"kept": "x"})
     huge = cramped.path / "huge"

@@ -53,7 +53,7 @@ def content(path: Path) -> dict[str, object]:
     return {name: node for name, node in tree(path).items() if name != ".git"}
 
 
-def test_a_clean_status(repository: Path) -> None:
+def test_a_committed_repository_is_clean_and_whole(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == ""
     assert git(repository, "fsck", "--full", "--strict") == ""
 
@@ -80,7 +80,7 @@ def test_an_edit_of_equal_size_at_once_is_seen(repository: Path) -> None:
         assert git(repository, "status", "--porcelain") == ""
 
 
-def test_checkout_to_and_fro(repository: Path) -> None:
+def test_checkout_to_and_fro_restores_every_file(repository: Path) -> None:
     second = content(repository)
     git(repository, "checkout", "-q", "one")
     first = content(repository)
@@ -92,7 +92,7 @@ def test_checkout_to_and_fro(repository: Path) -> None:
     assert git(repository, "status", "--porcelain") == ""
 
 
-def test_clone_inside_and_out(repository: Path, mount: Path, elsewhere: Path) -> None:
+def test_clone_works_inside_and_out(repository: Path, mount: Path, elsewhere: Path) -> None:
     git(mount, "clone", "-q", "--local", repository, mount / "local")
     git(mount, "clone", "-q", f"file://{repository}", mount / "copied")
     git(mount, "clone", "-q", f"file://{repository}", elsewhere / "outside")
@@ -102,7 +102,7 @@ def test_clone_inside_and_out(repository: Path, mount: Path, elsewhere: Path) ->
         git(path, "fsck", "--full")
 
 
-def test_gc_repack_and_prune(repository: Path) -> None:
+def test_gc_repack_and_prune_keep_the_repository_whole(repository: Path) -> None:
     git(repository, "gc", "-q", "--prune=now", "--aggressive")
     git(repository, "fsck", "--full", "--strict")
     assert "count: 0\n" in git(repository, "count-objects", "-v")
@@ -112,7 +112,7 @@ def test_gc_repack_and_prune(repository: Path) -> None:
     assert content(repository)["README"] == "first\n"
 
 
-def test_worktrees(repository: Path, mount: Path) -> None:
+def test_worktrees_are_added_and_removed(repository: Path, mount: Path) -> None:
     git(repository, "worktree", "add", "-q", mount / "tree", "one")
     assert content(mount / "tree")["README"] == "first\n"
     git(mount / "tree", "checkout", "-q", "-b", "branch")
@@ -124,7 +124,7 @@ def test_worktrees(repository: Path, mount: Path) -> None:
     assert content(repository)["new"] == "from the work tree\n"
 
 
-def test_branches_merge_rebase_stash(repository: Path) -> None:
+def test_branches_are_merged_rebased_and_stashed(repository: Path) -> None:
     git(repository, "checkout", "-q", "-b", "topic", "one")
     (repository / "topic").write_text("topic\n")
     commit(repository, "topic")

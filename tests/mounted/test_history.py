@@ -164,7 +164,7 @@ def test_nothing_moves_between_history_and_now(work: Workspace) -> None:
 # -- going back ------------------------------------------------------------------------------------
 
 
-def test_a_whole_restore_and_its_undo(work: Workspace) -> None:
+def test_a_whole_restore_is_undone(work: Workspace) -> None:
     plant(work.path, {"a": "1", "dir": {"b": "2", "c": "3"}})
     was, number = facts(work.path), save(work)
     subprocess.run(["rm", "-rf", "dir"], cwd=work.path, check=True)
@@ -261,7 +261,7 @@ def test_a_dry_run_names_files_and_a_stale_token_is_refused(work: Workspace) -> 
     plant(work.path, {"a": "changed", "new": "3"})
     (work.path / "gone").unlink()
     plan = json.loads(ok(work, "restore", str(number), "--dry-run", "--json"))
-    assert (plan["added_files"], plan["modified_files"], plan["deleted_files"]) == (
+    assert (plan["added_paths"], plan["modified_paths"], plan["deleted_paths"]) == (
         ["gone"],
         ["a"],
         ["new"],

@@ -58,7 +58,7 @@ def test_rmdir_of_one_deletes_it(work: Workspace) -> None:
     assert numbers(work) == ["3"]
 
 
-def test_nobody_deletes_what_he_stands_in(work: Workspace) -> None:
+def test_a_process_does_not_delete_what_it_stands_in(work: Workspace) -> None:
     inside = work.path / ".checkpoints"
     done = subprocess.run(["rmdir", "0"], cwd=inside, capture_output=True, text=True)
     assert "not permitted" in done.stderr

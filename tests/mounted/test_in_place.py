@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -98,6 +99,27 @@ def test_an_unmount_without_changes_touches_nothing_in_the_lower_directory(over:
     assert stats(workspace.path) == before
 
 
+def test_an_unmount_looks_only_at_what_changed(over: Make) -> None:
+    """After the first mount, after others, and after the daemon was killed."""
+    workspace = over({f"d{number}": {"a": "1", "b": "2"} for number in range(20)})
+    looks: list[object] = []
+    for text in ("one", "two", "three"):
+        workspace.mount()
+        (workspace.path / "d3/a").write_text(text)
+        succeed(workspace.cli("save", "-w", workspace.path))
+        if text == "two":
+            workspace.kill()
+            workspace.mount()
+        (workspace.path / "d4/new").write_text(text)
+        done = succeed(workspace.cli("umount", workspace.path, "--json"))
+        workspace.pid = None
+        written = json.loads(done.stdout)["write_back"]
+        looks.append((written["added"], written["modified"], written["unchanged"]))
+        assert (workspace.path / "d3/a").read_text() == text
+        assert (workspace.path / "d4/new").read_text() == text
+    assert looks == [(1, 1, 0), (0, 2, 0), (0, 2, 0)]
+
+
 @pytest.mark.needs_root
 def test_owners_devices_and_sockets_come_in_and_go_back(over: Make) -> None:
     workspace = over({"file": "x", "theirs": {"file": "y"}})
@@ -184,7 +206,7 @@ CHANGES_OF_TYPE: dict[str, tuple[Tree, Tree]] = {
 
 
 @pytest.mark.parametrize("side", ["mount", "lower"])
-def test_changes_of_type(over: Make, side: str) -> None:
+def test_changes_of_type_are_written_back(over: Make, side: str) -> None:
     """Made in the mount they reach the lower directory, made there they reach the mount."""
     workspace = over({})
     for name, (before, _) in CHANGES_OF_TYPE.items():
@@ -217,7 +239,7 @@ def test_a_lower_file_from_far_in_the_future_is_no_obstacle(over: Make) -> None:
     assert stats(workspace.path) == before
 
 
-def test_names_swapped_in_the_mount(over: Make) -> None:
+def test_names_swapped_in_the_mount_are_swapped_in_the_directory(over: Make) -> None:
     workspace = over({"a": "one", "b": "two", "c": {"1": ""}, "d": {"2": ""}})
     workspace.mount()
     path = workspace.path
@@ -263,7 +285,7 @@ def test_a_sparse_file_stays_sparse_on_its_way(over: Make) -> None:
     assert (workspace.path / "sparse").stat().st_blocks * 512 < 2_000_000
 
 
-def test_directories_without_write_permission(over: Make) -> None:
+def test_directories_without_write_permission_are_written_back(over: Make) -> None:
     """The mode of a directory does not stop its content from coming back, for no user."""
     workspace = over({"closed": Directory({"f": "x", "g": "y", "sub": {}}, mode=0o555)})
     workspace.mount()
@@ -497,7 +519,7 @@ def test_no_write_back_leaves_the_lower_directory_alone(over: Make) -> None:
     assert facts(workspace.path) == expected
 
 
-def test_no_write_back_and_then_with(over: Make) -> None:
+def test_a_later_umount_writes_back_what_an_earlier_one_did_not(over: Make) -> None:
     """What was held back once comes with the next unmount that writes back."""
     workspace = over({"file": "old", "deleted": "x"})
     workspace.mount("--no-write-back")

@@ -43,7 +43,7 @@ def test_a_symlink_target_may_be_any_bytes(mount: Path) -> None:
     assert os.readlink(link) == b"\xff\xfe\n"
 
 
-def test_a_symlink_target_that_is_too_long(mount: Path) -> None:
+def test_a_symlink_target_that_is_too_long_is_refused(mount: Path) -> None:
     with fails(errno.ENAMETOOLONG):
         os.symlink("x" * 4096, mount / "link")
     with fails(errno.ENOENT):
@@ -60,7 +60,7 @@ def test_a_dangling_link_comes_alive(mount: Path) -> None:
     assert tree(mount) == {"file": "through the link", "link": Link("file")}
 
 
-def test_links_in_a_circle(mount: Path) -> None:
+def test_links_in_a_circle_are_refused(mount: Path) -> None:
     plant(mount, {"a": Link("b"), "b": Link("a"), "self": Link("self")})
     for name in ("a", "b", "self"):
         with fails(errno.ELOOP):
@@ -69,7 +69,7 @@ def test_links_in_a_circle(mount: Path) -> None:
             os.open(mount / name / "x", os.O_RDONLY)
 
 
-def test_a_chain_of_links(mount: Path) -> None:
+def test_a_chain_of_forty_links_is_followed_and_no_longer_one(mount: Path) -> None:
     plant(mount, {"l0": "end"})
     for number in range(1, 60):
         os.symlink(f"l{number - 1}", mount / f"l{number}")
@@ -78,14 +78,14 @@ def test_a_chain_of_links(mount: Path) -> None:
         (mount / "l41").read_text()
 
 
-def test_o_nofollow(mount: Path) -> None:
+def test_o_nofollow_follows_no_link(mount: Path) -> None:
     plant(mount, {"file": "x", "link": Link("file")})
     with fails(errno.ELOOP):
         os.open(mount / "link", os.O_RDONLY | os.O_NOFOLLOW)
     os.close(os.open(mount / "file", os.O_RDONLY | os.O_NOFOLLOW))
 
 
-def test_links_to_directories(mount: Path) -> None:
+def test_a_link_to_a_directory_is_followed_and_removed_alone(mount: Path) -> None:
     plant(mount, {"dir": {"file": "x"}, "link": Link("dir")})
     assert (mount / "link/file").read_text() == "x"
     (mount / "link/new").write_text("y")
@@ -93,7 +93,7 @@ def test_links_to_directories(mount: Path) -> None:
     assert tree(mount) == {"dir": {"file": "x", "new": "y"}}
 
 
-def test_a_symlink_over_an_existing_name(mount: Path) -> None:
+def test_a_symlink_over_an_existing_name_is_refused(mount: Path) -> None:
     plant(mount, {"file": "kept", "dir": {}, "link": Link("nowhere")})
     for name in ("file", "dir", "link"):
         with fails(errno.EEXIST):
@@ -170,14 +170,14 @@ def test_a_hard_link_to_a_symlink_is_of_the_link_itself(mount: Path) -> None:
     assert os.stat(mount / "file").st_nlink == 2
 
 
-def test_links_to_special_files(mount: Path) -> None:
+def test_a_fifo_can_have_two_names(mount: Path) -> None:
     os.mkfifo(mount / "fifo")
     os.link(mount / "fifo", mount / "dir_fifo")
     assert (mount / "fifo").stat().st_nlink == 2
     assert stat.S_ISFIFO((mount / "dir_fifo").stat().st_mode)
 
 
-def test_many_links_to_one_file(mount: Path) -> None:
+def test_one_file_can_have_many_links(mount: Path) -> None:
     plant(mount, {"file": "x"})
     for number in range(500):
         os.link(mount / "file", mount / f"l{number}")

@@ -101,7 +101,7 @@ def test_flock_belongs_to_the_open_file_and_fcntl_to_the_process(mount: Path, fd
         os.close(second)
 
 
-def test_flock_on_a_directory(mount: Path) -> None:
+def test_flock_works_on_a_directory(mount: Path) -> None:
     first, second = os.open(mount, os.O_RDONLY), os.open(mount, os.O_RDONLY)
     try:
         fcntl.flock(first, EXCLUSIVE)

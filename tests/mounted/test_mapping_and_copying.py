@@ -123,7 +123,7 @@ def test_a_program_runs_from_the_workspace(mount: Path) -> None:
 # --- moving data -----------------------------------------------------------------------------
 
 
-def test_sendfile_out_and_in(file: Path, data: bytes, mount: Path) -> None:
+def test_sendfile_copies_out_and_in(file: Path, data: bytes, mount: Path) -> None:
     with open(file, "rb") as source, open(mount / "copy", "wb") as target:
         sent = 0
         while sent < SIZE:
@@ -131,14 +131,14 @@ def test_sendfile_out_and_in(file: Path, data: bytes, mount: Path) -> None:
     assert (mount / "copy").read_bytes() == data
 
 
-def test_sendfile_to_a_socket(file: Path, data: bytes) -> None:
+def test_sendfile_sends_to_a_socket(file: Path, data: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(file, "rb") as source:
         assert ours.sendfile(source, 100, 10_000) == 10_000
         assert theirs.recv(10_000, socket.MSG_WAITALL) == data[100:10_100]
 
 
-def test_copy_file_range(file: Path, data: bytes, mount: Path) -> None:
+def test_copy_file_range_copies_any_part(file: Path, data: bytes, mount: Path) -> None:
     with open(file, "rb") as source, open(mount / "copy", "wb") as target:
         done = 0
         while done < SIZE:
@@ -148,7 +148,7 @@ def test_copy_file_range(file: Path, data: bytes, mount: Path) -> None:
     assert (mount / "copy").read_bytes() == data
 
 
-def test_splice(file: Path, data: bytes, mount: Path) -> None:
+def test_splice_moves_bytes_through_a_pipe(file: Path, data: bytes, mount: Path) -> None:
     read_end, write_end = os.pipe()
     with open(file, "rb") as source, open(mount / "copy", "wb") as target:
         while step := os.splice(source.fileno(), write_end, 65_536):

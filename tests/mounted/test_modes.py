@@ -22,7 +22,7 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("mode", ALL_MODES, ids=oct)
-def test_chmod(mount: Path, mode: int) -> None:
+def test_chmod_sets_every_bit_and_leaves_the_content(mount: Path, mode: int) -> None:
     plant(mount, {"file": "x", "dir": {}})
     for name in ("file", "dir"):
         os.chmod(mount / name, mode)
@@ -31,7 +31,7 @@ def test_chmod(mount: Path, mode: int) -> None:
     assert (mount / "file").read_text() == "x"
 
 
-def test_chmod_through_a_link_and_a_descriptor(mount: Path) -> None:
+def test_chmod_works_through_a_link_and_a_descriptor(mount: Path) -> None:
     plant(mount, {"file": "x", "link": Link("file")})
     os.chmod(mount / "link", 0o611)
     assert (mode_of(mount / "file"), mode_of(mount / "link")) == (0o611, 0o777)
@@ -41,7 +41,7 @@ def test_chmod_through_a_link_and_a_descriptor(mount: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o777], ids=oct)
-def test_umask(mount: Path, mask: int) -> None:
+def test_umask_limits_what_a_new_file_allows(mount: Path, mask: int) -> None:
     os.umask(mask)
     try:
         os.close(os.open(mount / "file", os.O_CREAT | os.O_WRONLY, 0o666))
@@ -67,7 +67,7 @@ def test_new_files_belong_to_their_maker(mount: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_chown(mount: Path) -> None:
+def test_chown_sets_owner_and_group(mount: Path) -> None:
     plant(mount, {"file": "x", "dir": {}, "link": Link("file")})
     os.chown(mount / "file", 1234, 5678)
     os.chown(mount / "dir", -1, 99)
@@ -211,7 +211,7 @@ def test_the_kernel_checks_access(open_mount: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_groups_count(open_mount: Path) -> None:
+def test_supplementary_groups_are_respected(open_mount: Path) -> None:
     plant(open_mount, {"file": "x"})
     os.chown(open_mount / "file", 0, 1234)
     os.chmod(open_mount / "file", 0o640)
@@ -273,7 +273,7 @@ def test_in_a_sticky_directory_only_the_owner_deletes(open_mount: Path) -> None:
 
 @pytest.mark.needs_root
 @pytest.mark.needs_mount
-def test_without_allow_other_nobody_else_enters(mount: Path) -> None:
+def test_without_allow_other_no_other_user_enters(mount: Path) -> None:
     plant(mount, {"file": "x"})
     os.chmod(mount, 0o777)
     with peer(NOBODY) as nobody, fails(errno.EACCES):

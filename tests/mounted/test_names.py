@@ -49,7 +49,7 @@ def test_any_bytes_name_a_directory_a_link_and_a_rename(mount: Path, name: bytes
     assert sorted(os.listdir(here)) == [b"link", b"plain"]
 
 
-def test_all_odd_names_side_by_side(mount: Path) -> None:
+def test_all_odd_names_exist_side_by_side(mount: Path) -> None:
     here = os.fsencode(mount)
     for name in ODD_NAMES.values():
         with open(os.path.join(here, name), "xb"):
@@ -89,12 +89,12 @@ def test_256_bytes_are_too_long(mount: Path, call: object) -> None:
     assert os.listdir(mount) == ["file"]
 
 
-def test_a_path_longer_than_path_max(mount: Path) -> None:
+def test_a_path_longer_than_path_max_is_refused(mount: Path) -> None:
     with fails(errno.ENAMETOOLONG):
         os.stat(str(mount) + "/." * 2100)
 
 
-def test_a_very_deep_directory(mount: Path) -> None:
+def test_a_directory_deeper_than_path_max_works_step_by_step(mount: Path) -> None:
     """Deeper than PATH_MAX: reached step by step, and removed the same way."""
     step, depth = "d" * 200, 30
     top = os.open(mount, os.O_RDONLY)
@@ -114,7 +114,7 @@ def test_a_very_deep_directory(mount: Path) -> None:
     assert os.listdir(mount) == []
 
 
-def test_dot_and_dotdot(mount: Path) -> None:
+def test_dot_and_dotdot_lead_home_and_cannot_be_removed(mount: Path) -> None:
     (mount / "dir").mkdir()
     assert os.stat(f"{mount}/dir/.").st_ino == os.stat(mount / "dir").st_ino
     assert os.stat(f"{mount}/dir/..").st_ino == os.stat(mount).st_ino

@@ -117,7 +117,7 @@ def unmount(work: Workspace, *options: str) -> tuple[dict[str, object], str]:
     return record, done.stderr
 
 
-def test_umount_ends_it_for_everybody_and_says_for_whom(work: Workspace) -> None:
+def test_umount_ends_it_in_every_namespace_and_names_the_processes(work: Workspace) -> None:
     """Nothing that was acknowledged over there is lost."""
     log, count = work.path / "log", work.path.parent / "count"
     with copy(UNSHARE, sys.executable, "-c", WRITER, str(log), str(count)) as writer:
@@ -143,7 +143,7 @@ def test_a_sandbox_that_ends_by_itself_is_waited_for(work: Workspace) -> None:
     assert (work.path / "state").read_text() == "new"
 
 
-def test_a_store_that_goes_away_ends_it_for_everybody(work: Workspace) -> None:
+def test_a_store_that_goes_away_ends_it_in_every_namespace(work: Workspace) -> None:
     subprocess.run(["sync", "-f", work.path], check=True)
     with copy(UNSHARE):
         shutil.rmtree(work.store)
@@ -222,7 +222,7 @@ def test_a_namespace_that_follows_is_not_waited_for(work: Workspace) -> None:
 
 
 @pytest.mark.needs_root
-def test_a_daemon_in_a_namespace_of_its_own() -> None:
+def test_a_daemon_in_a_namespace_of_its_own_is_found_from_outside() -> None:
     with scratch(MEMORY) as base:
         made = Workspace(base)
         made.path.mkdir()
@@ -245,7 +245,9 @@ def test_a_daemon_in_a_namespace_of_its_own() -> None:
 
 
 @pytest.mark.needs_root
-def test_unmounted_by_hand_while_another_namespace_has_it(work: Workspace) -> None:
+def test_a_directory_unmounted_by_hand_is_current_while_another_namespace_has_it(
+    work: Workspace,
+) -> None:
     """The directory is in sight, so it is current at once, and `status` says what goes on."""
     with copy(UNSHARE):
         subprocess.run(["umount", work.path], check=True)

@@ -48,7 +48,7 @@ def test_a_tree_made_at_once_is_as_on_the_disk(mount: Path, elsewhere: Path) -> 
     assert timed_files(facts(mount)) == timed_files(facts(elsewhere))
 
 
-def test_threads_that_write_at_once(mount: Path) -> None:
+def test_threads_that_write_at_once_lose_nothing(mount: Path) -> None:
     def work(number: int) -> None:
         for step in range(60):
             path = mount / f"thread{number}-{step}"
@@ -87,7 +87,7 @@ def test_a_checkpoint_has_all_that_was_made_before_it(
 
 
 @pytest.mark.needs_root
-def test_a_file_in_the_directory_of_another_group(mount: Path) -> None:
+def test_a_file_in_a_set_gid_directory_gets_its_group(mount: Path) -> None:
     place = mount / "shared"
     place.mkdir()
     os.chown(place, -1, 12_345)
@@ -135,7 +135,7 @@ def test_a_restore_brings_a_name_into_a_new_directory(
     assert sorted(os.listdir(top)) == ["another", "file"]
 
 
-def test_a_removed_directory_that_is_still_open(own_mount: Workspace) -> None:
+def test_a_removed_directory_that_is_still_open_keeps_its_attributes(own_mount: Workspace) -> None:
     top = own_mount.path
     for _ in range(50):
         os.mkdir(top / "dir")
@@ -150,7 +150,7 @@ def test_a_removed_directory_that_is_still_open(own_mount: Workspace) -> None:
     assert (top / "file").read_text() == "alive"
 
 
-def test_the_end_of_the_largest_file(own_mount: Workspace) -> None:
+def test_the_largest_file_can_be_written_to_its_end(own_mount: Workspace) -> None:
     (own_mount.path / "other").write_text("alive")
     fd = os.open(own_mount.path / "file", os.O_CREAT | os.O_WRONLY)
     os.pwrite(fd, b"x" * 100, FILE_SIZE_MAX - 300)
@@ -166,7 +166,7 @@ def test_the_end_of_the_largest_file(own_mount: Workspace) -> None:
     (own_mount.path / "file").unlink()
 
 
-def test_a_long_name_in_a_new_directory(mount: Path) -> None:
+def test_a_name_that_is_too_long_is_refused_in_a_new_directory(mount: Path) -> None:
     for number in range(20):
         os.mkdir(mount / f"dir{number}")
         with fails(errno.ENAMETOOLONG):
@@ -196,7 +196,9 @@ def link_into_place(top: Path, number: int) -> None:
         os.rename(place, top / f"moved{number}")
 
 
-def test_files_that_are_linked_into_place(own_mount: Workspace, elsewhere: Path) -> None:
+def test_files_that_are_linked_into_place_are_whole_after_a_remount(
+    own_mount: Workspace, elsewhere: Path
+) -> None:
     for number in range(200):
         link_into_place(own_mount.path, number)
         link_into_place(elsewhere, number)

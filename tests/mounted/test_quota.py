@@ -76,7 +76,7 @@ def test_everything_but_writing_goes_on(cramped: OnSmallDisk) -> None:
     assert tree(top) == {"kept": "precious" * 1000, "dir": {"also": "kept"}}
 
 
-def test_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
+def test_a_quota_is_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
     """Nothing that was accepted is lost to the commit that meets the quota."""
     top = cramped.path
     kept: dict[Path, bytes] = {}
@@ -103,7 +103,7 @@ def test_filled_and_emptied_again_and_again(cramped: OnSmallDisk) -> None:
     assert {path: path.read_bytes() for path in top.iterdir()} == kept
 
 
-def test_somebody_else_takes_what_was_left(cramped: OnSmallDisk) -> None:
+def test_another_process_takes_what_was_left(cramped: OnSmallDisk) -> None:
     """Then a commit may fail after all. The workspace ends; what was synced stays."""
     top, straight = cramped.path, cramped.store.parent / "straight"
     plant(top, {"kept": "precious" * 1000, "removed": "x"})
@@ -118,6 +118,54 @@ def test_somebody_else_takes_what_was_left(cramped: OnSmallDisk) -> None:
     straight.unlink()
     cramped.mount()
     assert tree(top) == {"kept": "precious" * 1000, "removed": "x"}
+
+
+def test_a_commit_without_any_room_ends_the_workspace_with_its_reason(cramped: OnSmallDisk) -> None:
+    """btrfs needs room even for a page that is written again: a store's file that is mapped to be
+    written would end the daemon before it could say anything."""
+    top, straight = cramped.path, cramped.store.parent / "straight"
+    plant(top, {"kept": "precious" * 1000})
+    fsync(top / "kept")
+    _fill_up(straight)
+    assert _change_until_it_fails(top / "kept") in ENDS
+    wait_for_exit(cramped.pid or 0)
+    cramped.pid = None
+    said = succeed(cramped.cli("status", "-w", top)).stdout
+    assert "mdb_txn_commit: Disk quota exceeded" in said
+    straight.unlink()
+    cramped.mount()
+    assert tree(top) == {"kept": "precious" * 1000}
+
+
+def test_opening_a_store_without_any_room_says_so(cramped: OnSmallDisk) -> None:
+    top, straight = cramped.path, cramped.store.parent / "straight"
+    plant(top, {"kept": "precious" * 1000})
+    cramped.umount()
+    _fill_up(straight)
+    refused = cramped.cli("list", "--json", "-w", top)
+    assert json.loads(refused.stdout)["error"]["kind"] == "store-full", refused
+    straight.unlink()
+    succeed(cramped.cli("list", "--json", "-w", top))
+    cramped.mount()
+    assert tree(top) == {"kept": "precious" * 1000}
+
+
+def _fill_up(straight: Path) -> None:
+    """Take what is left, to the last page, and have all pages of the disk written: that gives back
+    what was reserved for more."""
+    size = -1
+    while size != (size := straight.stat().st_size if straight.exists() else 0):
+        for piece in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError), open(straight, "ab", buffering=0) as file:
+                while True:
+                    file.write(os.urandom(piece))
+        os.sync()
+
+
+def test_the_daemon_writes_to_no_file_through_a_mapping(cramped: OnSmallDisk) -> None:
+    maps = Path(f"/proc/{cramped.pid}/maps").read_text().splitlines()
+    shared = [line for line in maps if line.split()[1].startswith("rw-s")]
+    assert [line for line in shared if str(cramped.store) in line] == []
 
 
 def _change_until_it_fails(path: Path) -> int:

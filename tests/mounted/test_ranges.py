@@ -192,7 +192,7 @@ def test_what_another_command_takes_away_is_saved_before(
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_920, 5_000, BLOCK, BLOCK + 1, SIZE])
-def test_a_copy_by_cp(mount: Path, data: bytes, size: int) -> None:
+def test_cp_copies_a_file_exactly(mount: Path, data: bytes, size: int) -> None:
     (mount / "file").write_bytes(data[:size])
     subprocess.run(["cp", mount / "file", mount / "copy"], check=True)
     with open(mount / "copy", "r+b") as copy:
@@ -202,7 +202,7 @@ def test_a_copy_by_cp(mount: Path, data: bytes, size: int) -> None:
     assert (mount / "copy").read_bytes() == data[:size] + b"more"
 
 
-def test_a_tree_by_cp(mount: Path, data: bytes) -> None:
+def test_cp_a_copies_a_tree_with_its_modes(mount: Path, data: bytes) -> None:
     for number in range(200):
         place = mount / "tree" / str(number % 9)
         place.mkdir(parents=True, exist_ok=True)

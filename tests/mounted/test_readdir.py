@@ -43,13 +43,15 @@ def left(fd: int) -> set[bytes]:
     return {entry.name for entry in rest(fd)} - DOTS
 
 
-def test_all_entries_once(directory: int, names: list[bytes]) -> None:
+def test_every_entry_is_listed_once(directory: int, names: list[bytes]) -> None:
     seen = [entry.name for entry in rest(directory)]
     assert sorted(seen) == sorted([*names, *DOTS])
 
 
 @pytest.mark.parametrize("size", [300, 4096, 32_768, 1 << 20])
-def test_any_size_of_buffer(directory: int, names: list[bytes], size: int) -> None:
+def test_every_entry_is_listed_once_with_any_size_of_buffer(
+    directory: int, names: list[bytes], size: int
+) -> None:
     seen = Counter(entry.name for entry in rest(directory, size))
     assert seen == Counter([*names, *DOTS])
 
@@ -68,7 +70,7 @@ def test_entries_tell_type_and_inode(mount: Path) -> None:
     assert entries["."].kind == entries[".."].kind == stat.S_IFDIR >> 12
 
 
-def test_dots_of_the_top(mount: Path) -> None:
+def test_the_top_directory_lists_its_dots(mount: Path) -> None:
     entries = {entry.name: entry for entry in _list(mount.parent)}
     assert {b".", b".."} <= set(entries)
 
@@ -92,7 +94,9 @@ def test_deleting_each_entry_as_it_is_seen(directory: int, names: list[bytes]) -
     assert left(directory) == set()
 
 
-def test_deleting_what_lies_ahead_and_behind(directory: int, names: list[bytes]) -> None:
+def test_entries_deleted_ahead_and_behind_disturb_no_other(
+    directory: int, names: list[bytes]
+) -> None:
     doomed = set(names[::3])
     reader = rest(directory)
     seen = Counter(next(reader).name for _ in range(100))
@@ -104,7 +108,7 @@ def test_deleting_what_lies_ahead_and_behind(directory: int, names: list[bytes])
     assert set(seen) <= {*names, *DOTS}
 
 
-def test_adding_while_reading(directory: int, names: list[bytes]) -> None:
+def test_entries_added_while_reading_disturb_no_other(directory: int, names: list[bytes]) -> None:
     added = [b"%s-new" % name for name in names[::5]] + [b"aaa", b"zzz"]
     reader = rest(directory)
     seen = Counter(next(reader).name for _ in range(100))
@@ -116,7 +120,7 @@ def test_adding_while_reading(directory: int, names: list[bytes]) -> None:
     assert left(directory) == {*names, *added}
 
 
-def test_renaming_while_reading(directory: int, names: list[bytes]) -> None:
+def test_entries_renamed_while_reading_disturb_no_other(directory: int, names: list[bytes]) -> None:
     moved = set(names[::4])
     reader = rest(directory)
     seen = Counter(next(reader).name for _ in range(100))
@@ -127,7 +131,9 @@ def test_renaming_while_reading(directory: int, names: list[bytes]) -> None:
     assert set(names) - moved <= set(seen)
 
 
-def test_replacing_entries_while_reading(directory: int, names: list[bytes]) -> None:
+def test_entries_replaced_while_reading_disturb_no_other(
+    directory: int, names: list[bytes]
+) -> None:
     """A name deleted and made again in mid-reading may be seen again, but disturbs no other."""
     reader = rest(directory)
     seen = Counter(next(reader).name for _ in range(100))
@@ -139,7 +145,7 @@ def test_replacing_entries_while_reading(directory: int, names: list[bytes]) -> 
     assert all(seen[name] == 1 for name in set(names) - touched)
 
 
-def test_seeking_back_to_a_told_position(directory: int) -> None:
+def test_seeking_back_to_a_told_position_lists_the_same_again(directory: int) -> None:
     entries = list(rest(directory))
     for index in (0, 1, 2, 57, 500, 998):
         os.lseek(directory, entries[index].after, os.SEEK_SET)
@@ -177,7 +183,7 @@ def test_two_readers_do_not_disturb_each_other(
     assert Counter(last for _, last in pairs) == Counter([*names, *DOTS])
 
 
-def test_five_thousand_entries(mount: Path) -> None:
+def test_five_thousand_entries_are_listed_once_each(mount: Path) -> None:
     names = {f"file number {number} with a longer name" for number in range(5000)}
     for name in names:
         (mount / name).touch()
@@ -190,7 +196,7 @@ def test_five_thousand_entries(mount: Path) -> None:
     mount.mkdir()
 
 
-def test_scandir_and_deletion_of_directories(mount: Path) -> None:
+def test_directories_are_deleted_while_scandir_reads(mount: Path) -> None:
     for number in range(700):
         (mount / f"d{number}").mkdir()
     with os.scandir(mount) as entries:

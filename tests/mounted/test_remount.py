@@ -244,7 +244,7 @@ def test_a_dead_mountpoint_says_so_until_it_is_mounted_again(own_mount: Workspac
 
 
 @pytest.mark.needs_mount
-def test_umount_of_a_dead_mountpoint(own_mount: Workspace) -> None:
+def test_umount_clears_a_dead_mountpoint(own_mount: Workspace) -> None:
     durable(own_mount.path / "file", b"x")
     own_mount.kill()
     succeed(own_mount.cli("umount", own_mount.path))
@@ -270,7 +270,7 @@ def test_a_daemon_that_is_told_to_end_loses_nothing(
     assert facts(own_mount.path) == content
 
 
-def test_killed_again_and_again(own_mount: Workspace) -> None:
+def test_a_daemon_killed_again_and_again_loses_nothing_synced(own_mount: Workspace) -> None:
     for number in range(3):
         durable(own_mount.path / f"f{number}", b"%d" % number * 30_000)
         own_mount.kill()

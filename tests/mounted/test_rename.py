@@ -34,7 +34,9 @@ MATRIX: dict[str, tuple[Node, Node, int | None]] = {
 
 @pytest.mark.parametrize("where", ["same directory", "another directory"])
 @pytest.mark.parametrize("old, new, number", MATRIX.values(), ids=MATRIX.keys())
-def test_rename_over(mount: Path, old: Node, new: Node, number: int | None, where: str) -> None:
+def test_a_rename_over_a_name_replaces_it_or_is_refused(
+    mount: Path, old: Node, new: Node, number: int | None, where: str
+) -> None:
     target = "new" if where == "same directory" else "dir/new"
     plant(mount, {"old": old, "dir": {}})
     plant((mount / target).parent, {"new": new})
@@ -62,7 +64,7 @@ FREE: Mapping[str, Node] = {
 
 
 @pytest.mark.parametrize("node", FREE.values(), ids=FREE.keys())
-def test_rename_to_a_free_name(mount: Path, node: Node) -> None:
+def test_a_rename_to_a_free_name_keeps_the_inode(mount: Path, node: Node) -> None:
     plant(mount, {"old": node, "dir": {}})
     expected = tree(mount)["old"]
     os.rename(mount / "old", mount / "new")
@@ -73,7 +75,7 @@ def test_rename_to_a_free_name(mount: Path, node: Node) -> None:
     assert tree(mount) == {"dir": {"newer": expected}}
 
 
-def test_a_directory_into_itself(mount: Path) -> None:
+def test_a_directory_cannot_be_moved_into_itself(mount: Path) -> None:
     plant(mount, {"a": {"b": {"c": {}}}})
     for target in ("a/x", "a/b/x", "a/b/c/x"):
         with fails(errno.EINVAL):
@@ -83,7 +85,7 @@ def test_a_directory_into_itself(mount: Path) -> None:
     assert tree(mount) == {"a": {"b": {"c": {}}}}
 
 
-def test_rename_of_nothing(mount: Path) -> None:
+def test_a_rename_of_nothing_is_refused(mount: Path) -> None:
     plant(mount, {"file": "x"})
     with fails(errno.ENOENT):
         os.rename(mount / "none", mount / "file")
@@ -101,7 +103,7 @@ def test_rename_over_another_name_of_the_same_file_does_nothing(mount: Path) -> 
     assert (mount / "a").stat().st_nlink == 2
 
 
-def test_rename_of_one_of_several_names(mount: Path) -> None:
+def test_a_rename_of_one_of_several_names_leaves_the_others(mount: Path) -> None:
     plant(mount, {"a": "x", "b": Same("a"), "c": "other", "dir": {}})
     os.rename(mount / "b", mount / "dir/b")
     os.rename(mount / "dir/b", mount / "c")
@@ -143,7 +145,7 @@ def test_an_open_file_follows_its_rename(mount: Path) -> None:
     assert tree(mount) == {"dir": {"new": "xy"}}
 
 
-def test_dotdot_of_a_moved_directory(mount: Path) -> None:
+def test_dotdot_of_a_moved_directory_leads_to_its_new_parent(mount: Path) -> None:
     plant(mount, {"a": {"sub": {}}, "b": {}})
     os.rename(mount / "a/sub", mount / "b/sub")
     assert os.stat(f"{mount}/b/sub/..").st_ino == (mount / "b").stat().st_ino
@@ -160,7 +162,7 @@ def test_noreplace_over_anything_fails(mount: Path, new: Node) -> None:
     assert tree(mount) == before
 
 
-def test_noreplace_to_a_free_name(mount: Path) -> None:
+def test_a_rename_without_replacing_takes_a_free_name(mount: Path) -> None:
     plant(mount, {"old": "x", "dir": {"y": ""}})
     renameat2(mount / "old", mount / "dir/new", RENAME_NOREPLACE)
     renameat2(mount / "dir", mount / "dir2", RENAME_NOREPLACE)
@@ -178,7 +180,7 @@ EXCHANGES: dict[str, tuple[Node, Node]] = {
 
 @pytest.mark.parametrize("where", ["b", "dir/b"])
 @pytest.mark.parametrize("one, other", EXCHANGES.values(), ids=EXCHANGES.keys())
-def test_exchange(mount: Path, one: Node, other: Node, where: str) -> None:
+def test_an_exchange_swaps_two_names(mount: Path, one: Node, other: Node, where: str) -> None:
     plant(mount, {"a": one, "dir": {}})
     plant((mount / where).parent, {"b": other})
     first, second = tree(mount)["a"], tree((mount / where).parent)["b"]
@@ -198,7 +200,7 @@ def test_exchange_moves_dotdot_too(mount: Path) -> None:
     assert os.stat(f"{mount}/b/y/..").st_ino == (mount / "b").stat().st_ino
 
 
-def test_exchange_errors(mount: Path) -> None:
+def test_an_impossible_exchange_is_refused(mount: Path) -> None:
     plant(mount, {"a": {"b": {}}, "file": "x"})
     with fails(errno.ENOENT):
         renameat2(mount / "file", mount / "none", RENAME_EXCHANGE)

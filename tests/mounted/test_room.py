@@ -43,7 +43,7 @@ def test_a_mebibyte_has_2048_blocks(mount: Path, data: bytes) -> None:
     assert abs(_synced_blocks(mount / "file") - 2048) <= 16
 
 
-def test_blocks_of_small_files(mount: Path) -> None:
+def test_small_files_count_their_blocks(mount: Path) -> None:
     (mount / "empty").touch()
     (mount / "small").write_bytes(b"x" * 10_000)
     assert _synced_blocks(mount / "empty") == 0
@@ -63,7 +63,7 @@ def test_st_blksize_suits_programs(mount: Path) -> None:
     assert 4096 <= (mount / "file").stat().st_blksize <= 16 * MIB
 
 
-def test_one_device_for_the_whole_workspace(mount: Path) -> None:
+def test_the_whole_workspace_is_one_device(mount: Path) -> None:
     (mount / "dir").mkdir()
     (mount / "dir/file").touch()
     devices = {os.stat(path).st_dev for path in (mount, mount / "dir", mount / "dir/file")}

@@ -240,7 +240,7 @@ def test_attributes_of_directories_are_those_of_now(
     assert facts(work.path) == known
 
 
-def test_attributes_of_directories_after_a_restore(work: Workspace) -> None:
+def test_a_restore_brings_back_the_attributes_of_directories(work: Workspace) -> None:
     directory = work.path / "dir"
     (directory / "sub").mkdir(parents=True)
     was, saved = directory.stat(), save(work)
@@ -309,7 +309,7 @@ def test_a_file_in_a_checkpoint_takes_no_bytes(work: Workspace, mode: str) -> No
     assert path.read_text() == "content"
 
 
-def test_nor_by_a_mapping(work: Workspace) -> None:
+def test_a_checkpoint_cannot_be_changed_by_a_mapping(work: Workspace) -> None:
     plant(work.path, {"file": "content"})
     path = save(work) / "file"
     try:
@@ -358,7 +358,7 @@ def test_a_checkpoint_that_expires_is_gone_for_the_kernel_too(work: Workspace) -
     wait_until(lambda: not before[0].exists(), "the name of an expired checkpoint to go")
 
 
-def test_a_restore_of_paths_leaves_nothing_behind_that_nobody_uses(
+def test_a_restore_of_paths_leaves_nothing_unused_behind(
     make_workspace: Callable[..., Workspace],
 ) -> None:
     """With the server: without it nobody counts what the kernel knows, and it may know them all."""
@@ -572,7 +572,9 @@ def test_seekdir_to_a_place_that_was_never_given(work: Workspace, committed: boo
             os.close(fd)
 
 
-def test_posix_fallocate(work: Workspace, request: pytest.FixtureRequest) -> None:
+def test_posix_fallocate_makes_a_file_longer(
+    work: Workspace, request: pytest.FixtureRequest
+) -> None:
     """pyfuse3 has no handler for fallocate(2), and the C library makes up for it by reading and
     writing a byte in each block. It cannot read from a file that was opened for writing alone."""
     alone = "off" in request.node.name

@@ -33,7 +33,7 @@ def test_a_fifo_passes_data_between_processes(mount: Path) -> None:
     assert info.st_size == 0
 
 
-def test_a_fifo_without_a_reader(mount: Path) -> None:
+def test_a_fifo_without_a_reader_is_not_opened_for_writing(mount: Path) -> None:
     os.mkfifo(mount / "pipe")
     with fails(errno.ENXIO):
         os.open(mount / "pipe", os.O_WRONLY | os.O_NONBLOCK)

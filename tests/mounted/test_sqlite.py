@@ -39,7 +39,9 @@ def sound(database: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize("mmap_size", [0, 64 << 20], ids=["read", "mmap"])
 @pytest.mark.parametrize("journal", JOURNALS)
-def test_a_life_of_a_database(mount: Path, journal: str, mmap_size: int) -> None:
+def test_a_database_lives_through_all_that_sqlite_does(
+    mount: Path, journal: str, mmap_size: int
+) -> None:
     with closing(connect(mount / "db", journal, mmap_size)) as database:
         fill(database, 1500)
         sound(database)

@@ -97,7 +97,7 @@ def test_two_that_append_lose_nothing(mount: Path) -> None:
     assert data == b"".join(record * 65_536 for record in records)
 
 
-def test_over_what_is_there(mount: Path) -> None:
+def test_a_stream_over_what_is_there_replaces_it(mount: Path) -> None:
     old, new = noise(12 * MIB, 1), noise(8 * MIB, 2)
     stream(mount / "large", old)
     fd = os.open(mount / "large", os.O_WRONLY)
@@ -196,7 +196,7 @@ def test_what_is_deleted_gives_its_room_back(make_workspace: Callable[..., Works
 
 
 @pytest.mark.needs_mount
-def test_without_the_server(
+def test_a_stream_is_whole_without_the_compiled_server(
     make_workspace: Callable[..., Workspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CKPTFS_SERVER", "off")

@@ -172,7 +172,7 @@ def _let_the_clock_move(directory: Path, beyond: int) -> None:
 
 
 @pytest.mark.parametrize("call, expected", TABLE.values(), ids=TABLE.keys())
-def test_which_times_change(
+def test_each_call_changes_the_times_that_posix_names(
     mount: Path, call: Callable[[Path], object], expected: set[str]
 ) -> None:
     plant(mount, STAGE)
@@ -288,7 +288,7 @@ def test_exact_times_survive_a_remount(own_mount: Workspace) -> None:
             assert (info.st_atime_ns, info.st_mtime_ns) == (moment + 1, moment)
 
 
-def test_utime_now_and_omit(mount: Path, served_by: str) -> None:
+def test_utimensat_sets_now_and_omits(mount: Path, served_by: str) -> None:
     plant(mount, {"file": "x"})
     file = mount / "file"
     os.utime(file, ns=(11, 22))

@@ -88,7 +88,7 @@ def test_a_mapping_outlives_name_and_descriptor(mount: Path) -> None:
     mapped.close()
 
 
-def test_reopened_through_proc(mount: Path) -> None:
+def test_an_unlinked_file_is_reopened_through_proc(mount: Path) -> None:
     plant(mount, {"file": "content"})
     fd = os.open(mount / "file", os.O_RDONLY)
     try:
@@ -168,7 +168,7 @@ def test_a_kill_leaves_of_nameless_files_what_has_a_name(own_mount: Workspace, n
         assert (own_mount.path / "file").read_bytes() == b"x" * 100_000
 
 
-def test_temporary_files_of_python(mount: Path) -> None:
+def test_a_temporary_file_of_python_has_no_name(mount: Path) -> None:
     with tempfile.TemporaryFile(dir=mount) as file:
         file.write(b"x" * 10_000)
         file.seek(0)
@@ -177,7 +177,7 @@ def test_temporary_files_of_python(mount: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000, 3_000_000])
-def test_many_unlinked_files_at_once(mount: Path, size: int) -> None:
+def test_many_files_are_unlinked_and_open_at_once(mount: Path, size: int) -> None:
     fds = []
     for number in range(20):
         fds.append(os.open(mount / str(number), os.O_RDWR | os.O_CREAT))

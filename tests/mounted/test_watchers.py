@@ -42,7 +42,7 @@ def listed(work: Workspace) -> list[int]:
     return [item["id"] for item in found["checkpoints"]]
 
 
-def test_a_watched_directory(work: Workspace) -> None:
+def test_a_watcher_of_a_directory_hears_of_a_restore(work: Workspace) -> None:
     path = work.path
     with Inotify(path, path / "sub") as watch:
         restore(work)
@@ -64,7 +64,7 @@ def test_a_watched_file_is_replaced(work: Workspace) -> None:
     assert kept.stat().st_nlink == 1
 
 
-def test_a_renamed_file(work: Workspace) -> None:
+def test_a_watcher_hears_of_a_renamed_file_that_came_back(work: Workspace) -> None:
     restore(work)
     (work.path / "same").rename(work.path / "moved")
     with Inotify(work.path) as watch:
@@ -92,7 +92,7 @@ def test_being_woken_changes_nothing(work: Workspace) -> None:
     assert len(listed(work)) == len(known) + 1
 
 
-def test_nobody_watches(work: Workspace) -> None:
+def test_a_watcher_of_an_unchanged_file_hears_nothing(work: Workspace) -> None:
     with Inotify(work.path / "same") as watch:
         restore(work)
         work.umount()
@@ -100,7 +100,7 @@ def test_nobody_watches(work: Workspace) -> None:
 
 
 @pytest.mark.needs_program("inotifywait")
-def test_inotifywait(work: Workspace) -> None:
+def test_inotifywait_hears_of_a_restore(work: Workspace) -> None:
     command = ["inotifywait", "-q", "-t", "60", "-e", "close_write", "--format", "%f", work.path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
         wait_until(lambda: _watches(waiting.pid), "inotifywait watches")

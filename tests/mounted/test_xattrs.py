@@ -43,14 +43,14 @@ def test_set_get_list_remove(file: Path) -> None:
     assert os.listxattr(file) == ["user.two"]
 
 
-def test_replacing_a_value(file: Path) -> None:
+def test_a_value_is_replaced(file: Path) -> None:
     for value in (b"first", b"", b"a longer one than before", b"short"):
         os.setxattr(file, "user.name", value)
         assert os.getxattr(file, "user.name") == value
     assert os.listxattr(file) == ["user.name"]
 
 
-def test_what_is_not_there(file: Path) -> None:
+def test_an_attribute_that_is_not_there_is_an_error(file: Path) -> None:
     with fails(errno.ENODATA):
         os.getxattr(file, "user.none")
     with fails(errno.ENODATA):
@@ -59,7 +59,7 @@ def test_what_is_not_there(file: Path) -> None:
         os.getxattr(f"{file}-none", "user.none")
 
 
-def test_create_and_replace_flags(file: Path) -> None:
+def test_the_flags_create_and_replace_are_obeyed(file: Path) -> None:
     with fails(errno.ENODATA):
         os.setxattr(file, "user.name", b"1", os.XATTR_REPLACE)
     os.setxattr(file, "user.name", b"1", os.XATTR_CREATE)
@@ -88,7 +88,7 @@ def test_more_than_the_kernel_takes(file: Path) -> None:
         os.setxattr(file, "user." + "n" * 251, b"x")
 
 
-def test_many_attributes(file: Path) -> None:
+def test_a_file_has_many_attributes(file: Path) -> None:
     expected = {f"user.name{number}": str(number).encode() * 5 for number in range(30)}
     for name, value in expected.items():
         os.setxattr(file, name, value)
@@ -126,7 +126,7 @@ def test_setting_one_changes_ctime_only(file: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_trusted_and_security_attributes_of_root(file: Path) -> None:
+def test_trusted_and_security_attributes_of_root_are_kept_or_refused(file: Path) -> None:
     """Kept, or clearly refused."""
     for name in ("trusted.name", "security.name"):
         try:
@@ -137,7 +137,7 @@ def test_trusted_and_security_attributes_of_root(file: Path) -> None:
             assert os.getxattr(file, name) == b"value"
 
 
-def test_a_name_space_nobody_knows(file: Path) -> None:
+def test_an_unknown_name_space_is_refused(file: Path) -> None:
     with fails(errno.EOPNOTSUPP):
         os.setxattr(file, "nonsense.name", b"value")
     with fails(errno.EPERM, errno.EOPNOTSUPP):

@@ -25,10 +25,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint, compression, removal
+from ckptfs.history import Checkpoint, packing, removal
+from ckptfs.history.upkeep import Worker
 from ckptfs.model import BLOCK_SIZE, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from tests.direct import crashed, find, join, place, reopened
+from tests.history.edits import take_a_step
 from tests.history.leftovers import leftovers
 from tests.property.model import Record, Thing, Tree, differences, record_of
 
@@ -89,6 +91,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.fs.setattr(self.fs.head, Ino(1), Attributes(uid=0, gid=0))
         self.tree = Tree(self._clock.now_ns)
         self.sealed: list[Sealed] = []
+        self.upkeep: Worker | None = None
         self.held: list[Held] = []
         self.every_step = True
         self._remember_commit()
@@ -322,13 +325,14 @@ class HistoryMachine(RuleBasedStateMachine):
 
     # -- the store's life -------------------------------------------------------------------------
 
-    @rule(chunk_bytes=st.sampled_from([1, 200, compression.CHUNK_BYTES]))
+    @rule(chunk_bytes=st.sampled_from([1, 200, packing.CHUNK_BYTES]))
     def pack_records(self, chunk_bytes: int) -> None:
-        compression.pack_records(self.fs, chunk_bytes)
+        packing.pack_records(self.fs, chunk_bytes)
 
     @rule()
-    def unpack_some_records(self) -> None:
-        compression.unpack_records(self.fs, 0)
+    def make_smaller_a_little(self) -> None:
+        """Background work, with whatever else happens between its steps."""
+        self.upkeep = take_a_step(self.fs, self.upkeep)
 
     def _remember_commit(self) -> None:
         self.fs.commit()
@@ -341,12 +345,14 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.held.clear()
+        self.upkeep = None
         self.fs = reopened(self.fs)
         self._remember_commit()
 
     @rule()
     def crash(self) -> None:
         self.held.clear()
+        self.upkeep = None
         self.fs = crashed(self.fs)
         tree, sealed = self._committed
         self.tree, self.sealed = tree.copy(), list(sealed)

@@ -29,7 +29,7 @@ _KEY = "dummy"
 Translate = Callable[[Step, Path], Call]
 
 
-class Place(NamedTuple):
+class Surroundings(NamedTuple):
     """Where an agent runs: its workspace, and the address of the stand-in for its model."""
 
     workspace: Path
@@ -50,8 +50,8 @@ class Agent(NamedTuple):
     program: tuple[Path, ...]
     arguments: tuple[str, ...]
     wire: ModuleType
-    environment: Callable[[Place], dict[str, str]]
-    settings: Callable[[Place], dict[str, str]]
+    environment: Callable[[Surroundings], dict[str, str]]
+    settings: Callable[[Surroundings], dict[str, str]]
     translate: Translate
     #: The command that destroys everything.
     removal: str = "rm -rf src"
@@ -75,14 +75,14 @@ def _json(**settings: Any) -> str:
     return json.dumps(settings, indent=2) + "\n"
 
 
-def _nothing(_: Place) -> dict[str, str]:
+def _nothing(_: Surroundings) -> dict[str, str]:
     return {}
 
 
 # -- Claude Code -----------------------------------------------------------------------------------
 
 
-def _claude_environment(place: Place) -> dict[str, str]:
+def _claude_environment(place: Surroundings) -> dict[str, str]:
     return {
         "ANTHROPIC_BASE_URL": place.url,
         "ANTHROPIC_API_KEY": _KEY,
@@ -115,7 +115,7 @@ _SANDBOX = "--sandbox=workspace-write"
 _DIRECT, _CODE = "gpt-5.5", "gpt-6.1-sol"
 
 
-def _codex_settings(place: Place) -> dict[str, str]:
+def _codex_settings(place: Surroundings) -> dict[str, str]:
     text = f"""\
 model_provider = "stand-in"
 check_for_update_on_startup = false
@@ -185,7 +185,7 @@ def _codex(name: str, title: str, model: str, tools: Translate, bounds: str) -> 
 # -- opencode --------------------------------------------------------------------------------------
 
 
-def _opencode_settings(place: Place) -> dict[str, str]:
+def _opencode_settings(place: Surroundings) -> dict[str, str]:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "stand-in",
@@ -203,7 +203,7 @@ def _opencode_settings(place: Place) -> dict[str, str]:
     return {"config/opencode/opencode.json": text}
 
 
-def _opencode_environment(_: Place) -> dict[str, str]:
+def _opencode_environment(_: Surroundings) -> dict[str, str]:
     return {
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -228,7 +228,7 @@ def _opencode_tools(step: Step, workspace: Path) -> Call:
 # -- Gemini CLI and Qwen Code, which descends from it ----------------------------------------------
 
 
-def _gemini_settings(place: Place) -> dict[str, str]:
+def _gemini_settings(place: Surroundings) -> dict[str, str]:
     text = _json(
         security={"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
         privacy={"usageStatisticsEnabled": False},
@@ -238,7 +238,7 @@ def _gemini_settings(place: Place) -> dict[str, str]:
     return {"home/.gemini/settings.json": text}
 
 
-def _gemini_environment(place: Place) -> dict[str, str]:
+def _gemini_environment(place: Surroundings) -> dict[str, str]:
     return {"GOOGLE_GEMINI_BASE_URL": place.url, "GEMINI_API_KEY": _KEY}
 
 
@@ -253,7 +253,7 @@ def _gemini_tools(step: Step, workspace: Path) -> Call:
             return Call("replace", {**given, "instruction": "A step"})
 
 
-def _qwen_settings(place: Place) -> dict[str, str]:
+def _qwen_settings(place: Surroundings) -> dict[str, str]:
     text = _json(
         security={"auth": {"selectedType": "openai"}, "folderTrust": {"enabled": False}},
         privacy={"usageStatisticsEnabled": False},
@@ -263,7 +263,7 @@ def _qwen_settings(place: Place) -> dict[str, str]:
     return {"home/.qwen/settings.json": text}
 
 
-def _qwen_environment(place: Place) -> dict[str, str]:
+def _qwen_environment(place: Surroundings) -> dict[str, str]:
     return {
         "OPENAI_BASE_URL": f"{place.url}/v1",
         "OPENAI_API_KEY": _KEY,

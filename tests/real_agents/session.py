@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.real_agents.agents import Agent, Place
+from tests.real_agents.agents import Agent, Surroundings
 from tests.real_agents.running import Program, started
 from tests.real_agents.script import FAREWELL, Edit, Run, Step, Write
 from tests.real_agents.stand_in import StandIn, stand_in
@@ -85,7 +85,7 @@ def running(
     (home / "tmp").mkdir(parents=True)
     calls = [agent.translate(step, work.path) for step in steps]
     with stand_in(agent.wire, calls) as model:
-        place = Place(work.path, model.url)
+        place = Surroundings(work.path, model.url)
         for name, text in agent.settings(place).items():
             (base / name).parent.mkdir(parents=True, exist_ok=True)
             (base / name).write_text(text)

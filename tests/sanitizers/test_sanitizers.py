@@ -46,12 +46,12 @@ def test_the_sanitizers_find_what_is_wrong(sanitized: Sanitized, what: str, told
 
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 @pytest.mark.parametrize("suite", _SUITES)
-def test_suites(sanitized: Sanitized, suite: str) -> None:
+def test_the_suites_pass_under_the_sanitizers(sanitized: Sanitized, suite: str) -> None:
     _require_silence(sanitized, *_SUITES[suite])
 
 
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
-def test_a_load(sanitized: Sanitized, tmp_path: Path) -> None:
+def test_a_load_passes_under_the_sanitizers(sanitized: Sanitized, tmp_path: Path) -> None:
     """What it takes is not judged here."""
     seconds = {"CKPTFS_LOAD_SECONDS": "20", "CKPTFS_LOAD_REPORT": str(tmp_path)}
     _require_silence(sanitized, "-m", "deep", "tests/load/test_load.py", **seconds)

@@ -121,7 +121,7 @@ def test_root_talks_to_the_daemon_of_the_stores_owner(store: config.Workspace) -
             assert client.call("status") == {"answer": 1}
 
 
-def test_root_talks_to_nobody_else_about_it(store: config.Workspace) -> None:
+def test_root_talks_to_no_other_user_about_it(store: config.Workspace) -> None:
     os.chown(store.store, NOBODY, NOBODY)
     _planted(store)
     with peer(STRANGER) as stranger:
@@ -241,7 +241,7 @@ _HELD: list[socket.socket] = []
     [b"", b'{"v":1,', b'{"v":1,"op":"figures","args":{}}\n', b'{"v":1,"op":"watch","args":{}}\n'],
     ids=["nothing", "part of a line", "one request", "watch"],
 )
-def test_silent_connections_shut_nobody_out(line: bytes) -> None:
+def test_silent_connections_shut_no_client_out(line: bytes) -> None:
     with workspace("--no-write-back") as made, peer() as silent:
         address = str(made.store / "control.sock")
         assert silent(_connect, address, 200, line) == 200

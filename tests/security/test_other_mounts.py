@@ -11,7 +11,7 @@ import pytest
 
 from ckptfs import config, errors
 from ckptfs.connect import open_workspace
-from tests.cli.conftest import Place
+from tests.cli.conftest import ScratchHome
 from tests.cli.conftest import place as place
 from tests.support import staging
 from tests.support.mounting import HAVE_FUSE, succeed
@@ -100,7 +100,7 @@ def test_what_is_about_now_is_refused_where_another_user_has_mounted(who: str, o
 
 
 @pytest.fixture
-def twice(place: Place) -> Iterator[Place]:
+def twice(place: ScratchHome) -> Iterator[ScratchHome]:
     """A directory with a history in its default store, mounted with another store since."""
     work = place / "work"
     work.mkdir()
@@ -116,7 +116,7 @@ def twice(place: Place) -> Iterator[Place]:
 
 
 def test_a_history_is_not_that_of_what_the_same_user_mounted_with_another_store(
-    twice: Place,
+    twice: ScratchHome,
 ) -> None:
     store = config.default_store(twice / "work", twice.env)
     with open_workspace(config.Workspace(twice / "work", store)) as session:
@@ -132,7 +132,7 @@ def test_a_history_is_not_that_of_what_the_same_user_mounted_with_another_store(
                 session.call(op, args)
 
 
-def test_the_mounted_store_is_found_before_one_in_the_default_place(twice: Place) -> None:
+def test_the_mounted_store_is_found_before_one_in_the_default_place(twice: ScratchHome) -> None:
     for entry in (twice / "data/ckptfs/workspaces").iterdir():
         entry.unlink()
     told = json.loads(succeed(twice.run("status", "--json", "-w", twice / "work")).stdout)

@@ -42,7 +42,7 @@ def _latest(made: Workspace) -> Path:
     return made.path / ".checkpoints" / number
 
 
-def test_without_allow_other_nobody_else_sees_anything() -> None:
+def test_without_allow_other_no_other_user_sees_anything() -> None:
     with workspace("--no-write-back") as made, peer(NOBODY) as nobody:
         (made.path / "file").write_text("x")
         for what in (os.listdir, os.stat):
@@ -95,7 +95,7 @@ def test_only_the_owner_changes_history(shared: Workspace) -> None:
     assert then.exists()
 
 
-def test_not_even_the_owner_of_the_directory(shared: Workspace) -> None:
+def test_not_even_the_owner_of_the_directory_deletes_a_checkpoint(shared: Workspace) -> None:
     """The workspace's root may belong to another user than the one who mounted it."""
     then = _latest(shared)
     os.chown(shared.path, NOBODY, NOBODY)
@@ -108,7 +108,7 @@ def test_not_even_the_owner_of_the_directory(shared: Workspace) -> None:
 
 
 @pytest.mark.parametrize("server", ["on", "off"])
-def test_control_files_are_for_whoever_may_save_in_the_same_directory(
+def test_control_files_are_for_users_who_may_save_in_the_same_directory(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CKPTFS_SERVER", server)

@@ -93,14 +93,14 @@ def scene() -> Iterator[Scene]:
         nobody(os.chdir, "/")
 
 
-def test_unmounting(scene: Scene) -> None:
+def test_an_attack_on_an_unmount_changes_nothing_outside(scene: Scene) -> None:
     scene.made.mount()
     scene.take()
     with scene.attacked():
         scene.made.umount()
 
 
-def test_restoring_a_plain_directory(scene: Scene) -> None:
+def test_an_attack_on_a_restore_of_a_plain_directory_changes_nothing_outside(scene: Scene) -> None:
     scene.made.mount()
     scene.made.umount()
     scene.take()
@@ -112,7 +112,9 @@ def test_restoring_a_plain_directory(scene: Scene) -> None:
         scene.made.cli("restore", str(json.loads(saved.stdout)["id"]), "-w", scene.work, "--force")
 
 
-def test_restoring_a_team(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_on_a_restore_of_a_team_changes_nothing_outside(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in scene.made.env.items():
         monkeypatch.setenv(name, value)
     scene.made.mount()
@@ -132,7 +134,9 @@ def test_restoring_a_team(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None
         team.restore(taken.id)
 
 
-def test_waking_those_who_watch_what_a_restore_changes(nobody_at_work: Workspace) -> None:
+def test_a_restore_wakes_watchers_without_touching_anything_outside(
+    nobody_at_work: Workspace,
+) -> None:
     """The daemon touches paths through its own mount, with root's rights."""
     made = nobody_at_work
     victims = [made.path.parent / f"victims/{number}" for number in range(_MANY)]
@@ -193,7 +197,7 @@ def _exchange_directories(work: str) -> None:
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
-def test_a_link_in_the_place_of_the_workspace(scene: Scene) -> None:
+def test_a_link_in_the_place_of_the_workspace_is_not_followed(scene: Scene) -> None:
     """Not a race: a session of root's goes on while the directory is exchanged."""
     victim = scene.work.parent / "victim"
     victim.mkdir()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import config, errors
-from ckptfs.api import restore as after
+from ckptfs.api import workspace as api
 from ckptfs.fs import Filesystem
 from ckptfs.history import settings
 from ckptfs.store import Store, check
@@ -244,7 +244,7 @@ def _refusal(path: Path) -> str:
 
 @AS_ROOT
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
-def test_a_planted_note_of_a_daemon_holds_nobody_up(base: Path) -> None:
+def test_a_planted_note_of_a_daemon_holds_no_command_up(base: Path) -> None:
     """daemon.json is read before the store is opened; here it is a pipe that nobody writes to."""
     store = _made(base / "store")
     os.mkfifo(store / "daemon.json")
@@ -342,7 +342,7 @@ def test_no_command_is_run_of_a_file_that_is_exchanged_for_one_of_roots(base: Pa
         nobody(_plant_command, str(base / "theirs"), str(base / "roots"))
         nobody.begin(_exchange_for_a_while, str(base / "theirs"))
         for _ in range(500):
-            assert not after.command_of(base / "no store").words
+            assert not api.command_of(base / "no store").words
             with suppress(errors.SettingInvalid):  # caught in the middle of it
                 assert not settings.load([file]).texts["hooks.on_restore"]
         nobody.finish(30)
@@ -362,7 +362,7 @@ def _exchange_for_a_while(where: str) -> None:
         libc.renameat2(at_fdcwd, names[0], at_fdcwd, names[1], exchange)
 
 
-def test_settings_in_a_pipe_hold_nobody_up(base: Path) -> None:
+def test_settings_in_a_pipe_hold_no_command_up(base: Path) -> None:
     os.mkfifo(base / "config.toml")
     assert settings.load([base / "config.toml"]).texts["hooks.on_restore"] == ""
 
@@ -413,7 +413,7 @@ def test_an_entry_of_another_users_registry_leads_root_nowhere(base: Path) -> No
 @AS_ROOT
 @pytest.mark.skipif(not HAVE_FUSE, reason="no /dev/fuse")
 @pytest.mark.parametrize("kind", ["entry", "link"])
-def test_nor_does_a_mount_use_what_another_user_planted(base: Path, kind: str) -> None:
+def test_a_mount_does_not_use_what_another_user_planted(base: Path, kind: str) -> None:
     planted = Planted(base)
     getattr(planted, kind)()
     before = _seen(planted.secret)

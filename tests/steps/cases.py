@@ -49,7 +49,7 @@ class Case(NamedTuple):
         return f"{self.harness}-{self.destroyer}-{self.gap * 1000:.0f}ms"
 
 
-class Place:
+class CaseDirectory:
     """A directory of a case's own in a workspace, and one outside of it."""
 
     def __init__(self, work: Workspace) -> None:
@@ -71,7 +71,7 @@ class Done:
 
     case: Case
     plan: Plan
-    place: Place
+    place: CaseDirectory
 
     def losses(self) -> list[str]:
         return losses(self.place, self.plan.lost)
@@ -80,7 +80,7 @@ class Done:
 def run(case: Case, work: Workspace) -> Done:
     """Run a case in a directory of its own."""
     harness = HARNESSES[case.harness]
-    place = Place(work)
+    place = CaseDirectory(work)
     plan = DESTROYERS[case.destroyer].make(place.name, place.outside)
     if harness.drafts:
         plan = drafted(plan)
@@ -91,7 +91,7 @@ def run(case: Case, work: Workspace) -> Done:
 # -- looking for what was lost --------------------------------------------------------------------
 
 
-def losses(place: Place, lost: Iterable[Version]) -> list[str]:
+def losses(place: CaseDirectory, lost: Iterable[Version]) -> list[str]:
     """Every version that a user would not find again, with what is wrong."""
     lost = list(lost)
     listed = set(checkpoints(place.work))
@@ -107,7 +107,7 @@ def losses(place: Place, lost: Iterable[Version]) -> list[str]:
     return [f"{version}: {reason}" for version, reason in reasons.items() if reason]
 
 
-def _restored(place: Place, version: Version, number: int) -> str:
+def _restored(place: CaseDirectory, version: Version, number: int) -> str:
     """What goes wrong when a version is restored; empty if nothing does."""
     path = place.path / version.path
     code, said = command(place.work, "restore", str(number), str(path), "--force", "--json")
@@ -116,14 +116,14 @@ def _restored(place: Place, version: Version, number: int) -> str:
     return "" if path.read_bytes() == version.bytes else f"restore {number} gave other bytes"
 
 
-def _unfound(place: Place, version: Version, listed: set[int], logged: set[int]) -> str:
+def _unfound(place: CaseDirectory, version: Version, listed: set[int], logged: set[int]) -> str:
     holding = _holding(place, version, listed)
     if not holding:
         return "in no checkpoint"
     return f"in checkpoints {holding}, none of which `log` names (it names {sorted(logged)})"
 
 
-def _holding(place: Place, version: Version, numbers: set[int]) -> list[int]:
+def _holding(place: CaseDirectory, version: Version, numbers: set[int]) -> list[int]:
     """Which of these checkpoints have a version, by `.checkpoints`."""
     wanted = version.bytes
     return [
@@ -138,7 +138,7 @@ def _bytes(path: Path) -> bytes | None:
         return None
 
 
-def _logged(place: Place, path: str) -> set[int]:
+def _logged(place: CaseDirectory, path: str) -> set[int]:
     code, said = command(place.work, "log", str(place.path / path), "--json")
     if code:
         return set()  # a path that no checkpoint has ever seen

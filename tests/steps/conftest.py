@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import SERVERS, Place, mounted
+from tests.steps.cases import SERVERS, CaseDirectory, mounted
 from tests.support.mounting import HAVE_FUSE, PLAIN, Workspace
 
 HERE = Path(__file__).parent
@@ -59,20 +59,20 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def place(served: Served) -> Place:
+def place(served: Served) -> CaseDirectory:
     """A directory of the test's own."""
-    return Place(served("compiled"))
+    return CaseDirectory(served("compiled"))
 
 
 @pytest.fixture
-def alone() -> Iterator[Place]:
+def alone() -> Iterator[CaseDirectory]:
     """A directory in a workspace of which nobody has taken anything yet."""
     with mounted("compiled") as made:
-        yield Place(made)
+        yield CaseDirectory(made)
 
 
 @pytest.fixture(params=SERVERS)
-def either(request: pytest.FixtureRequest) -> Iterator[Place]:
+def either(request: pytest.FixtureRequest) -> Iterator[CaseDirectory]:
     """A directory of the test's own, through each way of serving requests."""
     with mounted(request.param) as made:
-        yield Place(made)
+        yield CaseDirectory(made)

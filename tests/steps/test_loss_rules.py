@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.steps.cases import Place, checkpoints, losses, mounted, story
+from tests.steps.cases import CaseDirectory, checkpoints, losses, mounted, story
 from tests.steps.harnesses import HARNESSES, perform, start
 from tests.steps.plans import Plan, Run, Text, Version, Write
 from tests.support.mounting import Workspace, detach, is_mounted, scratch
@@ -27,18 +27,18 @@ def versions(path: str, texts: list[str]) -> list[Version]:
     return [Version(path, repr(text), Text(text)) for text in texts]
 
 
-def all_kept(place: Place, lost: list[Version]) -> None:
+def all_kept(place: CaseDirectory, lost: list[Version]) -> None:
     found = losses(place, lost)
     assert not found, "\n".join([*found, story(place.work)])
 
 
-def python(place: Place, program: str, *arguments: str) -> None:
+def python(place: CaseDirectory, program: str, *arguments: str) -> None:
     """Run a program to its end, as from a prompt."""
     start([sys.executable, "-S", "-c", program, *arguments], place.path, place.outside)
 
 
 @contextmanager
-def beside(place: Place, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def beside(place: CaseDirectory, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program in a session of its own, while something else happens. It ends by itself."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", program, *arguments],
@@ -61,7 +61,7 @@ def beside(place: Place, program: str, *arguments: str) -> Iterator[subprocess.P
 # -- a long run of edits --------------------------------------------------------------------------
 
 
-def edits(place: Place, harness: str, number: int, gap: float) -> None:
+def edits(place: CaseDirectory, harness: str, number: int, gap: float) -> None:
     """Edits of one file, each destroying the one before, and at last `rm -rf`."""
     texts = [f"edit {each}" for each in range(number)]
     steps = [Write({"src/app.py": Text(text)}) for text in texts]
@@ -71,17 +71,17 @@ def edits(place: Place, harness: str, number: int, gap: float) -> None:
     all_kept(place, lost)
 
 
-def test_edits_a_second_apart_in_one_group_are_all_kept(place: Place) -> None:
+def test_edits_a_second_apart_in_one_group_are_all_kept(place: CaseDirectory) -> None:
     edits(place, "script-whole", 3, STOOD)
 
 
-def test_quick_edits_in_one_group_are_all_kept(place: Place) -> None:
+def test_quick_edits_in_one_group_are_all_kept(place: CaseDirectory) -> None:
     edits(place, "python", 20, 0.05)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("harness", ["script-whole", "python", "edit"])
-def test_forty_edits_a_second_apart_are_all_kept(place: Place, harness: str) -> None:
+def test_forty_edits_a_second_apart_are_all_kept(place: CaseDirectory, harness: str) -> None:
     edits(place, harness, 40, STOOD)
 
 
@@ -110,7 +110,7 @@ subprocess.run(["rm", "-rf", "src"], check=True)
     ],
 )
 def test_a_harness_that_writes_a_log_all_the_time_loses_nothing(
-    place: Place, every: str, gap: str
+    place: CaseDirectory, every: str, gap: str
 ) -> None:
     python(place, _LOGGING, every, gap)
     all_kept(place, versions("src/app.py", [f"call {number}" for number in range(4)]))
@@ -136,7 +136,7 @@ for number in range(8):
 """
 
 
-def test_a_deleter_beside_a_writer_loses_nothing(either: Place) -> None:
+def test_a_deleter_beside_a_writer_loses_nothing(either: CaseDirectory) -> None:
     with beside(either, _DELETER):
         python(either, _WRITER)
     lost = [Version(f"f{number}", "v1", Text(f"file {number}")) for number in range(8)]
@@ -169,7 +169,7 @@ for number in range(6):
 """
 
 
-def test_a_formatter_beside_an_editor_loses_no_save(either: Place) -> None:
+def test_a_formatter_beside_an_editor_loses_no_save(either: CaseDirectory) -> None:
     (either.path / "app.py").write_text("before\n")
     with beside(either, _FORMATTER):
         python(either, _EDITOR)
@@ -179,7 +179,7 @@ def test_a_formatter_beside_an_editor_loses_no_save(either: Place) -> None:
 
 
 def test_calls_of_one_harness_at_the_same_time_lose_nothing_of_each_other(
-    place: Place,
+    place: CaseDirectory,
 ) -> None:
     """An agent that runs tools in parallel: one makes files while another deletes them."""
     program = (
@@ -206,7 +206,7 @@ def test_calls_of_one_harness_at_the_same_time_lose_nothing_of_each_other(
     ],
 )
 def test_what_stood_is_kept_whatever_was_done_to_it_just_before(
-    place: Place, path: str, commands: str
+    place: CaseDirectory, path: str, commands: str
 ) -> None:
     """`chmod -R u+w build; rm -rf build` is how people delete what they may not write."""
     plan = Plan((Write({"f": Text("stood")}), Run((commands,))), ())
@@ -223,7 +223,9 @@ def test_what_stood_is_kept_whatever_was_done_to_it_just_before(
     assert kept, story(place.work)
 
 
-def test_a_large_file_that_stood_is_kept_when_another_process_changes_it(place: Place) -> None:
+def test_a_large_file_that_stood_is_kept_when_another_process_changes_it(
+    place: CaseDirectory,
+) -> None:
     """A version a minute is enough only where one process keeps changing it."""
     large = Text("large", 400_000)
     change = "printf XX | dd of=f conv=notrunc bs=1 seek=5000 status=none"
@@ -232,7 +234,7 @@ def test_a_large_file_that_stood_is_kept_when_another_process_changes_it(place: 
     all_kept(place, [Version("f", "v1", large)])
 
 
-def test_a_link_that_another_step_replaces_is_kept(place: Place) -> None:
+def test_a_link_that_another_step_replaces_is_kept(place: CaseDirectory) -> None:
     plan = Plan((Run(("ln -s first link",)), Run(("ln -sfn second link",)), Run(("rm link",))), ())
     perform(HARNESSES["python"], plan, 0.05, place.path, place.outside)
     targets = [
@@ -257,7 +259,7 @@ done
 
 @pytest.mark.parametrize("harness", ["python", "bash-terminal"])
 def test_what_one_call_makes_and_destroys_within_a_second_needs_no_moment(
-    place: Place, harness: str
+    place: CaseDirectory, harness: str
 ) -> None:
     """A configure script does this hundreds of times, and moments are not without number."""
     program = place.outside / "probes.sh"
@@ -302,7 +304,7 @@ def unseen() -> Iterator[Workspace]:
 @pytest.mark.parametrize("harness", ["python", "edit"])
 def test_processes_that_cannot_be_seen_lose_nothing(harness: str) -> None:
     with unseen() as work:
-        edits(Place(work), harness, 4, 0.05)
+        edits(CaseDirectory(work), harness, 4, 0.05)
 
 
 # -- other policies -------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ def test_processes_that_cannot_be_seen_lose_nothing(harness: str) -> None:
 @pytest.mark.parametrize("policy", ["quiet", "interval 30"])
 def test_other_policies_lose_nothing_either(policy: str) -> None:
     with mounted("compiled", "--auto", policy) as work:
-        edits(Place(work), "python", 3, 0.05)
+        edits(CaseDirectory(work), "python", 3, 0.05)
 
 
 # -- one process, in place ------------------------------------------------------------------------
@@ -360,7 +362,7 @@ os.pwrite(fd, b"version 1\\n", 0)
     ],
 )
 def test_what_a_process_overwrites_in_place_after_a_second_is_kept(
-    place: Place, program: str
+    place: CaseDirectory, program: str
 ) -> None:
     (place.path / "data").write_text("version x\n")
     python(place, program)
@@ -393,7 +395,7 @@ with open("image", "w+b") as file:
     "program", [pytest.param(_LARGE, id="written"), pytest.param(_LARGE_MAPPED, id="mapped")]
 )
 def test_a_large_file_that_one_process_keeps_changing_gets_few_versions(
-    either: Place, program: str
+    either: CaseDirectory, program: str
 ) -> None:
     before = set(checkpoints(either.work))
     python(either, program)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.steps.cases import Place, command, moments, story
+from tests.steps.cases import CaseDirectory, command, moments, story
 from tests.steps.harnesses import HARNESSES, perform
 from tests.steps.plans import Plan, Run
 from tests.support.mounting import Workspace, scratch
@@ -44,7 +44,7 @@ def lines(work: Workspace) -> int:
     return len(said.splitlines())
 
 
-def is_a_handful(place: Place, harness: str, *commands: str, gap: float = 0.3) -> int:
+def is_a_handful(place: CaseDirectory, harness: str, *commands: str, gap: float = 0.3) -> int:
     """Do some work, each command as a tool call, and return how much it adds to the list."""
     work = place.work
     saved, said = command(work, "save", "prepared", "--allow-empty")
@@ -100,7 +100,7 @@ def autotools_project(workshop: Path) -> Path:
 @needs_autotools
 @both_ways
 def test_configure_and_make_are_a_handful_of_checkpoints(
-    alone: Place, autotools_project: Path, harness: str
+    alone: CaseDirectory, autotools_project: Path, harness: str
 ) -> None:
     shutil.copytree(autotools_project, alone.path / "tiny")
     is_a_handful(alone, harness, "cd tiny && ./configure && make -j2 && ./tiny")
@@ -134,7 +134,9 @@ def npm_project(workshop: Path) -> Path:
 
 @needs_npm
 @both_ways
-def test_npm_ci_is_a_handful_of_checkpoints(alone: Place, npm_project: Path, harness: str) -> None:
+def test_npm_ci_is_a_handful_of_checkpoints(
+    alone: CaseDirectory, npm_project: Path, harness: str
+) -> None:
     shutil.copytree(npm_project, alone.path / "app")
     install = "(cd app && npm ci --offline --no-audit --no-fund --no-update-notifier)"
     is_a_handful(alone, harness, install, install)
@@ -166,7 +168,7 @@ def repository(workshop: Path) -> Path:
 
 @both_ways
 def test_a_git_rebase_of_fifty_commits_is_a_handful_of_checkpoints(
-    alone: Place, repository: Path, harness: str
+    alone: CaseDirectory, repository: Path, harness: str
 ) -> None:
     shutil.copytree(repository, alone.path / "repository")
     is_a_handful(alone, harness, "(cd repository && git rebase -q main)")
@@ -179,7 +181,7 @@ def test_a_git_rebase_of_fifty_commits_is_a_handful_of_checkpoints(
 
 @both_ways
 def test_a_loop_of_a_thousand_commands_is_a_handful_of_checkpoints(
-    alone: Place, harness: str
+    alone: CaseDirectory, harness: str
 ) -> None:
     """Half of them make something, half of them replace what an earlier one made."""
     for number in range(10):
@@ -200,7 +202,7 @@ while True:
 """
 
 
-def test_a_watcher_that_writes_a_log_adds_few_checkpoints(alone: Place) -> None:
+def test_a_watcher_that_writes_a_log_adds_few_checkpoints(alone: CaseDirectory) -> None:
     watcher = subprocess.Popen(
         [sys.executable, "-S", "-c", _WATCHER], cwd=alone.path, start_new_session=True
     )

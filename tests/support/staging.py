@@ -35,7 +35,7 @@ exec $stage/base/bin/python$version "\$@"
 END
 cat >$helper <<END
 #!/bin/sh
-exec $stage/python -c 'from ckptfs.cli.mount_helper import main; raise SystemExit(main())' "\$@"
+exec $stage/python -c 'from ckptfs.cli.mount import helper; raise SystemExit(helper())' "\$@"
 END
 chmod 755 $helper $stage/python
 cd $stage

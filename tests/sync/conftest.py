@@ -10,6 +10,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.sync.pair")
 
+import ckptfs.fuse  # noqa: E402, F401 (lends the compiled loops, as in a daemon)
 from tests.sync.pair import Pair  # noqa: E402
 
 

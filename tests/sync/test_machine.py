@@ -6,7 +6,8 @@ tokens each side has and ever had:
 - a scan brings in every token of the lower directory, unless the store had it and let it go;
 - it deletes only tokens that the lower directory had and no longer has;
 - a side that nobody edited since the last agreement changes nothing on the other;
-- after a write-back both sides are equal, and neither pass finds anything to do.
+- after a write-back both sides are equal, and neither pass finds anything to do; nor does a
+  write-back that compares everything, whatever set of names the one before it looked at.
 
 What is decided is decided name by name, so the first two laws leave out tokens that ever stood
 under two names: each side may let go of one of them.
@@ -26,8 +27,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from ckptfs import history, sync
+from ckptfs.history import excluded, removal
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.sync import SyncResult
+from ckptfs.sync import SyncResult, agreed
 from tests.support.trees import Facts, facts
 from tests.sync.interruption import dying_at
 from tests.sync.pair import Pair
@@ -105,6 +108,9 @@ Side = Lower | Stored
 
 
 class Sync(RuleBasedStateMachine):
+    #: Names that are kept out of history. A hard link cannot lead from one side to the other.
+    patterns: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         super().__init__()
         where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -118,6 +124,7 @@ class Sync(RuleBasedStateMachine):
         self.ever: dict[str, Tokens] = {"lower": set(), "store": set()}
         self.shared: Tokens = set()
         self.edited = {"lower": False, "store": False}
+        excluded.apply(self.pair.fs, self.patterns)
 
     def teardown(self) -> None:
         self.pair.close()
@@ -201,6 +208,7 @@ class Sync(RuleBasedStateMachine):
             self.sides[side].symlink(path, self.token().decode())
             self.touched(side)
 
+    @precondition(lambda self: not self.patterns)
     @rule(side=where, source=picks, number=picks, name=names)
     def hard_link(self, side: str, source: int, number: int, name: str) -> None:
         old = self.pick(side, source, kinds="-l")
@@ -290,6 +298,10 @@ class Sync(RuleBasedStateMachine):
         assert self.sides["store"].facts() == self.sides["lower"].facts()
         assert not self.pair.scan().changed
         assert not self.pair.write_back().changed
+        known = self.pair.store.metadata.agreed()
+        agreed.forget(self.pair.fs)
+        assert not self.pair.write_back().changed, "a comparison of everything finds more"
+        self.pair.store.metadata.put_agreed(known)
         assert self.sides["store"].facts() == self.sides["lower"].facts()
         self.tokens("lower")
         self.edited = {"lower": False, "store": False}
@@ -307,6 +319,45 @@ class Sync(RuleBasedStateMachine):
         assert self.sides["store"].facts() == stored
         self.tokens("lower")
 
+    # -- history ----------------------------------------------------------------------------------
+
+    @rule()
+    def mount(self) -> None:
+        """As the service does it: what both sides then agree on is an epoch of its own."""
+        before = self.pair.store.metadata.agreed()
+        self.scan()
+        self.save()
+        sync.settle(self.pair.fs, before)
+
+    @rule()
+    def save(self) -> None:
+        fs = self.pair.fs
+        history.seal(fs, "manual", "", fs.clock())
+        fs.commit()
+
+    def checkpoint(self, number: int) -> history.Checkpoint | None:
+        known = history.checkpoints(self.pair.store)
+        return known[number % len(known)] if known else None
+
+    @rule(number=picks)
+    def restore(self, number: int) -> None:
+        target = self.checkpoint(number)
+        if target is not None:
+            history.restore(self.pair.fs, target)
+            self.pair.fs.commit()
+            self.touched("store")
+
+    @rule(number=picks, everything=st.booleans())
+    def expire(self, number: int, everything: bool) -> None:
+        target = self.checkpoint(number)
+        if target is not None:
+            removal.hide(self.pair.fs, [target])
+            if everything:
+                removal.reap(self.pair.fs)
+            else:
+                removal.Reaper(self.pair.fs).step()
+            self.pair.fs.commit()
+
     @rule()
     def die(self) -> None:
         """The daemon dies after a commit, and nothing was written back."""
@@ -321,6 +372,14 @@ common = {
 
 TestSync = Sync.TestCase
 TestSync.settings = settings(max_examples=60, stateful_step_count=25, **common)
+
+
+class SyncExcluding(Sync):
+    patterns = ("d",)
+
+
+TestSyncExcluding = SyncExcluding.TestCase
+TestSyncExcluding.settings = settings(max_examples=40, stateful_step_count=25, **common)
 
 
 @pytest.mark.deep

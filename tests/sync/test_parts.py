@@ -169,7 +169,7 @@ def test_a_descent_notices_a_directory_that_was_moved(tmp_path: Path) -> None:
         os.close(root)
 
 
-@pytest.mark.parametrize("what", ["open_directory", "open_file"])
+@pytest.mark.parametrize("what", ["open_directory", "open_file", "read_small"])
 def test_a_link_swapped_in_leads_nowhere(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -179,12 +179,14 @@ def test_a_link_swapped_in_leads_nowhere(
     (outside / "secret").write_text("s")
     pair.plant({"d": {"secret": "mine"}, "f": "mine"})
     opened = getattr(lower, what)
+    if what == "open_file":
+        monkeypatch.setattr(lower, "read_small", None)  # it opens by itself
 
-    def swap(dir_fd: int, name: bytes) -> object:
+    def swap(dir_fd: int, name: bytes, *args: int) -> object:
         target = outside if what == "open_directory" else outside / "secret"
         os.rename(name, tmp_path / f"aside-{os.fsdecode(name)}", src_dir_fd=dir_fd)
         os.symlink(target, name, dir_fd=dir_fd)
-        return opened(dir_fd, name)
+        return opened(dir_fd, name, *args)
 
     monkeypatch.setattr(lower, what, swap)
     result = pair.scan()

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE, TIME_MAX_NS
-from ckptfs.sync import import_tree
+from ckptfs.store import Store
+from ckptfs.sync import import_tree, lower
 from tests.support.trees import Directory, Fifo, File, Link, Same
 from tests.sync.pair import Pair
 
@@ -29,6 +30,13 @@ EVERYTHING = {
     "\udcff\udcfe\n": "a name of any bytes",
     "n" * 255: "a long one",
 }
+
+
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setattr(lower, "pass_unchanged", None)
+        monkeypatch.setattr(lower, "read_small", None)
 
 
 def test_everything_comes_in(pair: Pair) -> None:
@@ -350,6 +358,24 @@ def test_a_name_that_is_listed_twice_comes_in_once(
     pair.assert_equal()
 
 
+def test_a_name_that_is_listed_twice_is_not_new(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.plant({"f": "x", "g": "y"})
+    pair.scan()
+    pass_unchanged = lower.pass_unchanged
+    if pass_unchanged is None:
+        return
+
+    def twice(fd: int, known: dict[bytes, bytes], version: int) -> tuple[int, list[bytes]]:
+        count, names = pass_unchanged(fd, known, version)
+        return count, [*names, b"f", b"f", *names]
+
+    monkeypatch.setattr(lower, "pass_unchanged", twice)
+    assert not pair.scan().changed
+    pair.assert_equal()
+
+
 def test_files_of_a_new_root_keep_out_of_the_reserved_name(pair: Pair) -> None:
     pair.plant({".checkpoints": "a file", "f": "x"})
     result = pair.scan()
@@ -371,6 +397,7 @@ def test_what_came_in_before_a_failure_can_be_found(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return pread(fd, size, offset)
 
+    monkeypatch.setattr(lower, "read_small", None)  # it reads without it
     monkeypatch.setattr(os, "pread", failing)
     with pytest.raises(OSError, match="Too many open files"):
         pair.scan() if verb == "scan" else import_tree(pair.fs, pair.lower)
@@ -378,3 +405,15 @@ def test_what_came_in_before_a_failure_can_be_found(
     assert sum(pair.exists(name) for name in "abc") == 2
     pair.fs.commit()
     pair.check()
+
+
+def test_a_scan_looks_at_the_map_of_the_store_now_and_then(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record that it comes by would count as this process's memory to its end."""
+    pair.plant({str(number): {} for number in range(200)})
+    pair.scan()
+    trimmed: list[Store] = []
+    monkeypatch.setattr(Store, "trim", lambda store: trimmed.append(store))
+    pair.scan()
+    assert len(trimmed) == 3

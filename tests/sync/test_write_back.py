@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from ckptfs.model import BLOCK_SIZE, Attributes
+from ckptfs.sync.ledger import Ledger
+from ckptfs.sync.lower import descend
+from ckptfs.sync.results import Tally
+from ckptfs.sync.write_back_state import WriteBackState
 from tests.support.trees import Directory, Fifo, File, Link, Same, stats, tree
 from tests.sync.pair import Pair
 
@@ -373,6 +378,16 @@ def test_a_directory_keeps_its_times_when_another_is_moved_out_of_it(
     settled(pair)
 
 
+def test_the_root_keeps_its_times_when_a_directory_waits_in_it(pair: Pair) -> None:
+    """A file took the name before the directory's new place was reached."""
+    pair.plant({"d": {"x": {"f": "1"}}})
+    pair.scan()
+    pair.rename("d/x", "d/z")
+    pair.write("d/x", "new")
+    pair.write_back()
+    pair.assert_equal()
+
+
 @either_way
 def test_a_moved_directory_is_made_anew_if_the_lower_one_is_gone(
     pair: Pair, old: str, new: str
@@ -415,3 +430,18 @@ def test_edits_right_after_a_pass_are_seen(memory_path: Path) -> None:
         pair.write_back()
         assert (pair.lower / "f").read_text() == str(number % 10)
     pair.close()
+
+
+def test_a_moved_directory_that_left_the_ledger_is_stale_and_no_failure(started: Pair) -> None:
+    started.rename("d/e", "moved")
+    ledger = Ledger(started.store)
+    fd = os.open(started.lower, os.O_RDONLY | os.O_DIRECTORY)
+    with descend(fd) as down:
+        state = WriteBackState(started.fs, ledger, down, Tally(None, None), None)
+        (ino,) = state.moved
+        ledger.forget(*state.places.require(ino))
+        with pytest.raises(OSError, match="it changed while it was looked at") as raised:
+            state.park(ino)
+    os.close(fd)
+    assert raised.value.errno == errno.ESTALE
+    assert (started.lower / "d/e/f").read_text() == "four"

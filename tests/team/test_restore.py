@@ -46,18 +46,18 @@ def test_a_dry_run_names_what_would_change(crew: Crew) -> None:
     before = crew.everything()
     plan = crew.team.restore(taken.id, dry_run=True)
     alice, bob = plan["members"]
-    assert (alice["members"], alice["modified_files"]) == (["alice"], ["file"])
-    assert (bob["members"], bob["added_files"], bob["deleted_files"]) == (
+    assert (alice["members"], alice["modified_paths"]) == (["alice"], ["file"])
+    assert (bob["members"], bob["added_paths"], bob["deleted_paths"]) == (
         ["bob"],
         ["file"],
         ["new"],
     )
-    assert plan["team_files"]["added_files"] == [
+    assert plan["team_files"]["added_paths"] == [
         "tasks/red/task-1.json",
         "teams/red/inboxes/alice/msg-1-aa.json",
     ]
-    assert plan["team_files"]["modified_files"] == ["costs/red/cost-1.json"]
-    assert plan["team_files"]["deleted_files"] == [
+    assert plan["team_files"]["modified_paths"] == ["costs/red/cost-1.json"]
+    assert plan["team_files"]["deleted_paths"] == [
         "teams/red/events/evt-2.json",
         "teams/red/inboxes/alice/msg-1-aa.consumed",
     ]

@@ -12,7 +12,7 @@ from ckptfs.fuse.adapter import is_awaited
 
 
 @pytest.mark.parametrize(("number", "kept"), [(errno.ENOENT, False), (errno.EINVAL, True)])
-def test_only_answers_that_nobody_waits_for_are_left_out(number: int, kept: bool) -> None:
+def test_only_answers_without_a_waiter_are_left_out(number: int, kept: bool) -> None:
     text = "fuse_release(): fuse_reply_* failed with %s"
     record = logging.LogRecord("pyfuse3", logging.ERROR, "", 0, text, (os.strerror(number),), None)
     assert is_awaited(record) is kept

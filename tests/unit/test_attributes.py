@@ -132,7 +132,7 @@ def test_a_directory_keeps_its_bits(fs: Filesystem) -> None:
     assert mode_of(fs, ino) == 0o7777
 
 
-def test_owners_up_to_the_last(life: Life) -> None:
+def test_the_largest_owner_and_group_are_kept(life: Life) -> None:
     ino = put(life.fs, b"file")
     life.fs.setattr(life.fs.head, ino, Attributes(uid=2**32 - 2, gid=2**32 - 2))
     fs = life.reopen()
@@ -146,7 +146,7 @@ def test_nothing_wanted_touches_only_ctime(fs: Filesystem) -> None:
     assert after._replace(ctime_ns=before.ctime_ns) == before
 
 
-def test_attributes_of_nothing(fs: Filesystem) -> None:
+def test_attributes_of_an_unknown_inode_are_refused(fs: Filesystem) -> None:
     with fails(errno.ESTALE):
         fs.getattr(fs.head, Ino(99))
     with fails(errno.ESTALE):
@@ -161,7 +161,7 @@ def test_the_root_has_attributes_too(life: Life) -> None:
     assert (root.mode, root.uid, root.gid, root.mtime_ns) == (stat.S_IFDIR | 0o1711, 5, 6, 7)
 
 
-def test_more_changed_inodes_than_wait_in_memory(life: Life) -> None:
+def test_more_inodes_can_change_than_wait_in_memory(life: Life) -> None:
     fs = life.fs
     directory = mkdir(fs, b"dir")
     inos = [fs.mknod(fs.head, directory, b"%d" % n, 0o644, 0, 0).ino for n in range(5_000)]
@@ -193,7 +193,7 @@ def test_values_come_back(fs: Filesystem, ino: Ino) -> None:
     assert b"user.a" not in fs.listxattr(fs.head, ino)
 
 
-def test_create_and_replace(fs: Filesystem, ino: Ino) -> None:
+def test_an_xattr_is_created_or_replaced_as_the_flag_says(fs: Filesystem, ino: Ino) -> None:
     with fails(errno.ENODATA):
         fs.setxattr(fs.head, ino, b"user.a", b"1", XATTR_REPLACE)
     fs.setxattr(fs.head, ino, b"user.a", b"", XATTR_CREATE)

@@ -13,6 +13,7 @@ import pytest
 from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.housekeeping import Housekeeping
+from ckptfs.daemon.slices import Slices
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, checkpoints, seal, settings
 from ckptfs.history.auto import parse_policy
@@ -34,7 +35,7 @@ def auto(fs: Filesystem, tmp_path: Path) -> AutoSave:
     return AutoSave(Service(fs), parse_policy("command"), Hub(tmp_path))
 
 
-def test_a_mark_by_somebody_who_cannot_be_seen(fs: Filesystem, auto: AutoSave) -> None:
+def test_a_mark_by_a_process_that_cannot_be_seen_is_kept(fs: Filesystem, auto: AutoSave) -> None:
     put(fs, b"file", b"x")
     number = auto.mark(0, "from another namespace")
     (found,) = checkpoints(fs.store)
@@ -114,7 +115,7 @@ def test_what_the_file_was_that_is_written_to_stays_on_a_full_disk(
 def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem, auto: AutoSave) -> None:
     now = [1_700_000_000 * 10**9]
     fs.clock = lambda: now[0]
-    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path))
+    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path), Slices())
     put(fs, b"file", b"x")
     moment(fs, "file")
     now[0] += 40 * 86_400 * 10**9
@@ -130,7 +131,7 @@ def test_a_clock_that_was_set_forward_before_the_mount_has_an_hour_to_be_set_rig
     put(fs, b"file", b"x")
     moment(fs, "file")
     now[0] += 40 * 86_400 * 10**9
-    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path))
+    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path), Slices())
     assert housekeeping._service.expire(housekeeping._now_ns()).gone == []
     housekeeping._began_uptime_ns -= 2 * 3600 * 10**9
     assert housekeeping._service.expire(housekeeping._now_ns()).gone != []

@@ -97,3 +97,23 @@ def test_what_is_kept_out_of_history_goes_to_the_excluded_epoch(
 def test_a_name_that_no_directory_can_hold(fs: Filesystem, file: os.stat_result) -> None:
     with fails(errno.ENAMETOOLONG):
         fs.insert(fs.head, ROOT_INO, b"n" * 256, file)
+
+
+def test_several_files_come_in_together(fs: Filesystem, file: os.stat_result) -> None:
+    contents = [os.urandom(size) for size in (0, 1, INLINE_MAX + 1, BLOCK_SIZE)]
+    files = [(b"%d" % len(data), file, data) for data in contents]
+    made = fs.insert_files(fs.head, ROOT_INO, files)
+    fs.commit()
+    assert [fs.lookup(fs.head, ROOT_INO, name) for name, _, _ in files] == made
+    assert [bytes(fs.read(fs.head, inode.ino, 0, BLOCK_SIZE)) for inode in made] == contents
+
+
+def test_each_of_several_files_is_kept_out_of_history_by_its_name(
+    fs: Filesystem, file: os.stat_result
+) -> None:
+    fs.store.open_excluded()
+    fs.exclusion.set_patterns(["*.o"])
+    names = (b"a.o", b"a.c")
+    made = fs.insert_files(fs.head, ROOT_INO, [(name, file, b"x") for name in names])
+    assert [fs.is_excluded(inode.ino) for inode in made] == [True, False]
+    fs.commit()

@@ -57,27 +57,27 @@ def dirent(fs: Filesystem, parent: bytes, name: bytes) -> bytes:
 # -- epochs ----------------------------------------------------------------------------------------
 
 
-def test_a_parent_that_is_lost(fs: Filesystem) -> None:
+def test_a_parent_that_is_lost_is_found(fs: Filesystem) -> None:
     epochs = fs.store.epochs
     epochs[fs.head.epoch] = epochs[fs.head.epoch]._replace(parent=Epoch(99))
     assert "epochs" in found(fs)
 
 
-def test_a_checkpoints_parent_that_is_lost(fs: Filesystem) -> None:
+def test_a_checkpoints_parent_that_is_lost_is_found(fs: Filesystem) -> None:
     epochs = fs.store.epochs
     parent = epochs[fs.head.epoch].parent
     epochs[parent] = epochs[parent]._replace(parent=Epoch(99))
     assert "epochs" in found(fs)
 
 
-def test_a_parent_that_is_not_sealed(fs: Filesystem) -> None:
+def test_a_parent_that_is_not_sealed_is_found(fs: Filesystem) -> None:
     epochs = fs.store.epochs
     parent = epochs[fs.head.epoch].parent
     epochs[parent] = epochs[parent]._replace(sealed=False)
     assert "epochs" in found(fs)
 
 
-def test_a_head_that_is_sealed(fs: Filesystem) -> None:
+def test_a_head_that_is_sealed_is_found(fs: Filesystem) -> None:
     epochs = fs.store.epochs
     epochs[fs.head.epoch] = epochs[fs.head.epoch]._replace(sealed=True)
     assert "epochs" in found(fs)
@@ -86,7 +86,7 @@ def test_a_head_that_is_sealed(fs: Filesystem) -> None:
 # -- versions and changes --------------------------------------------------------------------------
 
 
-def test_a_record_of_a_lost_epoch(fs: Filesystem) -> None:
+def test_a_record_of_a_lost_epoch_is_found(fs: Filesystem) -> None:
     txn, db = fs.store.links._txn, fs.store.links._db
     key = fmt.link_entity(Ino(2), Ino(1), b"x") + fmt.suffix_of(Epoch(77))
     txn.put(key, fmt.PRESENT, db=db)
@@ -105,17 +105,17 @@ def test_a_block_record_that_changes_must_list(fs: Filesystem) -> None:
     assert found(fs) == {"changes"}
 
 
-def test_a_listed_change_without_its_record(fs: Filesystem) -> None:
+def test_a_listed_change_without_its_record_is_found(fs: Filesystem) -> None:
     fs.store.changes.add(fs.head.epoch, b"x", fmt.xattr_entity(Ino(1), b"user.b"))
     assert found(fs) == {"changes"}
 
 
-def test_a_change_of_an_unknown_kind(fs: Filesystem) -> None:
+def test_a_change_of_an_unknown_kind_is_found(fs: Filesystem) -> None:
     fs.store.changes.add(fs.head.epoch, b"?", b"what")
     assert found(fs) == {"changes"}
 
 
-def test_changes_of_a_lost_epoch(fs: Filesystem) -> None:
+def test_changes_of_a_lost_epoch_are_found(fs: Filesystem) -> None:
     fs.store.changes.add(Epoch(77), b"i", fmt.inode_entity(Ino(1)))
     assert found(fs) == {"changes"}
 
@@ -138,45 +138,45 @@ def _some_block(fs: Filesystem) -> bytes:
     return fmt.unpack_mapping(fs.store.blockmap.get(fs.head, entity(fs, b"new")) or b"").key
 
 
-def test_a_block_counted_too_often(fs: Filesystem) -> None:
+def test_a_block_counted_too_often_is_found(fs: Filesystem) -> None:
     fs.store.blocks.share(_some_block(fs))
     assert found(fs) == {"block uses"}
 
 
-def test_a_block_counted_too_seldom(fs: Filesystem) -> None:
+def test_a_block_counted_too_seldom_is_found(fs: Filesystem) -> None:
     record = fs.store.blockmap.get(fs.head, entity(fs, b"new")) or b""
     fs.store.blockmap.put_unlisted(fs.head, entity(fs, b"new", 1), record)
     change(fs, b"new", size=2 * BLOCK_SIZE, allocated=2 * BLOCK_SIZE)
     assert found(fs) == {"block uses"}
 
 
-def test_a_block_that_nobody_uses(fs: Filesystem) -> None:
+def test_a_block_without_a_user_is_found(fs: Filesystem) -> None:
     fs.store.blocks.add(b"nobody's")
     assert found(fs) == {"block uses"}
 
 
-def test_a_block_that_is_missing(fs: Filesystem) -> None:
+def test_a_block_that_is_missing_is_found(fs: Filesystem) -> None:
     fs.store.blocks._blocks.delete(_some_block(fs))
     assert "block uses" in found(fs)
 
 
-def test_a_count_of_one(fs: Filesystem) -> None:
+def test_a_count_of_one_is_found(fs: Filesystem) -> None:
     fs.store.blocks._refs.put(_some_block(fs), fmt.pack_u32(1))
     assert found(fs) == {"block uses"}
 
 
-def test_a_count_of_no_block(fs: Filesystem) -> None:
+def test_a_count_of_no_block_is_found(fs: Filesystem) -> None:
     fs.store.blocks._refs.put(bytes(16), fmt.pack_u32(2))
     assert found(fs) == {"block uses"}
 
 
 @pytest.mark.parametrize("header", [b"", b"\0", b"\x07\0", b"\0\x01", b"\0\0"])
-def test_a_block_whose_bytes_changed(fs: Filesystem, header: bytes) -> None:
+def test_a_block_whose_bytes_changed_is_found(fs: Filesystem, header: bytes) -> None:
     fs.store.blocks._blocks.put(_some_block(fs), header + b"other" * bool(header[1:]))
     assert "blocks" in found(fs)
 
 
-def test_a_block_longer_than_a_block(fs: Filesystem) -> None:
+def test_a_block_longer_than_a_block_is_found(fs: Filesystem) -> None:
     key = fs.store.blocks.add(bytes(BLOCK_SIZE + 1))
     record = fmt.pack_reference(BLOCK_SIZE + 1, key)
     fs.store.blockmap.put_unlisted(fs.head, entity(fs, b"new", 1), record)
@@ -184,7 +184,7 @@ def test_a_block_longer_than_a_block(fs: Filesystem) -> None:
     assert found(fs) == {"blocks"}
 
 
-def test_bytes_in_the_block_map_that_changed(fs: Filesystem) -> None:
+def test_bytes_in_the_block_map_that_changed_are_found(fs: Filesystem) -> None:
     record = bytearray(fs.store.blockmap.get(fs.head, entity(fs, b"small")) or b"")
     record[-1] ^= 1
     (checkpoint,) = history.checkpoints(fs.store)
@@ -193,7 +193,7 @@ def test_bytes_in_the_block_map_that_changed(fs: Filesystem) -> None:
     assert found(fs) == {"blocks"}
 
 
-def test_a_reference_that_has_another_length_than_its_block(fs: Filesystem) -> None:
+def test_a_reference_of_another_length_than_its_block_is_found(fs: Filesystem) -> None:
     record = fmt.pack_reference(BLOCK_SIZE - 1, _some_block(fs))
     fs.store.blockmap.put_unlisted(fs.head, entity(fs, b"new"), record)
     change(fs, b"new", allocated=BLOCK_SIZE - 1)
@@ -203,22 +203,22 @@ def test_a_reference_that_has_another_length_than_its_block(fs: Filesystem) -> N
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_no_root(fs: Filesystem) -> None:
+def test_a_missing_root_is_found(fs: Filesystem) -> None:
     fs.store.inodes.drop(fs.head, fmt.inode_entity(Ino(1)))
     assert "root" in found(fs)
 
 
-def test_a_root_that_is_a_file(fs: Filesystem) -> None:
+def test_a_root_that_is_a_file_is_found(fs: Filesystem) -> None:
     change(fs, b"", mode=0o100644)
     assert "root" in found(fs)
 
 
-def test_an_entry_that_leads_nowhere(fs: Filesystem) -> None:
+def test_an_entry_that_leads_nowhere_is_found(fs: Filesystem) -> None:
     fs.store.dirents.put(fs.head, dirent(fs, b"", b"lost"), fmt.pack_u64(999))
     assert found(fs) == {"entries"}
 
 
-def test_an_entry_in_a_file(fs: Filesystem) -> None:
+def test_an_entry_in_a_file_is_found(fs: Filesystem) -> None:
     small = find(fs, fs.head, b"small").ino
     fs.store.dirents.put(fs.head, fmt.dirent_entity(small, b"x"), fmt.pack_u64(small))
     assert "entries" in found(fs)
@@ -230,23 +230,23 @@ def test_an_inode_that_says_it_is_elsewhere(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("path", [b"small", b"new", b"dir", b"dir/sub", b""])
-def test_a_wrong_link_count(fs: Filesystem, path: bytes) -> None:
+def test_a_wrong_link_count_is_found(fs: Filesystem, path: bytes) -> None:
     change(fs, path, nlink=find(fs, fs.head, path).nlink + 1)
     assert found(fs) == {"nlink"}
 
 
-def test_a_file_that_lost_its_name(fs: Filesystem) -> None:
+def test_a_file_that_lost_its_name_is_found(fs: Filesystem) -> None:
     fs.store.dirents.drop(fs.head, dirent(fs, b"", b"new"))
     assert found(fs) == {"names", "nlink"}
 
 
-def test_a_directory_with_two_names(fs: Filesystem) -> None:
+def test_a_directory_with_two_names_is_found(fs: Filesystem) -> None:
     sub = find(fs, fs.head, b"dir/sub").ino
     fs.store.dirents.put(fs.head, dirent(fs, b"", b"again"), fmt.pack_u64(sub))
     assert "directories" in found(fs)
 
 
-def test_directories_that_hold_each_other(fs: Filesystem) -> None:
+def test_directories_that_hold_each_other_are_found(fs: Filesystem) -> None:
     above, sub = find(fs, fs.head, b"dir"), find(fs, fs.head, b"dir/sub")
     fs.store.dirents.drop(fs.head, dirent(fs, b"", b"dir"))
     fs.store.dirents.put(fs.head, fmt.dirent_entity(sub.ino, b"dir"), fmt.pack_u64(above.ino))
@@ -255,13 +255,13 @@ def test_directories_that_hold_each_other(fs: Filesystem) -> None:
     assert "directories" in found(fs)
 
 
-def test_a_link_that_is_not_listed(fs: Filesystem) -> None:
+def test_a_link_that_is_not_listed_is_found(fs: Filesystem) -> None:
     small = find(fs, fs.head, b"small").ino
     fs.store.links.drop(fs.head, fmt.link_entity(small, Ino(1), b"link"))
     assert found(fs) == {"links"}
 
 
-def test_a_listed_link_that_is_none(fs: Filesystem) -> None:
+def test_a_listed_link_that_is_none_is_found(fs: Filesystem) -> None:
     small = find(fs, fs.head, b"small").ino
     fs.store.links.put(fs.head, fmt.link_entity(small, Ino(1), b"other"), fmt.PRESENT)
     assert found(fs) == {"links"}
@@ -271,19 +271,19 @@ def test_a_listed_link_that_is_none(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("path", [b"dir/file", b"small", b"new"])
-def test_a_wrong_allocation(fs: Filesystem, path: bytes) -> None:
+def test_a_wrong_allocation_is_found(fs: Filesystem, path: bytes) -> None:
     change(fs, path, allocated=find(fs, fs.head, path).allocated + 1)
     assert found(fs) == {"allocated"}
 
 
 @pytest.mark.parametrize("path", [b"dir/file", b"small", b"new"])
-def test_a_block_behind_the_end(fs: Filesystem, path: bytes) -> None:
+def test_a_block_behind_the_end_is_found(fs: Filesystem, path: bytes) -> None:
     change(fs, path, size=find(fs, fs.head, path).size - 1)
     assert found(fs) == {"size"}
 
 
 @pytest.mark.parametrize("difference", [-1, 1])
-def test_a_wrong_number_of_inodes(fs: Filesystem, difference: int) -> None:
+def test_a_wrong_number_of_inodes_is_found(fs: Filesystem, difference: int) -> None:
     fs.head.inodes += difference
     assert found(fs) == {"inodes"}
 
@@ -354,7 +354,7 @@ def _two_files_with_one_content(fs: Filesystem) -> None:
         _two_files_with_one_content,
     ],
 )
-def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None:
+def test_what_is_left_over_is_found(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None:
     damage(fs)
     assert found(fs)
 
@@ -362,7 +362,7 @@ def test_left_over(fs: Filesystem, damage: Callable[[Filesystem], None]) -> None
 # -- what a journal left ---------------------------------------------------------------------------
 
 
-def test_a_fragment_that_is_in_no_block(fs: Filesystem) -> None:
+def test_a_fragment_that_is_in_no_block_is_found(fs: Filesystem) -> None:
     ino = find(fs, fs.head, b"small")
     fs.store.fragments._table.put(blockmap._KEY.pack(ino.ino, ino.content, 0, 0), bytes(9))
     assert found(fs) == {"fragments"}

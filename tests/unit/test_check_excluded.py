@@ -94,7 +94,9 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("damage", "invariant"), DAMAGE)
-def test_found(store: Store, damage: Callable[[Filesystem, Store], None], invariant: str) -> None:
+def test_what_is_wrong_with_excluded_records_is_found(
+    store: Store, damage: Callable[[Filesystem, Store], None], invariant: str
+) -> None:
     fs = _filled(store)
     assert check(store) == []
     damage(fs, store)

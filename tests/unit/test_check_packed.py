@@ -9,7 +9,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
+from ckptfs.history import packing
 from ckptfs.store import Store, check
 from ckptfs.store import format as fmt
 from ckptfs.store.packed import Record, pack_chunk
@@ -25,7 +25,7 @@ def fs(memory: Path) -> Iterator[Filesystem]:
         put(fs, b"a", b"%d" % version)
         put(fs, b"b", b"%d" % version)
         history.seal(fs, "manual", "", 0)
-    compression.pack_records(fs)
+    packing.pack_records(fs)
     fs.commit()
     assert check(store) == []
     yield fs
@@ -52,20 +52,20 @@ def test_a_chunk_that_cannot_be_read(fs: Filesystem) -> None:
     assert found(fs) == {"records"}
 
 
-def test_a_chunk_under_a_key_behind_its_first(fs: Filesystem) -> None:
+def test_a_chunk_under_a_key_behind_its_first_is_found(fs: Filesystem) -> None:
     records = chunk(fs, b"i")
     fs.store.packed._table.delete(b"i" + records[0][0])
     put_chunk(fs, b"i", records[1][0], records)
     assert "packed" in found(fs)
 
 
-def test_keys_out_of_order(fs: Filesystem) -> None:
+def test_keys_out_of_order_are_found(fs: Filesystem) -> None:
     first, *others = chunk(fs, b"i")
     put_chunk(fs, b"i", first[0], [first, *reversed(others)])
     assert "packed" in found(fs)
 
 
-def test_an_entity_in_two_chunks(fs: Filesystem) -> None:
+def test_an_entity_in_two_chunks_is_found(fs: Filesystem) -> None:
     records = chunk(fs, b"i")
     # The second is of the same inode as the first.
     put_chunk(fs, b"i", records[0][0], records[:1])
@@ -73,13 +73,13 @@ def test_an_entity_in_two_chunks(fs: Filesystem) -> None:
     assert found(fs) == {"packed"}
 
 
-def test_a_record_at_rest_and_in_its_table(fs: Filesystem) -> None:
+def test_a_record_that_is_packed_and_in_its_table_is_found(fs: Filesystem) -> None:
     key, value = chunk(fs, b"i")[0]
     fs.store.inodes.rewrite(key, value)
     assert "packed" in found(fs)
 
 
-def test_a_record_of_the_head_at_rest(fs: Filesystem) -> None:
+def test_a_packed_record_of_the_head_is_found(fs: Filesystem) -> None:
     put(fs, b"a", b"new")
     fs.flush()
     key = fmt.inode_entity(find(fs, fs.head, b"a").ino) + fs.head.suffix
@@ -91,6 +91,6 @@ def test_a_record_of_the_head_at_rest(fs: Filesystem) -> None:
     assert "packed" in found(fs)
 
 
-def test_a_record_at_rest_that_the_head_needs(fs: Filesystem) -> None:
+def test_a_packed_record_that_the_head_needs_is_found(fs: Filesystem) -> None:
     fs.store.anchor = min(fs.store.epochs)
     assert "packed" in found(fs)

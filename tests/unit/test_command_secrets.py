@@ -216,7 +216,7 @@ def test_a_secret_is_masked_and_the_rest_stays(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["x --data {}", "echo '{}' > f", "x 'a {} b'", "K={} x", "{}"])
 @pytest.mark.parametrize("secret", SHAPES)
-def test_a_secret_that_is_known_by_its_shape(form: str, secret: str) -> None:
+def test_a_secret_that_is_known_by_its_shape_is_masked(form: str, secret: str) -> None:
     text = masked(form.format(shlex.quote(secret) if " " not in form or "'" in form else secret))
     assert "***" in text and not any(part in text for part in secret.split() if len(part) > 7)
 
@@ -263,7 +263,7 @@ def test_secrets_with_blanks_and_quotes(argv: list[str], line: str) -> None:
 
 # That a password goes into a pipe is told by what stands behind it.
 @pytest.mark.parametrize("form", [form for form in FORMS if " | " not in form.partition("{}")[2]])
-def test_a_secret_that_is_cut_in_its_middle(form: str) -> None:
+def test_a_secret_that_is_cut_in_its_middle_is_masked(form: str) -> None:
     """Of an endless secret only a beginning is read, whatever would stand behind it."""
     begin = form[: form.index("{}")].replace("{{", "{")
     line = (begin + "Hidden1x" * 4000)[: 16 << 10].encode()

@@ -78,7 +78,9 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("script", QUOTING.values(), ids=QUOTING)
-def test_the_command_that_an_agent_quotes_in_a_script(script: str, command: str) -> None:
+def test_the_command_that_an_agent_quotes_in_a_script_is_unwrapped(
+    script: str, command: str
+) -> None:
     text = script.format(shlex.quote(command))
     assert unwrapped(["/bin/bash", "-c", text, "opencode", "/dir"]) == command
     assert unwrapped(["/bin/bash", "-c", "-l", text]) == command
@@ -86,7 +88,9 @@ def test_the_command_that_an_agent_quotes_in_a_script(script: str, command: str)
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("script", PLAIN.values(), ids=PLAIN)
-def test_the_command_that_an_agent_writes_into_a_script(script: str, command: str) -> None:
+def test_the_command_that_an_agent_writes_into_a_script_is_unwrapped(
+    script: str, command: str
+) -> None:
     assert unwrapped(["bash", "-c", script.format(command)]) == command
 
 
@@ -131,7 +135,7 @@ def test_cursor_gives_the_command_as_an_argument() -> None:
         ('"$@"', []),
     ],
 )
-def test_a_shell_that_runs_its_arguments(text: str, arguments: list[str]) -> None:
+def test_a_shell_that_runs_its_arguments_is_unwrapped(text: str, arguments: list[str]) -> None:
     argv = ["sh", "-c", text, "_", *arguments, "bash", "-c", "npm i && npm test"]
     assert unwrapped(argv) == "npm i && npm test"
 
@@ -219,7 +223,7 @@ def test_a_text_for_a_shell_stays_as_it_was_typed(line: str) -> None:
         "timeout 5 nice env A=1 sudo nohup",
     ],
 )
-def test_programs_that_run_a_program(line: str) -> None:
+def test_programs_that_run_a_program_are_left_out(line: str) -> None:
     argv = [*shlex.split(line, comments=True), "make", "-j2", "a b"]
     wanted = 'make -j2 "a b"' if line.endswith("#") else "make -j2 'a b'"
     assert unwrapped(argv) == wanted
@@ -281,7 +285,7 @@ def test_a_text_of_more_than_one_simple_command_stays(text: str) -> None:
         ("timeout 5 echo $HOME", "echo $HOME"),
     ],
 )
-def test_a_text_of_one_simple_command(text: str, inner: str) -> None:
+def test_a_text_of_one_simple_command_is_unwrapped(text: str, inner: str) -> None:
     assert unwrapped(["bash", "-c", text]) == inner
 
 
@@ -306,7 +310,7 @@ def test_a_text_of_one_simple_command(text: str, inner: str) -> None:
         (["bash", "-c", "> x"], "?"),
     ],
 )
-def test_only_the_name_of_the_first_program(argv: list[str], name: str) -> None:
+def test_the_setting_name_records_only_the_first_program(argv: list[str], name: str) -> None:
     assert command_line([word.encode() for word in argv], "name") == name
 
 
@@ -351,7 +355,7 @@ def test_unwrapping_twice_is_unwrapping_once(argv: list[str]) -> None:
 
 @given(st.lists(st.sampled_from(sorted({*QUOTING, *PLAIN})), max_size=3), st.sampled_from(COMMANDS))
 @settings(deadline=None)
-def test_scripts_within_scripts(kinds: list[str], command: str) -> None:
+def test_scripts_within_scripts_are_unwrapped(kinds: list[str], command: str) -> None:
     argv = ["bash", "-c", command]
     for kind in kinds:
         script = QUOTING.get(kind) or PLAIN[kind]

@@ -60,7 +60,7 @@ def test_long_command_lines_are_cut() -> None:
         ("echo $'a\\'b'\nls", "echo $'a\\'b'; ls"),
     ],
 )
-def test_a_script_on_one_line(script: str, line: str) -> None:
+def test_a_script_is_put_on_one_line(script: str, line: str) -> None:
     assert command_line([b"bash", b"-lc", script.encode()]) == line
 
 

@@ -83,7 +83,7 @@ Store.open(Path(sys.argv[1])).compact()
 
 
 @pytest.mark.parametrize("moment", ["copy", "adopt", "end"])
-def test_killed_on_the_way(tmp_path: Path, moment: str) -> None:
+def test_a_compaction_killed_on_the_way_leaves_a_whole_store(tmp_path: Path, moment: str) -> None:
     store = tmp_path / "store"
     with new_filesystem(store) as fs:
         fill_and_remove(fs)

@@ -57,7 +57,7 @@ def test_what_is_written_is_read(fs: Filesystem, size: int) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, *BORDERS])
 @pytest.mark.parametrize("size", [1, 2, BLOCK_SIZE, BLOCK_SIZE + 1])
-def test_overwriting_somewhere(fs: Filesystem, offset: int, size: int) -> None:
+def test_an_overwrite_changes_only_its_range(fs: Filesystem, offset: int, size: int) -> None:
     ino = put(fs, b"file", PATTERN[: 3 * BLOCK_SIZE])
     piece = b"\xff" * size
     assert fs.write(fs.head, ino, offset, piece) == size
@@ -68,13 +68,13 @@ def test_overwriting_somewhere(fs: Filesystem, offset: int, size: int) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, *BORDERS])
 @pytest.mark.parametrize("size", [1, BLOCK_SIZE, 2 * BLOCK_SIZE])
-def test_reading_a_range(fs: Filesystem, start: int, size: int) -> None:
+def test_a_read_of_a_range_is_exact(fs: Filesystem, start: int, size: int) -> None:
     data = PATTERN[: 2 * BLOCK_SIZE + 10]
     ino = put(fs, b"file", data)
     assert fs.read(fs.head, ino, start, size) == data[start : start + size]
 
 
-def test_reading_at_and_behind_the_end(fs: Filesystem) -> None:
+def test_a_read_at_or_behind_the_end_gives_nothing(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"data")
     assert fs.read(fs.head, ino, 4, 10) == b""
     assert fs.read(fs.head, ino, 2**60, 10) == b""
@@ -91,7 +91,7 @@ def test_bytes_of_any_kind_are_taken_and_copied(fs: Filesystem) -> None:
     assert whole(fs, ino) == PATTERN[: BLOCK_SIZE + 100]
 
 
-def test_a_long_append_in_small_pieces(fs: Filesystem) -> None:
+def test_a_long_append_in_small_pieces_is_whole(fs: Filesystem) -> None:
     ino = put(fs, b"file")
     data = PATTERN[: 2 * BLOCK_SIZE + 500]
     for position in range(0, len(data), 777):
@@ -99,7 +99,7 @@ def test_a_long_append_in_small_pieces(fs: Filesystem) -> None:
     assert whole(fs, ino) == data and allocated(fs, ino) == len(data)
 
 
-def test_writing_backwards(fs: Filesystem) -> None:
+def test_writes_from_the_end_to_the_beginning_are_whole(fs: Filesystem) -> None:
     ino = put(fs, b"file")
     data = PATTERN[: 2 * BLOCK_SIZE + 500]
     for position in reversed(range(0, len(data), 7_777)):
@@ -107,7 +107,7 @@ def test_writing_backwards(fs: Filesystem) -> None:
     assert whole(fs, ino) == data
 
 
-def test_two_ends_of_a_file_in_turn(fs: Filesystem) -> None:
+def test_two_ends_of_a_file_are_written_in_turn(fs: Filesystem) -> None:
     """Each write is to another block than the partial one."""
     ino = put(fs, b"file")
     for n in range(20):
@@ -124,7 +124,7 @@ def test_writing_nothing_does_nothing(fs: Filesystem) -> None:
     assert fs.getattr(fs.head, ino) == before
 
 
-def test_what_has_no_bytes(fs: Filesystem) -> None:
+def test_what_has_no_bytes_is_neither_read_nor_written(fs: Filesystem) -> None:
     directory = mkdir(fs, b"dir")
     pipe = fs.mknod(fs.head, ROOT_INO, b"pipe", 0o010644, 0, 0).ino
     link = fs.symlink(fs.head, ROOT_INO, b"link", b"to", 0, 0).ino
@@ -144,7 +144,7 @@ def test_what_has_no_bytes(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("offset", [2**32 - 2, 2**32, 2**40 + 3, FILE_SIZE_MAX - 4])
-def test_far_out(fs: Filesystem, offset: int) -> None:
+def test_bytes_far_out_leave_a_hole_before_them(fs: Filesystem, offset: int) -> None:
     ino = put(fs, b"file", b"near")
     fs.write(fs.head, ino, offset, b"far!")
     assert fs.getattr(fs.head, ino).size == offset + 4
@@ -155,7 +155,7 @@ def test_far_out(fs: Filesystem, offset: int) -> None:
     assert allocated(fs, ino) == 4 + offset % BLOCK_SIZE + 4
 
 
-def test_too_far_out(fs: Filesystem) -> None:
+def test_bytes_too_far_out_are_refused(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"data")
     before = fs.getattr(fs.head, ino)
     for offset in (FILE_SIZE_MAX, FILE_SIZE_MAX - 3, 2**63 - 1):
@@ -189,7 +189,7 @@ def test_holes_stay_holes(life: Life) -> None:
         fs = life.reopen()
 
 
-def test_a_file_that_is_all_hole(fs: Filesystem) -> None:
+def test_a_file_that_is_all_hole_reads_as_zeros(fs: Filesystem) -> None:
     ino = put(fs, b"file")
     truncate(fs, ino, 3 * BLOCK_SIZE + 5)
     assert whole(fs, ino) == bytes(3 * BLOCK_SIZE + 5)
@@ -305,7 +305,7 @@ def test_bytes_of_a_partial_block_are_never_missed(life: Life, use: Use, before:
     assert whole(fs, ino)[11 : len(before)] == before[11:]
 
 
-def test_bytes_of_a_partial_block_that_are_cut_off(fs: Filesystem) -> None:
+def test_bytes_of_a_partial_block_that_are_cut_off_are_gone(fs: Filesystem) -> None:
     ino = _partial(fs, b"")
     truncate(fs, ino, 5)
     truncate(fs, ino, 20)
@@ -343,7 +343,7 @@ def test_a_partial_block_that_is_written_whole(fs: Filesystem) -> None:
     assert whole(fs, ino) == PATTERN[:BLOCK_SIZE] and allocated(fs, ino) == BLOCK_SIZE
 
 
-def test_more_partial_blocks_than_the_buffer_holds(fs: Filesystem) -> None:
+def test_more_partial_blocks_can_be_written_than_the_buffer_holds(fs: Filesystem) -> None:
     many = PARTIAL_MAX + 20
     inos = [put(fs, b"%d" % n) for n in range(many)]
     for turn in range(3):

@@ -76,7 +76,7 @@ def test_what_happens_is_told_in_order(workspace: Workspace) -> None:
     converse(workspace, talk)
 
 
-def test_one_who_never_reads_is_dropped_and_nobody_waits(
+def test_a_watcher_that_never_reads_is_dropped_and_no_other_waits(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[object] = []

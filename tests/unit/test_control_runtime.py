@@ -34,12 +34,14 @@ def test_our_own_note_is_alive(workspace: Workspace) -> None:
     assert runtime.living(workspace) is None
 
 
-def test_withdrawing_twice_is_fine(workspace: Workspace) -> None:
+def test_a_note_that_is_gone_can_be_withdrawn_again(workspace: Workspace) -> None:
+    runtime.publish(workspace, note(os.getpid(), runtime.own_start_ticks()))
     runtime.withdraw(workspace)
     runtime.withdraw(workspace)
+    assert runtime.living(workspace) is None
 
 
-def test_a_reused_pid_is_somebody_else(workspace: Workspace) -> None:
+def test_a_reused_pid_is_another_process(workspace: Workspace) -> None:
     runtime.publish(workspace, note(os.getpid(), runtime.own_start_ticks() - 1))
     assert runtime.living(workspace) is None
 
@@ -144,7 +146,7 @@ def test_nothing_is_written_where_a_link_leads_that_came_later(
     assert (victim / "daemon.json").read_text() == "precious"
 
 
-def test_a_pipe_in_place_of_the_lock_holds_nobody_up(workspace: Workspace) -> None:
+def test_a_pipe_in_place_of_the_lock_holds_no_command_up(workspace: Workspace) -> None:
     hide(workspace)
     os.mkfifo(workspace.store / "lock")
     assert runtime.living(workspace) is None

@@ -115,7 +115,7 @@ for number in range(100_000):
 
 
 @pytest.mark.parametrize("lines", [1, 8, 60])
-def test_killed_while_it_commits(path: Path, lines: int) -> None:
+def test_a_commit_that_is_killed_happened_or_did_not(path: Path, lines: int) -> None:
     """Everything acknowledged is there, and at most the one thing that was under way."""
     read, write = os.pipe()
     root = str(Path(__file__).parents[2])
@@ -165,7 +165,7 @@ def test_an_open_file_without_a_name_ends_with_the_process(life: Life, keep_unli
     assert list(fs.store.orphans.walk()) == []
 
 
-def test_a_nameless_file_that_a_checkpoint_knows_by_name(life: Life) -> None:
+def test_a_nameless_file_that_a_checkpoint_knows_by_name_stays_there(life: Life) -> None:
     """It ends in the head only; the checkpoint keeps it."""
     fs = life.fs
     ino = put(fs, b"file", b"kept" * BLOCK_SIZE)
@@ -179,7 +179,7 @@ def test_a_nameless_file_that_a_checkpoint_knows_by_name(life: Life) -> None:
     assert get(fs, b"file", fs.view_of(checkpoint.epoch)) == b"kept" * BLOCK_SIZE
 
 
-def test_a_nameless_file_sealed_into_a_checkpoint(life: Life) -> None:
+def test_a_nameless_file_sealed_into_a_checkpoint_is_not_in_it(life: Life) -> None:
     fs = life.fs
     ino = put(fs, b"file", b"x" * BLOCK_SIZE)
     fs.hold(ino)

@@ -162,7 +162,7 @@ def test_compressing_leaves_what_is_damaged_alone(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 10, -1])
-def test_a_damaged_compressed_block(memory: Path, at: int) -> None:
+def test_a_damaged_compressed_block_is_never_read_as_another(memory: Path, at: int) -> None:
     store = Store.create(memory / "store")
     fs = Filesystem(store, Ticks())
     for number in range(3):
@@ -175,6 +175,7 @@ def test_a_damaged_compressed_block(memory: Path, at: int) -> None:
     fs.commit()
     table = store.blocks._blocks
     good = {key: bytes(store.blocks.read(key)) for key in store.blocks.keys()}
+    hurt = 0
     for key in good:
         before = table.get(key)
         if before is None:
@@ -186,13 +187,16 @@ def test_a_damaged_compressed_block(memory: Path, at: int) -> None:
         for other, data in good.items():
             if store.blocks.is_whole(other):
                 assert store.blocks.read(other) == data
+            else:
+                hurt += 1
         compression.repack(fs)
         assert {problem.invariant for problem in check(store)} <= {"blocks", "block uses"}
         table.put(key, before)
+    assert hurt
     store.close(commit=False)
 
 
-def test_bytes_that_a_repair_gave_up(fs: Filesystem) -> None:
+def test_bytes_that_a_repair_gave_up_are_an_error_until_they_are_written(fs: Filesystem) -> None:
     """They cannot be read, can be copied and restored, and are put right by writing them."""
     entity, found = mapping(fs, b"dir/file", 1)
     view = fs.view_of(history.checkpoints(fs.store)[0].epoch)
@@ -253,7 +257,7 @@ def pair(memory: Path) -> Iterator[Filesystem]:
     store.close(commit=False)
 
 
-def test_an_entry_that_leads_to_another_file(pair: Filesystem) -> None:
+def test_an_entry_that_leads_to_another_file_is_an_error(pair: Filesystem) -> None:
     """Nobody gets the bytes of the one under the name of the other."""
     two = find(pair, pair.head, b"two").ino
     entity = fmt.dirent_entity(Ino(1), b"one")
@@ -266,14 +270,14 @@ def test_an_entry_that_leads_to_another_file(pair: Filesystem) -> None:
     assert get(pair, b"second") == get(pair, b"two") == b"2" * 3_000
 
 
-def test_an_entry_that_leads_nowhere(pair: Filesystem) -> None:
+def test_an_entry_that_leads_nowhere_is_an_error(pair: Filesystem) -> None:
     """It is not taken for one that was removed while the directory is listed."""
     pair.store.dirents.put(pair.head, fmt.dirent_entity(Ino(1), b"one"), fmt.pack_u64(999))
     with pytest.raises(OSError, match="Stale"):
         list(pair.entries(pair.head, Ino(1)))
 
 
-def test_a_flipped_bit_of_an_inode(pair: Filesystem) -> None:
+def test_a_flipped_bit_of_an_inode_is_noticed(pair: Filesystem) -> None:
     """It is an error, `check` says so, and a repair puts the bit right."""
     store = pair.store
     inode = find(pair, pair.head, b"one")
@@ -290,7 +294,7 @@ def test_a_flipped_bit_of_an_inode(pair: Filesystem) -> None:
     assert get(pair, b"one") == b"1" * 3_000
 
 
-def test_a_hole_in_a_file_without_holes(pair: Filesystem) -> None:
+def test_a_hole_in_a_file_without_holes_is_an_error(pair: Filesystem) -> None:
     """A record of the block map is gone: that is no reason to read zeros."""
     inode = find(pair, pair.head, b"one")
     pair.store.blockmap.forget_unlisted(pair.head, fmt.block_entity(inode.content, 0))
@@ -299,7 +303,7 @@ def test_a_hole_in_a_file_without_holes(pair: Filesystem) -> None:
     assert caught.value.errno == errno.EIO
 
 
-def test_a_record_of_the_block_map_with_another_length(pair: Filesystem) -> None:
+def test_a_record_of_the_block_map_with_another_length_is_an_error(pair: Filesystem) -> None:
     entity, found = mapping(pair, b"one", 0)
     record = fmt.pack_reference(found.length ^ 64, found.key)
     pair.store.blockmap.put_unlisted(pair.head, entity, record)
@@ -346,7 +350,7 @@ def test_a_change_that_is_not_listed_is_not_lost_with_its_checkpoint(memory: Pat
     store.close(commit=False)
 
 
-def test_a_name_without_its_end(pair: Filesystem) -> None:
+def test_a_name_without_its_end_is_an_error(pair: Filesystem) -> None:
     """A bit of the NUL behind it: the directory says so, and a repair gives the name back."""
     entity = fmt.dirent_entity(Ino(1), b"one")
     record = pair.store.dirents.forget(pair.head, entity) or b""
@@ -358,7 +362,7 @@ def test_a_name_without_its_end(pair: Filesystem) -> None:
     assert get(pair, b"one") == b"1" * 3_000
 
 
-def test_a_block_that_no_file_reaches(pair: Filesystem) -> None:
+def test_a_block_that_no_file_reaches_makes_no_file_longer(pair: Filesystem) -> None:
     """A high bit of its number: a repair does not make the file that long."""
     entity, _ = mapping(pair, b"one", 0)
     record = pair.store.blockmap.forget_unlisted(pair.head, entity) or b""

@@ -96,7 +96,7 @@ def test_an_orderly_end_leaves_no_journal(memory: Path) -> None:
     assert not file_of(fs.store).exists()
 
 
-def test_it_is_for_nobody_else_to_read(memory: Path) -> None:
+def test_no_other_user_can_read_it(memory: Path) -> None:
     with new_filesystem(memory / "store") as fs:
         synced(fs, b"a", b"b")
         assert file_of(fs.store).stat().st_mode & 0o777 == 0o600
@@ -528,7 +528,7 @@ def test_a_compaction_that_cannot_remove_it_changes_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(compaction, "sync", fail)
-        with pytest.raises(errors.StoreFull):
+        with pytest.raises(errors.CompactFailed):
             fs.store.compact()
     synced(fs, b"c", b"d")
     assert names(life.crash()) == [b"a", b"b", b"c", b"d"]

@@ -92,7 +92,7 @@ USES = [over_it, cut, cut_to_nothing, crowd_out, flush, go_on, nothing]
 
 @pytest.mark.parametrize("size", [0, 1_000, 30_000, 3 * BLOCK_SIZE])
 @pytest.mark.parametrize("use", USES)
-def test_what_was_synced_and_then_used(life: Life, use: Use, size: int) -> None:
+def test_what_was_synced_and_then_used_survives_a_crash(life: Life, use: Use, size: int) -> None:
     fs = life.fs
     ino = journalling(fs, size)
     for offset in (0, 40, 2_000, BLOCK_SIZE - 2, BLOCK_SIZE + 9):

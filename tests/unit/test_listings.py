@@ -39,7 +39,7 @@ def names(found: list[tuple[bytes, int]]) -> bytes:
     return b"".join(name for name, _ in found)
 
 
-def test_everything_in_pieces(directory: Directory) -> None:
+def test_a_listing_in_pieces_has_every_entry_once(directory: Directory) -> None:
     seen, cookie = b"", 0
     while piece := directory.read(cookie, 2):
         seen += names(piece)

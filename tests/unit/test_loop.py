@@ -491,7 +491,7 @@ def test_a_cancelled_wait_can_be_taken_up_again(pipe: tuple[int, int]) -> None:
     assert waiter.requests() == 1
 
 
-def test_another_descriptor(pipe: tuple[int, int]) -> None:
+def test_the_loop_waits_for_another_descriptor_too(pipe: tuple[int, int]) -> None:
     read, write = pipe
     other_read, other_write = os.pipe()
     waiter = RequestWaiter(Turns())

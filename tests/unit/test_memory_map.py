@@ -23,7 +23,7 @@ def flags_of(store: Store) -> set[str]:
     raise AssertionError(f"{data_file} is not mapped")
 
 
-def test_a_store_that_nobody_serves_is_read_as_the_kernel_likes(fs: Filesystem) -> None:
+def test_a_store_without_a_daemon_is_read_as_the_kernel_likes(fs: Filesystem) -> None:
     assert RANDOM not in flags_of(fs.store)
 
 

@@ -45,7 +45,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[Filesystem, Ino, bytes], I
     return MAKERS[request.param]
 
 
-def test_names_of_any_bytes(fs: Filesystem, make: Callable[..., Inode]) -> None:
+def test_names_may_have_any_bytes(fs: Filesystem, make: Callable[..., Inode]) -> None:
     wanted = [b"\x01", b"\xff" * NAME_MAX, b"a\nb", b" ", b"...", b"\\", b"-rf", "ü".encode()]
     for name in wanted:
         make(fs, ROOT_INO, name)
@@ -73,7 +73,9 @@ def test_a_name_that_is_taken(fs: Filesystem, make: Callable[..., Inode]) -> Non
     assert get(fs, b"file") == b"kept"
 
 
-def test_a_name_in_a_file_and_in_nothing(fs: Filesystem, make: Callable[..., Inode]) -> None:
+def test_a_name_in_a_file_or_in_nothing_is_refused(
+    fs: Filesystem, make: Callable[..., Inode]
+) -> None:
     ino = put(fs, b"file")
     with fails(errno.ENOTDIR):
         make(fs, ino, b"name")
@@ -81,7 +83,9 @@ def test_a_name_in_a_file_and_in_nothing(fs: Filesystem, make: Callable[..., Ino
         make(fs, Ino(999), b"name")
 
 
-def test_a_name_in_a_directory_that_is_gone(fs: Filesystem, make: Callable[..., Inode]) -> None:
+def test_a_name_in_a_directory_that_is_gone_is_refused(
+    fs: Filesystem, make: Callable[..., Inode]
+) -> None:
     """It is somebody's current directory, so it still has an inode."""
     ino = mkdir(fs, b"dir")
     fs.hold(ino)
@@ -95,7 +99,7 @@ def test_a_name_in_a_directory_that_is_gone(fs: Filesystem, make: Callable[..., 
     fs.drop(ino)
 
 
-def test_looking_up(fs: Filesystem) -> None:
+def test_lookup_finds_a_name_or_says_why_not(fs: Filesystem) -> None:
     ino = put(fs, b"file")
     assert fs.lookup(fs.head, ROOT_INO, b"file").ino == ino
     assert fs.seek(fs.head, ROOT_INO, b"absent") is None
@@ -109,7 +113,7 @@ def test_looking_up(fs: Filesystem) -> None:
         fs.lookup(fs.head, ROOT_INO, b"n" * (NAME_MAX + 1))
 
 
-def test_targets(fs: Filesystem) -> None:
+def test_a_symlink_target_has_its_limits(fs: Filesystem) -> None:
     longest = fs.symlink(fs.head, ROOT_INO, b"long", b"t" * TARGET_MAX, 0, 0)
     assert fs.readlink(fs.head, longest.ino) == b"t" * TARGET_MAX
     assert longest.size == TARGET_MAX and stat.S_IMODE(longest.mode) == 0o777
@@ -121,7 +125,7 @@ def test_targets(fs: Filesystem) -> None:
         fs.readlink(fs.head, put(fs, b"file"))
 
 
-def test_special_files(fs: Filesystem) -> None:
+def test_special_files_keep_their_device_and_owner(fs: Filesystem) -> None:
     for kind in (stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
         name = b"%o" % kind
         made = fs.mknod(fs.head, ROOT_INO, name, kind | 0o640, 5, 6, 0x1234567)
@@ -206,7 +210,7 @@ def test_links_to_what_may_not_be_linked(fs: Filesystem) -> None:
     assert listing(fs) == [b"dir"]
 
 
-def test_links_to_links_and_pipes(fs: Filesystem) -> None:
+def test_links_and_pipes_can_be_linked(fs: Filesystem) -> None:
     for made in (
         fs.symlink(fs.head, ROOT_INO, b"symlink", b"to", 0, 0),
         fs.mknod(fs.head, ROOT_INO, b"pipe", stat.S_IFIFO | 0o644, 0, 0),
@@ -215,7 +219,7 @@ def test_links_to_links_and_pipes(fs: Filesystem) -> None:
         assert linked.ino == made.ino and linked.nlink == 2
 
 
-def test_too_many_links(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_links_are_refused(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "LINK_MAX", 3)
     ino = put(fs, b"file")
     fs.link(fs.head, ino, ROOT_INO, b"two")
@@ -230,7 +234,7 @@ def test_too_many_links(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None
 # -- removing --------------------------------------------------------------------------------------
 
 
-def test_removing_the_wrong_kind(fs: Filesystem) -> None:
+def test_the_wrong_kind_is_not_removed(fs: Filesystem) -> None:
     put(fs, b"file")
     mkdir(fs, b"dir")
     with fails(errno.EISDIR):
@@ -253,7 +257,7 @@ def test_a_directory_must_be_empty(fs: Filesystem) -> None:
     assert listing(fs) == []
 
 
-def test_unlinked_and_open(fs: Filesystem) -> None:
+def test_an_unlinked_file_lives_until_it_is_closed(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"data")
     fs.hold(ino)
     fs.hold(ino)
@@ -269,7 +273,9 @@ def test_unlinked_and_open(fs: Filesystem) -> None:
 
 
 @pytest.mark.parametrize("forget_first", [False, True])
-def test_an_inode_that_the_kernel_knows(fs: Filesystem, forget_first: bool) -> None:
+def test_an_unlinked_inode_lives_while_the_kernel_knows_it(
+    fs: Filesystem, forget_first: bool
+) -> None:
     """It ends when it has neither a handle nor the kernel, whichever goes first."""
     fs.keep_unlinked = True
     ino = put(fs, b"file", b"data")
@@ -311,7 +317,7 @@ def test_a_directory_cannot_go_below_itself(fs: Filesystem) -> None:
     assert listing(fs, b"c") == [b"a", b"file"]
 
 
-def test_what_may_replace_what(fs: Filesystem) -> None:
+def test_a_rename_replaces_only_what_it_may(fs: Filesystem) -> None:
     mkdir(fs, b"empty")
     mkdir(fs, b"full")
     put(fs, b"full/file")
@@ -369,7 +375,7 @@ def test_renaming_a_name_onto_another_of_the_same_file_does_nothing(fs: Filesyst
         rename(fs, b"one", b"two", NOREPLACE)
 
 
-def test_exchange(life: Life) -> None:
+def test_an_exchange_swaps_two_names_for_good(life: Life) -> None:
     fs = life.fs
     mkdir(fs, b"dir")
     put(fs, b"dir/inside", b"inside")
@@ -397,7 +403,7 @@ def _later(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> list[
     return ["m" * (b[0] > a[0]) + "c" * (b[1] > a[1]) for a, b in zip(before, after, strict=True)]
 
 
-def test_times_that_names_change(fs: Filesystem) -> None:
+def test_a_change_of_names_moves_the_times_that_posix_says(fs: Filesystem) -> None:
     mkdir(fs, b"a")
     mkdir(fs, b"b")
     ino = put(fs, b"a/file")
@@ -440,7 +446,7 @@ def test_entries_from_the_middle_while_they_come_and_go(fs: Filesystem) -> None:
     assert seen == [b"%04d" % n for n in range(700)]
 
 
-def test_entries_behind_a_name_that_is_gone(fs: Filesystem) -> None:
+def test_a_listing_goes_on_behind_a_name_that_is_gone(fs: Filesystem) -> None:
     for name in (b"a", b"a\x01", b"ab", b"b"):
         put(fs, name)
     assert [name for name, _ in fs.entries(fs.head, ROOT_INO, b"a")] == [b"a\x01", b"ab", b"b"]
@@ -489,7 +495,7 @@ def test_a_nameless_file_gets_a_name_once(fs: Filesystem) -> None:
     fs.drop(made.ino)
 
 
-def test_a_nameless_file_that_nobody_wants_goes(fs: Filesystem) -> None:
+def test_a_nameless_file_without_a_user_goes(fs: Filesystem) -> None:
     count = fs.head.inodes
     made = fs.make_nameless(fs.head, ROOT_INO, 0o600, 0, 0)
     fs.hold(made.ino)
@@ -501,7 +507,7 @@ def test_a_nameless_file_that_nobody_wants_goes(fs: Filesystem) -> None:
         fs.getattr(fs.head, made.ino)
 
 
-def test_no_nameless_file_in_a_directory_that_is_gone(fs: Filesystem) -> None:
+def test_a_nameless_file_in_a_directory_that_is_gone_is_refused(fs: Filesystem) -> None:
     directory = mkdir(fs, b"dir")
     fs.hold(directory)
     fs.rmdir(fs.head, ROOT_INO, b"dir")

@@ -228,7 +228,7 @@ def test_short_writes_all_over_a_large_file_are_kept(memory: Path, synced: bool)
 
 @AS_ROOT
 @pytest.mark.deep
-def test_removing_very_many_small_files_from_a_full_disk(
+def test_very_many_small_files_are_removed_from_a_full_disk(
     small_disk: Mount,
 ) -> None:
     """A removal writes too: every page of the tree that it touches is copied. So commits come when
@@ -305,7 +305,7 @@ def test_what_was_deleted_is_ripe_after_one_commit(small_disk: Mount) -> None:
     assert not full.fs.store.pressed
 
 
-def test_where_there_is_room_nobody_looks_for_free_pages(
+def test_where_there_is_room_free_pages_are_not_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = Full(tmp_path / "store")

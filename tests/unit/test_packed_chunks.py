@@ -16,7 +16,7 @@ RECORDS = st.dictionaries(
 
 
 @given(RECORDS)
-def test_there_and_back(records: list[tuple[bytes, bytes]]) -> None:
+def test_a_chunk_is_packed_and_unpacked_without_loss(records: list[tuple[bytes, bytes]]) -> None:
     keys, values = [key for key, _ in records], [value for _, value in records]
     assert unpack_chunk(pack_chunk(records)) == Chunk(keys, values)
 
@@ -35,6 +35,6 @@ def test_no_damage_changes_a_record() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01nonsense", pack_chunk([])[:-1]])
-def test_what_is_no_chunk(data: bytes) -> None:
+def test_what_is_no_chunk_is_refused(data: bytes) -> None:
     with pytest.raises(ChunkError):
         unpack_chunk(data)

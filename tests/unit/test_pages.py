@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from ckptfs.errors import StoreCorrupt
 from ckptfs.fs import Filesystem
 from ckptfs.store import Store
 from ckptfs.store import format as fmt
+from ckptfs.store import pages as pages_module
 from ckptfs.store.pages import Pages
 from tests.direct import Ticks, put
 
@@ -185,3 +187,24 @@ def test_a_record_that_became_shorter_keeps_its_pages(memory: Path) -> None:
     store = Store.open(memory / "store")
     assert store.metadata.get(b"a fact") == bytes(10)
     store.close()
+
+
+def test_pages_that_were_looked_at_are_let_go_of(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "_MAPPED_MAX", 8)
+    monkeypatch.setattr(mmap, "mmap", LetGo)
+    with contextlib.closing(Pages(file.path)) as pages:
+        assert pages.faults() == []
+        assert isinstance(pages._data, LetGo) and pages._data.count >= len(pages._seen) // 8 > 3
+
+
+class LetGo(mmap.mmap):
+    """A mapped file that counts how often its pages are let go of."""
+
+    count = 0
+
+    def madvise(self, option: int, *part: int) -> None:
+        assert option == mmap.MADV_DONTNEED and not part
+        self.count += 1
+        super().madvise(option)

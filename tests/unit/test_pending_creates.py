@@ -449,6 +449,62 @@ def test_a_sync_comes_after_what_was_written_and_does_not_end_a_run(kernel: Kern
     assert named == ["write", "write_acknowledged", "sync", "write_acknowledged"]
 
 
+def test_files_that_are_written_to_in_turn_have_a_run_each(kernel: Kernel) -> None:
+    """As a database and its journal: that one goes to the store takes nothing from the other."""
+    for number in range(4):
+        for node in (77, 78):
+            write(kernel, node, number * 3, b"abc")
+    kernel.serve()
+    assert [kernel.error() for _ in range(8)] == [0] * 8
+    calls = [call[:4] for call in giver(kernel).calls if call[0] != "lease"]
+    assert [call[:3] for call in calls[:2]] == [("write", 77, 0), ("write", 78, 0)]
+    assert calls[2:] == [
+        ("write_acknowledged", 77, 3, b"abc" * 3),
+        ("write_acknowledged", 78, 3, b"abc" * 3),
+    ]
+
+
+def test_the_run_that_began_first_gives_way_to_one_too_many(kernel: Kernel) -> None:
+    for node in range(71, 76):
+        write(kernel, node, 0, b"abc")
+    for node in range(71, 76):
+        write(kernel, node, 3, b"abc")
+    kernel.serve()
+    later = [call[:3] for call in giver(kernel).calls if call[0] != "lease"][5:]
+    assert later[0] == ("write", 71, 3)
+    # That of 72 gave way to 71, which began anew.
+    assert ("write", 72, 3) in later
+
+
+@pytest.mark.parametrize("looking", [GETATTR, READ, LOOKUP])
+def test_a_look_comes_after_what_was_written_and_does_not_end_a_run(
+    kernel: Kernel, looking: int
+) -> None:
+    for number in range(2):
+        write(kernel, 77, number * 3, b"abc")
+    kernel.send(looking, b"name\0" if looking == LOOKUP else bytes(40), 77)
+    write(kernel, 77, 6, b"abc")
+    kernel.serve()
+    written = [call[:3] for call in giver(kernel).calls if call[0].startswith("write")]
+    assert written == [
+        ("write", 77, 0),
+        ("write_acknowledged", 77, 3),
+        ("write_acknowledged", 77, 6),
+    ]
+
+
+@pytest.mark.parametrize("change", [UNLINK, SETATTR])
+def test_a_change_ends_every_run(kernel: Kernel, change: int) -> None:
+    for node in (77, 78):
+        write(kernel, node, 0, b"abc")
+    kernel.send(change, b"name\0" if change == UNLINK else bytes(88), 1)
+    for node in (77, 78):
+        write(kernel, node, 3, b"abc")
+    kernel.serve()
+    written = [call[:3] for call in giver(kernel).calls if call[0].startswith("write")]
+    assert written == [(("write", node, at)) for at in (0, 3) for node in (77, 78)]
+
+
 def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
     for offset in (65_530, 65_533, 65_536, 65_539):
         write(kernel, 77, offset, b"abc")

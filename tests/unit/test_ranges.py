@@ -70,7 +70,7 @@ def test_a_hole_behind_the_end_changes_no_size_unless_it_is_to(fs: Filesystem) -
     assert whole(fs, ino) == b"da" + bytes(8)
 
 
-def test_a_hole_in_a_partial_block(fs: Filesystem) -> None:
+def test_a_hole_is_punched_in_a_partial_block(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"")
     fs.write(fs.head, ino, 10, b"gathered")
     fs.punch(fs.head, ino, 12, 2)
@@ -87,7 +87,7 @@ def test_a_checkpoint_keeps_what_was_punched(fs: Filesystem) -> None:
         fs.punch(view, ino, 0, 1)
 
 
-def test_the_next_data_and_the_next_hole(fs: Filesystem) -> None:
+def test_the_next_data_and_the_next_hole_are_found(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"")
     fs.write(fs.head, ino, 2 * B, b"x" * 10)
     fs.write(fs.head, ino, 3 * B, b"y" * B)
@@ -141,7 +141,7 @@ def test_room_for_what_is_there_already_is_not_needed_again(
 
 
 @pytest.mark.parametrize("change", ["allocate", "punch"])
-def test_ranges_that_no_file_has(fs: Filesystem, change: str) -> None:
+def test_ranges_that_no_file_has_are_refused(fs: Filesystem, change: str) -> None:
     ino, directory = put(fs, b"file", b"data"), mkdir(fs, b"dir")
     for offset, length, number in (
         (-1, 5, errno.EINVAL),
@@ -199,7 +199,7 @@ def test_what_is_shared_is_not_changed_for_both(fs: Filesystem) -> None:
         (0, 9 * B, B),
     ],
 )
-def test_a_part_into_a_file_that_has_bytes(
+def test_a_part_is_copied_into_a_file_that_has_bytes(
     fs: Filesystem, offset: int, place: int, length: int
 ) -> None:
     other = PATTERN[1 : 5 * B]
@@ -220,7 +220,7 @@ def test_holes_are_copied_as_holes(fs: Filesystem) -> None:
     assert allocated(fs, target) == B + 100
 
 
-def test_a_file_that_is_all_hole(fs: Filesystem) -> None:
+def test_a_file_that_is_all_hole_is_copied_without_bytes(fs: Filesystem) -> None:
     source, target = put(fs, b"one", b""), put(fs, b"other", b"")
     fs.setattr(fs.head, source, Attributes(size=3 * B + 5))
     assert copy(fs, source, target) == 3 * B + 5
@@ -228,7 +228,7 @@ def test_a_file_that_is_all_hole(fs: Filesystem) -> None:
     assert allocated(fs, target) == 0
 
 
-def test_a_copy_of_a_partial_block_into_a_partial_block(fs: Filesystem) -> None:
+def test_a_partial_block_is_copied_into_a_partial_block(fs: Filesystem) -> None:
     source, target = put(fs, b"one", b""), put(fs, b"other", b"")
     fs.write(fs.head, source, 0, b"gathered")
     fs.write(fs.head, target, 3, b"too")
@@ -236,13 +236,13 @@ def test_a_copy_of_a_partial_block_into_a_partial_block(fs: Filesystem) -> None:
     assert whole(fs, target) == b"gathered"
 
 
-def test_a_copy_within_a_file(fs: Filesystem) -> None:
+def test_a_part_is_copied_within_a_file(fs: Filesystem) -> None:
     ino = put(fs, b"file", DATA)
     assert copy(fs, ino, ino, 0, 2 * B, B) == B
     assert whole(fs, ino) == DATA[: 2 * B] + DATA[:B] + DATA[3 * B :]
 
 
-def test_a_copy_out_of_a_checkpoint(fs: Filesystem) -> None:
+def test_a_part_is_copied_out_of_a_checkpoint(fs: Filesystem) -> None:
     ino = put(fs, b"file", DATA)
     view = fs.head
     history.seal(fs, "manual", "", 0)

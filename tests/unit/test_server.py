@@ -105,7 +105,7 @@ def test_without_a_request_others_are_told_of_what_they_wait_for(kernel: Kernel)
     os.close(write)
 
 
-def test_an_answer_that_nobody_takes_is_not_counted(kernel: Kernel) -> None:
+def test_an_answer_that_is_not_taken_is_not_counted(kernel: Kernel) -> None:
     size = HEAD.size + 5
     kernel.ours.send(HEAD.pack(size, LOOKUP, 7, 1, 0, 0, 42, 0, 0) + b"1000\0")
     kernel.ours.shutdown(socket.SHUT_RD)

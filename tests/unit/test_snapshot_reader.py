@@ -168,7 +168,7 @@ def test_it_says_what_the_store_says(snapshot: Life, compiled: CompiledServer, s
     assert looks
 
 
-def test_trees_of_several_levels(snapshot: Life, compiled: CompiledServer) -> None:
+def test_trees_of_several_levels_are_read(snapshot: Life, compiled: CompiledServer) -> None:
     """Of pages; and versions of one name that lie on several of them."""
     fs = snapshot.fs
     wide = mkdir(fs, ROOT_INO, b"wide")

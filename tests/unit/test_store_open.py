@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +22,7 @@ import pytest
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
+from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check, new_store
 from ckptfs.store.directory import store_exists
 from ckptfs.store.format import FORMAT_VERSION, pack_u32
@@ -107,7 +111,7 @@ def test_nothing_is_made_on_or_below_a_file(memory: Path) -> None:
 # -- what is no store ------------------------------------------------------------------------------
 
 
-def test_missing(memory: Path) -> None:
+def test_a_missing_store_is_named_as_missing(memory: Path) -> None:
     with pytest.raises(errors.StoreMissing):
         Store.open(memory / "nowhere")
     (memory / "link").symlink_to("nowhere")
@@ -246,7 +250,7 @@ def _open_for_good(path: Path) -> int:
     return os.getpid()
 
 
-def test_in_use_by_this_process(memory: Path) -> None:
+def test_a_store_in_use_by_this_process_is_refused(memory: Path) -> None:
     path = _made(memory / "store")
     store = Store.open(path)
     with pytest.raises(errors.StoreInUse) as caught:
@@ -256,7 +260,7 @@ def test_in_use_by_this_process(memory: Path) -> None:
     store.close()
 
 
-def test_in_use_by_another_process_until_that_ends(memory: Path) -> None:
+def test_a_store_is_in_use_by_another_process_until_that_ends(memory: Path) -> None:
     path = _made(memory / "store")
     with peer() as other:
         pid = other(_open_for_good, path)
@@ -277,7 +281,7 @@ def test_the_words_of_a_holder_that_died_count_for_nothing(memory: Path) -> None
 
 
 @AS_ROOT
-def test_unreadable_for_another_user() -> None:
+def test_a_store_is_unreadable_for_another_user() -> None:
     with scratch() as base:
         path = _made(base / "store")
         with peer(NOBODY) as nobody:
@@ -288,7 +292,7 @@ def test_unreadable_for_another_user() -> None:
 
 
 @AS_ROOT
-def test_unreadable_behind_a_closed_directory() -> None:
+def test_a_store_behind_a_closed_directory_is_unreadable() -> None:
     with scratch() as base:
         (base / "private").mkdir(mode=0o700)
         path = _made(base / "private" / "store")
@@ -313,7 +317,7 @@ def disk() -> Iterator[Path]:
 
 
 @AS_ROOT
-def test_on_a_read_only_disk(disk: Path) -> None:
+def test_a_store_on_a_read_only_disk_is_refused(disk: Path) -> None:
     path = _made(disk / "store")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     with pytest.raises(errors.StoreReadOnly):
@@ -325,7 +329,7 @@ def test_on_a_read_only_disk(disk: Path) -> None:
 
 
 @AS_ROOT
-def test_behind_a_read_only_bind_mount() -> None:
+def test_a_store_behind_a_read_only_bind_mount_is_refused() -> None:
     with scratch() as base:
         path = _made(base / "store")
         point = base / "bound"
@@ -372,7 +376,9 @@ def test_a_making_that_was_interrupted_can_be_repeated(memory: Path) -> None:
     path.mkdir()
     lmdb.open(os.fspath(path), map_size=1 << 24).close()
     Store.create(path).close()
-    Store.open(path).close()
+    store = Store.open(path)
+    assert list(Filesystem(store).entries(store.head, ROOT_INO)) == [] and check(store) == []
+    store.close()
 
 
 def _interrupted_at(moment: int, path: Path) -> bool:
@@ -433,3 +439,144 @@ def test_what_a_power_cut_left_of_a_new_store_is_no_store_yet(
     assert not store_exists(path)
     Store.create(path).close()
     assert store_exists(path)
+
+
+# -- read by another process -----------------------------------------------------------------------
+
+_READ = """
+import hashlib, lmdb, sys
+env = lmdb.open(sys.argv[1], readonly=True, lock=False, max_dbs=64)
+with env.begin() as txn:
+    names = [bytes(name) for name in txn.cursor().iternext(values=False)]
+    tables = [env.open_db(name, txn=txn, create=False) for name in names]
+    for line in sys.stdin:
+        found = hashlib.blake2b()
+        for table in tables:
+            for key, value in txn.cursor(table):
+                found.update(key + value)
+        print(found.hexdigest(), flush=True)
+"""
+
+
+def test_another_process_reads_a_held_snapshot_while_the_store_goes_on(memory: Path) -> None:
+    """Without LMDB's lock file: what it reads stays what it was, however many commits there are."""
+    with contextlib.closing(Store.create(memory / "s")) as store, store.hold_snapshot():
+        fs = Filesystem(store)
+        _write_files(fs, 0)
+        command = [sys.executable, "-c", _READ, memory / "s"]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as reader:
+            before = _ask(reader)
+            for turn in range(1, 6):
+                _write_files(fs, turn)
+                assert _ask(reader) == before
+            assert reader.stdin is not None
+            reader.stdin.close()
+        assert reader.returncode == 0
+
+
+def test_where_no_memory_can_be_named_the_lock_file_is_lmdbs_own(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(errno.ENOSYS, name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with contextlib.closing(Store.create(memory / "s")) as store:
+        put(Filesystem(store), b"file", b"bytes")
+        assert (memory / "s/lock.mdb").exists()
+    monkeypatch.undo()
+    with contextlib.closing(Store.open(memory / "s")) as store:
+        assert get(Filesystem(store), b"file") == b"bytes"
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+import lmdb
+from ckptfs.store import Store
+
+def killed(path, **options):
+    if options.get("readonly"):
+        return lmdb_open(path, **options)
+    print(path, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+lmdb_open, lmdb.open = lmdb.open, killed
+Store.open(Path(sys.argv[1]))
+"""
+
+
+def _left_by_a_killed_process(store: Path) -> Path:
+    """The directory in which a process was about to have LMDB open its files."""
+    command = [sys.executable, "-c", _KILLED, store]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    path = Path(done.stdout.strip())
+    assert {item.name for item in path.iterdir()} == {"data.mdb", "lock.mdb"}
+    return path
+
+
+def test_what_a_process_leaves_that_is_killed_while_it_opens_a_store_the_next_one_removes(
+    memory: Path,
+) -> None:
+    left = _left_by_a_killed_process(_made(memory / "s"))
+    long_ago = left.stat().st_mtime - 3_600
+    os.utime(left, (long_ago, long_ago))
+    Store.open(memory / "s").close()
+    assert not left.exists()
+    assert (memory / "s/data.mdb").exists()
+
+
+def test_what_a_process_needs_that_opens_a_store_no_other_one_removes(memory: Path) -> None:
+    used = _left_by_a_killed_process(_made(memory / "s"))
+    young = _left_by_a_killed_process(memory / "s")
+    os.utime(used, (0, 0))
+    descriptor = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        Store.open(memory / "s").close()
+        assert used.is_dir() and young.is_dir()
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(young)
+    Store.open(memory / "s").close()
+    assert not used.exists()
+
+
+def _write_files(fs: Filesystem, turn: int) -> None:
+    for number in range(100):
+        put(fs, b"file %d" % number, os.urandom(3_000) + bytes([turn]))
+    fs.store.commit()
+
+
+def _ask(reader: subprocess.Popen[str], what: str = "read") -> str:
+    assert reader.stdin is not None and reader.stdout is not None
+    reader.stdin.write(f"{what}\n")
+    reader.stdin.flush()
+    return reader.stdout.readline()
+
+
+_READ_LATE = """
+import sys
+from pathlib import Path
+from ckptfs.store.directory import open_snapshot
+with open_snapshot(Path(sys.argv[1]), 64) as env:
+    for line in sys.stdin:
+        print("open" if line == "open\\n" else env.begin().stat()["entries"], flush=True)
+"""
+
+
+def test_a_snapshot_is_read_after_the_data_file_has_grown(memory: Path) -> None:
+    """Between the opening of it and the beginning of the reading."""
+    with contextlib.closing(Store.create(memory / "s")) as store, store.hold_snapshot():
+        command = [sys.executable, "-c", _READ_LATE, memory / "s"]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as reader:
+            assert _ask(reader, "open") == "open\n"
+            fs = Filesystem(store)
+            for number in range(500):
+                put(fs, b"file %d" % number, os.urandom(30_000))
+            store.commit()
+            assert (memory / "s/data.mdb").stat().st_size > 10 << 20
+            assert int(_ask(reader) or 0) > 0
+            assert reader.stdin is not None
+            reader.stdin.close()

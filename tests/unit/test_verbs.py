@@ -14,7 +14,7 @@ import pytest
 
 from ckptfs import history
 from ckptfs.daemon.mounted import Mounted
-from ckptfs.errors import ControlError
+from ckptfs.errors import UsageError
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service, arguments, verbs
 from ckptfs.service import service as services
@@ -46,9 +46,10 @@ def test_a_verbs_function_takes_the_declared_parameters(verb: Verb) -> None:
     taken.bind(*([None] if verb.module else [None, None, None]), **_values(verb))
 
 
-@pytest.mark.parametrize("verb", EVERY)
-def test_a_verb_that_moves_the_head_says_where_to(verb: Verb) -> None:
-    if verb.moves_head:
+def test_a_verb_that_moves_the_head_says_where_to() -> None:
+    moving = [verb for verb in VERBS.values() if verb.moves_head]
+    assert {verb.name for verb in moving} >= {"restore", "rewind", "undo", "redo"}
+    for verb in moving:
         module = sys.modules[f"ckptfs.service.{verb.module}"]
         inspect.signature(getattr(module, f"head_{verb.name}")).bind(None, **_values(verb))
 
@@ -75,9 +76,9 @@ def test_an_argument_that_is_missing_or_of_another_type_is_refused_by_its_name(v
         verb.decode(good)
         if parameter.default is REQUIRED:
             missing = {name: value for name, value in good.items() if name != parameter.name}
-            with pytest.raises(ControlError, match=f"'{parameter.name}' is missing"):
+            with pytest.raises(UsageError, match=f"'{parameter.name}' is missing"):
                 verb.decode(missing)
-        with pytest.raises(ControlError, match=f"'{parameter.name}' has to be"):
+        with pytest.raises(UsageError, match=f"'{parameter.name}' has to be"):
             verb.decode({**good, parameter.name: object()})
 
 
@@ -98,11 +99,11 @@ _GOOD: dict[str, Any] = {
 
 
 def test_true_is_no_number_and_a_text_is_no_list() -> None:
-    with pytest.raises(ControlError, match="whole number"):
+    with pytest.raises(UsageError, match="whole number"):
         verbs.find("rewind").decode({"steps": True})
-    with pytest.raises(ControlError, match="list of paths"):
+    with pytest.raises(UsageError, match="list of paths"):
         verbs.find("restore").decode({"checkpoint": "0", "paths": "src"})
-    with pytest.raises(ControlError, match="staged documents"):
+    with pytest.raises(UsageError, match="staged documents"):
         verbs.find("save").decode({"message": "", "state": [{"name": "a", "json": True}]})
 
 
@@ -127,7 +128,7 @@ def test_a_fault_inside_a_verb_is_no_error_of_its_caller(
 def test_nothing_happens_before_all_arguments_are_read(service: Service) -> None:
     before = service.checkpoints()
     for wrong in ({"message": "x", "pin": "yes"}, {"message": "x", "pid": "me"}, {}):
-        with pytest.raises(ControlError):
+        with pytest.raises(UsageError):
             services.perform(service, "save", wrong)
     assert service.checkpoints() == before
 
@@ -138,8 +139,8 @@ def test_events_follow_from_the_answer() -> None:
         Event(PRUNED, {"ids": ["1"]}),
     ]
     assert list(events_of(VERBS["save"], {"id": 3, "changed": False})) == []
-    found = list(events_of(VERBS["restore"], {"checkpoint": 2, "added_files": ["f"] * 1000}))
-    assert [(item.kind, item.checkpoint, len(item.data["added_files"])) for item in found] == [
+    found = list(events_of(VERBS["restore"], {"checkpoint": 2, "added_paths": ["f"] * 1000}))
+    assert [(item.kind, item.checkpoint, len(item.data["added_paths"])) for item in found] == [
         (RESTORED, 2, 100)
     ]
     kept = {"checkpoints": [{"id": 1, "keep": True}, {"id": 2, "keep": False}]}

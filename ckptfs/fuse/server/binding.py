@@ -16,7 +16,9 @@ from ckptfs.fuse import history_dir, listings, nodes
 from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
+from ckptfs.store import pages
 from ckptfs.store.format import SUFFIX_SIZE
+from ckptfs.sync import lower
 
 #: As in linux/fuse.h.
 _ATIME_NOW = 1 << 7
@@ -65,7 +67,18 @@ def load() -> Loaded:
 def _fits(module: ServerModule) -> bool:
     values = getattr(module, "CONSTANTS", {})
     name: str = getattr(module, "HISTORY_NAME", "")
-    return CONSTANTS.items() <= values.items() and name.encode() == history_dir.NAME
+    return (
+        CONSTANTS.items() <= values.items()
+        and name.encode() == history_dir.NAME
+        and hasattr(module, "read_small")
+    )
+
+
+def lend_loops(module: ServerModule | None) -> None:
+    """Give the layers below what the module does for them before there is a mount."""
+    if module is not None:
+        lower.pass_unchanged, lower.read_small = module.pass_unchanged, module.read_small
+        pages.sound_keys = module.sound_keys
 
 
 class Bound:

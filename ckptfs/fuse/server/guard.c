@@ -264,6 +264,46 @@ PyObject *guard_free_is_whole_method(PyObject *self, PyObject *none)
     return PyBool_FromLong(pages_free_are_whole(pages_of(self)));
 }
 
+const char guard_prepare_doc[] =
+    "prepare(path, budget_ns)\n\n"
+    "Seal pages of the file that is to take the data file's place, for so long. Whether all are\n"
+    "sealed; then again after each commit into it. Without a path: it is not to any more.";
+
+PyObject *guard_prepare_method(PyObject *self, PyObject *args)
+{
+    Snapshot *snapshot = &((Server *)self)->snapshot;
+    PyObject *name;
+    unsigned long long budget_ns;
+    if (!PyArg_ParseTuple(args, "OK", &name, &budget_ns))
+        return NULL;
+    const char *path = name == Py_None ? NULL : PyBytes_AsString(name);
+    if (PyErr_Occurred())
+        return NULL;
+    if (!path)
+        pages_detach(&snapshot->prepared);
+    /* Without a data file that is followed there is nothing to go on with. */
+    if (!path || !snapshot->pages.map)
+        Py_RETURN_TRUE;
+    int done = pages_prepare(&snapshot->prepared, &snapshot->pages, path, budget_ns);
+    return done < 0 ? raise_damaged(self, 0) : PyBool_FromLong(done);
+}
+
+const char guard_exchange_doc[] =
+    "exchange(path)\n\n"
+    "The file that was prepared is the data file from here on, at this path. Nothing is known of "
+    "the\nhead until a refresh.";
+
+PyObject *guard_exchange_method(PyObject *self, PyObject *path)
+{
+    Snapshot *snapshot = &((Server *)self)->snapshot;
+    const char *name = PyBytes_AsString(path);
+    if (!name)
+        return NULL;
+    Py_CLEAR(snapshot->seen);
+    pages_adopt(&snapshot->pages, &snapshot->prepared, name);
+    Py_RETURN_NONE;
+}
+
 PyObject *guard_release_method(PyObject *self, PyObject *none)
 {
     pages_release(pages_of(self));

@@ -164,3 +164,13 @@ class ServerModule(Protocol):
     def decode_inode(
         self, ino: int, record: bytes
     ) -> tuple[tuple[int, ...], int, bytes] | None: ...
+
+    def pass_unchanged(
+        self, directory: int, known: dict[bytes, bytes], version: int
+    ) -> tuple[int, list[bytes]]: ...
+
+    def read_small(
+        self, directory: int, name: bytes, limit: int
+    ) -> tuple[tuple[int, ...], bytes, int] | None: ...
+
+    def sound_keys(self, page: bytes, ordered: bool) -> list[bytes] | None: ...

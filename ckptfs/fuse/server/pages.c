@@ -233,11 +233,17 @@ static int visit_seal(Pages *pages, uint64_t number)
     return 1;
 }
 
+/* After so many pages they are let go of: the first commit that is followed seals all there are. */
+#define SEALED_AT_ONCE ((64 << 20) / PAGE)
+
 static int seal_of_tree(Pages *pages, uint64_t number)
 {
     pages->sealed_count += !pages->seals[number].is_of_tree;
     pages->seals[number].is_of_tree = 1;
-    return visit_seal(pages, number);
+    visit_seal(pages, number);
+    if (!(pages->sealed_count % SEALED_AT_ONCE))
+        pages_release(pages);
+    return 1;
 }
 
 /* The pages of a record that is too long for its node; of the free pages only. */
@@ -256,6 +262,21 @@ static int visit_overflow(Pages *pages, const Node *node, Visit *visit)
     for (uint64_t i = 1; whole && i < count; i++)
         whole = is_there(pages, first + i) && visit(pages, first + i);
     return whole;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* Whether the time is over that there is to seal pages; one is sealed in any case. */
+static int is_over(Pages *pages)
+{
+    if (pages->deadline_ns && now_ns() >= pages->deadline_ns)
+        pages->is_late = 1;
+    return pages->is_late;
 }
 
 /* Visits the pages below one, and then itself. Those that are sealed are left out with ``anew``,
@@ -277,7 +298,7 @@ static int visit_pages(Pages *pages, uint64_t number, int levels, int anew, int 
             whole = visit_overflow(pages, node, visit);
         whole = whole && node;
     }
-    return page && whole && (!anew || seal_of_tree(pages, number));
+    return page && whole && (!anew || (seal_of_tree(pages, number) && !is_over(pages)));
 }
 
 static int visit_tree(Pages *pages, const Tree *tree, int anew, int is_free, Visit *visit)
@@ -521,25 +542,40 @@ static uint64_t claimed_count(const Pages *pages)
     return count;
 }
 
+/* From here on the trees are those of a commit. */
+static void go_by(Pages *pages, const Meta *meta)
+{
+    pages->last_page = meta->last_page;
+    pages->free_tree = meta->trees[0];
+    pages->names_tree = meta->trees[1];
+}
+
+/* Seals what is not sealed yet, until it is too late. Whether exactly the pages of all trees are
+ * sealed then. */
+static int seal_trees(Pages *pages)
+{
+    visit_tree(pages, &pages->free_tree, 1, 1, visit_seal);
+    if (!pages->is_late)
+        visit_tree(pages, &pages->names_tree, 1, 0, visit_seal);
+    if (!pages->is_late)
+        find_tables(pages);
+    for (size_t i = 0; i < pages->tables_count && !pages->is_late; i++)
+        visit_tree(pages, &pages->tables[i].tree, 1, 0, visit_seal);
+    return !pages->is_late && pages->sealed_count == claimed_count(pages);
+}
+
 /* Goes by a commit, and seals what it wrote. Returns 0 if it was built on a damaged page, or gave
  * up pages that are in use: LMDB takes the number of pages of a large record from the first of
  * them. */
 static int follow(Pages *pages, const Meta *meta)
 {
     int whole = 1, is_next = pages->last_txn && meta->txn == pages->last_txn + 1;
-    pages->last_page = meta->last_page;
     pages->last_txn = meta->txn;
-    pages->free_tree = meta->trees[0];
-    pages->names_tree = meta->trees[1];
+    go_by(pages, meta);
     int is_known = is_next && unseal_given_up(pages, &whole);
     if (!is_known)
         unseal_all(pages);
-    visit_tree(pages, &pages->free_tree, 1, 1, visit_seal);
-    visit_tree(pages, &pages->names_tree, 1, 0, visit_seal);
-    find_tables(pages);
-    for (size_t i = 0; i < pages->tables_count; i++)
-        visit_tree(pages, &pages->tables[i].tree, 1, 0, visit_seal);
-    int is_complete = pages->sealed_count == claimed_count(pages);
+    int is_complete = seal_trees(pages);
     whole = whole && (is_complete || !is_known || !pages->was_complete);
     pages->was_complete = is_complete;
     if (!is_known)
@@ -565,6 +601,50 @@ int pages_follow_last(Pages *pages, const char *path)
 int pages_follow(Pages *pages, const char *path)
 {
     return pages_follow_last(pages, path) == 1;
+}
+
+int pages_prepare(Pages *pages, const Pages *tables, const char *path, uint64_t budget_ns)
+{
+    if (pages->last_txn)
+        return pages_follow_last(pages, path) == 1 ? 1 : -1;
+    if (!is_mapped(pages, path)) {
+        if (!map_data(pages, path))
+            return -1;
+        memcpy(pages->tables, tables->tables, sizeof pages->tables);
+        pages->tables_count = tables->tables_count;
+        pages->sealed_count = 0;
+        forget_tables(pages);
+    }
+    const Meta *meta = current_meta(pages);
+    if (!meta)
+        return -1;
+    go_by(pages, meta);
+    pages->deadline_ns = now_ns() + budget_ns;
+    int is_complete = seal_trees(pages), is_late = pages->is_late;
+    pages->deadline_ns = 0;
+    pages->is_late = 0;
+    if (is_late)
+        return 0;
+    if (!is_complete)
+        return -1;
+    pages->last_txn = meta->txn;
+    pages->was_complete = 1;
+    pages_release(pages);
+    return 1;
+}
+
+void pages_adopt(Pages *pages, Pages *prepared, const char *path)
+{
+    pages_detach(pages);
+    char *own_path = prepared->map ? strdup(path) : NULL;
+    if (!own_path) { /* it is mapped, and sealed, when it is next followed */
+        pages_detach(prepared);
+        return;
+    }
+    free(prepared->path);
+    *pages = *prepared;
+    pages->path = own_path;
+    pages_init(prepared);
 }
 
 int pages_free_are_whole(Pages *pages)

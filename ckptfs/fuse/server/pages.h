@@ -102,6 +102,8 @@ typedef struct {
     uint64_t sealed_count; /* pages of trees that are sealed */
     int was_complete; /* at the commit before this one exactly the pages of all trees were sealed */
     uint64_t last_page, last_txn;
+    uint64_t deadline_ns; /* of `pages_prepare`, by the monotonic clock; else 0 */
+    int is_late;
     Tree free_tree, names_tree;
     Table tables[TABLES_MAX];
     size_t tables_count;
@@ -142,6 +144,15 @@ int pages_follow(Pages *pages, const char *path);
 /* The same. Returns 1, 0 if the file cannot be read, or -1 if the commit is damaged, or was built
  * on what is. */
 int pages_follow_last(Pages *pages, const char *path);
+
+/* The same for a file that is to be followed later, a little at a time: of a large one there are
+ * hundreds of thousands of pages to seal. Its tables are those of ``tables``. No commit may come
+ * into the file before it is done. Returns 1 if it is, and from then on follows one commit at a
+ * time; 0 if there is more to do, or -1 if the file is not whole. */
+int pages_prepare(Pages *pages, const Pages *tables, const char *path, uint64_t budget_ns);
+
+/* Goes on with a file that was prepared, and has this path now. */
+void pages_adopt(Pages *pages, Pages *prepared, const char *path);
 
 /* The tree of a table at that commit. Returns 0 if there is none. */
 int pages_tree(Pages *pages, const char *name, Tree *tree);

@@ -191,7 +191,7 @@ void flush_and_forget(Server *server)
 {
     flush(server);
     dentries_clear_negative(&server->dentries);
-    server->pending->coalesced.node = 0;
+    coalesce_end_all(server);
 }
 
 Outcome pass_change(Server *server)

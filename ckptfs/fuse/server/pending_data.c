@@ -73,6 +73,18 @@ static Outcome reply_written(const Request *request, Pending *item, uint64_t siz
     return reply(request, &out, sizeof out);
 }
 
+/* Passes a write(2) on to the store. What is known of other files' runs stays true: it changes this
+ * file only, and the lease that the next of theirs needs is a new one. */
+static Outcome pass_write(const Request *request)
+{
+    Server *server = request->server;
+    lease_pass(server);
+    flush(server);
+    dentries_clear_negative(&server->dentries);
+    coalesce_end(server, request->head->nodeid);
+    return PASSED;
+}
+
 Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
@@ -86,7 +98,7 @@ Outcome write_bytes(const Request *request)
         return pass_change(request->server);
     Pending *item = file_for(request, request->head->nodeid, in->offset, end);
     if (!item)
-        return pass_change(request->server);
+        return pass_write(request);
     memcpy(item->data + in->offset, in + 1, in->size);
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
         item->attributes.mode = without_set_id(item->attributes.mode);

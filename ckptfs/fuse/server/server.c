@@ -12,6 +12,8 @@
 
 #include "server.h"
 
+#include "loops.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -303,6 +305,7 @@ static void server_dealloc(PyObject *self)
     unlist(server);
     server_clear(self);
     pages_detach(&server->snapshot.pages);
+    pages_detach(&server->snapshot.prepared);
     listings_free(&server->listings);
     inodes_free(&server->inodes);
     dentries_free(&server->dentries);
@@ -352,6 +355,7 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     server->device = -1;
     pages_init(&server->snapshot.pages);
+    pages_init(&server->snapshot.prepared);
     listings_init(&server->listings);
     server->buffer = new_buffer();
     server->pending = calloc(1, sizeof *server->pending);
@@ -464,6 +468,7 @@ static PyMethodDef functions[] = {
     {"overflow", overflow, METH_O, "Overflow: of \"memory\", or of an integer."},
 #endif
     {"decode_inode", decode_inode, METH_VARARGS, decode_inode_doc},
+    LOOP_FUNCTIONS,
     {0},
 };
 

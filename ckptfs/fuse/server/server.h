@@ -166,10 +166,12 @@ typedef struct {
     uint32_t pid;
     uint32_t flags;
     int64_t time_ns; /* when it was acknowledged, if it was coalesced */
-    /* Coalesced bytes, the last ones before the end, that are not in the store yet. */
-    char bytes[BLOCK_SIZE];
+    /* How many bytes, the last ones before the end, are coalesced and not in the store yet. */
     size_t size;
 } Coalesced;
+
+/* Of so many files: a database writes to its journal and to itself in turn. */
+#define RUNS_MAX 4
 
 /* All that was acknowledged and is not in the store. `flush` (pending.c) hands it over. */
 typedef struct {
@@ -186,7 +188,9 @@ typedef struct {
         char name[NAME_BYTES_MAX + 1];
         uint32_t pid;
     } link;
-    Coalesced coalesced;
+    Coalesced runs[RUNS_MAX];
+    unsigned runs_begun;
+    char coalesced[RUNS_MAX][BLOCK_SIZE];
     Lease lease;
     /* The process that is in the middle of making a file, as far as one can tell; 0 if none is. */
     uint32_t busy_maker;
@@ -226,6 +230,7 @@ typedef struct {
 
 typedef struct {
     Pages pages;
+    Pages prepared; /* the file that is to take the other's place */
     Tree inodes, dirents;
     /* The head's view at that commit: the suffixes of the epochs that it sees, and its own. NULL:
      * nothing is known. */
@@ -489,12 +494,16 @@ Outcome read_link(const Request *request);
 
 /* -- coalescing (coalesce.c) ------------------------------------------------------------------- */
 
-/* Any other request than a write ends the run of writes. */
+/* Any other request than a write ends the runs of writes, unless it changes nothing. */
 void coalesce_note(const Request *request);
 
-/* Whether a write continues the last one, and its reply. */
+/* Whether a write continues the last one to its file, and its reply. */
 int coalesce_continues(const Request *request);
 Outcome coalesce_write(const Request *request);
+
+/* Ends the run of writes to a file, and all runs. */
+void coalesce_end(Server *server, uint64_t node);
+void coalesce_end_all(Server *server);
 
 /* Whether a write is one of whole blocks, and its reply, ahead of the store if that is sure to take
  * it. */
@@ -564,6 +573,8 @@ void snapshot_detach(Server *server);
     {"require_before", FAST(guard_require_before_method), guard_require_before_doc}, \
     {"free_is_whole", guard_free_is_whole_method, METH_NOARGS, \
      "Whether the lists of free pages are what was committed."}, \
+    {"prepare", guard_prepare_method, METH_VARARGS, guard_prepare_doc}, \
+    {"exchange", guard_exchange_method, METH_O, guard_exchange_doc}, \
     {"release", guard_release_method, METH_NOARGS, "Drop the memory that the pages take."}
 
 extern const char snapshot_refresh_doc[], snapshot_lookup_doc[], snapshot_names_doc[];
@@ -576,6 +587,7 @@ PyObject *snapshot_names_method(PyObject *self, PyObject *directory);
 
 extern const char guard_doc[], guard_require_doc[], guard_require_all_doc[];
 extern const char guard_require_some_doc[], guard_require_before_doc[];
+extern const char guard_prepare_doc[], guard_exchange_doc[];
 PyObject *guard_method(PyObject *self, PyObject *args);
 PyObject *guard_committed_method(PyObject *self, PyObject *path);
 PyObject *guard_require_method(PyObject *self, PyObject *const *args, Py_ssize_t count);
@@ -583,6 +595,8 @@ PyObject *guard_require_some_method(PyObject *self, PyObject *const *args, Py_ss
 PyObject *guard_require_before_method(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *guard_require_all_method(PyObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *guard_free_is_whole_method(PyObject *self, PyObject *none);
+PyObject *guard_prepare_method(PyObject *self, PyObject *args);
+PyObject *guard_exchange_method(PyObject *self, PyObject *path);
 PyObject *guard_release_method(PyObject *self, PyObject *none);
 
 /* A function of the module: what this side reads in the record of an inode (snapshot.c). */

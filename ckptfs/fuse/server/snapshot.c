@@ -71,6 +71,7 @@ void snapshot_detach(Server *server)
 {
     invalidate(server);
     pages_detach(&server->snapshot.pages);
+    pages_detach(&server->snapshot.prepared);
 }
 
 static int is_clean(Server *server, uint64_t ino)
@@ -312,8 +313,9 @@ int snapshot_readdir(Server *server, uint64_t directory, int (*skips)(Server *, 
 
 const char snapshot_refresh_doc[] =
     "refresh(path, seen, first)\n\n"
-    "A commit was made. ``path`` is the data file, ``seen`` a set of the suffixes that the head\n"
-    "sees now, and ``first`` its own.";
+    "A commit was made. ``path`` is the data file, ``seen`` the set of the suffixes that the head\n"
+    "sees, and ``first`` its own. The set is not copied: there may be very many. A suffix that is\n"
+    "added later has no records in that commit; before one goes, all that it has was touched.";
 
 PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
 {
@@ -335,9 +337,8 @@ PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
         pages_tree(pages, "inodes", &snapshot->inodes) &&
         pages_tree(pages, "dirents", &snapshot->dirents)) {
         memcpy(snapshot->first, own, SUFFIX_SIZE);
-        snapshot->seen = PySet_New(suffixes);
-        if (!snapshot->seen)
-            return NULL;
+        Py_INCREF(suffixes);
+        snapshot->seen = suffixes;
     }
     Py_RETURN_NONE;
 }

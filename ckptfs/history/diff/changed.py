@@ -50,17 +50,7 @@ class Changed(NamedTuple):
 
 def epochs_between(store: Store, a: Epoch, b: Epoch) -> list[Epoch]:
     """The epochs on the two ways from ``a`` and ``b`` up to, not with, their common ancestor."""
-    way_a: list[Epoch] = []
-    way_b: list[Epoch] = []
-    while a != b:
-        # The younger of two is no ancestor of the other: numbers count up.
-        if a > b:
-            way_a.append(a)
-            a = store.epochs[a].parent
-        else:
-            way_b.append(b)
-            b = store.epochs[b].parent
-    return way_a + way_b
+    return store.epoch_tree.between(a, b)
 
 
 def names_differ(store: Store, a: View, b: View) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from ckptfs import interrupts
 from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import (
@@ -168,6 +169,7 @@ def contents(
     if record is None or (record.sealed and not record.info):
         raise CheckpointUnknown(str(epoch), reason="The checkpoint was deleted meanwhile")
     view = fs.view_of(epoch)
+    # No check: a client asks for so few at once that a process of its own would take longer.
     return [_content(fs, view, path, limit) for path in paths]
 
 
@@ -183,27 +185,27 @@ def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | Non
     return bytes(fs.read(view, inode.ino, 0, inode.size))
 
 
-#: A fact of the store: JSON, by epoch what it was counted against and its counts.
+#: Facts of the store, each for so many epochs: JSON, by epoch what it was counted against and its
+#: counts. So a list of the newest costs the same however many there are.
 _COUNTS = b"counts"
+_SPAN = 256
 #: How many records `unsaved_counts` compares at most: some hundredths of a second.
 _PASSING_MAX = 5_000
 
 
 def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
     """What each checkpoint changed against the one it came from. The caller commits."""
-    known = _load_counts(fs.store)
+    known = _KnownCounts(fs.store)
     found = []
-    fresh = False
-    for checkpoint in wanted:
-        came_from = origin(fs.store, checkpoint.epoch)
-        against, *figures = known.get(checkpoint.epoch, [-1])
+    for checkpoint in interrupts.checked(wanted):
+        epoch = checkpoint.epoch
+        came_from = origin(fs.store, epoch)
+        against, *figures = known.get(epoch)
         if against != came_from:
-            figures = list(_count_epoch(fs, checkpoint.epoch, came_from))
-            known[checkpoint.epoch] = [came_from, *figures]
-            fresh = True
+            figures = list(_count_epoch(fs, epoch, came_from))
+            known.put(epoch, [came_from, *figures])
         found.append(Counts(*figures))
-    if fresh:
-        _save_counts(fs.store, known)
+    known.save()
     return found
 
 
@@ -220,17 +222,47 @@ def unsaved_counts(fs: Filesystem) -> Counts | None:
     return count_changes(change for change in changes if not hidden(change.path))
 
 
-def _load_counts(store: Store) -> dict[Epoch, list[int]]:
-    record = store.metadata.get(_COUNTS)
-    if record is None:
-        return {}
-    return {Epoch(int(epoch)): figures for epoch, figures in json.loads(record).items()}
+class _KnownCounts:
+    """The cached counts, as far as they are asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._spans: dict[int, dict[str, list[int]]] = {}
+        self._changed: set[int] = set()
+
+    def get(self, epoch: Epoch) -> list[int]:
+        """What an epoch was counted against, and its counts; [-1] if it was not."""
+        return self._span(epoch // _SPAN).get(str(epoch), [-1])
+
+    def put(self, epoch: Epoch, counted: list[int]) -> None:
+        self._span(epoch // _SPAN)[str(epoch)] = counted
+        self._changed.add(epoch // _SPAN)
+
+    def _span(self, number: int) -> dict[str, list[int]]:
+        found = self._spans.get(number)
+        if found is None:
+            record = self._store.metadata.get(_name(number))
+            found = self._spans[number] = {} if record is None else json.loads(record)
+        return found
+
+    def save(self) -> None:
+        """Write what is new, without what is gone. One more span is looked through each time, so
+        that those of which nothing is asked any more go, too."""
+        if not self._changed or self._store.read_only:
+            return
+        metadata, newest = self._store.metadata, self._store.head.epoch
+        metadata.delete(_COUNTS)  # earlier releases had one record for all
+        for number in {*self._changed, newest % (newest // _SPAN + 1)}:
+            span = self._span(number)
+            kept = {epoch: each for epoch, each in span.items() if int(epoch) in self._store.epochs}
+            if kept:
+                metadata.put(_name(number), json.dumps(kept, separators=(",", ":")).encode())
+            elif span:
+                metadata.delete(_name(number))
 
 
-def _save_counts(store: Store, known: dict[Epoch, list[int]]) -> None:
-    kept = {epoch: figures for epoch, figures in known.items() if epoch in store.epochs}
-    store.note()
-    store.metadata.put(_COUNTS, json.dumps(kept, separators=(",", ":")).encode())
+def _name(span: int) -> bytes:
+    return _COUNTS + b":%08d" % span
 
 
 def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
@@ -243,5 +275,5 @@ def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
 
 def forget_counts(store: Store) -> None:
     """Drop all cached counts, because history itself was changed."""
-    store.note()
-    store.metadata.delete(_COUNTS)
+    for name, _ in list(store.metadata.walk(_COUNTS)):
+        store.metadata.delete(name)

@@ -34,21 +34,33 @@ class Pair(NamedTuple):
 
 
 def file_pairs(fs: Filesystem, a: View, b: View, changes: Iterable[Change]) -> list[Pair]:
-    """The files to show for the changes between the views: deletions first, then by path.
+    """The files to show for the changes between the views, by path.
 
-    Deletions come first because a directory may replace a file, and the other way round.
+    A file that replaces a directory comes after the files that were in it: patch(1) must have
+    emptied the directory before it can make the file.
     """
     fs.flush()
     a, b = a.bare, b.bare
     listed = list(changes)
     pairs = [pair for change in interrupts.checked(listed) for pair in _own(change)]
     pairs += _carried(fs, a, b, listed)
-    return sorted(_by_path(fs, a, b, pairs), key=_order)
+    shown = list(_by_path(fs, a, b, pairs))
+    emptied = {above for pair in shown if pair.old for above in _above(pair.old.path)}
+    return sorted(shown, key=lambda pair: _order(pair, emptied))
 
 
-def _order(pair: Pair) -> tuple[bool, bytes]:
+def _above(path: bytes) -> Iterator[bytes]:
+    """Every directory that a path lies in."""
+    while (end := path.rfind(b"/")) > 0:
+        path = path[:end]
+        yield path
+
+
+def _order(pair: Pair, emptied: set[bytes]) -> bytes:
+    """The path; of a file in a directory's place, what sorts behind everything below it."""
     found = pair.new or pair.old
-    return pair.new is not None, found.path if found else b""
+    path = found.path if found else b""
+    return path + b"0" if path in emptied else path
 
 
 def _own(change: Change) -> Iterator[Pair]:

@@ -47,7 +47,7 @@ def make_consistent(store: Store) -> list[Problem]:
     _fix_numbers(store)
     _recount_blocks(store)
     _list_changes(store)
-    problems = check(store)
+    problems = check(store, every_view=True)
     hide_broken(store, problems)
     return check(store) if problems else []
 

@@ -42,7 +42,12 @@ def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
             return []
         fresh.mkdir(mode=0o700)
         with lmdb.open(
-            os.fspath(fresh), map_size=_MAP_SIZE, max_dbs=len(tables), mode=0o600, sync=False
+            os.fspath(fresh),
+            map_size=_MAP_SIZE,
+            max_dbs=len(tables),
+            mode=0o600,
+            sync=False,
+            lock=False,
         ) as env:
             dbs = {name: env.open_db(name) for name in tables}
             pages.broken.clear()
@@ -214,8 +219,10 @@ def _differ_by_a_bit(one: bytes, other: bytes) -> bool:
 
 
 def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
-    """Put counters right that are facts of the workspace."""
+    """Put counters right that are facts of the workspace. What was lost leaves no trace in
+    `changes`, so the next write-back has to look at everything."""
     with env.begin(write=True) as txn:
+        txn.delete(metadata.AGREED, db=dbs[b"facts"])
         for name in metadata.COUNTERS:
             value = bytes(txn.get(name, db=dbs[b"facts"]) or b"")
             number = _fact(value)

@@ -1,0 +1,61 @@
+"""The reader process: one verb that only reads, on what the daemon committed last.
+
+A process of its own, begun by `reading` with a socket and the daemon's descriptor of the store's
+directory. It writes nothing and takes no lock, so it may be ended at any instruction; it ends with
+the daemon. The same functions carry out the verb as in the daemon. It imports neither trio nor
+anything of FUSE: most of the time that a short verb takes here is the start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from ckptfs.control.protocol import encode_failure, encode_progress, encode_result
+from ckptfs.errors import CkptfsError
+from ckptfs.fs import Filesystem
+from ckptfs.service import Service, service
+from ckptfs.service.arguments import JsonObject
+from ckptfs.store import Store
+
+#: Those whom the daemon serves come first.
+_NICE = 5
+_PR_SET_PDEATHSIG = 1
+
+
+def main(socket_fd: int, directory_fd: int, daemon: int) -> None:
+    """Carry out the verb that the socket brings, and answer as the daemon would."""
+    _end_with(daemon)
+    os.nice(_NICE)
+    with socket.socket(fileno=socket_fd) as connection:
+        with connection.makefile("rb") as lines:
+            asked = json.loads(lines.readline())
+        connection.sendall(_answer(asked, directory_fd, connection))
+
+
+def _end_with(daemon: int) -> None:
+    """End when the process that began this one ends, however it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != daemon:
+        sys.exit(1)  # it ended before
+
+
+def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> bytes:
+    def tell(progress: JsonObject) -> None:
+        connection.sendall(encode_progress(progress))
+
+    op = asked["op"]
+    try:
+        fs = Filesystem(Store.open_snapshot(Path(asked["store"]), directory_fd))
+        on_progress = tell if asked["progress"] else None
+        return encode_result(service.perform(Service(fs), op, asked["args"], on_progress))
+    except Exception as error:  # noqa: BLE001 - the daemon has the answer whatever happens
+        if not isinstance(error, CkptfsError | OSError):
+            traceback.print_exc()
+        return encode_failure(op, error, "Nothing was changed.")

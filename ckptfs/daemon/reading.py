@@ -1,0 +1,213 @@
+"""Verbs that only read, beside the requests: each in a process of its own (`reader`).
+
+A verb that reads much would keep every request of the workspace waiting, since the tree belongs to
+one thread. So the daemon commits, holds the snapshot, and has a process carry out the verb on it,
+which may take as long as it likes. What is freed meanwhile is used again only afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import trio
+
+import ckptfs
+from ckptfs.control.protocol import Request, decode_answer, is_result
+from ckptfs.errors import Interrupted, ReaderEnded
+from ckptfs.service.arguments import OnProgress
+from ckptfs.service.verbs import Verb
+from ckptfs.store import Store
+
+log = logging.getLogger(__name__)
+
+#: Processes at once: of verbs that take long, and of those that are moved here. Others wait.
+_LONG_MAX = 2
+_MOVED_MAX = 4
+#: How often to look whether the client is still there, in seconds.
+_LOOK_S = 0.05
+#: How long to wait for a process that was killed.
+_END_MS = 1_000
+
+#: Of what a process says of its failures.
+_COMPLAINTS_MAX = 8_192
+
+_PACKAGE = Path(ckptfs.__file__).parent
+
+# This very package, whatever the environment says; everything else from where Python has it, and
+# nothing from the current directory (-P).
+_START = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+_, package, *numbers = sys.argv
+spec = spec_from_file_location("ckptfs", package + "/__init__.py")
+sys.modules["ckptfs"] = module_from_spec(spec)
+spec.loader.exec_module(sys.modules["ckptfs"])
+from ckptfs.daemon.reader import main
+main(*map(int, numbers))
+"""
+
+
+class Client(NamedTuple):
+    """For whom a verb is carried out."""
+
+    has_gone: Callable[[], bool]
+    on_progress: OnProgress | None = None
+
+
+class Readers:
+    """The reader processes of a workspace."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._long = trio.CapacityLimiter(_LONG_MAX)
+        self._moved = trio.CapacityLimiter(_MOVED_MAX)
+
+    async def perform(self, verb: Verb, request: Request, client: Client) -> bytes:
+        """Carry out a verb that only reads; the line of its result. Raises its error, `Interrupted`
+        once the client has gone, and `ReaderEnded`. Everything must be flushed."""
+        async with _turn(self._long if verb.in_process else self._moved, client):
+            self._store.commit()
+            with self._store.hold_snapshot():
+                begun = _process(request.op, self._store.directory_fd)
+                async with begun as (process, connection):
+                    record = {
+                        "store": os.fspath(self._store.path),
+                        "op": request.op,
+                        "args": request.args,
+                        "progress": client.on_progress is not None,
+                    }
+                    await _send(connection, json.dumps(record).encode() + b"\n")
+                    line = await _last_line(connection, client)
+        if is_result(line):
+            return line
+        if not line:
+            raise ReaderEnded(request.op, _words(process.returncode))
+        answer = decode_answer(line)
+        raise answer.error or ReaderEnded(request.op, "gave no answer")
+
+
+@asynccontextmanager
+async def _turn(limiter: trio.CapacityLimiter, client: Client) -> AsyncIterator[None]:
+    """Wait for one of the places, as long as the client is there."""
+    owner = object()
+    while True:
+        with trio.move_on_after(_LOOK_S):
+            await limiter.acquire_on_behalf_of(owner)
+            break
+        if client.has_gone():
+            raise Interrupted
+    try:
+        yield
+    finally:
+        limiter.release_on_behalf_of(owner)
+
+
+@asynccontextmanager
+async def _process(
+    op: str, directory_fd: int
+) -> AsyncIterator[tuple[subprocess.Popen[bytes], trio.SocketStream]]:
+    """A reader process and the connection to it, both of which end here."""
+    with ExitStack() as ends:
+        try:
+            memory = os.memfd_create("ckptfs-reader")
+            complaints = ends.enter_context(os.fdopen(memory, "rb"))
+            process, ours = _start(directory_fd, complaints)
+        except OSError as error:  # no descriptor, no memory, no process, or no Python any more
+            raise ReaderEnded(op, f"could not be started ({error.strerror})") from error
+        connection = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        try:
+            yield process, connection
+        finally:
+            connection.socket.close()  # without a wait, which a cancellation would end
+            await _end(process)
+            if words := os.pread(complaints.fileno(), _COMPLAINTS_MAX, 0):
+                log.warning("a reader process: %s", words.decode(errors="replace"))
+
+
+def _start(
+    directory_fd: int, complaints: BinaryIO
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Everything that is open here is closed there, the device of the mount above all. Not in a
+    thread: the process ends with the thread that began it."""
+    ours, theirs = socket.socketpair()
+    numbers = (theirs.fileno(), directory_fd, os.getpid())
+    words = [sys.executable, "-P", "-c", _START, os.fspath(_PACKAGE), *map(str, numbers)]
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                words,
+                pass_fds=numbers[:2],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return process, ours
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, which has nothing to lose; it may have ended already. One in the middle of a
+    read from a disk that hangs ends when the disk answers, and is not waited for."""
+    if process.poll() is None:
+        process.kill()
+    with trio.CancelScope(shield=True):
+        for _ in range(_END_MS):
+            if process.poll() is not None:
+                return
+            await trio.sleep(0.001)
+
+
+async def _send(connection: trio.SocketStream, line: bytes) -> None:
+    try:
+        await connection.send_all(line)
+    except trio.BrokenResourceError:
+        return  # it ended; that no answer comes says so
+
+
+async def _last_line(connection: trio.SocketStream, client: Client) -> bytes:
+    """The line behind those of progress; empty if the process ended before."""
+    parts: list[bytes] = []
+    while True:
+        more = await _receive(connection, client)
+        if not more:
+            return b""
+        *lines, rest = more.split(b"\n")
+        for line in lines:
+            whole = b"".join((*parts, line, b"\n"))
+            parts = []
+            if is_result(whole) or (progress := decode_answer(whole).progress) is None:
+                return whole
+            if client.on_progress is not None:
+                client.on_progress(progress)
+        parts.append(rest)
+
+
+async def _receive(connection: trio.SocketStream, client: Client) -> bytes:
+    """What comes next, as long as the client is there."""
+    while True:
+        with trio.move_on_after(_LOOK_S):
+            try:
+                return bytes(await connection.receive_some())
+            except trio.BrokenResourceError:
+                return b""
+        if client.has_gone():
+            raise Interrupted
+
+
+def _words(status: int | None) -> str:
+    if status is None:
+        return "does not end"
+    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -1,0 +1,243 @@
+"""Packing records: what only history sees moves out of the tables into chunks.
+
+Replaced versions, tombstones and what they hide, block maps of deleted files, and the lists of what
+each epoch changed go into chunks (`ckptfs.store.packed`), which take a tenth of the space. What the
+workspace sees stays in the tables, where a request finds it as fast as ever.
+
+The work is done in steps, each of which leaves everything whole, with requests between them: the
+records of one chunk and those that belong beside them are written as one or two chunks. Nothing
+that a step found is relied on in the next, but for which epochs there are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+from ckptfs import interrupts
+from ckptfs.fs import Filesystem
+from ckptfs.history.upkeep import Steps, finish
+from ckptfs.model import NO_CONTENT, Epoch, Ino
+from ckptfs.store import Store, View
+from ckptfs.store.format import (
+    NO_EPOCH,
+    pack_u32,
+    pack_u64,
+    suffix_of,
+    unpack_inode,
+)
+from ckptfs.store.packed import Limits, Record, smaller
+from ckptfs.store.tables import ByEpoch, Versioned
+
+#: A chunk ends at about this many bytes or records. Chunks of half the size take a tenth more
+#: space. A chunk is decoded in 1 ms and written in 4.
+CHUNK_BYTES = 512 << 10
+_CHUNK_RECORDS = 2_800
+#: So many records are packed in a step.
+_STEP_RECORDS = 400
+#: Records are looked through in parts of this many.
+_STRIDE = 128
+
+#: Packing pays when history has so many records in the tables, or as many as this share of the
+#: workspace: what is looked through is then a fixed number of times what is gained.
+_WORTH = 256
+_SHARE = 8
+
+
+def is_due(store: Store) -> bool:
+    """Whether history has enough records in the tables to be worth a look through them."""
+    live = store.head.inodes + (0 if store.excluded is None else store.excluded.inodes)
+    changes = store.by_epoch[0].count()
+    history = max(store.inodes.count() - live, changes // 2)
+    return history >= max(_WORTH, live // _SHARE)
+
+
+def head_reads_packed(fs: Filesystem) -> bool:
+    """Whether the workspace has to look for its records among the packed ones, which is slower:
+    after a restore, or after the checkpoint that it came from was deleted."""
+    packed = fs.store.packed
+    return packed.used and packed.concerns(fs.store.head)
+
+
+def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Pack all records that the workspace does not see. The caller commits."""
+    finish(fs, packing_steps(fs, chunk_bytes))
+
+
+def unpack_needed(fs: Filesystem) -> None:
+    """Bring back all records that the workspace looks for among packed ones."""
+    finish(fs, unpacking_steps(fs))
+
+
+def packing_steps(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> Steps:
+    """Pack all records that the workspace does not see."""
+    yield from unpacking_steps(fs)
+    store = fs.store
+    parent = store.epochs[store.head.epoch].parent
+    if parent == NO_EPOCH or head_reads_packed(fs):
+        return
+    if store.anchor != store.head.epoch:
+        # What descends from an anchor sees nothing packed, so it may be the anchor.
+        store.anchor = store.head.epoch
+    sight = yield from _look(fs, parent)
+    limits = Limits(chunk_bytes, _CHUNK_RECORDS)
+    tables: tuple[ByEpoch | Versioned, ...] = (*store.by_epoch, *_versioned(store))
+    for table in tables:
+        for records in sight.unseen(table):
+            if sight.is_over:
+                return
+            if records:
+                store.charge(sum(len(key) + len(value) for key, value in records))
+                store.packed.pack(table.kind, records, limits)
+            yield None
+            if store.packed.is_crowded:
+                store.packed.write_one()
+                yield None
+    while store.packed.write_one():
+        yield None
+    while (quick := store.packed.pop_quick()) is not None:
+        name, chunk = quick
+        store.charge(len(chunk))
+        found = yield functools.partial(smaller, chunk)
+        assert isinstance(found, bytes)
+        store.packed.rewrite(name, chunk, found)
+
+
+def _versioned(store: Store) -> tuple[Versioned, ...]:
+    """Inodes last: they tell which contents are looked at no more."""
+    return store.dirents, store.blockmap, store.links, store.xattrs, store.inodes
+
+
+def unpacking_steps(fs: Filesystem) -> Steps:
+    """Bring back what the workspace would look for among packed records: after that it does not
+    look there. A disk without space for it leaves things as they are."""
+    if not head_reads_packed(fs):
+        return
+    store = fs.store
+    begun, parent = store.head.suffix, store.epochs[store.head.epoch].parent
+    if parent == NO_EPOCH:
+        return
+    sight = yield from _look(fs, parent)
+    for table in _versioned(store):
+        for name in store.packed.names(table.kind):
+            for number, entity in enumerate(store.packed.entities(name)):
+                if sight.misses(table, entity):
+                    store.charge(sum(len(r) for _, r in store.packed.versions(table.kind, entity)))
+                    store.packed.unpack(table.kind, entity)
+                if not number % _STRIDE:
+                    yield None
+                    if sight.is_over or begun not in store.head.seen:
+                        return
+    store.anchor = store.head.epoch
+
+
+def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:
+    fs.flush()
+    sight = _Sight(fs.store, parent)
+    yield from sight.find_dead_contents()
+    return sight
+
+
+class _Sight:
+    """What the head sees of sealed epochs: what its parent does."""
+
+    def __init__(self, store: Store, parent: Epoch) -> None:
+        self._store = store
+        self._parent = parent
+        self._view: View = store.view(parent)
+        tree = store.epoch_tree
+        sealed = {*store.epochs} - tree.unsealed
+        # The lists of hidden ones are read next, and go. But their records are packed: a tombstone
+        # must not be without what it hides.
+        self._epochs = sorted(sealed - tree.hidden)
+        self._suffixes = frozenset(map(suffix_of, sealed))
+        #: Contents that some checkpoint has and this view has not.
+        self._dead: set[bytes] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an epoch went, and with it perhaps what hid others' records."""
+        tree = self._store.epoch_tree
+        return self._parent not in tree.records or self._parent in tree.hidden
+
+    def find_dead_contents(self) -> Iterator[None]:
+        seen = self._view.seen
+        inodes = groupby(self._store.inodes.versions(b""), key=itemgetter(0))
+        for number, (_, versions) in enumerate(inodes):
+            interrupts.between()
+            here, others = b"", []
+            for _, suffix, record in versions:
+                if not here and suffix in seen:
+                    here = record or b"-"
+                elif record:
+                    others.append(record)
+            if others:
+                self._dead.update(map(_content, others))
+                self._dead.discard(_content(here) if len(here) > 1 else pack_u64(NO_CONTENT))
+            if not number % _STRIDE:
+                yield
+
+    def misses(self, table: Versioned, entity: bytes) -> bool:
+        """Whether the view needs something of the entity that is packed."""
+        is_dead = table is self._store.blockmap and entity[:8] in self._dead
+        return not is_dead and table.misses(self._view, entity)
+
+    def unseen(self, table: ByEpoch | Versioned) -> Iterator[list[Record]]:
+        """The records of sealed epochs that the head does not see, in order and as they are at the
+        moment, enough for a chunk at a time; nothing now and then."""
+        if isinstance(table, ByEpoch):
+            yield from self._unseen_by_epoch(table)
+            return
+        waiting: list[bytes] = []
+        size = 0
+        for number, (entity, versions) in enumerate(groupby(table.rows(), key=itemgetter(0))):
+            interrupts.between()
+            rows = list(versions)
+            if self._may_be_unseen(table, entity, rows):
+                waiting.append(entity)
+                size += len(rows)
+            if size >= _STEP_RECORDS:
+                yield self._unseen_of(table, waiting)
+                waiting, size = [], 0
+            elif not number % _STRIDE:
+                yield []
+        yield self._unseen_of(table, waiting)
+
+    def _may_be_unseen(
+        self, table: Versioned, entity: bytes, rows: list[tuple[bytes, bytes, bytes]]
+    ) -> bool:
+        """Only the one record that the view sees is certain to stay."""
+        _, suffix, record = rows[0]
+        stays = len(rows) == 1 and record and suffix in self._view.seen
+        return not stays or (table is self._store.blockmap and entity[:8] in self._dead)
+
+    def _unseen_of(self, table: Versioned, entities: list[bytes]) -> list[Record]:
+        return [record for entity in entities for record in self._unseen(table, entity)]
+
+    def _unseen(self, table: Versioned, entity: bytes) -> Iterator[Record]:
+        # A content that no inode has there is not looked at.
+        hidden = table is self._store.blockmap and entity[:8] in self._dead
+        for suffix, record in table.standing(entity):
+            if not hidden and suffix in self._view.seen:
+                hidden = True
+                if record:
+                    continue
+            if suffix in self._suffixes:
+                yield entity + suffix, record
+
+    def _unseen_by_epoch(self, table: ByEpoch) -> Iterator[list[Record]]:
+        found: list[Record] = []
+        for epoch in self._epochs:
+            for record in table.rows(pack_u32(epoch)):
+                interrupts.between()
+                found.append(record)
+                if len(found) >= _STEP_RECORDS:
+                    yield found
+                    found = []
+        yield found
+
+
+def _content(record: bytes) -> bytes:
+    return pack_u64(unpack_inode(Ino(0), record).content)

@@ -1,0 +1,146 @@
+"""Verbs that read much, beside the requests.
+
+Requests are answered while such a verb is held, and whatever ends, the others go on or say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, is_mounted, scratch
+from tests.support.readers import readers_of
+from tests.support.waiting import wait_for_exit, wait_until
+
+FILES = 4_000
+#: They begin in a process of their own, or take more time than requests may wait for.
+VERBS = {
+    "check": ("check",),
+    "check --deep": ("check", "--deep"),
+    "space": ("status", "--space"),
+    "diff --stat": ("diff", "--stat", "1"),
+}
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Workspace]:
+    """Some thousand files since the first checkpoint. Every test leaves it mounted."""
+    with scratch() as base:
+        made = Workspace(base, "--no-write-back", "--auto", "off")
+        made.mount()
+        made.cli("save", "first", "--allow-empty", "-w", made.path)
+        for number in range(FILES):
+            directory = made.path / f"d{number % 20}"
+            directory.mkdir(exist_ok=True)
+            (directory / f"f{number}").write_text(f"{number}\n" * 5)
+        made.cli("save", "second", "-w", made.path)
+        try:
+            yield made
+        finally:
+            made.finish()
+
+
+@contextmanager
+def held(made: Workspace, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A command that waits for its answer, and the process that reads for it, which is stopped."""
+    assert made.pid is not None
+    command = [sys.executable, "-m", "ckptfs", *words, "--json", "-w", made.path]
+    client = subprocess.Popen(
+        command,
+        env={**os.environ, **made.env},
+        cwd=made.path.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: readers_of(made.pid or 0), "a process reads")
+        (reader,) = readers_of(made.pid)
+        os.kill(reader, signal.SIGSTOP)
+        yield client, reader
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def use(path: Path) -> None:
+    """What every program does: create, write, look, flush, rename, remove."""
+    with (path / "new").open("w") as file:
+        file.write("meanwhile")
+        file.flush()
+        os.fsync(file.fileno())
+    (path / "new").rename(path / "newer")
+    assert (path / "newer").read_text() == "meanwhile"
+    assert "newer" in os.listdir(path)
+    (path / "newer").unlink()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_requests_and_other_verbs_are_answered_while_a_verb_reads(
+    made: Workspace, verb: str
+) -> None:
+    with held(made, *VERBS[verb]) as (client, reader):
+        use(made.path)
+        assert made.cli("save", "meanwhile", "--allow-empty", "-w", made.path).returncode == 0
+        assert made.status()["state"] == "serving"
+        os.kill(reader, signal.SIGCONT)
+        stdout, stderr = client.communicate(timeout=60)
+    assert client.returncode == 0, stderr
+    assert json.loads(stdout)
+    assert readers_of(made.pid or 0) == []
+
+
+def test_the_death_of_the_process_that_reads_ends_nothing_else(made: Workspace) -> None:
+    with held(made, "check") as (client, reader):
+        os.kill(reader, signal.SIGKILL)
+        stdout, _ = client.communicate(timeout=60)
+    error = json.loads(stdout)["error"]
+    assert (client.returncode, error["kind"]) == (67, "reader-ended")
+    assert "was ended by signal 9. Nothing was changed, and the mount goes on." in error["message"]
+    use(made.path)
+    assert made.cli("check", "-w", made.path).returncode == 0
+
+
+def test_the_death_of_the_daemon_ends_the_process_that_reads(made: Workspace) -> None:
+    with held(made, "check") as (client, reader):
+        made.kill()
+        os.kill(reader, signal.SIGCONT)  # it may have been stopped in its first milliseconds
+        wait_for_exit(reader)
+        stdout, _ = client.communicate(timeout=60)
+    assert json.loads(stdout)["error"]["kind"] == "daemon-gone"
+    made.mount()
+
+
+def test_an_interrupt_of_the_client_ends_the_process_that_reads(made: Workspace) -> None:
+    with held(made, "check", "--deep") as (client, reader):
+        client.send_signal(signal.SIGINT)
+        _, stderr = client.communicate(timeout=60)
+        wait_for_exit(reader)
+    assert (client.returncode, stderr) == (130, "ckptfs: Stopped. Nothing was changed.\n")
+    use(made.path)
+
+
+def test_an_unmount_ends_the_process_that_reads(made: Workspace) -> None:
+    with held(made, "check") as (client, reader):
+        made.umount()
+        wait_for_exit(reader)
+        stdout, _ = client.communicate(timeout=60)
+    assert not is_mounted(made.path)
+    made.mount()
+    assert client.returncode != 0 and json.loads(stdout)["error"]["message"]
+
+
+def test_a_repair_says_that_it_needs_the_workspace_unmounted(made: Workspace) -> None:
+    done = made.cli("check", "--repair", "-w", made.path)
+    assert done.returncode != 0
+    assert "umount" in done.stderr and "Traceback" not in done.stderr
+    use(made.path)
