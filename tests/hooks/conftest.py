@@ -14,7 +14,7 @@ import pytest
 
 from ckptfs import config
 from ckptfs.control.client import Client
-from tests.support.mounting import Workspace, workspace
+from tests.support.mounting import Workspace, succeed, workspace
 
 #: Made from the sources, schemas and examples that the agents' makers publish; docs/AGENTS.md says
 #: which of whom.
@@ -88,8 +88,9 @@ class Case:
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    # Without automatic checkpoints: what is there comes from the hook.
+    # Without automatic checkpoints and expiry: what is there comes from the hook, and stays.
     with workspace("--no-write-back", "--auto", "off") as made:
+        succeed(made.cli("config", "retention.automatic", "off", "-w", made.path))
         yield Agent(made)
 
 
