@@ -444,9 +444,10 @@ def test_after_an_exchange_that_failed_the_next_one_knows_its_own_pages(
     fill(fs)
     fs.store.attach_reader(compiled)
     writer = Writer(fs, 12)
-    with monkeypatch.context() as failing, pytest.raises(errors.CompactFailed, match="as it was"):
+    with monkeypatch.context() as failing:
         failing.setattr(os, "replace", _refuse)
-        _work_beside(_steps(fs.store), writer.work)
+        with pytest.raises(errors.CompactFailed, match="as it was"):
+            _work_beside(_steps(fs.store), writer.work)
     writer.work()
     writer.assert_all_there(fs)
     assert not list(fs.store.path.glob("*.compact"))
@@ -478,9 +479,10 @@ def test_an_exchange_that_may_not_last_ends_everything(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(path)
 
-    with monkeypatch.context() as failing, pytest.raises(errors.StoreUnwritten):
+    with monkeypatch.context() as failing:
         failing.setattr(compaction, "sync", fail_for_the_directory)
-        _run(_steps(fs.store))
+        with pytest.raises(errors.StoreUnwritten):
+            _run(_steps(fs.store))
     assert fs.store.failed
     with pytest.raises(errors.StoreUnwritten):
         fs.commit()
