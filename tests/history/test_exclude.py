@@ -383,6 +383,22 @@ def test_what_comes_back_under_an_excluded_name_is_excluded(work: Edits) -> None
     assert get(work.fs, b"build/out") == b"1"
 
 
+def test_an_excluded_file_does_not_get_the_extended_attributes_that_it_had_in_history(
+    work: Edits,
+) -> None:
+    work.put("a", b"1")
+    work.mkdir("d")
+    bare = work.save()
+    for path in ("a", "d"):
+        work.fs.setxattr(work.fs.head, work.at(path).ino, b"user.tag", b"1")
+    tagged = history.seal(work.fs, "manual", "", work.fs.clock())
+    work.go_back(bare)
+    excluded.apply(work.fs, ("a", "d"))
+    history.restore(work.fs, tagged)
+    for path in ("a", "d"):
+        assert work.fs.listxattr(work.fs.head, work.at(path).ino) == []
+
+
 def test_patterns_part_hard_links(work: Edits) -> None:
     work.mkdir("build")
     work.put("build/a", b"1")
