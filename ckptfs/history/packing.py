@@ -39,7 +39,7 @@ _CHUNK_RECORDS = 2_800
 #: So many records are packed in a step.
 _STEP_RECORDS = 400
 #: Records are looked through in parts of this many.
-_STRIDE = 128
+_STRIDE = 32
 
 #: Packing pays when history has so many records in the tables, or as many as this share of the
 #: workspace: what is looked through is then a fixed number of times what is gained.
