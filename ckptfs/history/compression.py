@@ -254,22 +254,24 @@ def _blocks_of_names(
 
 
 def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
-    """The contents that an inode had, the newest first, and whether the workspace has them."""
-    now = _content(store.inodes.get(store.head.bare, ino))
+    """The contents that an inode had, the newest first, and whether a line has them now."""
+    now = {_content(store.inodes.get(head.bare, ino)) for head in store.heads.values()}
     records = (record for _, _, record in store.inodes.versions(ino) if record)
-    return {content: content == now for content in map(_content, records) if content}
+    return {content: content in now for content in map(_content, records) if content}
 
 
 def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
     """The blocks that checkpoints have of a content, newest first."""
-    head = store.head.bare
-    open_epochs = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
+    heads = [head.bare for head in store.heads.values()]
+    open_epochs = {head.suffix for head in heads}
+    if store.excluded is not None:
+        open_epochs.add(store.excluded.suffix)
     found: list[Stored] = []
     versions = store.blockmap.versions(pack_u64(content))
     for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
         mapping = unpack_mapping(record) if record else None
         if mapping is not None and mapping.key and suffix not in open_epochs:
-            here = is_live and store.blockmap.get(head, entity) == record
+            here = is_live and any(store.blockmap.get(head, entity) == record for head in heads)
             found.append(Stored(mapping.key, mapping.length, block_number(entity), here))
     return found
 

@@ -48,7 +48,8 @@ _SHARE = 8
 
 def is_due(store: Store) -> bool:
     """Whether history has enough records in the tables to be worth a look through them."""
-    live = store.head.inodes + (0 if store.excluded is None else store.excluded.inodes)
+    live = max(head.inodes for head in store.heads.values())
+    live += 0 if store.excluded is None else store.excluded.inodes
     changes = store.by_epoch[0].count()
     history = max(store.inodes.count() - live, changes // 2)
     return history >= max(_WORTH, live // _SHARE)
@@ -58,7 +59,7 @@ def head_reads_packed(fs: Filesystem) -> bool:
     """Whether the workspace has to look for its records among the packed ones, which is slower:
     after a restore, or after the checkpoint that it came from was deleted."""
     packed = fs.store.packed
-    return packed.used and packed.concerns(fs.store.head)
+    return packed.used and packed.concerns(fs.head)
 
 
 def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -75,12 +76,12 @@ def packing_steps(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> Steps:
     """Pack all records that the workspace does not see."""
     yield from unpacking_steps(fs)
     store = fs.store
-    parent = store.epochs[store.head.epoch].parent
+    parent = store.epochs[fs.head.epoch].parent
     if parent == NO_EPOCH or head_reads_packed(fs):
         return
-    if store.anchor != store.head.epoch:
+    if store.anchor != fs.head.epoch:
         # What descends from an anchor sees nothing packed, so it may be the anchor.
-        store.anchor = store.head.epoch
+        store.anchor = fs.head.epoch
     sight = yield from _look(fs, parent)
     limits = Limits(chunk_bytes, _CHUNK_RECORDS)
     tables: tuple[ByEpoch | Versioned, ...] = (*store.by_epoch, *_versioned(store))
@@ -116,7 +117,7 @@ def unpacking_steps(fs: Filesystem) -> Steps:
     if not head_reads_packed(fs):
         return
     store = fs.store
-    begun, parent = store.head.suffix, store.epochs[store.head.epoch].parent
+    begun, parent = fs.head.suffix, store.epochs[fs.head.epoch].parent
     if parent == NO_EPOCH:
         return
     sight = yield from _look(fs, parent)
@@ -128,9 +129,9 @@ def unpacking_steps(fs: Filesystem) -> Steps:
                     store.packed.unpack(table.kind, entity)
                 if not number % _STRIDE:
                     yield None
-                    if sight.is_over or begun not in store.head.seen:
+                    if sight.is_over or begun not in fs.head.seen:
                         return
-    store.anchor = store.head.epoch
+    store.anchor = fs.head.epoch
 
 
 def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:

@@ -277,8 +277,9 @@ class _Remover:
         for epoch in self._tree.order if self._lost else ():
             lost = totals[epoch] = totals[store.epochs[epoch].parent] + self._lost[epoch]
             if lost:
-                is_head = epoch == store.head.epoch
-                inodes = store.head.inodes if is_head else store.epochs[epoch].inodes
+                # The record of a head counts what was flushed.
+                is_head = epoch in store.head_epochs
+                inodes = store.view(epoch).inodes if is_head else store.epochs[epoch].inodes
                 store.recount_epoch(epoch, inodes - lost)
         if store.excluded is not None and self._lost[EXCLUDED_EPOCH]:
             store.note()

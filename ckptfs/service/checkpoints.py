@@ -99,16 +99,16 @@ def unchanged_since(service: Service) -> Checkpoint | None:
     service.fs.flush()
     if service.has_unsaved():
         return None
-    same = history.newest_state(service.fs.store)
+    same = history.newest_state(service.fs)
     return None if same is None or same.is_moment else same
 
 
 def has_unsaved(service: Service) -> bool:
     """Whether anything changed since the checkpoint that the head stands on."""
-    store = service.fs.store
-    if store.head.dirty_inodes:
+    head = service.fs.head
+    if head.dirty_inodes:
         return True
-    return any(True for _ in store.changes.walk(store.head.epoch))
+    return any(True for _ in service.fs.store.changes.walk(head.epoch))
 
 
 # -- which stay, and what they are called ----------------------------------------------------------

@@ -151,7 +151,7 @@ def of_number(work: Edits, number: int) -> Checkpoint:
 
 def test_a_checkpoint_that_is_not_described_anew_is_the_same_object(work: Edits) -> None:
     work.save("first")
-    first = nearest(work.store)
+    first = nearest(work.fs)
     work.save("second")
     assert checkpoints(work.store)[0] is first
 
