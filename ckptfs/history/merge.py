@@ -123,7 +123,7 @@ def token_for(fs: Filesystem, theirs: Checkpoint, paths: Sequence[bytes] = ()) -
     """A token that changes whenever a plan of the same merge might."""
     here = token_of(fs, theirs, list(paths))
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
-    return xxhash.xxh3_64_hexdigest(f"{here} {base}")
+    return xxhash.xxh3_64_hexdigest(f"{here} {base}".encode())
 
 
 def merge(

@@ -246,11 +246,16 @@ class Planner:
             for move in list(self.plan.moves):
                 if self._leads_into_itself(move):
                     conflict = Conflict(self._path_of(move), RENAMED_BOTH, move.inode, None, None)
-                    settled = not self._unmove(move, conflict)
+                    self._unmove(move, conflict)
+                    settled = False
                     continue
                 occupant = self._occupant(move.to, move.name)
-                if occupant is not None and occupant.ino != move.inode.ino:
-                    settled = not self._make_way(move, occupant) and settled
+                if occupant is None:
+                    continue
+                if occupant.ino == move.inode.ino:
+                    self._drop_name(move)
+                elif self._make_way(move, occupant):
+                    settled = False
         self._taken.update((move.to, move.name) for move in self.plan.moves)
 
     def _make_way(self, move: Move, occupant: Inode) -> bool:
@@ -270,12 +275,16 @@ class Planner:
         self._keep_place(move)
         return True
 
-    def _unmove(self, move: Move, conflict: Conflict) -> bool:
+    def _drop_name(self, move: Move) -> None:
+        """The file has the other name already."""
+        self.plan.moves.remove(move)
+        self.plan.removes.append(Remove(move.source, move.inode, self._path_of(move)))
+
+    def _unmove(self, move: Move, conflict: Conflict) -> None:
         resolution = self._decide(conflict) and OURS
         self.plan.conflicts.append(conflict)
         self.plan.resolutions.append(resolution)
         self._keep_place(move)
-        return True
 
     def _keep_place(self, move: Move) -> None:
         self.plan.moves.remove(move)
@@ -495,6 +504,8 @@ class Planner:
         beside = self._free_name(to, name)
         self._taken.add((to, beside))
         self.plan.makes.append(Make(theirs, to, beside, _beside(path, beside)))
+        if theirs.is_dir:
+            self._directories[theirs.ino] = Directory(theirs.ino, is_new=True)
 
     def _free_name(self, to: Directory, name: bytes) -> bytes:
         number = 0
