@@ -59,6 +59,7 @@ def compression_steps(fs: Filesystem, min_age_ns: int = 0) -> Steps:
     store = fs.store
     while (epoch := _next_epoch(fs, min_age_ns)) is not None:
         yield from _encode_epoch(store, epoch)
+        yield from pause(store)
         store.charge()
         store.metadata.put_number(COMPRESSED, epoch)
 
@@ -74,7 +75,11 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
     """Encode the blocks that the epoch wrote."""
     waiting: list[bytes] = []
     total = 0
-    for key, base in _written(store, epoch):
+    for number, (key, base) in enumerate(_written(store, epoch)):
+        if not key:
+            if not number % _STRIDE:
+                yield from pause(store)
+            continue
         store.charge(BLOCK_SIZE)
         length = store.blocks.encode(key, base)
         if total + length > BLOCK_SIZE:
@@ -232,25 +237,31 @@ def _blocks_of_names(
     """Of each name the blocks that checkpoints have of all files that had it, newest first. Each
     table is read in the order of its keys, so each chunk of packed records is decoded once."""
     inodes: list[list[bytes]] = []
+    every: set[bytes] = set()
     for number, name in enumerate(names):
         versions = store.dirents.versions(name)
         inodes.append(list(dict.fromkeys(record for _, _, record in versions if record)))
+        every.update(inodes[-1])
         if not number % _STRIDE:
             yield from pause(store)
     contents: dict[bytes, dict[ContentId, bool]] = {}
-    for number, ino in enumerate(sorted({ino for several in inodes for ino in several})):
+    live: dict[ContentId, bool] = {}
+    for number, ino in enumerate(sorted(every)):
         contents[ino] = _contents(store, ino)
+        live.update(contents[ino])
         if not number % _STRIDE:
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
-    live = {
-        content: is_live for several in contents.values() for content, is_live in several.items()
-    }
     for number, content in enumerate(sorted(live)):
         blocks[content] = _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
-    return [[b for ino in several for c in contents[ino] for b in blocks[c]] for several in inodes]
+    found: list[list[Stored]] = []
+    for number, several in enumerate(inodes):
+        found.append([block for ino in several for c in contents[ino] for block in blocks[c]])
+        if not number % _STRIDE:
+            yield from pause(store)
+    return found
 
 
 def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
@@ -282,19 +293,20 @@ def _content(record: bytes | None) -> ContentId:
 
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the older version) of each block that the epoch wrote, in the order in which its
-    files were made: files made together are alike."""
+    files were made: files made together are alike. The key is empty where there is no block."""
     for record, base in _records(store, epoch):
-        if key := unpack_mapping(record).key:
-            yield key, base
+        yield unpack_mapping(record).key if record else b"", base
 
 
 def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """What the epoch wrote into the block map, as record and key of the older version."""
+    """What the epoch wrote into the block map, as record and key of the older version; an empty
+    record for each inode."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
         interrupts.between()
+        yield b"", None
         record = store.inodes.own(view, entity)
         if not record:
             continue

@@ -410,9 +410,12 @@ class Blocks:
 
     def bases(self) -> Iterator[tuple[bytes, bytes]]:
         """(key, key of its base) of every block that has one."""
+        return ((key, base) for key, base in self.possible_bases() if base is not None)
+
+    def possible_bases(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """(key, key of its base) of every block; None if it has none."""
         for key, record in self._blocks.walk():
-            if record[:1] in _BASED:
-                yield key, record[_BASE]
+            yield key, record[_BASE] if record[:1] in _BASED else None
 
     def base_of(self, key: bytes) -> bytes | None:
         """The block that this one is encoded against or packed in."""

@@ -648,7 +648,7 @@ class Store:
         """The copy is adopted, or given up."""
         if copy is not None:
             copy.close()
-        if self._copy is copy:
+        if self._copy is None or self._copy is copy:  # else it is the next one's that is prepared
             self._copy = None
             self._reader.prepare(None, 0)
 
@@ -703,9 +703,12 @@ class Store:
             self._reader.exchange(os.fsencode(self.files / DATA_FILE))
             compaction.sync(self.files)
         except OSError as error:
-            if is_renamed:  # and after a power cut perhaps not: what comes next could be lost
-                self._budget.fail(errors.StoreUnwritten(self.path, str(error)))
-            raise
+            if not is_renamed:
+                raise
+            # After a power cut it is perhaps not: what comes next could be lost.
+            failure = errors.StoreUnwritten(self.path, str(error))
+            self._budget.fail(failure)
+            raise failure from error
         finally:
             self._reopen(map_size)
 
