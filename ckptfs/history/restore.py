@@ -63,9 +63,9 @@ class Restored:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One entry of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back. ``whole`` are the paths that were restored with all below them, None
-    if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
+    """One entry of the restore log. ``kind`` is restore, merge, undo or redo; ``undoes`` is the
+    entry that an undo or redo takes back. ``whole`` are the paths that were restored with all below
+    them, None if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
 
     number: int
     kind: str
@@ -406,7 +406,7 @@ def redoable(store: Store) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     taken_back = set()
     for entry in _newest_first(store):
-        if entry.kind == "restore":
+        if entry.kind in ("restore", "merge"):
             return None
         if entry.kind == "redo":
             taken_back.add(entry.undoes)
