@@ -208,7 +208,7 @@ def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
     for key in found:
         if interrupts.is_due():
             yield
-        if store.blocks.base_of(key) in bases:
+        if not bases.isdisjoint(store.blocks.bases_of(key)):
             store.note()
             store.blocks.detach(key)
 
