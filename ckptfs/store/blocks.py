@@ -452,9 +452,12 @@ class Blocks:
 
     def bases(self) -> Iterator[tuple[bytes, bytes]]:
         """(key, key of its base) of every block that has one, of one with two for each."""
+        return ((key, base) for key, several in self.possible_bases() for base in several)
+
+    def possible_bases(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """(key, keys of its bases) of every block; mostly it has none."""
         for key, record in self._blocks.walk():
-            for base in _bases(record):
-                yield key, base
+            yield key, _bases(record)
 
     def bases_of(self, key: bytes) -> list[bytes]:
         """The blocks that this one is encoded against or packed in."""

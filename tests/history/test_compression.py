@@ -380,8 +380,9 @@ def test_compression_goes_on_after_a_restart(work: Edits) -> None:
         work.put(f"{number}", text(number))
     save(work)
     compressor = Worker(work.fs, compression.compression_steps(work.fs))
-    assert not compressor.step(0)
-    assert 0 < codecs(work).count(CODEC_ZSTD) < 30
+    while CODEC_ZSTD not in codecs(work):
+        assert not compressor.step(0)
+    assert codecs(work).count(CODEC_ZSTD) < 30
     work.fs = reopened(work.fs)
     work.store = work.fs.store
     compressor = Worker(work.fs, compression.compression_steps(work.fs))
