@@ -15,8 +15,8 @@ import trio.lowlevel
 
 from ckptfs import fuse
 from ckptfs.fs import Filesystem
+from ckptfs.fuse.forks_dir import ForkPoint
 from ckptfs.history import references
-from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 from tests.direct import new_filesystem
 from tests.support.mounting import detach, is_mounted, scratch
@@ -55,6 +55,11 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
     main, *others = filesystems
     connections = fuse.Connections()
     options = fuse.MountOptions(xattrs=True)
+    #: What stands in `.forks`: the third tree is mounted there, the second is linked from there.
+    points = {}
+    if len(filesystems) > _INSIDE:
+        points[b"inside"] = ForkPoint(_INSIDE)
+        points[b"beside"] = ForkPoint(1, os.fsencode(tree_path(base, 1)))
 
     async def add(number: int, fs: Filesystem) -> None:
         tree = fuse.Tree(fs, options, History(Service(fs)))
@@ -74,21 +79,20 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
             started=started,
             history=History(Service(main)),
             connections=connections,
+            forks=lambda: dict(points),
         )
         nursery.cancel_scope.cancel()
 
 
 def tree_path(base: Path, number: int) -> Path:
     """Of three or more the third stands in the workspace itself."""
-    return base / ("tree0/inside" if number == _INSIDE else f"tree{number}")
+    return base / ("tree0/.forks/inside" if number == _INSIDE else f"tree{number}")
 
 
 def serve(base: Path, count: int) -> None:
     with ExitStack() as stack:
         stores = [new_filesystem(base / f"store{number}") for number in range(count)]
         filesystems = [stack.enter_context(store) for store in stores]
-        main = filesystems[0]
-        main.mkdir(main.head, ROOT_INO, b"inside", 0o755, os.getuid(), os.getgid())
         trio.run(serve_all, base, filesystems)
 
 
@@ -105,7 +109,8 @@ def trees(count: int, *, status: int = 0) -> Iterator[Trees]:
     with scratch() as base:
         paths = [tree_path(base, number) for number in range(count)]
         for path in paths:
-            path.mkdir(parents=True, exist_ok=True)
+            if path.parent == base:
+                path.mkdir()
         command = [sys.executable, "-m", "tests.support.companions", str(base), str(count)]
         server = subprocess.Popen(command)
         try:
