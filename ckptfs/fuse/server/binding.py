@@ -88,6 +88,7 @@ class Bound:
         self._requests = requests
         self._fs = fs
         self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
+        self.partial = fs.partial.files
         self.sync = fs.sync
         self.errno_of = errno_of
 
