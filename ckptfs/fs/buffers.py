@@ -115,8 +115,9 @@ class PartialBlocks:
     """By file and number. Until a block is stored, syncs log the fragments of it that were written
     to the journal."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, head: Callable[[], View]) -> None:
         self._store = store
+        self._head = head
         #: The compiled server looks here, too.
         self.files: dict[Ino, dict[int, PartialBlock]] = {}
         self._count = 0
@@ -190,7 +191,7 @@ class PartialBlocks:
     def log(self) -> None:
         """Log what was written since the last sync. A replay knows the head alone, so blocks of
         other views (of excluded files, of files in limbo) are flushed."""
-        fragments, head = self._store.fragments, self._store.head.epoch
+        fragments, head = self._store.fragments, self._head().epoch
         for block in list(self._unlogged):
             if block.view.epoch != head:
                 self.flush_block(block)
@@ -255,8 +256,11 @@ class NewEntries:
 class DirtyInodes:
     """The changed inodes of all views that are written (`View.dirty_inodes`)."""
 
-    def __init__(self, store: Store, others: Callable[[], Iterable[View]]) -> None:
+    def __init__(
+        self, store: Store, head: Callable[[], View], others: Callable[[], Iterable[View]]
+    ) -> None:
         self._store = store
+        self._head = head
         #: The views besides the head.
         self._others = others
         #: Inodes of the head as the journal has them, where the transaction has older ones.
@@ -268,7 +272,7 @@ class DirtyInodes:
         view.dirty_inodes.pop(ino, None)
 
     def flush(self) -> None:
-        for view in (self._store.head, *self._others()):
+        for view in (self._head(), *self._others()):
             self.flush_view(view)
 
     def flush_view(self, view: View) -> None:
@@ -279,13 +283,13 @@ class DirtyInodes:
         records.sort()
         self._store.inodes.put_all(view, records)
         dirty.clear()
-        if view.epoch == self._store.head.epoch:
+        if view.epoch == self._head().epoch:
             self._logged.clear()
 
     def log(self) -> None:
         """Log the changed inodes of the head, and flush those of other views. Where the head's
         epoch has no record of one yet, all are flushed: `changes` must list it."""
-        head = self._store.head
+        head = self._head()
         for view in self._others():
             self.flush_view(view)
         if len(head.dirty_inodes) > _LOGGED_MAX or not self._log_all_of(head):
@@ -310,6 +314,6 @@ class DirtyInodes:
         asked = [Ino(unpack_u64(read.prefix))] if read.exact else None
         return any(
             ino in view.dirty_inodes and read.asks_for(inode_entity(ino), view.suffix)
-            for view in (self._store.head, *self._others())
+            for view in (self._head(), *self._others())
             for ino in asked or view.dirty_inodes
         )

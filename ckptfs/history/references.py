@@ -27,6 +27,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown, TagInvalid, TagTaken
+from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import (
     Checkpoint,
     checkpoints,
@@ -64,19 +65,20 @@ class Reference(NamedTuple):
     text: str
     checkpoint: Checkpoint | None
 
-    def epoch(self, store: Store) -> Epoch:
+    def epoch(self, fs: Filesystem) -> Epoch:
         """The epoch to view."""
-        return store.head.epoch if self.checkpoint is None else self.checkpoint.epoch
+        return fs.head.epoch if self.checkpoint is None else self.checkpoint.epoch
 
 
-def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
+def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
     """What ``text`` names. Without ``tz`` times are local. Raises CheckpointUnknown."""
+    store = fs.store
     name = text.strip()
     word = name.casefold()
     if word in NOW or (back := _back(name)) == 0:
         return Reference(text, None)
     if back is not None:
-        return Reference(text, _steps_back(store, name, back))
+        return Reference(text, _steps_back(fs, name, back))
     if word == LATEST:
         return Reference(text, _latest(without_moments(store)))
     if _is_number(name):
@@ -88,10 +90,10 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
 
 
 def resolve_checkpoint(
-    store: Store, text: str, now_ns: int, tz: tzinfo | None = None
+    fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None
 ) -> Checkpoint:
     """The same for verbs that need a checkpoint, not the workspace as it is."""
-    found = resolve(store, text, now_ns, tz).checkpoint
+    found = resolve(fs, text, now_ns, tz).checkpoint
     if found is None:
         raise CheckpointUnknown(text, reason=f"{text} is the workspace as it is, not a checkpoint")
     return found
@@ -137,11 +139,11 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal()
 
 
-def _steps_back(store: Store, name: str, steps: int) -> Checkpoint:
-    found = next(islice(way_back(store), steps - 1, None), None)
+def _steps_back(fs: Filesystem, name: str, steps: int) -> Checkpoint:
+    found = next(islice(way_back(fs), steps - 1, None), None)
     if found is not None:
         return found
-    way = lineage(store)
+    way = lineage(fs)
     count = "no checkpoint" if not way else f"only {len(way)} checkpoint{'s'[: len(way) > 1]}"
     near = [f"@-{len(way)}"] if way else []
     raise CheckpointUnknown(name, near, f"There is no {name}: {count} before now")

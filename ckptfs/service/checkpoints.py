@@ -11,12 +11,12 @@ import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfs import commands, history, interrupts
-from ckptfs.errors import CheckpointPinned, NotConfirmed
+from ckptfs.errors import CheckpointPinned, Interrupted, NotConfirmed
 from ckptfs.history import (
     Cause,
     Changed,
@@ -99,16 +99,16 @@ def unchanged_since(service: Service) -> Checkpoint | None:
     service.fs.flush()
     if service.has_unsaved():
         return None
-    same = history.newest_state(service.fs.store)
+    same = history.newest_state(service.fs)
     return None if same is None or same.is_moment else same
 
 
 def has_unsaved(service: Service) -> bool:
     """Whether anything changed since the checkpoint that the head stands on."""
-    store = service.fs.store
-    if store.head.dirty_inodes:
+    head = service.fs.head
+    if head.dirty_inodes:
         return True
-    return any(True for _ in store.changes.walk(store.head.epoch))
+    return any(True for _ in service.fs.store.changes.walk(head.epoch))
 
 
 # -- which stay, and what they are called ----------------------------------------------------------
@@ -301,6 +301,8 @@ def do_delete(call: Call, checkpoints: list[str], tagged: bool) -> Steps[JsonObj
             on_progress({"phase": "free", "files": done})
 
     yield from removal.freeing(service.fs, watch)
+    with suppress(Interrupted):
+        yield
     service.fs.sync()
     return _all(deleted)
 
