@@ -60,7 +60,7 @@
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 
 /* What `serve` returns. */
-enum { LEFT, TURN };
+enum { LEFT, TURN, ENDED };
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the reply. */
 typedef enum { REPLIED, PASSED, FAILED } Outcome;
@@ -76,7 +76,7 @@ typedef enum { UNSURE, ABSENT, FOUND } Look;
     X(link) X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) \
     X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
     X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
-    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of)
+    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
@@ -265,13 +265,29 @@ typedef struct {
 
 struct fuse_session;
 
+/* Other mounts that a server serves in its loop (companions.c). */
+typedef struct {
+    struct Server **all;
+    size_t count;
+    int ready; /* an epoll descriptor of theirs; -1 before the first */
+    /* Those that are asked for a request in turn: the server itself, then companions that had one a
+     * moment ago. There is room for all. */
+    struct Server **active;
+    size_t active_count, next;
+    int64_t look_ns; /* when to look next which others have a request */
+} Companions;
+
 typedef struct Server {
     PyObject_HEAD
     struct Server *next; /* in the list of all */
     /* libfuse's, once pyfuse3 has mounted; NULL if it does not come here. */
     struct fuse_session *session;
-    int is_refused; /* the kernel cannot do what it must */
+    int is_standalone; /* it has a descriptor of its own, and no libfuse behind it */
+    int is_refused;    /* the kernel cannot do what it must */
+    int is_ended;      /* a standalone one: the kernel has ended the connection */
     int is_closed;
+    int64_t served_ns; /* a companion: when it had its last request */
+    Companions companions;
     int device;     /* the FUSE descriptor; -1 before the first request */
     char *buffer;   /* the request that was read last */
     size_t waiting; /* bytes of it that libfuse is to take */
@@ -307,6 +323,39 @@ static inline uint32_t without_set_id(uint32_t mode)
 }
 
 #pragma GCC visibility push(hidden)
+
+/* -- the loop (server.c) and other mounts in it (companions.c) --------------------------------- */
+
+/* Begins and ends the part of a server in a turn of the loop. Of the first: 0 if there is no memory
+ * for a request. */
+int begin_turn(Server *server);
+void end_turn(Server *server);
+
+int companions_init(Server *server);
+void companions_free(Server *server);
+
+/* Looks which companions have a request, and has them served from here on; not more often than is
+ * needed, unless ``is_due``. Returns 0 if there is no memory. */
+int companions_look(Server *server, int64_t now, int is_due);
+
+/* Begins and ends the turn of all that are served. Of the first: 0 if there is no memory. */
+int companions_begin_turn(Server *server);
+void companions_end_turn(Server *server);
+
+extern const char open_doc[], join_doc[], reply_doc[];
+PyObject *open_method(PyObject *self, PyObject *args);
+PyObject *join_method(PyObject *self, PyObject *other);
+PyObject *part_method(PyObject *self, PyObject *other);
+PyObject *reply_method(PyObject *self, PyObject *args);
+PyObject *is_ended_method(PyObject *self, PyObject *none);
+#define COMPANION_METHODS \
+    {"open", open_method, METH_VARARGS, open_doc}, {"join", join_method, METH_O, join_doc}, \
+    {"part", part_method, METH_O, "Serve that one no longer."}, \
+    {"reply", reply_method, METH_VARARGS, reply_doc}, \
+    {"ended", is_ended_method, METH_NOARGS, "Whether the kernel has ended the connection."}
+
+/* What a standalone server does with a request that has no handler here. */
+Outcome ask_other(const Request *request);
 
 /* -- replies (reply.c) ------------------------------------------------------------------------- */
 

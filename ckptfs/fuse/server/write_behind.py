@@ -26,6 +26,9 @@ BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the server holds at once.
 _RECORDS = 1 << 20
 
+#: How many numbers one lease is for: as many as the server holds at once (PENDING_MAX).
+_NUMBERS = 128
+
 #: Where a create has its size.
 _SIZE = 6
 #: Where a directory tells whether it was changed itself.
@@ -38,6 +41,10 @@ class WriteBehind:
     def __init__(self, fs: Filesystem, guard: Guard) -> None:
         self._fs = fs
         self._guard = guard
+        #: How many servers write to the store. With more than one, each leases numbers of its own.
+        self.servers = 1
+        #: The numbers of the last lease, from the first unused one to the end.
+        self._numbers = range(0)
 
     def lease(self, pid: int) -> Lease | None:
         """For how long and for how much this process need not ask, or None. Not where some names
@@ -49,9 +56,29 @@ class WriteBehind:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if until_ns <= monotonic_ns() or not fs.store.has_space(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns():
             return None
-        return fs.store.ids.ino, until_ns, BYTES
+        if not fs.store.has_space((BYTES + _RECORDS) * self.servers):
+            return None
+        return self._first_number(), until_ns, BYTES
+
+    def _first_number(self) -> int:
+        """The first of the inode numbers that nothing else gives out before the flush. With one
+        server they are the next ones: nothing else happens meanwhile."""
+        ids = self._fs.store.ids
+        self._return_numbers()
+        first = ids.ino
+        if self.servers > 1:
+            ids.skip(first + _NUMBERS - 1, 0)
+            self._numbers = range(first, ids.ino)
+        return first
+
+    def _return_numbers(self) -> None:
+        """Numbers of the last lease were not used; they go back if none was given out since."""
+        ids = self._fs.store.ids
+        if self._numbers and self._numbers.stop == ids.ino:
+            ids.ino = self._numbers.start
+        self._numbers = range(0)
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the lease."""
@@ -79,7 +106,7 @@ class WriteBehind:
         self._guard(pid, None)
         view = fs.head
         if creates:
-            fs.store.ids.skip(creates[-1][0], 0)
+            self._use_numbers(creates[-1][0])
             size = sum(map(itemgetter(_SIZE), creates))
             fs.store.note_space(size, _RECORDS_EACH * len(creates))
             fs.insert_all(view, creates)
@@ -88,6 +115,11 @@ class WriteBehind:
             fs.apply_attributes(view, directory)
             if directory[_IS_CHANGED]:
                 self._guard.made(directory[0], content=False)
+
+    def _use_numbers(self, last: int) -> None:
+        self._numbers = range(max(self._numbers.start, last + 1), self._numbers.stop)
+        self._return_numbers()
+        self._fs.store.ids.skip(last, 0)
 
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
