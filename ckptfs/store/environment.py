@@ -192,7 +192,7 @@ class Store:
         directory = open_directory(path)
         try:
             version = read_version(directory)
-            if version != fmt.FORMAT_VERSION:
+            if version not in fmt.READABLE_FORMATS:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             lock_directory(directory)
             if verify:
@@ -251,6 +251,16 @@ class Store:
                 raise attach_error(directory.path, error) from error
             undo.pop_all()
         return store
+
+    def allow_two_bases(self) -> None:
+        """To be called before a block becomes a difference from two others: releases that do not
+        know such blocks would take them for damage, so from here on they refuse the store. That is
+        on disk before the first of them is."""
+        version = self._meta.get(fmt.META_FORMAT)
+        if version is None or fmt.unpack_u32(version) < fmt.FORMAT_TWO_BASES:
+            self.note()
+            self._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_TWO_BASES))
+            self.commit()
 
     def _load(self) -> None:
         numbers, kept = self.ids, self._counters
