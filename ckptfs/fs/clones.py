@@ -79,6 +79,9 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
     store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
     inodes.save(fs, view, copy)
     inodes.remove(fs, view, ino)
+    # It counts this one from here on: what takes the old number out of history must not take it
+    # from an inherited count.
+    inodes.keep(fs, view, inodes.load(fs, view, copy.parent))
     return names
 
 

@@ -36,6 +36,9 @@ from ckptfs.store.metadata import COMPRESSED, REPACKED
 #: A name's versions that are in large packs already are packed anew with its new ones if they are
 #: no more than so many times as many: so each is packed a few times, however many follow.
 _OLD_PER_NEW = 4
+#: When more than this share of what packs take belongs to blocks that are gone, all names are
+#: looked through, and packs that are less than half in use are emptied.
+_WASTE_SHARE = 8
 #: Names are packed in parts of this many: all of a part are in memory.
 _NAMES_MAX = 20_000
 #: Blocks are read for a pack, and names looked through, so many in a step.
@@ -104,13 +107,28 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
     last = store.metadata.number(COMPRESSED, 0)
     if not everything and not (yield from _is_due(store, last)):
         return
+    usage = yield from _usage(store)
+    if not everything:
+        yield from _pack_round(store, usage, _names_since(store, last))
+        # What goes into new packs leaves the old ones emptier.
+        usage = yield from _usage(store)
+        everything = usage.wasted_bytes > usage.stored_bytes // _WASTE_SHARE
+    if everything:
+        yield from _pack_round(store, usage, _all_names(store))
+    store.metadata.put_number(REPACKED, last)
+
+
+def _usage(store: Store) -> Generator[Job | None, object, PackUsage]:
     usage = PackUsage()
     for number, _ in enumerate(store.blocks.survey(usage)):
         if not number % _STRIDE:
             yield from pause(store)
-    everything = everything or usage.wasted_bytes > usage.stored_bytes // 4
+    return usage
+
+
+def _pack_round(store: Store, usage: PackUsage, names: Iterator[bytes]) -> Steps:
+    """Pack the blocks of these names, but for those in packs that are well used."""
     full = usage.filled(PACK_MAX // 2)
-    names = _all_names(store) if everything else _names_since(store, last)
     packed: set[bytes] = set()
     part: set[bytes] = set()
     for number, name in enumerate(names):
@@ -121,7 +139,6 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
         if not number % _STRIDE:
             yield from pause(store)
     yield from _pack_names(store, sorted(part), full, packed)
-    store.metadata.put_number(REPACKED, last)
 
 
 def _is_due(store: Store, last: int) -> Generator[Job | None, object, bool]:
@@ -213,8 +230,8 @@ def _worth_packing(
     found: list[tuple[bytes, int, bool]] = []
     for block in stored:
         # A large block of the workspace stays as it is if there is little to gain: a random
-        # read would have to decode its whole pack.
-        gains = several and blocks.is_compressed(block.key)
+        # read would have to decode its whole pack. Of a large file other versions are kept by it.
+        gains = several and not is_large and blocks.is_compressed(block.key)
         # Blocks that compression left in the heap get no smaller, and waste no page borders.
         history = not block.is_live and not blocks.is_in_heap(block.key)
         if is_large and blocks.is_difference(block.key):

@@ -205,15 +205,15 @@ def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
     """Store blocks that are encoded against one of these, or packed in one, on their own: nothing
     else may keep a purged block."""
     found = []
-    for key, base in store.blocks.possible_bases():
+    for key, needed in store.blocks.possible_bases():
         if interrupts.is_due():
             yield
-        if base in bases:
+        if not bases.isdisjoint(needed):
             found.append(key)
     for key in found:
         if interrupts.is_due():
             yield
-        if store.blocks.base_of(key) in bases:
+        if not bases.isdisjoint(store.blocks.bases_of(key)):
             store.note()
             store.blocks.detach(key)
 
