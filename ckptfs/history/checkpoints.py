@@ -39,6 +39,20 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A command that was run on a checkpoint's state, and how it ended."""
+
+    command: str
+    exit_code: int
+    duration_ms: int
+    time_ns: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     id: int
     epoch: Epoch
@@ -53,6 +67,8 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
     #: How many bytes were accepted since the checkpoint before it.
     bytes: int = 0
+    #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -158,6 +174,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
         "state": dict(checkpoint.state),
+        "runs": [vars(run) for run in checkpoint.runs],
     }
     del info["epoch"]
     return {key: value for key, value in info.items() if value or key == "id"}
@@ -176,6 +193,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         Cause(**info.get("cause", {})),
         info.get("state", {}),
         info.get("bytes", 0),
+        tuple(Run(**run) for run in info.get("runs", ())),
     )
 
 

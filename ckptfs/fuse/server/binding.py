@@ -102,6 +102,7 @@ class Bound:
         self._fs = fs
         self.other = other
         self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
+        self.partial = fs.partial.files
         self.sync = fs.sync
         self.errno_of = errno_of
 

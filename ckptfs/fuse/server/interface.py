@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from ckptfs.fs.buffers import PartialBlock
 from ckptfs.fs.bulk import Create, DirectoryChange
+from ckptfs.fs.content import Piece
 from ckptfs.fuse.listings import Item
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -26,10 +28,12 @@ class Callbacks(Protocol):
     """The file system as the server sees it. Nodes are FUSE node ids; times are nanoseconds."""
 
     #: Looked at without a call: nodes in use that have no name, nodes that a restore replaced while
-    #: they were in use, and the generations of numbers that a restore gave to other files.
+    #: they were in use, the generations of numbers that a restore gave to other files, and by file
+    #: and number the blocks in the partial-block buffer.
     unlinked: set[Ino]
     limbo: dict[Ino, View]
     generations: dict[Ino, int]
+    partial: dict[Ino, dict[int, PartialBlock]]
 
     # -- requests, as in `Requests` ---------------------------------------------------------------
 
@@ -106,7 +110,7 @@ class Callbacks(Protocol):
     ) -> object: ...
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool: ...
     def write_acknowledged(
-        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+        self, node: int, pieces: list[Piece], pid: int, time_ns: int, keep_set_id: bool
     ) -> object: ...
     def fail(self) -> object: ...
 

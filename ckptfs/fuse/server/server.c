@@ -302,7 +302,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 /* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
-#define STATE(X) X(unlinked) X(limbo) X(generations)
+#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial)
 
 static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -401,7 +401,8 @@ static int take_callbacks(Callbacks *calls, PyObject *owner)
     METHODS(TAKE)
     return take_state(owner, "unlinked", &PySet_Type, &calls->unlinked) &&
            take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
-           take_state(owner, "generations", &PyDict_Type, &calls->generations);
+           take_state(owner, "generations", &PyDict_Type, &calls->generations) &&
+           take_state(owner, "partial", &PyDict_Type, &calls->partial);
 }
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywords)

@@ -85,8 +85,9 @@ typedef struct {
     METHODS(FIELD)
 #undef FIELD
     /* State that is looked at without asking: files without a name that are in use, files that a
-     * restore replaced while they were, and numbers that a restore gave to other files. */
-    PyObject *unlinked, *limbo, *generations;
+     * restore replaced while they were, numbers that a restore gave to other files, and by file the
+     * blocks in the partial-block buffer. */
+    PyObject *unlinked, *limbo, *generations, *partial;
 } Callbacks;
 
 /* -- inodes (inodes.c) ------------------------------------------------------------------------- */
@@ -161,15 +162,27 @@ typedef struct {
     unsigned patience; /* so many changes pass before a lease is asked for again */
 } Lease;
 
-/* The last write(2) to a file in the store, which the next may continue; none if its node is 0. */
+/* Bytes of a file. */
+typedef struct {
+    uint64_t offset;
+    size_t size;
+} Extent;
+
+/* So much waits of a run at most. */
+#define EXTENTS_MAX 64
+#define RUN_BYTES (4 * BLOCK_SIZE)
+
+/* The last write(2) to a file in the store, and those behind it that are not in the store yet; none
+ * if its node is 0. */
 typedef struct {
     uint64_t node;
-    uint64_t end;
+    uint64_t end; /* of the last one */
     uint32_t pid;
     uint32_t flags;
-    int64_t time_ns; /* when it was acknowledged, if it was coalesced */
-    /* How many bytes, the last ones before the end, are coalesced and not in the store yet. */
-    size_t size;
+    int64_t time_ns; /* when the last one was acknowledged */
+    /* What waits, in the order of the writes, and how many bytes that is. */
+    Extent extents[EXTENTS_MAX];
+    size_t count, size;
 } Coalesced;
 
 /* Of so many files: a database writes to its journal and to itself in turn. */
@@ -192,7 +205,7 @@ typedef struct {
     } link;
     Coalesced runs[RUNS_MAX];
     unsigned runs_begun;
-    char coalesced[RUNS_MAX][BLOCK_SIZE];
+    char coalesced[RUNS_MAX][RUN_BYTES];
     Lease lease;
     /* The process that is in the middle of making a file, as far as one can tell; 0 if none is. */
     uint32_t busy_maker;
@@ -531,6 +544,9 @@ void pending_free(WriteBehind *pending);
 /* NULL if a node is not pending. */
 Pending *pending_of(const Server *server, uint64_t node);
 
+/* The attributes of an inode of the live tree. Returns 0 if the store cannot tell. */
+int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes);
+
 /* Passes a change on to the store, which knows all that came before it. */
 Outcome pass_change(Server *server);
 
@@ -561,8 +577,7 @@ Outcome read_link(const Request *request);
 /* Any other request than a write ends the runs of writes, unless it changes nothing. */
 void coalesce_note(const Request *request);
 
-/* Whether a write continues the last one to its file, and its reply. */
-int coalesce_continues(const Request *request);
+/* Replies to a write that goes on with the run of its file; else passes it on. */
 Outcome coalesce_write(const Request *request);
 
 /* Ends the run of writes to a file, and all runs. */

@@ -13,6 +13,7 @@ from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.bulk import Create, DirectoryChange
+from ckptfs.fs.content import Piece
 from ckptfs.fuse.hooks import Guard, bytes_lost, touching
 from ckptfs.fuse.server.interface import Lease
 from ckptfs.model import Ino
@@ -132,15 +133,15 @@ class WriteBehind:
         return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
 
     def write_acknowledged(
-        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+        self, node: int, pieces: list[Piece], pid: int, time_ns: int, keep_set_id: bool
     ) -> None:
-        """Write on where the process's last write to a file ended: no beginning of anything. It was
+        """Go on with a process's writes to a file: no beginning of anything. The last one was
         acknowledged at ``time_ns``."""
         fs = self._fs
-
-        overwritten = partial(bytes_lost, fs, fs.head, Ino(node), offset, in_place=True)
+        first = min([offset for offset, _ in pieces])
+        overwritten = partial(bytes_lost, fs, fs.head, Ino(node), first, in_place=True)
         self._guard(pid, overwritten, begins=False)
-        fs.write(fs.head, Ino(node), offset, data, keep_set_id=keep_set_id, now_ns=time_ns)
+        fs.write_pieces(fs.head, Ino(node), pieces, keep_set_id=keep_set_id, now_ns=time_ns)
         self._guard.made(node)
 
     def link_flushed(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
