@@ -528,8 +528,7 @@ class Requests:
         view, ino, _ = self.nodes.place(node)
         if node == ROOT_INO and self._show_history:
             shown = self._shown()
-            for name, inode in shown[_place_behind(after, shown) :]:
-                yield name, inode
+            yield from shown[_place_behind(after, shown) :]
             after = b"" if after in dict(shown) else after
         familiar = self.familiar
         for name, child in self._fs.numbers(view, ino, after):
