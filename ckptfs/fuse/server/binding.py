@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir, listings, nodes
+from ckptfs.fuse.hooks import Gate
 from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
@@ -84,10 +85,15 @@ def lend_loops(module: ServerModule | None) -> None:
 class Bound:
     """`interface.Callbacks`: the requests as they are, but for what only the server needs."""
 
-    def __init__(self, requests: Requests, fs: Filesystem) -> None:
+    def __init__(self, requests: Requests, fs: Filesystem, gate: Gate) -> None:
         self._requests = requests
         self._fs = fs
         self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
+        self.uncompared, self.compare, self.compare_all = (
+            gate.uncompared,
+            gate.compare,
+            gate.compare_all,
+        )
         self.sync = fs.sync
         self.errno_of = errno_of
 

@@ -32,7 +32,7 @@ static Outcome do_init(const Request *request)
     const struct fuse_init_in *in = (const void *)request->body;
     if (!is_able(in)) {
         request->server->is_refused = 1;
-        return PASSED;
+        return gate_compare_all(request->server) ? PASSED : FAILED;
     }
     struct fuse_init_out out = agreement_with(in);
     reply(request, &out, sizeof out);
@@ -50,6 +50,8 @@ static Outcome handle_request(Server *server, size_t size)
     if (size < sizeof *head)
         return PASSED;
     Request request = {server, head, buffer + sizeof *head, size - sizeof *head};
+    if (gate_handle(&request) != PASSED)
+        return REPLIED;
     const Handler *handler = head->opcode == FUSE_INIT ? &INIT : handler_of(head->opcode);
     if (!handler)
         return PASSED;
@@ -140,7 +142,9 @@ static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int 
             return TURN;
         if (!reclaim_buffer(server))
             return LEFT;
-        ssize_t size = look_for_request(server, now + spin_ns);
+        ssize_t size = (ssize_t)gate_take(server);
+        if (!size)
+            size = look_for_request(server, now + spin_ns);
         if (size < 0 && errno == EAGAIN) {
             if (!pending_is_midway(server))
                 flush(server); /* while there is time */
@@ -248,7 +252,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 /* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
-#define STATE(X) X(unlinked) X(limbo) X(generations)
+#define STATE(X) X(unlinked) X(limbo) X(generations) X(uncompared)
 
 static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -307,6 +311,7 @@ static void server_dealloc(PyObject *self)
     pages_detach(&server->snapshot.pages);
     pages_detach(&server->snapshot.prepared);
     listings_free(&server->listings);
+    gate_free(&server->gate);
     inodes_free(&server->inodes);
     dentries_free(&server->dentries);
     if (server->pending)
@@ -342,7 +347,8 @@ static int take_callbacks(Callbacks *calls, PyObject *owner)
     METHODS(TAKE)
     return take_state(owner, "unlinked", &PySet_Type, &calls->unlinked) &&
            take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
-           take_state(owner, "generations", &PyDict_Type, &calls->generations);
+           take_state(owner, "generations", &PyDict_Type, &calls->generations) &&
+           take_state(owner, "uncompared", &PyDict_Type, &calls->uncompared);
 }
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -432,6 +438,7 @@ static PyMethodDef methods[] = {
     {"update_inode", update_inode, METH_O, "A live inode has become this."},
     SNAPSHOT_METHODS,
     GUARD_METHODS,
+    GATE_METHODS,
     {0},
 };
 
