@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.hooks import MountOptions, ungated, unguarded
+from ckptfs.fuse.hooks import MountOptions, unguarded
 from ckptfs.fuse.requests import Requests
 from ckptfs.fuse.server.binding import Bound
 from ckptfs.store import Store
@@ -41,7 +41,7 @@ class Loops:
     def __init__(self, fs: Filesystem) -> None:
         fs.keep_unlinked = True
         self.fs = fs
-        self.bound = Bound(Requests(fs, MountOptions(), unguarded()), fs, ungated())
+        self.bound = Bound(Requests(fs, MountOptions(), unguarded()), fs)
         self.parents = [
             self.bound.mkdir(1, b"%d" % n, 0o755, PID, 0, 0).ino for n in range(DIRECTORIES)
         ]

@@ -52,6 +52,7 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── NothingToUndo          44
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
+    │   ├── MergeConflict          90
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
@@ -152,6 +153,7 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    MergeConflict,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -201,6 +203,7 @@ __all__ = [
     "ErrorRecord",
     "ExtraMissing",
     "Interrupted",
+    "MergeConflict",
     "MountError",
     "MountFailed",
     "MountedByOther",

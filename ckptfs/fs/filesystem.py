@@ -14,7 +14,7 @@ from ckptfs.fs import bulk, clones, content, inodes, names, ranges, renames
 from ckptfs.fs.authorship import Authorship
 from ckptfs.fs.buffers import DirtyInodes, NewEntries, PartialBlocks
 from ckptfs.fs.exclusion import Exclusion, home_for, is_own
-from ckptfs.model import Clock, Epoch, Ino, Inode, wall_clock
+from ckptfs.model import MAIN_LINE, Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View, pending
 
 
@@ -23,18 +23,20 @@ def ignore(what: object) -> None:
 
 
 class Filesystem:
-    def __init__(self, store: Store, clock: Clock = wall_clock) -> None:
+    def __init__(self, store: Store, clock: Clock = wall_clock, *, line: int = MAIN_LINE) -> None:
         self.store = store
+        #: Whose head it writes.
+        self.line = line
         self.clock = clock
         #: What is kept out of history.
         self.exclusion = Exclusion(store, lambda ino: self.changing(ino))
-        self.authorship = Authorship(store)
+        self.authorship = Authorship(store, self._get_head)
         #: The signature of the present author: the inodes that it changed.
         self.signing = self.authorship.unsigned
         #: The blocks of which short writes have filled parts.
-        self.partial = PartialBlocks(store)
+        self.partial = PartialBlocks(store, self._get_head)
         self.new_entries = NewEntries(store)
-        self.dirty_inodes = DirtyInodes(store, self._other_views)
+        self.dirty_inodes = DirtyInodes(store, self._get_head, self._other_views)
         #: How many handles are open on an inode.
         self.held: dict[Ino, int] = {}
         #: Inodes without a name that may still be in use.
@@ -65,7 +67,7 @@ class Filesystem:
         self.changing: Callable[[Ino], object] = ignore
         self.changed: Callable[[Inode], object] = ignore
         if not store.read_only:
-            if not store.head.inodes:
+            if not self.head.inodes:
                 inodes.make_root(self, 0o755, os.getuid(), os.getgid())
             inodes.reap_orphans(self)
         self._register()
@@ -73,7 +75,15 @@ class Filesystem:
 
     @property
     def head(self) -> View:
-        return self.store.head
+        """The head of its line: the view that may be written."""
+        return self.store.heads[self.line]
+
+    @head.setter
+    def head(self, view: View) -> None:
+        self.store.set_head(self.line, view)
+
+    def _get_head(self) -> View:
+        return self.store.heads[self.line]
 
     def view_of(self, epoch: Epoch) -> View:
         return self.store.view(epoch)
@@ -169,7 +179,7 @@ class Filesystem:
 
     read = content.read
     read_pieces = content.read_pieces
-    write = content.write
+    write, write_pieces = content.write, content.write_pieces
     record_of = content.record_of
     extents = content.extents
 

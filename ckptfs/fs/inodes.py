@@ -85,7 +85,7 @@ def keep(fs: Filesystem, view: View, inode: Inode) -> None:
     if len(view.dirty_inodes) >= DIRTY_MAX:
         fs.dirty_inodes.flush_view(view)
     # Of what a restore parted from the head, or is kept out of history, others know how it looks.
-    if view is fs.store.head and view.excluded is None and not fs.limbo:
+    if view is fs.head and view.excluded is None and not fs.limbo:
         fs.changed(inode)
     else:
         fs.changing(inode.ino)

@@ -39,6 +39,20 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A command that was run on a checkpoint's state, and how it ended."""
+
+    command: str
+    exit_code: int
+    duration_ms: int
+    time_ns: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     id: int
     epoch: Epoch
@@ -53,6 +67,8 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
     #: How many bytes were accepted since the checkpoint before it.
     bytes: int = 0
+    #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -89,7 +105,7 @@ def seal(
     fs.flush()
     fs.authorship.finish()
     store = fs.store
-    sealed = store.head
+    sealed = fs.head
     if task := store.metadata.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
@@ -106,7 +122,7 @@ def seal(
         _bytes_since(store),
     )
     store.seal_epoch(sealed, _info(checkpoint))
-    store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
+    fs.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
     return checkpoint
 
 
@@ -158,6 +174,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
         "state": dict(checkpoint.state),
+        "runs": [vars(run) for run in checkpoint.runs],
     }
     del info["epoch"]
     return {key: value for key, value in info.items() if value or key == "id"}
@@ -176,6 +193,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         Cause(**info.get("cause", {})),
         info.get("state", {}),
         info.get("bytes", 0),
+        tuple(Run(**run) for run in info.get("runs", ())),
     )
 
 
@@ -318,30 +336,31 @@ def count_moments(store: Store) -> int:
     return _cached(store).count_moments()
 
 
-def lineage(store: Store) -> list[Checkpoint]:
+def lineage(fs: Filesystem) -> list[Checkpoint]:
     """The checkpoints that the head descends from, newest first: without moments, and without those
     that a restore went back past."""
-    return list(way_back(store))
+    return list(way_back(fs))
 
 
-def way_back(store: Store) -> Iterator[Checkpoint]:
+def way_back(fs: Filesystem) -> Iterator[Checkpoint]:
     """The same one by one."""
-    return (item for item in _way_back(store) if not item.is_moment)
+    return (item for item in _way_back(fs) if not item.is_moment)
 
 
-def nearest(store: Store) -> Checkpoint | None:
+def nearest(fs: Filesystem) -> Checkpoint | None:
     """The newest checkpoint that the head descends from, without moments."""
-    return next(way_back(store), None)
+    return next(way_back(fs), None)
 
 
-def newest_state(store: Store) -> Checkpoint | None:
+def newest_state(fs: Filesystem) -> Checkpoint | None:
     """The newest checkpoint or moment that the head descends from."""
-    return next(_way_back(store), None)
+    return next(_way_back(fs), None)
 
 
-def _way_back(store: Store) -> Iterator[Checkpoint]:
+def _way_back(fs: Filesystem) -> Iterator[Checkpoint]:
+    store = fs.store
     cache = _cached(store)
-    epoch = store.epochs[store.head.epoch].parent
+    epoch = store.epochs[fs.head.epoch].parent
     while epoch in store.epochs:
         found = cache.of_epoch(epoch)
         if found is not None:

@@ -90,7 +90,7 @@ def _from(fs: Filesystem, known: list[Checkpoint], since: str) -> list[Checkpoin
         begin_ns = at_ns // _SECOND_NS * _SECOND_NS
         return [item for item in known if item.time_ns >= begin_ns]
     try:
-        first = references.resolve_checkpoint(fs.store, since, now_ns)
+        first = references.resolve_checkpoint(fs, since, now_ns)
     except CheckpointUnknown as error:
         reason = f"Cannot list since {since}: it is neither a time nor a checkpoint"
         raise CheckpointUnknown(since, error.near, reason) from error

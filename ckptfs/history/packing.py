@@ -6,7 +6,8 @@ workspace sees stays in the tables, where a request finds it as fast as ever.
 
 The work is done in steps, each of which leaves everything whole, with requests between them: the
 records of one chunk and those that belong beside them are written as one or two chunks. Nothing
-that a step found is relied on in the next, but for which epochs there are.
+that a step found is relied on in the next, but for which epochs there are. One such work moves
+records at a time: the one that began last.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CHUNK_RECORDS = 2_800
 #: So many records are packed in a step.
 _STEP_RECORDS = 400
 #: Records are looked through in parts of this many.
-_STRIDE = 128
+_STRIDE = 32
 
 #: Packing pays when history has so many records in the tables, or as many as this share of the
 #: workspace: what is looked through is then a fixed number of times what is gained.
@@ -48,7 +49,8 @@ _SHARE = 8
 
 def is_due(store: Store) -> bool:
     """Whether history has enough records in the tables to be worth a look through them."""
-    live = store.head.inodes + (0 if store.excluded is None else store.excluded.inodes)
+    live = max(head.inodes for head in store.heads.values())
+    live += 0 if store.excluded is None else store.excluded.inodes
     changes = store.by_epoch[0].count()
     history = max(store.inodes.count() - live, changes // 2)
     return history >= max(_WORTH, live // _SHARE)
@@ -58,7 +60,7 @@ def head_reads_packed(fs: Filesystem) -> bool:
     """Whether the workspace has to look for its records among the packed ones, which is slower:
     after a restore, or after the checkpoint that it came from was deleted."""
     packed = fs.store.packed
-    return packed.used and packed.concerns(fs.store.head)
+    return packed.used and packed.concerns(fs.head)
 
 
 def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -75,12 +77,12 @@ def packing_steps(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> Steps:
     """Pack all records that the workspace does not see."""
     yield from unpacking_steps(fs)
     store = fs.store
-    parent = store.epochs[store.head.epoch].parent
+    parent = store.epochs[fs.head.epoch].parent
     if parent == NO_EPOCH or head_reads_packed(fs):
         return
-    if store.anchor != store.head.epoch:
+    if store.anchor != fs.head.epoch:
         # What descends from an anchor sees nothing packed, so it may be the anchor.
-        store.anchor = store.head.epoch
+        store.anchor = fs.head.epoch
     sight = yield from _look(fs, parent)
     limits = Limits(chunk_bytes, _CHUNK_RECORDS)
     tables: tuple[ByEpoch | Versioned, ...] = (*store.by_epoch, *_versioned(store))
@@ -116,7 +118,7 @@ def unpacking_steps(fs: Filesystem) -> Steps:
     if not head_reads_packed(fs):
         return
     store = fs.store
-    begun, parent = store.head.suffix, store.epochs[store.head.epoch].parent
+    begun, parent = fs.head.suffix, store.epochs[fs.head.epoch].parent
     if parent == NO_EPOCH:
         return
     sight = yield from _look(fs, parent)
@@ -128,9 +130,10 @@ def unpacking_steps(fs: Filesystem) -> Steps:
                     store.packed.unpack(table.kind, entity)
                 if not number % _STRIDE:
                     yield None
-                    if sight.is_over or begun not in store.head.seen:
+                    if sight.is_over or begun not in fs.head.seen:
                         return
-    store.anchor = store.head.epoch
+    if not sight.is_over and begun in fs.head.seen:
+        store.anchor = fs.head.epoch
 
 
 def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:
@@ -141,10 +144,12 @@ def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:
 
 
 class _Sight:
-    """What the head sees of sealed epochs: what its parent does."""
+    """What the head sees of sealed epochs: what its parent does. The work that goes by it ends when
+    another begins, perhaps for the head of a restore."""
 
     def __init__(self, store: Store, parent: Epoch) -> None:
         self._store = store
+        self._mover = store.packed.mover = object()
         self._parent = parent
         self._view: View = store.view(parent)
         tree = store.epoch_tree
@@ -158,9 +163,11 @@ class _Sight:
 
     @property
     def is_over(self) -> bool:
-        """Whether an epoch went, and with it perhaps what hid others' records."""
+        """Whether other work has begun, which may have made another view the anchor's; or an epoch
+        went, and with it perhaps what hid others' records."""
         tree = self._store.epoch_tree
-        return self._parent not in tree.records or self._parent in tree.hidden
+        is_gone = self._parent not in tree.records or self._parent in tree.hidden
+        return is_gone or self._store.packed.mover is not self._mover
 
     def find_dead_contents(self) -> Iterator[None]:
         seen = self._view.seen

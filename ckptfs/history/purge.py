@@ -200,15 +200,15 @@ def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
     """Store blocks that are encoded against one of these, or packed in one, on their own: nothing
     else may keep a purged block."""
     found = []
-    for key, base in store.blocks.bases():
+    for key, needed in store.blocks.possible_bases():
         if interrupts.is_due():
             yield
-        if base in bases:
+        if not bases.isdisjoint(needed):
             found.append(key)
     for key in found:
         if interrupts.is_due():
             yield
-        if store.blocks.base_of(key) in bases:
+        if not bases.isdisjoint(store.blocks.bases_of(key)):
             store.note()
             store.blocks.detach(key)
 
@@ -261,6 +261,9 @@ class _Remover:
         self._end_slice()
         self._on_files(len(self.removed), max(self._total, len(self.removed)))
         yield
+        if removal.needs_commit(self._store):
+            self._store.commit()
+            yield
         # A write-back may have noted meanwhile that both sides agree.
         self._store.metadata.put_agreed(None)
         self._store.pending.flush()
@@ -277,8 +280,9 @@ class _Remover:
         for epoch in self._tree.order if self._lost else ():
             lost = totals[epoch] = totals[store.epochs[epoch].parent] + self._lost[epoch]
             if lost:
-                is_head = epoch == store.head.epoch
-                inodes = store.head.inodes if is_head else store.epochs[epoch].inodes
+                # The record of a head counts what was flushed.
+                is_head = epoch in store.head_epochs
+                inodes = store.view(epoch).inodes if is_head else store.epochs[epoch].inodes
                 store.recount_epoch(epoch, inodes - lost)
         if store.excluded is not None and self._lost[EXCLUDED_EPOCH]:
             store.note()
@@ -287,8 +291,6 @@ class _Remover:
         if self._changed.inodes:
             self._on_changed(self._changed)
             self._changed = Changed(set(), set())
-        if removal.needs_commit(store):
-            store.commit()
 
     def _remove(self, ino: Ino) -> None:
         """Remove an inode with what is still in it: what a program has put there since, and a

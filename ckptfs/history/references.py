@@ -6,6 +6,7 @@ or a time away:
     @, now          the workspace as it is
     @-2             two checkpoints back in the lineage of the workspace
     latest          the newest checkpoint
+    @ok, @ok:pytest the newest checkpoint whose last run, or last run of that program, passed
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
                     the newest checkpoint that is not after that time
@@ -27,6 +28,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from ckptfs.errors import CheckpointUnknown, TagInvalid, TagTaken
+from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import (
     Checkpoint,
     checkpoints,
@@ -36,11 +38,13 @@ from ckptfs.history.checkpoints import (
     way_back,
     without_moments,
 )
+from ckptfs.history.runs import newest_passed
 from ckptfs.model import Epoch
 from ckptfs.store import Store
 
 NOW = ("@", "now")
 LATEST = "latest"
+_PASSED = re.compile(r"@ok(?::(.+))?", re.DOTALL)
 
 #: A safe tag is at most this many bytes, well below what a file name may have.
 SAFE_TAG_BYTES = 200
@@ -64,21 +68,24 @@ class Reference(NamedTuple):
     text: str
     checkpoint: Checkpoint | None
 
-    def epoch(self, store: Store) -> Epoch:
+    def epoch(self, fs: Filesystem) -> Epoch:
         """The epoch to view."""
-        return store.head.epoch if self.checkpoint is None else self.checkpoint.epoch
+        return fs.head.epoch if self.checkpoint is None else self.checkpoint.epoch
 
 
-def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
+def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
     """What ``text`` names. Without ``tz`` times are local. Raises CheckpointUnknown."""
+    store = fs.store
     name = text.strip()
     word = name.casefold()
     if word in NOW or (back := _back(name)) == 0:
         return Reference(text, None)
     if back is not None:
-        return Reference(text, _steps_back(store, name, back))
+        return Reference(text, _steps_back(fs, name, back))
     if word == LATEST:
         return Reference(text, _latest(without_moments(store)))
+    if passed := _PASSED.fullmatch(name):
+        return Reference(text, _passed(without_moments(store), name, passed[1] or ""))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
@@ -88,10 +95,10 @@ def resolve(store: Store, text: str, now_ns: int, tz: tzinfo | None = None) -> R
 
 
 def resolve_checkpoint(
-    store: Store, text: str, now_ns: int, tz: tzinfo | None = None
+    fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None
 ) -> Checkpoint:
     """The same for verbs that need a checkpoint, not the workspace as it is."""
-    found = resolve(store, text, now_ns, tz).checkpoint
+    found = resolve(fs, text, now_ns, tz).checkpoint
     if found is None:
         raise CheckpointUnknown(text, reason=f"{text} is the workspace as it is, not a checkpoint")
     return found
@@ -137,11 +144,11 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal()
 
 
-def _steps_back(store: Store, name: str, steps: int) -> Checkpoint:
-    found = next(islice(way_back(store), steps - 1, None), None)
+def _steps_back(fs: Filesystem, name: str, steps: int) -> Checkpoint:
+    found = next(islice(way_back(fs), steps - 1, None), None)
     if found is not None:
         return found
-    way = lineage(store)
+    way = lineage(fs)
     count = "no checkpoint" if not way else f"only {len(way)} checkpoint{'s'[: len(way) > 1]}"
     near = [f"@-{len(way)}"] if way else []
     raise CheckpointUnknown(name, near, f"There is no {name}: {count} before now")
@@ -151,6 +158,15 @@ def _latest(known: Sequence[Checkpoint]) -> Checkpoint:
     if not known:
         raise CheckpointUnknown(LATEST, reason="There is no checkpoint yet")
     return known[-1]
+
+
+def _passed(known: Sequence[Checkpoint], name: str, program: str) -> Checkpoint:
+    found = newest_passed(reversed(known), program.strip())
+    if found is None:
+        of = f"of {program.strip()} " if program.strip() else ""
+        reason = f"There is no checkpoint whose last run {of}passed"
+        raise CheckpointUnknown(name, reason=reason)
+    return found
 
 
 def _numbered(store: Store, name: str) -> Checkpoint:

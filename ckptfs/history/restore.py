@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -24,7 +24,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff.changed import Changed, inode_in, names_differ
-from ckptfs.history.diff.tree import Change, compare_views
+from ckptfs.history.diff.tree import DELETED, Change, compare_views
 from ckptfs.history.difference import Difference, OnRecords, is_visible, take
 from ckptfs.history.excluded import (
     hidden_by_excluded,
@@ -63,9 +63,9 @@ class Restored:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One entry of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back. ``whole`` are the paths that were restored with all below them, None
-    if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
+    """One entry of the restore log. ``kind`` is restore, merge, undo or redo; ``undoes`` is the
+    entry that an undo or redo takes back. ``whole`` are the paths that were restored with all below
+    them, None if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
 
     number: int
     kind: str
@@ -97,13 +97,13 @@ def restore(
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
-    old, goal = store.head.bare, store.view(target.epoch)
+    old, goal = fs.head.bare, store.view(target.epoch)
     found = take(fs, target)
     differing = Changed(found.inodes, found.entries)
     seen = seen_under(fs, differing.entries)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
+    fs.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     for ino in differing.inodes:
         fs.changing(ino)
     differing.entries.update(_move_to_limbo(fs, old, found))
@@ -193,11 +193,20 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
     """How the workspace would look different after a restore of another view: excluded files stay,
     with the directories that they are in."""
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
+    changes = (_as_seen(change, hidden) for change in compare_views(fs, fs.head, goal))
     return [
         change
-        for change in compare_views(fs, fs.head, goal)
-        if not (hidden(change.path) or (change.new is None and change.path in needed))
+        for change in changes
+        if change is not None and not (change.new is None and change.path in needed)
     ]
+
+
+def _as_seen(change: Change, hidden: Callable[[bytes], bool]) -> Change | None:
+    """A change, unless something excluded hides it; what moves to where it is hidden goes."""
+    if not hidden(change.path):
+        return change
+    gone = change.old_path
+    return None if gone is None else Change(gone, gone, frozenset({DELETED}), change.old, None)
 
 
 Paths = tuple[bytes, ...]
@@ -290,7 +299,7 @@ def preparing(
         if interrupts.is_due():
             yield
             fs.flush()
-        old = fs.store.head.bare
+        old = fs.head.bare
         for inode in _used(fs, old, [ino]):
             if inode.nlink:
                 found.update(dict.fromkeys(fs.places_of(old, inode), ino))
@@ -311,9 +320,9 @@ def _move_to_limbo(fs: Filesystem, old: View, found: Difference) -> list[tuple[I
     moved: list[tuple[Ino, bytes]] = []
     # Those of earlier restores too: the new head may have their numbers again.
     for ino in fs.limbo:
-        inode = inode_in(store, store.head, ino)
+        inode = inode_in(store, fs.head, ino)
         if inode is not None and inode.nlink:
-            moved += fs.renumber(store.head.bare, ino)
+            moved += fs.renumber(fs.head.bare, ino)
     return moved
 
 
@@ -344,7 +353,7 @@ def leave_limbo(fs: Filesystem) -> None:
     """Hide the limbo epochs in which no file is open any more (a crash leaves some too); `removal`
     frees what they hold."""
     store = fs.store
-    needed = {store.head.epoch} | {view.epoch for view in fs.limbo.values()}
+    needed = store.head_epochs | {view.epoch for view in fs.limbo.values()}
     for epoch in sorted(store.epoch_tree.unsealed - needed):
         store.seal_epoch(store.view(epoch), {})
 
@@ -397,7 +406,7 @@ def redoable(store: Store) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     taken_back = set()
     for entry in _newest_first(store):
-        if entry.kind == "restore":
+        if entry.kind in ("restore", "merge"):
             return None
         if entry.kind == "redo":
             taken_back.add(entry.undoes)

@@ -167,7 +167,7 @@ def _kept_out(path: bytes, target: Checkpoint) -> PathUnknown:
 def steps_back(service: Service, steps: int) -> Checkpoint:
     """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
     those that the workspace still equals do not count."""
-    way = history.lineage(service.fs.store)
+    way = history.lineage(service.fs)
     service.fs.flush()
     with interrupts.stoppable():
         while way and not history.would_change(service.fs, way[0], []):

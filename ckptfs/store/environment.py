@@ -21,7 +21,7 @@ import lmdb
 
 from ckptfs import errors, interrupts
 from ckptfs.interrupts import Steps
-from ckptfs.model import Epoch
+from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import compaction, journal_format, memory_map, pending
 from ckptfs.store import format as fmt
 from ckptfs.store.blockmap import JournalFragments, replay_fragments
@@ -78,7 +78,7 @@ _STEP_S = 0.005
 
 
 class Store:
-    """An open store. ``head`` is the view that may be written."""
+    """An open store. ``heads`` are the views that may be written, by line."""
 
     def __init__(
         self, directory: StoreDirectory, env: lmdb.Environment, *, read_only: bool = False
@@ -158,6 +158,7 @@ class Store:
         self._exchanging = threading.Lock()
         self._lineage = lineage = Lineage(self._epochs, self.ids, budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
+        self.heads = lineage.heads
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
         self.remove_epoch, self.view = lineage.remove, lineage.view
@@ -176,7 +177,7 @@ class Store:
         """Make a new store at a path that is absent or an empty directory."""
         store = cls._attach(create_directory(path), map_size)
         store._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
-        store.head = store.open_epoch(fmt.NO_EPOCH, inodes=0)
+        store.set_head(MAIN_LINE, store.open_epoch(fmt.NO_EPOCH, inodes=0))
         store.commit()
         compaction.sync(store.files)  # the names of its files, and then its own
         with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
@@ -191,7 +192,7 @@ class Store:
         directory = open_directory(path)
         try:
             version = read_version(directory)
-            if version != fmt.FORMAT_VERSION:
+            if version not in fmt.READABLE_FORMATS:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             lock_directory(directory)
             if verify:
@@ -251,6 +252,16 @@ class Store:
             undo.pop_all()
         return store
 
+    def allow_two_bases(self) -> None:
+        """To be called before a block becomes a difference from two others: releases that do not
+        know such blocks would take them for damage, so from here on they refuse the store. That is
+        on disk before the first of them is."""
+        version = self._meta.get(fmt.META_FORMAT)
+        if version is None or fmt.unpack_u32(version) < fmt.FORMAT_TWO_BASES:
+            self.note()
+            self._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_TWO_BASES))
+            self.commit()
+
     def _load(self) -> None:
         numbers, kept = self.ids, self._counters
         kept.require_known_names()
@@ -264,7 +275,7 @@ class Store:
                 self.excluded = alone(epoch, writable=True, inodes=record.inodes)
             else:
                 self.epoch_tree.put(epoch, record)
-        self.head = view_of(self.epochs, Epoch(kept.get(fmt.HEAD)))
+        self.set_head(MAIN_LINE, view_of(self.epochs, Epoch(kept.get(fmt.HEAD))))
         anchor = Epoch(kept.get(fmt.ANCHOR))
         self.packed.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
@@ -289,14 +300,19 @@ class Store:
 
     @property
     def head(self) -> View:
-        return self._lineage.head
+        """The main line's, for this package alone: other layers know whose head they mean."""
+        return self.heads[MAIN_LINE]
 
-    @head.setter
-    def head(self, view: View) -> None:
+    @property
+    def head_epochs(self) -> set[Epoch]:
+        return {head.epoch for head in self.heads.values()}
+
+    def set_head(self, line: int, view: View) -> None:
+        """Let a line go on in a view."""
         view.lead()
         if self.excluded is not None:
             view.see_excluded(self.excluded)
-        self._lineage.head = view
+        self.heads[line] = view
         # What descends from the head of that commit differs from it only by what was written since.
         if self._snapshot_suffix not in view.seen:
             self._reader.invalidate()
@@ -642,7 +658,7 @@ class Store:
         """The copy is adopted, or given up."""
         if copy is not None:
             copy.close()
-        if self._copy is copy:
+        if self._copy is None or self._copy is copy:  # else it is the next one's that is prepared
             self._copy = None
             self._reader.prepare(None, 0)
 
@@ -697,9 +713,12 @@ class Store:
             self._reader.exchange(os.fsencode(self.files / DATA_FILE))
             compaction.sync(self.files)
         except OSError as error:
-            if is_renamed:  # and after a power cut perhaps not: what comes next could be lost
-                self._budget.fail(errors.StoreUnwritten(self.path, str(error)))
-            raise
+            if not is_renamed:
+                raise
+            # After a power cut it is perhaps not: what comes next could be lost.
+            failure = errors.StoreUnwritten(self.path, str(error))
+            self._budget.fail(failure)
+            raise failure from error
         finally:
             self._reopen(map_size)
 

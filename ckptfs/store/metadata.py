@@ -188,8 +188,9 @@ class Metadata:
                     store, f"its {name.decode()} record is damaged"
                 ) from error
 
-    def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        return self._table.walk(prefix)
+    def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Those whose name begins with ``prefix``, in order, from the first behind ``after``."""
+        return self._table.walk(prefix, after)
 
     def last(self, prefix: bytes) -> bytes | None:
         """The last name that begins with ``prefix``; ASCII follows it."""

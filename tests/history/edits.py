@@ -112,7 +112,7 @@ class Edits:
     def go_back(self, view: View) -> None:
         """What a restore does to the store: the head becomes a branch below an older epoch."""
         seal(self.fs, "restore", "", self.fs.clock())
-        self.store.head = self.store.open_epoch(view.epoch, inodes=view.inodes)
+        self.fs.head = self.store.open_epoch(view.epoch, inodes=view.inodes)
 
 
 def _names(path: str | bytes) -> list[bytes]:
