@@ -57,6 +57,9 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── TagTaken               49
     │   ├── CheckpointPinned       70
     │   ├── SettingInvalid         71
+    │   ├── ForkInvalid            87
+    │   ├── ForkTaken              88
+    │   ├── ForkUnknown            89
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
     │   ├── AuthorUnknown          74
@@ -152,6 +155,9 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    ForkInvalid,
+    ForkTaken,
+    ForkUnknown,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -200,6 +206,9 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "ForkInvalid",
+    "ForkTaken",
+    "ForkUnknown",
     "Interrupted",
     "MountError",
     "MountFailed",

@@ -31,7 +31,6 @@ from ckptfs.history.diff.tree import compare_views
 from ckptfs.history.path_restore import Claim, claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, seek
 from ckptfs.history.restore import log_restore, or_roll_back
-from ckptfs.store import Store
 
 KIND = "task"
 NAME_MAX = 100
@@ -80,14 +79,14 @@ class Task:
     stretches: list[Stretch] = field(default_factory=list)
 
 
-def tasks(store: Store) -> dict[str, Task]:
+def tasks(fs: Filesystem) -> dict[str, Task]:
     """Every task by its name, in the order in which they were started."""
-    return _Replay(events(store)).tasks
+    return _Replay(events(fs)).tasks
 
 
-def current(store: Store) -> str:
+def current(fs: Filesystem) -> str:
     """The name of the current task; empty if there is none."""
-    return (store.metadata.get(CURRENT_TASK) or b"").decode()
+    return (fs.facts.get(CURRENT_TASK) or b"").decode()
 
 
 def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
@@ -96,7 +95,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
     The caller commits.
     """
     _require_name(name)
-    if current(fs.store) == name:
+    if current(fs) == name:
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
     log_event(fs, "start", name, begins, begins)
@@ -105,7 +104,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
 
 def done(fs: Filesystem, message: str = "", cause: Cause | None = None) -> tuple[str, Checkpoint]:
     """End the current task. Returns its name and where it ends. The caller commits."""
-    name = current(fs.store)
+    name = current(fs)
     if not name:
         raise TaskUnknown("", "no task is open")
     ends = seal(fs, KIND, message or f"task done: {name}", fs.clock(), cause=cause)
@@ -121,7 +120,7 @@ def announce(
     Returns where it begins; None if it waits, or is open already. The caller commits.
     """
     _require_name(name)
-    found = _Replay(events(fs.store))
+    found = _Replay(events(fs))
     if name in found.going_on:
         return None
     if found.in_line:
@@ -135,16 +134,16 @@ def announce(
 def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
     """End a task by its name. Returns where it ends; None if it was not the current one, or is not
     open. The caller commits."""
-    if name == current(fs.store):
+    if name == current(fs):
         return done(fs, cause=cause)[1]
-    if name in _Replay(events(fs.store)).going_on:
+    if name in _Replay(events(fs)).going_on:
         _log_without_switch(fs, "done", name)
     return None
 
 
 def _log_without_switch(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
-    at = _Replay(events(fs.store)).since
+    at = _Replay(events(fs)).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
 
 
@@ -161,26 +160,25 @@ def log_event(
 
 
 def _append(fs: Filesystem, unnumbered: Entry) -> None:
-    store = fs.store
-    entries = events(store)
+    facts, entries = fs.facts, events(fs)
     number = entries[-1].number + 1 if entries else 0
     entry = replace(unnumbered, number=number)
-    store.metadata.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
+    facts.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
     going_on = _Replay([*entries, entry]).going_on
     if going_on:
-        store.metadata.put(CURRENT_TASK, going_on[-1].encode())
+        facts.put(CURRENT_TASK, going_on[-1].encode())
     else:
-        store.metadata.delete(CURRENT_TASK)
+        facts.delete(CURRENT_TASK)
 
 
-def events(store: Store) -> list[Entry]:
+def events(fs: Filesystem) -> list[Entry]:
     """Every event, oldest first."""
-    return [Entry(**json.loads(value)) for _, value in store.metadata.walk(_LOG)]
+    return [Entry(**json.loads(value)) for _, value in fs.facts.walk(_LOG)]
 
 
-def find(store: Store, name: str) -> Task:
+def find(fs: Filesystem, name: str) -> Task:
     """The task of that name, with something that could be taken back."""
-    task = tasks(store).get(name)
+    task = tasks(fs).get(name)
     if task is None:
         raise TaskUnknown(name, "there is no task of that name")
     if not task.stretches:
@@ -302,8 +300,8 @@ class Reverted:
 def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
     """What reverting a task would do, and its conflicts."""
     fs.flush()
-    found = tasks(fs.store)
-    task = find(fs.store, name)
+    found = tasks(fs)
+    task = find(fs, name)
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
     plan = RevertPlan(name)
     foreign: set[bytes] = set()

@@ -129,7 +129,7 @@ class Life:
         self.compare(before, goal)
 
     def undo(self) -> None:
-        if history.undoable(self.work.store) is not None:
+        if history.undoable(self.work.fs) is not None:
             self.say("undo")
             before = sorted(map(repr, self.excluded().values()))
             Service(self.work.fs).undo()
